@@ -1,0 +1,185 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Fleet writes the simulated objects. It is used by one goroutine.
+type Fleet struct {
+	kube   kubernetes.Interface
+	logger *slog.Logger
+	state  *fleet
+	random *rand.Rand
+}
+
+// New prepares a fleet; nothing is written yet. The client must be allowed to write Nodes, Services and Pods.
+func New(cfg Config, kube kubernetes.Interface, logger *slog.Logger) *Fleet {
+	return &Fleet{
+		kube: kube, logger: logger, state: newFleet(cfg),
+		random: rand.New(rand.NewPCG(cfg.Seed, 0)),
+	}
+}
+
+// Nodes returns the names of the simulated Nodes, whose heartbeats somebody should send.
+func (f *Fleet) Nodes() []string {
+	names := make([]string, f.state.cfg.Nodes)
+	for i := range names {
+		names[i] = nodeName(i)
+	}
+	return names
+}
+
+// Create writes the whole fleet. It is idempotent: what exists is adopted, except that Pods of an earlier run, whose state
+// is not known any more, are deleted first.
+func (f *Fleet) Create(ctx context.Context) error {
+	for i := range f.state.cfg.Nodes {
+		if err := f.createNode(ctx, i); err != nil {
+			return err
+		}
+	}
+	if err := f.createNamespace(ctx); err != nil {
+		return err
+	}
+	if err := f.deleteForeignPods(ctx); err != nil {
+		return err
+	}
+	for i := range f.state.cfg.Services {
+		_, err := f.kube.CoreV1().Services(f.namespace()).Create(ctx, service(f.namespace(), i), metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create Service %s: %w", serviceName(i), err)
+		}
+	}
+	for _, p := range f.state.pods {
+		if err := f.createPod(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Churn changes the fleet, on average once a period, until ctx ends. A change that fails is logged and left.
+func (f *Fleet) Churn(ctx context.Context, period time.Duration) error {
+	if period <= 0 {
+		<-ctx.Done()
+		return nil
+	}
+	for {
+		pause := period/2 + time.Duration(f.random.Int64N(int64(period)))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		c, ok := f.state.next(f.random)
+		if !ok {
+			continue
+		}
+		if err := f.apply(ctx, c); err != nil && ctx.Err() == nil {
+			f.logger.Warn("simulated change left out", "pod", c.before.name, "error", err)
+			continue
+		}
+		f.state.applied(c)
+	}
+}
+
+func (f *Fleet) namespace() string { return f.state.cfg.Namespace }
+
+func (f *Fleet) apply(ctx context.Context, c change) error {
+	if c.verb != replace {
+		return f.reportStatus(ctx, c.after)
+	}
+	if err := f.createPod(ctx, c.after); err != nil {
+		return err
+	}
+	err := f.kube.CoreV1().Pods(f.namespace()).Delete(ctx, c.before.name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete Pod %s: %w", c.before.name, err)
+	}
+	return nil
+}
+
+func (f *Fleet) createNode(ctx context.Context, i int) error {
+	wanted := node(i, time.Now())
+	made, err := f.kube.CoreV1().Nodes().Create(ctx, wanted, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("create Node %s: %w", wanted.Name, err)
+	}
+	made.Status = wanted.Status
+	if _, err := f.kube.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("report status of Node %s: %w", wanted.Name, err)
+	}
+	return f.untaint(ctx, wanted.Name)
+}
+
+// untaint removes the taint that admission puts on every new Node and that a node controller would remove: a node that
+// is born ready needs none.
+func (f *Fleet) untaint(ctx context.Context, name string) error {
+	made, err := f.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read Node %s: %w", name, err)
+	}
+	if len(made.Spec.Taints) == 0 {
+		return nil
+	}
+	made.Spec.Taints = nil
+	if _, err := f.kube.CoreV1().Nodes().Update(ctx, made, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("untaint Node %s: %w", name, err)
+	}
+	return nil
+}
+
+func (f *Fleet) createNamespace(ctx context.Context) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.namespace(), Labels: labels()}}
+	_, err := f.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create Namespace %s: %w", ns.Name, err)
+	}
+	return nil
+}
+
+func (f *Fleet) deleteForeignPods(ctx context.Context) error {
+	pods, err := f.kube.CoreV1().Pods(f.namespace()).List(ctx, metav1.ListOptions{LabelSelector: Label + "=true"})
+	if err != nil {
+		return fmt.Errorf("list simulated Pods: %w", err)
+	}
+	var errs []error
+	for _, p := range pods.Items {
+		err := f.kube.CoreV1().Pods(f.namespace()).Delete(ctx, p.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &p.UID},
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("delete Pod %s of an earlier run: %w", p.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Fleet) createPod(ctx context.Context, p pod) error {
+	_, err := f.kube.CoreV1().Pods(f.namespace()).Create(ctx, podObject(f.namespace(), p), metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create Pod %s: %w", p.name, err)
+	}
+	return f.reportStatus(ctx, p)
+}
+
+func (f *Fleet) reportStatus(ctx context.Context, p pod) error {
+	object := podObject(f.namespace(), p)
+	object.Status = podStatus(p, time.Now())
+	if _, err := f.kube.CoreV1().Pods(f.namespace()).UpdateStatus(ctx, object, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("report status of Pod %s: %w", p.name, err)
+	}
+	return nil
+}

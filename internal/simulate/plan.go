@@ -1,0 +1,110 @@
+package simulate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+)
+
+// Config sizes the fleet.
+type Config struct {
+	// Nodes, Services and Pods are counts; Pods are spread evenly over Services and Nodes.
+	Nodes, Services, Pods int
+	// Namespace holds Services and Pods.
+	Namespace string
+	// Seed makes the history of changes reproducible.
+	Seed uint64
+}
+
+// pod is what the simulation knows of a Pod.
+type pod struct {
+	name    string
+	service int // index of its Service
+	node    int // index of its Node
+	ip      int // ordinal of its address
+	ready   bool
+}
+
+// fleet is the state of the simulation; its methods change nothing but it.
+type fleet struct {
+	cfg  Config
+	pods []pod // ordered by name
+	born int   // pods created so far; names and addresses are never used twice
+}
+
+// verb is what happens to a pod.
+type verb int
+
+const (
+	unready verb = iota
+	becomeReady
+	replace
+)
+
+// change is one step of the churn.
+type change struct {
+	verb   verb
+	before pod // for replace: the pod that goes
+	after  pod
+}
+
+func newFleet(cfg Config) *fleet {
+	f := &fleet{cfg: cfg}
+	if cfg.Services == 0 || cfg.Nodes == 0 {
+		return f
+	}
+	for i := range cfg.Pods {
+		f.pods = append(f.pods, f.bear(i%cfg.Services, true))
+	}
+	return f
+}
+
+// bear makes a new pod of a Service on the next Node in turn.
+func (f *fleet) bear(service int, ready bool) pod {
+	p := pod{
+		name:    fmt.Sprintf("%s-%05d", serviceName(service), f.born),
+		service: service,
+		node:    f.born % f.cfg.Nodes,
+		ip:      f.born,
+		ready:   ready,
+	}
+	f.born++
+	return p
+}
+
+// next decides the next change: most of them flip a pod's readiness, one in four replaces a pod. An unready pod becomes
+// ready before any other change happens to it, so that the fleet stays mostly ready. It reports false for an empty fleet.
+func (f *fleet) next(random *rand.Rand) (change, bool) {
+	if len(f.pods) == 0 {
+		return change{}, false
+	}
+	if i := slices.IndexFunc(f.pods, func(p pod) bool { return !p.ready }); i >= 0 && random.IntN(2) == 0 {
+		after := f.pods[i]
+		after.ready = true
+		return change{verb: becomeReady, before: f.pods[i], after: after}, true
+	}
+	before := f.pods[random.IntN(len(f.pods))]
+	switch {
+	case !before.ready:
+		after := before
+		after.ready = true
+		return change{verb: becomeReady, before: before, after: after}, true
+	case random.IntN(4) == 0:
+		return change{verb: replace, before: before, after: f.bear(before.service, true)}, true
+	default:
+		after := before
+		after.ready = false
+		return change{verb: unready, before: before, after: after}, true
+	}
+}
+
+// applied records that a change was written.
+func (f *fleet) applied(c change) {
+	i := slices.IndexFunc(f.pods, func(p pod) bool { return p.name == c.before.name })
+	if i >= 0 {
+		f.pods[i] = c.after
+	}
+}
+
+func nodeName(i int) string    { return fmt.Sprintf("sim-node-%04d", i) }
+func serviceName(i int) string { return fmt.Sprintf("app-%03d", i) }
