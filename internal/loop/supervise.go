@@ -1,0 +1,102 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+)
+
+const (
+	// restartMin and restartMax bound the pause before a loop that ended
+	// early is started again; it doubles with every end until a pass succeeds.
+	restartMin = time.Second
+	restartMax = 30 * time.Second
+	// restartJitter is the random share by which that pause is lengthened.
+	restartJitter = 0.2
+)
+
+// errReturned is the failure of a loop that returned nil although its context
+// had not ended.
+var errReturned = errors.New("returned before it was told to stop")
+
+// supervise keeps one loop running until ctx ends and the loop has returned.
+func (r *Runner) supervise(ctx context.Context, rec *record) {
+	s := rec.enter()
+	defer rec.leave(s)
+	if r.jitter > 0 && !pause(ctx, rand.N(r.jitter)) {
+		return
+	}
+	for ctx.Err() == nil {
+		rec.start(s, time.Now())
+		err := call(ctx, rec.loop.Run, func(err error) { r.finish(ctx, rec, s, err) })
+		r.finish(ctx, rec, s, err)
+		if !pause(ctx, restartDelay(rec.end(s))) {
+			return
+		}
+	}
+}
+
+// call runs a loop's code once. It returns only non-nil errors: there is no
+// good way to end early.
+func call(ctx context.Context, run func(context.Context, Report) error, report Report) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &panicError{value: value, stack: debug.Stack()}
+		}
+	}()
+	if err := run(ctx, report); err != nil {
+		return err
+	}
+	return errReturned
+}
+
+// finish notes a finished pass in status, metrics and log. An error that came
+// with the end of ctx says nothing about the loop; a panic always does.
+func (r *Runner) finish(ctx context.Context, rec *record, s *stint, err error) {
+	if err != nil && ctx.Err() != nil && !isPanic(err) {
+		return
+	}
+	now := time.Now()
+	inARow := rec.finish(s, now, err)
+	r.metrics.observe(rec.loop.Name, now, err)
+	r.log(ctx, rec.loop.Name, inARow, err)
+}
+
+// log writes a line when a loop panics or recovers, and for the 1st, 2nd,
+// 4th, 8th … failure in a row, so that an outage cannot flood the log.
+func (r *Runner) log(ctx context.Context, name string, inARow int, err error) {
+	var p *panicError
+	switch {
+	case errors.As(err, &p):
+		r.logger.ErrorContext(ctx, "loop panicked, it will be started again",
+			slog.String("loop", name), slog.Any("panic", p.value), slog.String("stack", string(p.stack)))
+	case err != nil && inARow&(inARow-1) == 0:
+		r.logger.WarnContext(ctx, "loop pass failed",
+			slog.String("loop", name), slog.Int("failures_in_a_row", inARow), slog.Any("error", err))
+	case err == nil && inARow > 0:
+		r.logger.InfoContext(ctx, "loop recovered",
+			slog.String("loop", name), slog.Int("after_failures", inARow))
+	}
+}
+
+// restartDelay is the pause before the start that follows the given number of
+// ends in a row.
+func restartDelay(ends int) time.Duration {
+	doublings := min(max(ends-1, 0), 10) // far beyond restartMax, far below an overflow
+	return jittered(min(restartMin<<doublings, restartMax), restartJitter)
+}
+
+// pause waits for d and reports whether ctx is still alive then.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return ctx.Err() == nil
+	}
+}

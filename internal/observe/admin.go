@@ -1,0 +1,113 @@
+package observe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+)
+
+// shutdownTimeout is how long running requests may go on when Serve ends.
+const shutdownTimeout = 2 * time.Second
+
+// AdminConfig says where the admin server listens.
+type AdminConfig struct {
+	// Listen is a TCP address, host:port; port 0 takes a free one.
+	Listen string
+}
+
+// RegisterFlags adds --admin-listen.
+func (c *AdminConfig) RegisterFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Listen, "admin-listen", c.Listen,
+		"Address of the plain HTTP server with /metrics, /livez, /readyz, /loops and /debug/pprof, host:port.")
+}
+
+// Validate returns everything that is wrong with c.
+func (c *AdminConfig) Validate() []error {
+	_, port, err := net.SplitHostPort(c.Listen)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return []error{fmt.Errorf("--admin-listen %q is not host:port: %w", c.Listen, err)}
+	}
+	return nil
+}
+
+// AdminDeps is what the admin server shows.
+type AdminDeps struct {
+	// Gatherer collects what /metrics serves; nil serves no metric.
+	Gatherer prometheus.Gatherer
+	// Live and Ready are the checks behind /livez and /readyz.
+	Live, Ready *Checks
+	// Loops returns what /loops serves as JSON; nil serves an empty list.
+	Loops func() any
+	// Logger gets what the HTTP server complains about, at debug; nil discards.
+	Logger *slog.Logger
+}
+
+// Admin is the HTTP server for people, probes and Prometheus.
+type Admin struct {
+	server *http.Server
+}
+
+// NewAdmin makes an admin server. It starts nothing and does not listen.
+func NewAdmin(cfg AdminConfig, deps AdminDeps) *Admin {
+	logger := cmp.Or(deps.Logger, slog.New(slog.DiscardHandler))
+	return &Admin{server: &http.Server{
+		Addr:              cfg.Listen,
+		Handler:           routes(deps),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second, // pprof adds to it the time it records
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}}
+}
+
+// ListenAdmin opens the address of cfg. Its error says which flag to change.
+func ListenAdmin(ctx context.Context, cfg AdminConfig) (net.Listener, error) {
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("admin server: %w; choose another address with --admin-listen", err)
+	}
+	return l, nil
+}
+
+// Serve answers on l, which it closes, until ctx ends; then running requests
+// get two seconds to end and it returns nil. An Admin serves once.
+func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		a.shutdown()
+	})
+	err := a.server.Serve(l)
+	if stop() {
+		return fmt.Errorf("admin server on %s: %w", l.Addr(), err)
+	}
+	<-stopped
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("admin server on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// shutdown lets running requests end, but not for long: a profile being
+// recorded must not hold up the end of the process.
+func (a *Admin) shutdown() {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	if err := a.server.Shutdown(ctx); err != nil {
+		_ = a.server.Close() // the deadline was the error; closing cannot be retried
+	}
+}

@@ -1,0 +1,66 @@
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/pflag"
+)
+
+// LogConfig says what is logged and how. The zero value logs from "info" up,
+// as text.
+type LogConfig struct {
+	// Level is the lowest level logged: debug, info, warn or error.
+	Level string
+	// Format is text or json.
+	Format string
+}
+
+// RegisterFlags adds --log-level and --log-format.
+func (c *LogConfig) RegisterFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Level, "log-level", cmp.Or(c.Level, "info"), "Lowest level that is logged: debug, info, warn or error.")
+	fs.StringVar(&c.Format, "log-format", cmp.Or(c.Format, "text"), "Format of the log: text or json.")
+}
+
+// Validate returns everything that is wrong with c.
+func (c *LogConfig) Validate() []error {
+	var problems []error
+	if _, ok := level(c.Level); !ok {
+		problems = append(problems, fmt.Errorf("--log-level %q is none of debug, info, warn, error", c.Level))
+	}
+	switch c.Format {
+	case "", "text", "json":
+	default:
+		problems = append(problems, fmt.Errorf("--log-format %q is neither text nor json", c.Format))
+	}
+	return problems
+}
+
+// NewLogger returns a logger that writes to w as cfg says. Values that
+// Validate refuses fall back to the defaults.
+func NewLogger(w io.Writer, cfg LogConfig) *slog.Logger {
+	lowest, _ := level(cfg.Level)
+	options := &slog.HandlerOptions{Level: lowest}
+	if cfg.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// level finds the slog level called name; the empty name means info.
+func level(name string) (slog.Level, bool) {
+	switch name {
+	case "debug":
+		return slog.LevelDebug, true
+	case "info", "":
+		return slog.LevelInfo, true
+	case "warn":
+		return slog.LevelWarn, true
+	case "error":
+		return slog.LevelError, true
+	default:
+		return slog.LevelInfo, false
+	}
+}
