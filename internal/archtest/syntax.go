@@ -1,0 +1,125 @@
+package archtest
+
+import (
+	"go/ast"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// usage forbids naming something of a standard package.
+type usage struct {
+	from    string
+	except  string // file paths where it is allowed
+	names   []string
+	because string
+}
+
+var usages = []usage{
+	{
+		from:    cores,
+		names:   []string{"time.Now", "time.Since", "time.Until", "time.After", "time.AfterFunc", "time.Sleep", "time.Tick", "time.NewTimer", "time.NewTicker"},
+		because: "time is a parameter of a core, so that tests and replays choose it",
+	},
+	{
+		from: `.`, except: `^(cmd/\w[-\w]*/main\.go|internal/testkit/.*|tools/.*|bench/.*)$`,
+		names:   []string{"os.Exit", "os.Args", "log.Fatal", "log.Fatalf", "log.Fatalln"},
+		because: "only main decides that a process ends, so that deferred work is done and tests can run the rest",
+	},
+}
+
+func checkUsages(s source) []string {
+	if s.test {
+		return nil
+	}
+	var breaches []string
+	for _, u := range usages {
+		if !regexp.MustCompile(u.from).MatchString(s.path) ||
+			(u.except != "" && regexp.MustCompile(u.except).MatchString(s.path)) {
+			continue
+		}
+		ast.Inspect(s.file, func(node ast.Node) bool {
+			if name, ok := qualified(node); ok && slices.Contains(u.names, name) {
+				breaches = append(breaches, s.at(node)+": "+name+": "+u.because)
+			}
+			return true
+		})
+	}
+	return breaches
+}
+
+func qualified(node ast.Node) (string, bool) {
+	selector, ok := node.(*ast.SelectorExpr)
+	if !ok {
+		return "", false
+	}
+	pkg, ok := selector.X.(*ast.Ident)
+	if !ok || pkg.Obj != nil { // a local variable hides the package
+		return "", false
+	}
+	return pkg.Name + "." + selector.Sel.Name, true
+}
+
+func checkInits(s source) []string {
+	var breaches []string
+	for _, declaration := range s.file.Decls {
+		if f, ok := declaration.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+			breaches = append(breaches, s.at(f)+": init: work at import time surprises every importer")
+		}
+	}
+	return breaches
+}
+
+func checkSuppressions(s source) []string {
+	var breaches []string
+	for _, group := range s.file.Comments {
+		for _, comment := range group.List {
+			if strings.HasPrefix(comment.Text, "//nolint") {
+				breaches = append(breaches, s.at(comment)+": nolint: exceptions stand in .golangci.yml, with their reasons")
+			}
+		}
+	}
+	return breaches
+}
+
+var vagueNames = regexp.MustCompile(`^(utils?|common|helpers?|managers?|misc|base|shared|lib)$`)
+
+// checkRooms looks at each folder as a whole: its name, and what it says of itself.
+func checkRooms(sources []source) []string {
+	documented := map[string]bool{}
+	first := map[string]source{}
+	var rooms []string
+	for _, s := range sources {
+		if s.test {
+			continue
+		}
+		room := s.room()
+		if _, seen := first[room]; !seen {
+			first[room] = s
+			rooms = append(rooms, room)
+		}
+		if s.file.Doc != nil && introduces(s.file, room) {
+			documented[room] = true
+		}
+	}
+	var breaches []string
+	for _, room := range rooms {
+		if vagueNames.MatchString(path.Base(room)) {
+			breaches = append(breaches, room+": a package is named after what it is about")
+		}
+		if !documented[room] {
+			breaches = append(breaches, room+": no package comment says what this package promises")
+		}
+	}
+	return breaches
+}
+
+// introduces says whether a file's package comment begins as godoc expects.
+func introduces(file *ast.File, room string) bool {
+	text := file.Doc.Text()
+	if file.Name.Name == "main" {
+		return strings.HasPrefix(text, "Command "+path.Base(room)+" ")
+	}
+	return strings.HasPrefix(text, "Package "+strings.TrimSuffix(file.Name.Name, "_test")+" ")
+}
