@@ -1,0 +1,18 @@
+// Package session keeps who is alive: one session for every holder that beats.
+//
+// Promise: a session is Alive while its beats arrive, Suspect once it has been silent for its class's Suspect time, Expired
+// after its TTL, and forgotten after the Retention that follows. A state is never reached early, and reached at most one
+// Granularity after its time, provided Advance is called that often. The newest boot of a name has the session; the boot it
+// replaced is refused for as long as the new one lives.
+//
+// Invariants:
+//   - time is a parameter and comes in no other way; equal calls give equal tables;
+//   - a Ref names one life of one holder: after a release, a takeover by another boot or a reuse of the slot it renews nothing;
+//   - order comes from sequence numbers and boots, never from clocks.
+//
+// A beat of an Alive holder writes two words and touches no queue. Deadlines sit in a lazy timing wheel: a session stays in
+// the bucket where it was filed, and only when that bucket comes up is its true deadline computed and the session filed anew.
+// No holder costs a timer or a goroutine.
+//
+// The package does no I/O, knows no Lease object and locks nothing: a Table belongs to one goroutine.
+package session

@@ -1,0 +1,210 @@
+package session_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+var node = session.Class{
+	Name: "node", Interval: 10 * time.Second, Suspect: 25 * time.Second, TTL: 40 * time.Second, Retention: time.Hour,
+}
+
+func at(d time.Duration) monotonic.Instant { return monotonic.Instant(d) }
+
+func holder(name, boot string) session.Holder {
+	return session.Holder{Key: session.Key{Name: name}, Boot: boot}
+}
+
+func newTable() *session.Table { return session.NewTable([]session.Class{node}, 100) }
+
+type step struct {
+	Name     string
+	From, To session.State
+}
+
+func steps(transitions []session.Transition) []step {
+	var out []step
+	for _, t := range transitions {
+		out = append(out, step{Name: t.Holder.Key.Name, From: t.From, To: t.To})
+	}
+	return out
+}
+
+func TestAdvance_SilenceWalksThroughEveryState(t *testing.T) {
+	table := newTable()
+	table.Introduce(at(0), holder("a", "1"), 1)
+	walk := []struct {
+		now  time.Duration
+		want []step
+	}{
+		{24900 * time.Millisecond, nil},
+		{25 * time.Second, []step{{"a", session.Alive, session.Suspect}}},
+		{39900 * time.Millisecond, nil},
+		{40 * time.Second, []step{{"a", session.Suspect, session.Expired}}},
+		{time.Hour, nil},
+		{time.Hour + 40*time.Second, []step{{"a", session.Expired, session.Gone}}},
+		{2 * time.Hour, nil},
+	}
+	for _, leg := range walk {
+		if diff := cmp.Diff(leg.want, steps(table.Advance(at(leg.now)))); diff != "" {
+			t.Errorf("at %v (-want +got):\n%s", leg.now, diff)
+		}
+	}
+	if got := table.Counts(); got != (session.Counts{}) {
+		t.Errorf("counts after all is forgotten: %+v", got)
+	}
+}
+
+func TestAdvance_OneJumpMakesEveryTransitionInOrder(t *testing.T) {
+	table := newTable()
+	table.Introduce(at(0), holder("a", "1"), 1)
+	want := []step{
+		{"a", session.Alive, session.Suspect}, {"a", session.Suspect, session.Expired}, {"a", session.Expired, session.Gone},
+	}
+	if diff := cmp.Diff(want, steps(table.Advance(at(24*time.Hour)))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestBeat_RevivesFromEveryState(t *testing.T) {
+	for _, silence := range []time.Duration{time.Second, 30 * time.Second, 50 * time.Second} {
+		table := newTable()
+		ref, _ := table.Introduce(at(0), holder("a", "1"), 1)
+		table.Advance(at(silence))
+		want := session.Recovered
+		if silence < node.Suspect {
+			want = session.Renewed
+		}
+		if got := table.Beat(at(silence), ref, 2); got != want {
+			t.Errorf("beat after %v: outcome %v, want %v", silence, got, want)
+		}
+		wantSession := session.Session{
+			Ref: ref, Holder: holder("a", "1"), State: session.Alive, Sequence: 2,
+			LastBeat: at(silence), Deadline: at(silence + node.TTL),
+		}
+		got, _ := table.Look(ref)
+		if diff := cmp.Diff(wantSession, got, cmp.AllowUnexported(session.Ref{})); diff != "" {
+			t.Errorf("after %v (-want +got):\n%s", silence, diff)
+		}
+		if moved := table.Advance(at(silence + node.Suspect - time.Second)); moved != nil {
+			t.Errorf("after %v: moved early: %v", silence, steps(moved))
+		}
+		if diff := cmp.Diff([]step{{"a", session.Alive, session.Suspect}}, steps(table.Advance(at(silence+node.Suspect)))); diff != "" {
+			t.Errorf("after %v (-want +got):\n%s", silence, diff)
+		}
+	}
+}
+
+func TestIntroduce_NewestBootWins(t *testing.T) {
+	table := newTable()
+	old, _ := table.Introduce(at(0), holder("a", "1"), 1)
+	young, outcome := table.Introduce(at(1), holder("a", "2"), 1)
+	if outcome != session.TookOver {
+		t.Fatalf("second boot: outcome %v, want TookOver", outcome)
+	}
+	if got := table.Beat(at(2), old, 9); got != session.Superseded {
+		t.Errorf("beat of the old boot: outcome %v, want Superseded", got)
+	}
+	if got := table.Beat(at(2), young, 2); got != session.Renewed {
+		t.Errorf("beat of the new boot: outcome %v, want Renewed", got)
+	}
+	if _, got := table.Introduce(at(3), holder("a", "1"), 10); got != session.Superseded {
+		t.Errorf("the old boot again: outcome %v, want Superseded", got)
+	}
+	table.Advance(at(time.Minute))
+	if _, got := table.Introduce(at(time.Minute), holder("a", "1"), 10); got != session.TookOver {
+		t.Errorf("the old boot once the new one expired: outcome %v, want TookOver", got)
+	}
+}
+
+func TestRenew_SequenceOrdersBeatsOfOneBoot(t *testing.T) {
+	table := newTable()
+	table.Renew(at(0), holder("a", "1"), 5)
+	for _, c := range []struct {
+		boot     string
+		sequence uint64
+		want     session.Outcome
+	}{
+		{"1", 5, session.Repeated}, {"1", 4, session.Repeated}, {"1", 6, session.Renewed},
+		{"2", 1, session.TookOver}, {"2", 1, session.Repeated}, {"1", 99, session.Superseded},
+	} {
+		if _, got := table.Renew(at(time.Second), holder("a", c.boot), c.sequence); got != c.want {
+			t.Errorf("boot %s sequence %d: outcome %v, want %v", c.boot, c.sequence, got, c.want)
+		}
+	}
+}
+
+func TestRenew_RepeatedBeatDoesNotMoveTheDeadline(t *testing.T) {
+	table := newTable()
+	table.Renew(at(0), holder("a", "1"), 5)
+	table.Renew(at(20*time.Second), holder("a", "1"), 5)
+	got, _ := table.Get(session.Key{Name: "a"})
+	if got.Deadline != at(node.TTL) {
+		t.Errorf("deadline %v, want %v", got.Deadline, at(node.TTL))
+	}
+}
+
+func TestRelease_EndsTheRefEvenWhenTheSlotIsUsedAgain(t *testing.T) {
+	table := newTable()
+	ref, _ := table.Introduce(at(0), holder("a", "1"), 1)
+	if _, got := table.Release(holder("a", "2")); got != session.Superseded {
+		t.Errorf("release by another boot: outcome %v, want Superseded", got)
+	}
+	if _, got := table.Release(holder("a", "1")); got != session.Renewed {
+		t.Errorf("release: outcome %v, want Renewed", got)
+	}
+	if _, got := table.Release(holder("a", "1")); got != session.Unknown {
+		t.Errorf("release again: outcome %v, want Unknown", got)
+	}
+	other, _ := table.Introduce(at(1), holder("b", "1"), 1)
+	if other.Slot() != ref.Slot() {
+		t.Fatalf("slot %d was not used again, got %d", ref.Slot(), other.Slot())
+	}
+	if got := table.Beat(at(2), ref, 2); got != session.Unknown {
+		t.Errorf("beat with a ref to the released session: outcome %v, want Unknown", got)
+	}
+	if moved := table.Advance(at(node.Suspect)); moved != nil {
+		t.Errorf("the released session still moves: %v", steps(moved))
+	}
+}
+
+func TestIntroduce_LimitRefusesNewHoldersOnly(t *testing.T) {
+	table := session.NewTable([]session.Class{node}, 1)
+	table.Introduce(at(0), holder("a", "1"), 1)
+	if _, got := table.Introduce(at(0), holder("b", "1"), 1); got != session.Full {
+		t.Errorf("above the limit: outcome %v, want Full", got)
+	}
+	if _, got := table.Introduce(at(0), holder("a", "1"), 2); got != session.Renewed {
+		t.Errorf("known holder at the limit: outcome %v, want Renewed", got)
+	}
+}
+
+func TestBeat_ForeignRefIsUnknown(t *testing.T) {
+	table := newTable()
+	if got := table.Beat(at(0), session.Ref{}, 1); got != session.Unknown {
+		t.Errorf("zero ref on an empty table: outcome %v, want Unknown", got)
+	}
+	table.Introduce(at(0), holder("a", "1"), 1)
+	if got := table.Beat(at(0), session.Ref{}, 1); got != session.Unknown {
+		t.Errorf("zero ref: outcome %v, want Unknown", got)
+	}
+}
+
+func TestFirstInterval_SpreadsBetweenHalfAndWhole(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for _, name := range []string{"a", "b", "c", "node-1", "node-2", "node-3"} {
+		first := node.FirstInterval(name)
+		if first < node.Interval/2 || first > node.Interval {
+			t.Errorf("%s: first interval %v outside [%v, %v]", name, first, node.Interval/2, node.Interval)
+		}
+		seen[first] = true
+	}
+	if len(seen) < 5 {
+		t.Errorf("six names share %d first intervals", len(seen))
+	}
+}
