@@ -1,0 +1,106 @@
+package devcluster
+
+import (
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Kubeconfig is the path of the administrator's kubeconfig; empty with
+// Config.EtcdOnly.
+func (c *Cluster) Kubeconfig() string {
+	if c.apiServer == nil {
+		return ""
+	}
+	return c.dir.file("kubeconfig")
+}
+
+// RESTConfig returns a new administrator's configuration without client-side
+// rate limit; nil with Config.EtcdOnly.
+func (c *Cluster) RESTConfig() *rest.Config {
+	if c.apiServer == nil {
+		return nil
+	}
+	return &rest.Config{
+		Host: c.apiServerURL(),
+		TLSClientConfig: rest.TLSClientConfig{
+			CAData:   c.creds.clusterCA.certPEM,
+			CertData: c.creds.admin.cert,
+			KeyData:  c.creds.admin.key,
+		},
+		QPS: -1,
+	}
+}
+
+// ClientCertificate issues a certificate with which a client is commonName,
+// in groups, for kube-apiserver (and for nobody else: etcd refuses it).
+func (c *Cluster) ClientCertificate(commonName string, groups ...string) (certPEM, keyPEM []byte, err error) {
+	pair, err := c.creds.clusterCA.client(time.Now(), commonName, groups...)
+	return pair.cert, pair.key, err
+}
+
+// WriteKubeconfig writes to path a kubeconfig for commonName in groups,
+// readable by its owner only. An existing file is replaced.
+func (c *Cluster) WriteKubeconfig(path, commonName string, groups ...string) error {
+	if c.apiServer == nil {
+		return errNoServer
+	}
+	cert, key, err := c.ClientCertificate(commonName, groups...)
+	if err != nil {
+		return err
+	}
+	const name = "trivet"
+	config := clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{
+			name: {Server: c.apiServerURL(), CertificateAuthorityData: c.creds.clusterCA.certPEM},
+		},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{commonName: {ClientCertificateData: cert, ClientKeyData: key}},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: commonName}},
+		CurrentContext: name,
+	}
+	if err := clientcmd.WriteToFile(config, path); err != nil {
+		return fmt.Errorf("write kubeconfig of %q: %w", commonName, err)
+	}
+	return nil
+}
+
+// EtcdEndpoints are the client URLs of etcd.
+func (c *Cluster) EtcdEndpoints() []string { return []string{c.etcdURL()} }
+
+// EtcdFiles are the paths of what an etcd client needs: the authority that
+// signed the server, and a client certificate with its key.
+func (c *Cluster) EtcdFiles() (ca, cert, key string) {
+	return c.creds.files.etcdCA, c.creds.files.etcdClientCert, c.creds.files.etcdClientKey
+}
+
+// EtcdClient returns a new client without waiting for a connection. The
+// caller closes it.
+func (c *Cluster) EtcdClient() (*clientv3.Client, error) {
+	config, err := clientTLS(c.creds.etcdCA, c.creds.etcdClient)
+	if err != nil {
+		return nil, err
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: c.EtcdEndpoints(),
+		TLS:       config,
+		Logger:    zap.NewNop(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make etcd client: %w", err)
+	}
+	return client, nil
+}
+
+// The ports below are settled once Start has returned, so they are read
+// without the lock; before that, only Start's own goroutine reads them.
+
+func (c *Cluster) etcdURL() string { return fmt.Sprintf("https://127.0.0.1:%d", c.etcd.port) }
+
+func (c *Cluster) apiServerURL() string {
+	return fmt.Sprintf("https://127.0.0.1:%d", c.apiServer.port)
+}

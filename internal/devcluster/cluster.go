@@ -1,0 +1,223 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Cluster is a running control plane. Its methods are safe for concurrent
+// use; those that start or stop a server wait for each other.
+type Cluster struct {
+	cfg   Config
+	dir   *dataDir
+	creds *credentials
+
+	// life ends when Stop begins, so that Stop never waits for a start in
+	// progress to give up by itself.
+	life    context.Context
+	endLife context.CancelCauseFunc
+
+	mu        sync.Mutex // guards all below, and serialises starts and stops
+	etcd      *server
+	apiServer *server // nil with Config.EtcdOnly
+	stopped   bool
+	stopErr   error
+
+	watchers sync.WaitGroup // one for every child
+	failOnce sync.Once
+	err      error         // why done was closed: written before, read after
+	done     chan struct{} // closed by the first unexpected death or by Stop
+}
+
+var errStopped = errors.New("the cluster is stopped")
+
+// Start runs a control plane and returns when it is ready to be used: within
+// seconds, at most after some minutes on a starved machine. When it returns
+// an error (a *MissingBinaryError, a *PortTakenError, the last words of a
+// server that died, or ctx's cause) nothing is left running, and no temporary
+// file. ctx bounds the start only; the cluster lives until Stop.
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	paths, err := findBinaries(cfg)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := openDataDir(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	creds, err := newCredentials(dir)
+	if err != nil {
+		return nil, errors.Join(err, dir.close())
+	}
+	c := newCluster(cfg, dir, creds, paths)
+	if err := c.startServers(ctx); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+// binaries are absolute paths.
+type binaries struct{ etcd, apiServer string }
+
+// findBinaries reports all that is missing at once.
+func findBinaries(cfg Config) (binaries, error) {
+	dir := assetsDir(cfg.AssetsDir)
+	etcd, err := binary(dir, etcdName)
+	if cfg.EtcdOnly {
+		return binaries{etcd: etcd}, err
+	}
+	apiServer, apiServerErr := binary(dir, apiServerName)
+	return binaries{etcd: etcd, apiServer: apiServer}, errors.Join(err, apiServerErr)
+}
+
+func newCluster(cfg Config, dir *dataDir, creds *credentials, paths binaries) *Cluster {
+	life, endLife := context.WithCancelCause(context.Background())
+	c := &Cluster{
+		cfg:     cfg,
+		dir:     dir,
+		creds:   creds,
+		life:    life,
+		endLife: endLife,
+		done:    make(chan struct{}),
+	}
+	c.etcd = newEtcd(cfg, creds, paths.etcd)
+	if !cfg.EtcdOnly {
+		c.apiServer = newAPIServer(cfg, creds, paths.apiServer, c.etcdURL)
+	}
+	return c
+}
+
+func (c *Cluster) startServers(ctx context.Context) error {
+	if err := c.startServer(ctx, c.etcd); err != nil || c.cfg.EtcdOnly {
+		return err
+	}
+	// An apiserver would wait in vain for an etcd that has died.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c.watchers.Go(func() {
+		select {
+		case <-c.done:
+			cancel(c.err)
+		case <-ctx.Done():
+		}
+	})
+	if err := c.startServer(ctx, c.apiServer); err != nil {
+		return err
+	}
+	return c.WriteKubeconfig(c.Kubeconfig(), adminName, adminGroup)
+}
+
+// StopEtcd stops etcd alone, as a fault; its data and port stay. Stopping
+// what is stopped does nothing.
+func (c *Cluster) StopEtcd() error { return c.stopServer(c.etcd) }
+
+// StartEtcd starts etcd again and returns when it serves. Starting what runs
+// does nothing; starting after Stop is an error.
+func (c *Cluster) StartEtcd() error { return c.startServer(context.Background(), c.etcd) }
+
+// StopAPIServer stops kube-apiserver alone, as a fault, as StopEtcd does.
+func (c *Cluster) StopAPIServer() error { return c.stopServer(c.apiServer) }
+
+// StartAPIServer starts kube-apiserver again, as StartEtcd does.
+func (c *Cluster) StartAPIServer() error {
+	return c.startServer(context.Background(), c.apiServer)
+}
+
+var errNoServer = errors.New("this cluster has no kube-apiserver: it was started with Config.EtcdOnly")
+
+func (c *Cluster) startServer(ctx context.Context, s *server) error {
+	if s == nil {
+		return errNoServer
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return fmt.Errorf("start %s: %w", s.name, errStopped)
+	}
+	if s.child != nil {
+		return nil
+	}
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	running := s.child
+	c.watchers.Go(func() { c.watch(running) })
+	return nil
+}
+
+func (c *Cluster) stopServer(s *server) error {
+	if s == nil {
+		return errNoServer
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.stop()
+	return nil
+}
+
+// watch waits for the end of a child and reports it if nobody asked for it.
+func (c *Cluster) watch(running *child) {
+	<-running.exited
+	if running.asked.Load() {
+		return
+	}
+	err := running.death()
+	c.cfg.Logger.Error("server died", "server", running.name, "error", err)
+	c.finish(err)
+}
+
+func (c *Cluster) finish(err error) {
+	c.failOnce.Do(func() {
+		c.err = err
+		close(c.done)
+	})
+}
+
+// Done is closed when a server has died without being asked to, or when Stop
+// has begun.
+func (c *Cluster) Done() <-chan struct{} { return c.done }
+
+// Err says which server died and how, once Done is closed; nil before, and
+// nil after a Stop that nothing preceded.
+func (c *Cluster) Err() error {
+	select {
+	case <-c.done:
+		return c.err
+	default:
+		return nil
+	}
+}
+
+// Stop ends both servers and removes what is temporary; a server that does
+// not end by itself within seconds is killed. A second call waits for the
+// first and returns its result.
+func (c *Cluster) Stop() error {
+	c.endLife(errStopped)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return c.stopErr
+	}
+	c.stopped = true
+	c.finish(nil)
+	// The apiserver first: without etcd it would spend its last seconds on
+	// retries.
+	if c.apiServer != nil {
+		c.apiServer.stop()
+	}
+	c.etcd.stop()
+	c.watchers.Wait()
+	if err := c.dir.close(); err != nil {
+		c.stopErr = fmt.Errorf("remove data directory: %w", err)
+	}
+	return c.stopErr
+}

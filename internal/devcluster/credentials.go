@@ -1,0 +1,119 @@
+package devcluster
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"time"
+)
+
+const (
+	adminName  = "trivet-admin"
+	adminGroup = "system:masters" // upstream's group that RBAC never refuses
+)
+
+// credentials are all keys of a cluster, in memory and as files where a
+// child reads them. Immutable once made.
+type credentials struct {
+	dir                   string
+	etcdCA, clusterCA     *authority
+	etcdClient, admin     keyPair
+	etcdProbe, adminProbe *probe
+	files                 credentialFiles
+}
+
+// credentialFiles are paths.
+type credentialFiles struct {
+	etcdCA, etcdServerCert, etcdServerKey, etcdClientCert, etcdClientKey string
+	clusterCA, apiServerCert, apiServerKey                               string
+	signingKey, verificationKey                                          string
+}
+
+func newCredentials(dir *dataDir) (*credentials, error) {
+	now := time.Now()
+	c := &credentials{dir: dir.path}
+	if err := c.issueEtcd(now, dir); err != nil {
+		return nil, err
+	}
+	if err := c.issueCluster(now, dir); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *credentials) issueEtcd(now time.Time, dir *dataDir) (err error) {
+	if c.etcdCA, err = newAuthority("trivet etcd", now); err != nil {
+		return err
+	}
+	server, err := c.etcdCA.server(now)
+	if err != nil {
+		return err
+	}
+	if c.etcdClient, err = c.etcdCA.client(now, "trivet"); err != nil {
+		return err
+	}
+	if c.etcdProbe, err = newProbe(c.etcdCA, c.etcdClient); err != nil {
+		return err
+	}
+	c.files.etcdCA = dir.file("etcd-ca.crt")
+	c.files.etcdServerCert, c.files.etcdServerKey = dir.file("etcd-server.crt"), dir.file("etcd-server.key")
+	c.files.etcdClientCert, c.files.etcdClientKey = dir.file("etcd-client.crt"), dir.file("etcd-client.key")
+	return writeSecrets(map[string][]byte{
+		c.files.etcdCA:         c.etcdCA.certPEM,
+		c.files.etcdServerCert: server.cert,
+		c.files.etcdServerKey:  server.key,
+		c.files.etcdClientCert: c.etcdClient.cert,
+		c.files.etcdClientKey:  c.etcdClient.key,
+	})
+}
+
+func (c *credentials) issueCluster(now time.Time, dir *dataDir) (err error) {
+	if c.clusterCA, err = newAuthority("trivet kubernetes", now); err != nil {
+		return err
+	}
+	server, err := c.clusterCA.server(now, "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+	if err != nil {
+		return err
+	}
+	if c.admin, err = c.clusterCA.client(now, adminName, adminGroup); err != nil {
+		return err
+	}
+	if c.adminProbe, err = newProbe(c.clusterCA, c.admin); err != nil {
+		return err
+	}
+	signing, verification, err := newSigningKey()
+	if err != nil {
+		return err
+	}
+	c.files.clusterCA = dir.file("ca.crt")
+	c.files.apiServerCert, c.files.apiServerKey = dir.file("apiserver.crt"), dir.file("apiserver.key")
+	c.files.signingKey, c.files.verificationKey = dir.file("service-account.key"), dir.file("service-account.pub")
+	return writeSecrets(map[string][]byte{
+		c.files.clusterCA:       c.clusterCA.certPEM,
+		c.files.apiServerCert:   server.cert,
+		c.files.apiServerKey:    server.key,
+		c.files.signingKey:      signing,
+		c.files.verificationKey: verification,
+	})
+}
+
+func writeSecrets(files map[string][]byte) error {
+	for path, content := range files {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			return fmt.Errorf("write credentials: %w", err)
+		}
+	}
+	return nil
+}
+
+// clientTLS trusts servers signed by ca and presents pair.
+func clientTLS(ca *authority, pair keyPair) (*tls.Config, error) {
+	certificate, err := tls.X509KeyPair(pair.cert, pair.key)
+	if err != nil {
+		return nil, fmt.Errorf("load client certificate: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.certificate)
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{certificate}}, nil
+}

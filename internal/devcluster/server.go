@@ -1,0 +1,160 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// startTimeout bounds one start of one server. A kube-apiserver needs
+	// three seconds on an idle machine; a starved one may need a minute.
+	startTimeout = 2 * time.Minute
+	pollEvery    = 50 * time.Millisecond
+	// portAttempts is how many ports are tried when somebody else takes the
+	// chosen one in the moment between our choice and the child's listening.
+	portAttempts = 5
+)
+
+// PortTakenError says that a server cannot listen where it was told to.
+type PortTakenError struct {
+	Server string // "etcd" or "kube-apiserver"
+	Field  string // the field of Config that names the port
+	Port   int
+}
+
+func (e *PortTakenError) Error() string {
+	return fmt.Sprintf("%s cannot listen on 127.0.0.1:%d, the port is taken: end what uses it, or give %s another port (0: any free one)",
+		e.Server, e.Port, e.Field)
+}
+
+// server is one of the two programs: how to start it, and the child that
+// runs it. It is not safe for concurrent use; Cluster.mu guards it.
+type server struct {
+	name, path, dir string
+	field           string // the field of Config that names the port
+	port            int
+	pinned          bool // the port was given, or has been published: never change it
+	args            func(port int) []string
+	ready           func(ctx context.Context, port int) error // nil once it serves
+	grace           time.Duration                             // from SIGTERM to SIGKILL
+	logger          *slog.Logger
+
+	child *child // nil while down
+}
+
+// start returns when the server is ready. When it returns an error, nothing
+// of it runs.
+func (s *server) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %v", startTimeout))
+	defer cancel()
+	begin := time.Now()
+	for attempt := 1; ; attempt++ {
+		err := s.startOnce(ctx)
+		if err == nil {
+			s.pinned = true
+			s.logger.Info("server is ready", "server", s.name, "port", s.port, "pid", s.child.process.Pid, "took", time.Since(begin).Round(time.Millisecond))
+			return nil
+		}
+		taken := new(PortTakenError)
+		if s.pinned || attempt == portAttempts || !errors.As(err, &taken) {
+			return err
+		}
+		s.logger.Info("port was taken meanwhile, trying another", "server", s.name, "port", taken.Port)
+	}
+}
+
+func (s *server) startOnce(ctx context.Context) error {
+	if err := s.choosePort(); err != nil {
+		return err
+	}
+	child, err := startChild(s.name, s.path, s.dir, s.args(s.port))
+	if err != nil {
+		return err
+	}
+	if err := s.awaitReady(ctx, child); err != nil {
+		child.stop(s.grace)
+		return err
+	}
+	s.child = child
+	return nil
+}
+
+func (s *server) choosePort() error {
+	if !s.pinned {
+		port, err := freePort()
+		s.port = port
+		return err
+	}
+	if !portIsFree(s.port) {
+		return s.taken()
+	}
+	return nil
+}
+
+func (s *server) taken() error {
+	return &PortTakenError{Server: s.name, Field: s.field, Port: s.port}
+}
+
+func (s *server) awaitReady(ctx context.Context, child *child) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := s.ready(ctx, s.port)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-child.exited:
+			if tail, _ := child.logTail(); strings.Contains(tail, "address already in use") {
+				return s.taken()
+			}
+			return child.death()
+		case <-ctx.Done():
+			return fmt.Errorf("start %s: %w; it last said: %w", s.name, context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// stop is idempotent.
+func (s *server) stop() {
+	if s.child == nil {
+		return
+	}
+	s.child.stop(s.grace)
+	s.child = nil
+}
+
+// Ports are chosen below the range from which kernels take the local port of
+// an outgoing connection (32768 and up on Linux). There, a client that keeps
+// dialling a stopped server could be given that very port for its own end,
+// connect to itself, and keep the server from ever coming back.
+const (
+	firstPort = 20000
+	lastPort  = 29999
+)
+
+func freePort() (int, error) {
+	for range 100 {
+		if port := firstPort + rand.IntN(lastPort-firstPort+1); portIsFree(port) {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("find a free port: 100 ports tried between %d and %d on 127.0.0.1 are all taken", firstPort, lastPort)
+}
+
+func portIsFree(port int) bool {
+	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	listener.Close()
+	return true
+}
