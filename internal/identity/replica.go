@@ -1,0 +1,57 @@
+package identity
+
+import (
+	"crypto/rand"
+	"os"
+	"strings"
+)
+
+const (
+	suffixAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
+	suffixLength   = 5
+	// A DNS label has at most 63 characters, and the last label of an id also carries "-" and the suffix.
+	maxStem = 63 - 1 - suffixLength
+)
+
+// NewReplicaID returns "<hostname>-<5 random characters of a-z0-9>", a valid DNS label that is new at every call.
+// A hostname is reduced to what a label may contain; without a usable one the id starts with "replica".
+func NewReplicaID() string {
+	hostname, err := os.Hostname()
+	if err != nil {
+		// Uniqueness comes from the suffix; the name only helps people.
+		hostname = ""
+	}
+	return replicaID(hostname, randomSuffix())
+}
+
+func replicaID(hostname, suffix string) string {
+	stem := strings.Map(labelRune, strings.ToLower(hostname))
+	if len(stem) > maxStem {
+		stem = stem[:maxStem]
+	}
+	stem = strings.Trim(stem, "-")
+	if stem == "" {
+		stem = "replica"
+	}
+	return stem + "-" + suffix
+}
+
+// labelRune keeps what a DNS label may contain and turns the rest, dots included, into dashes.
+func labelRune(r rune) rune {
+	if (r >= 'a' && r <= 'z') || (r >= '0' && r <= '9') {
+		return r
+	}
+	return '-'
+}
+
+// randomSuffix has a slight bias towards the first letters (256 is no multiple of 36), which does not matter for telling
+// the starts of one host apart.
+func randomSuffix() string {
+	raw := make([]byte, suffixLength)
+	// Never fails: see the documentation of crypto/rand.Read.
+	rand.Read(raw)
+	for i, b := range raw {
+		raw[i] = suffixAlphabet[int(b)%len(suffixAlphabet)]
+	}
+	return string(raw)
+}

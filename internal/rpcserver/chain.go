@@ -1,0 +1,90 @@
+package rpcserver
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/protovalidate"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+)
+
+// chain is what every call passes, outermost first. The package documentation says why in this order.
+type chain struct {
+	logger   *slog.Logger
+	metrics  *metrics
+	rules    *rules
+	stopping context.Context
+}
+
+func (c chain) unary() []grpc.UnaryServerInterceptor {
+	return []grpc.UnaryServerInterceptor{
+		c.metrics.server.UnaryServerInterceptor(),
+		selector.UnaryServerInterceptor(logUnary(c.logger), selector.MatchFunc(isOurs)),
+		selector.UnaryServerInterceptor(logUnary(c.logger, quietly()), selector.MatchFunc(isProbe)),
+		translateUnary,
+		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
+		selector.UnaryServerInterceptor(protovalidate.UnaryServerInterceptor(c.rules), selector.MatchFunc(c.rules.apply)),
+	}
+}
+
+func (c chain) stream() []grpc.StreamServerInterceptor {
+	return []grpc.StreamServerInterceptor{
+		knownMethods(c.metrics.server.StreamServerInterceptor()),
+		selector.StreamServerInterceptor(logStream(c.logger), selector.MatchFunc(isOurs)),
+		selector.StreamServerInterceptor(logStream(c.logger, quietly()), selector.MatchFunc(isProbe)),
+		c.endWithServer,
+		translateStream,
+		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
+		selector.StreamServerInterceptor(protovalidate.StreamServerInterceptor(c.rules), selector.MatchFunc(c.rules.apply)),
+	}
+}
+
+// isProbe matches the services that machines and tools ask all the time.
+func isProbe(_ context.Context, call interceptors.CallMeta) bool {
+	return strings.HasPrefix(call.Service, "grpc.health.") || strings.HasPrefix(call.Service, "grpc.reflection.")
+}
+
+func isOurs(ctx context.Context, call interceptors.CallMeta) bool { return !isProbe(ctx, call) }
+
+// unknownMethod answers calls of methods that do not exist. gRPC would do so by itself, but outside the chain and thus
+// without an ErrorInfo and a log line.
+func unknownMethod(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	return rpcerror.New(codes.Unimplemented, rpcerror.UnknownMethodReason, "unknown method "+method)
+}
+
+// knownMethods keeps calls of unknown methods from inner: callers invent those names, and as labels of metrics they would
+// fill the memory. gRPC passes such calls without a service implementation.
+func knownMethods(inner grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
+	return func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if service == nil {
+			return handler(service, stream)
+		}
+		return inner(service, stream, info, handler)
+	}
+}
+
+// endWithServer ends the context of a stream when the server begins to stop, with SHUTTING_DOWN as its cause. Unary calls
+// are left to finish. A handler that waits in Recv does not see the end; its stream lasts until the client closes it or
+// the drain timeout cuts it, unless the handler also watches its context.
+func (c chain) endWithServer(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, end := context.WithCancelCause(stream.Context())
+	defer end(nil)
+	forget := context.AfterFunc(c.stopping, func() { end(rpcerror.ShuttingDown()) })
+	defer forget()
+	return handler(service, &endingStream{ServerStream: stream, ctx: ctx})
+}
+
+type endingStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *endingStream) Context() context.Context { return s.ctx }

@@ -1,0 +1,74 @@
+package rpcserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+)
+
+func logUnary(logger *slog.Logger, options ...logging.Option) grpc.UnaryServerInterceptor {
+	return logging.UnaryServerInterceptor(adapt(logger), append(logOptions(), options...)...)
+}
+
+func logStream(logger *slog.Logger, options ...logging.Option) grpc.StreamServerInterceptor {
+	return logging.StreamServerInterceptor(adapt(logger), append(logOptions(), options...)...)
+}
+
+// adapt lets the interceptor write to logger; its levels are slog's by value.
+func adapt(logger *slog.Logger) logging.Logger {
+	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
+		logger.Log(ctx, slog.Level(level), message, fields...)
+	})
+}
+
+func logOptions() []logging.Option {
+	return []logging.Option{
+		logging.WithLogOnEvents(logging.FinishCall),
+		logging.WithLevels(levelOf),
+		logging.WithDurationField(logging.DurationToDurationField),
+		logging.WithErrorFields(errorFields),
+		// "protocol=grpc" and "grpc.component=server" are the same on every line.
+		logging.WithDisableLoggingFields(logging.SystemTag[0], logging.ComponentFieldKey),
+	}
+}
+
+// quietly is an option for probes: whoever asks also learns of the failure.
+func quietly() logging.Option {
+	return logging.WithLevels(func(codes.Code) logging.Level { return logging.LevelDebug })
+}
+
+// levelOf says how loud the end of a call is. Success is silent by default: heartbeats would drown everything. What the
+// caller did wrong, or should do elsewhere (UNAVAILABLE is NOT_LEADER most of the time), is news; what this process could
+// not do in time is a warning; what must not happen is an error.
+func levelOf(code codes.Code) logging.Level {
+	switch code {
+	case codes.OK:
+		return logging.LevelDebug
+	case codes.DeadlineExceeded, codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated:
+		return logging.LevelWarn
+	case codes.Unknown, codes.Internal, codes.DataLoss:
+		return logging.LevelError
+	default:
+		return logging.LevelInfo
+	}
+}
+
+// errorFields adds what the caller was not told.
+func errorFields(err error) logging.Fields {
+	fields := logging.Fields{"grpc.reason", string(rpcerror.ReasonOf(err))}
+	var hidden *hiddenError
+	if !errors.As(err, &hidden) {
+		return fields
+	}
+	fields = append(fields, "cause", hidden.cause.Error())
+	if hidden.stack != "" {
+		fields = append(fields, "stack", hidden.stack)
+	}
+	return fields
+}

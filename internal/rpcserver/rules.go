@@ -1,0 +1,124 @@
+package rpcserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"buf.build/go/protovalidate"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
+)
+
+// rules checks requests against the rules of their .proto files. Interceptors hold it from the start; compile gives it the
+// rules of the services that were registered in between, before the first call.
+type rules struct {
+	validator protovalidate.Validator
+	// skipped holds the full methods whose handlers check for themselves.
+	skipped map[string]bool
+}
+
+func newRules(unvalidated []string) *rules {
+	r := &rules{skipped: make(map[string]bool, len(unvalidated))}
+	for _, method := range unvalidated {
+		r.skipped[method] = true
+	}
+	return r
+}
+
+// Validate implements protovalidate.Validator. It must not be called before compile has succeeded.
+func (r *rules) Validate(message proto.Message, options ...protovalidate.ValidationOption) error {
+	return r.validator.Validate(message, options...)
+}
+
+// apply says whether the messages of a call are to be checked. Names of unknown methods are skipped too: nothing was
+// compiled for them and nobody handles them.
+func (r *rules) apply(ctx context.Context, call interceptors.CallMeta) bool {
+	return isOurs(ctx, call) && !r.skipped["/"+call.Service+"/"+call.Method]
+}
+
+// compile builds the rules of all messages that the services take, so that the first calls are as fast as the others and a
+// rule that does not compile is an error here instead of an answer to every call.
+func (r *rules) compile(services []string) error {
+	methods, err := methodsOf(services)
+	if err != nil {
+		return err
+	}
+	if err := r.checkSkipped(methods); err != nil {
+		return err
+	}
+	messages := map[protoreflect.FullName]protoreflect.MessageDescriptor{}
+	for _, method := range methods {
+		collect(method.Input(), messages)
+	}
+	r.validator, err = protovalidate.New(
+		protovalidate.WithMessageDescriptors(slices.Collect(maps.Values(messages))...),
+		protovalidate.WithDisableLazy(),
+	)
+	if err != nil {
+		return fmt.Errorf("set up request validation: %w", err)
+	}
+	return tryAll(r.validator, messages)
+}
+
+func (r *rules) checkSkipped(methods map[string]protoreflect.MethodDescriptor) error {
+	for _, skipped := range slices.Sorted(maps.Keys(r.skipped)) {
+		if methods[skipped] == nil {
+			return fmt.Errorf("unvalidated method %q is not among the registered ones: %s",
+				skipped, strings.Join(slices.Sorted(maps.Keys(methods)), ", "))
+		}
+	}
+	return nil
+}
+
+// methodsOf returns the methods of services by their full names, "/package.Service/Method".
+func methodsOf(services []string) (map[string]protoreflect.MethodDescriptor, error) {
+	found := map[string]protoreflect.MethodDescriptor{}
+	for _, name := range services {
+		descriptor, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+		if err != nil {
+			return nil, fmt.Errorf("find the rules of service %q: %w", name, err)
+		}
+		service, ok := descriptor.(protoreflect.ServiceDescriptor)
+		if !ok {
+			return nil, fmt.Errorf("find the rules of service %q: it is no service", name)
+		}
+		for i := range service.Methods().Len() {
+			method := service.Methods().Get(i)
+			found["/"+name+"/"+string(method.Name())] = method
+		}
+	}
+	return found, nil
+}
+
+// collect adds message and all messages that its fields can hold to into.
+func collect(message protoreflect.MessageDescriptor, into map[protoreflect.FullName]protoreflect.MessageDescriptor) {
+	if into[message.FullName()] != nil {
+		return
+	}
+	into[message.FullName()] = message
+	for i := range message.Fields().Len() {
+		if inner := message.Fields().Get(i).Message(); inner != nil {
+			collect(inner, into)
+		}
+	}
+}
+
+// tryAll checks an empty message of every kind, which is where protovalidate tells of rules that do not compile. That an
+// empty message breaks a rule is nothing to worry about.
+func tryAll(validator protovalidate.Validator, messages map[protoreflect.FullName]protoreflect.MessageDescriptor) error {
+	for _, name := range slices.Sorted(maps.Keys(messages)) {
+		err := validator.Validate(dynamicpb.NewMessage(messages[name]))
+		var broken *protovalidate.ValidationError
+		if err != nil && !errors.As(err, &broken) {
+			return fmt.Errorf("rules of message %q: %w", name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package rpcserver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+)
+
+const (
+	// handshakeTimeout bounds a connection that opens and says nothing.
+	handshakeTimeout = 5 * time.Second
+	// readBuffer is what every idle TLS connection holds on to; gRPC's default of 32 KiB times ten thousand agents is memory
+	// for nothing, since heartbeats are small.
+	readBuffer = 4 << 10
+	// ageGrace is how long calls may go on after their connection was asked to go.
+	ageGrace = 30 * time.Second
+	// pingTime and pingTimeout find clients that vanished without closing.
+	pingTime    = 30 * time.Second
+	pingTimeout = 10 * time.Second
+	// minPingTime is how often clients may ping. rpcclient pings half as often.
+	minPingTime = 5 * time.Second
+)
+
+// Deps are what a server uses and does not own.
+type Deps struct {
+	Logger *slog.Logger
+	// Metrics takes the server's collectors; nil for none.
+	Metrics prometheus.Registerer
+	// Unvalidated are full methods ("/package.Service/Method") whose messages the handler checks itself, because checking
+	// them by the rules of the .proto file would cost more than handling them.
+	Unvalidated []string
+}
+
+// Server is one gRPC server. Make it with [New], [Server.Register] services, then [Server.Serve] once.
+type Server struct {
+	cfg    Config
+	logger *slog.Logger
+	grpc   *grpc.Server
+	rules  *rules
+
+	// stopping ends when a stop begins, and with it the contexts of streams.
+	stopping context.Context
+	stop     context.CancelFunc
+
+	health   *health.Server
+	services []string    // registered ones, in order; written before Serve, only read after
+	serving  sync.Mutex  // makes SetServing all or nothing
+	served   atomic.Bool // set by the first Serve
+}
+
+// New returns a server with health and reflection registered. It starts nothing and listens on nothing.
+//
+// Errors: TLS files that cannot be used, and metrics that the registry refuses.
+func New(cfg Config, deps Deps) (*Server, error) {
+	transport, err := transportCredentials(cfg, deps.Logger)
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := newMetrics(deps.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	stopping, stop := context.WithCancel(context.Background())
+	s := &Server{
+		cfg:      cfg,
+		logger:   deps.Logger,
+		rules:    newRules(deps.Unvalidated),
+		stopping: stopping,
+		stop:     stop,
+		health:   health.NewServer(),
+	}
+	chain := chain{logger: deps.Logger, metrics: metrics, rules: s.rules, stopping: stopping}
+	s.grpc = grpc.NewServer(append(limits(cfg),
+		grpc.Creds(transport),
+		grpc.ChainUnaryInterceptor(chain.unary()...),
+		grpc.ChainStreamInterceptor(chain.stream()...),
+		grpc.UnknownServiceHandler(unknownMethod),
+	)...)
+	healthv1.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	s.SetServing(false)
+	return s, nil
+}
+
+// Register calls register with the registrar that services are added to. It must be called before Serve, from one
+// goroutine. Registering a service twice ends the process, as gRPC has it.
+func (s *Server) Register(register func(grpc.ServiceRegistrar)) {
+	register(registrar{server: s})
+	s.SetServing(false)
+}
+
+// registrar notes the names of services on their way to gRPC, which tells them from health and reflection.
+type registrar struct{ server *Server }
+
+func (r registrar) RegisterService(desc *grpc.ServiceDesc, service any) {
+	r.server.grpc.RegisterService(desc, service)
+	r.server.services = append(r.server.services, desc.ServiceName)
+}
+
+// SetServing tells health checks whether the process serves its purpose: for the empty service name and for every
+// registered service. Idempotent, safe for concurrent use, and without effect once a stop has begun.
+func (s *Server) SetServing(serving bool) {
+	status := healthv1.HealthCheckResponse_NOT_SERVING
+	if serving {
+		status = healthv1.HealthCheckResponse_SERVING
+	}
+	// Without the lock two callers could leave some services serving and others not.
+	s.serving.Lock()
+	defer s.serving.Unlock()
+	s.health.SetServingStatus("", status)
+	for _, service := range s.services {
+		s.health.SetServingStatus(service, status)
+	}
+}
+
+// Listen opens the address of cfg. The error names the address and the flag.
+func Listen(cfg Config) (net.Listener, error) {
+	listener, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen on --listen=%q (is it taken? another port, or :0 for a free one): %w", cfg.Listen, err)
+	}
+	return listener, nil
+}
+
+func transportCredentials(cfg Config, logger *slog.Logger) (credentials.TransportCredentials, error) {
+	if cfg.Insecure {
+		return insecure.NewCredentials(), nil
+	}
+	tls, err := cfg.TLS.ServerTLS(logger)
+	if err != nil {
+		return nil, fmt.Errorf("set up TLS (--tls-cert-file, --tls-key-file, --client-ca-file): %w", err)
+	}
+	return credentials.NewTLS(tls), nil
+}
+
+func limits(cfg Config) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(cfg.MaxRecvBytes),
+		grpc.MaxHeaderListSize(uint32(cfg.MaxHeaderBytes)),
+		grpc.MaxConcurrentStreams(cfg.MaxConcurrentStreams),
+		grpc.ReadBufferSize(readBuffer),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			MinTime:             minPingTime,
+			PermitWithoutStream: true,
+		}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge:      cfg.MaxConnectionAge,
+			MaxConnectionAgeGrace: ageGrace,
+			Time:                  pingTime,
+			Timeout:               pingTimeout,
+		}),
+	}
+}
+
+// checkExposure refuses to serve without TLS beyond this machine. Validate has checked the address as written; this checks
+// what it became, since a name may resolve to anything. In-memory listeners of tests are no TCP address.
+func (s *Server) checkExposure(address net.Addr) error {
+	tcp, ok := address.(*net.TCPAddr)
+	if !s.cfg.Insecure || !ok || tcp.IP.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("serve gRPC without TLS on %s: not a loopback address; give --tls-cert-file, --tls-key-file and --client-ca-file instead of --insecure", address)
+}
