@@ -1,0 +1,209 @@
+package index
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+)
+
+// Key names a Service, a pod or a slice.
+type Key = types.NamespacedName
+
+// Index is the joined state of a cluster as far as slices need it.
+type Index struct {
+	managedBy  string
+	namespaces map[string]*namespace
+	nodes      map[string]*node
+	counts     Counts
+}
+
+// Counts are the sizes of an Index.
+type Counts struct {
+	// Services counts all Services; Managed those which get slices.
+	Services, Managed int
+	Pods, Nodes       int
+	// EndpointSlices counts the slices with the index's managed-by value, Endpoints what they hold.
+	EndpointSlices, Endpoints int
+}
+
+// namespace is one namespace's share; no selector reaches beyond it.
+type namespace struct {
+	services map[string]*service
+	pods     map[string]*pod
+	slices   map[string]*slice
+
+	// anchors files each managed Service under one pair of its selector.
+	anchors map[pair]map[string]*service
+	// byPair files each pod under every pair of its labels.
+	byPair map[pair]map[string]*pod
+	// byService files our slices by the Service they name, which may not exist.
+	byService map[string]map[string]*slice
+}
+
+// pair is one label with its value.
+type pair struct{ key, value string }
+
+type service struct {
+	object *corev1.Service
+	anchor pair
+	pods   map[string]*pod
+}
+
+type pod struct {
+	object   *corev1.Pod
+	services map[string]*service
+}
+
+type slice struct {
+	object *discoveryv1.EndpointSlice
+	// owner is the Service the slice names; empty when the slice is not ours.
+	owner string
+}
+
+type node struct {
+	known bool
+	zone  string
+	pods  map[Key]*pod
+}
+
+// New returns an empty Index. Slices are ours when their managed-by label is managedBy.
+func New(managedBy string) *Index {
+	return &Index{
+		managedBy:  managedBy,
+		namespaces: map[string]*namespace{},
+		nodes:      map[string]*node{},
+	}
+}
+
+// Counts returns the sizes.
+func (x *Index) Counts() Counts { return x.counts }
+
+// Keys returns the Services of one namespace, or of all for "", in order of
+// namespace and name.
+func (x *Index) Keys(within string) []Key {
+	var keys []Key
+	for name, ns := range x.namespaces {
+		if within != "" && within != name {
+			continue
+		}
+		for service := range ns.services {
+			keys = append(keys, Key{Namespace: name, Name: service})
+		}
+	}
+	slices.SortFunc(keys, CompareKeys)
+	return keys
+}
+
+// CompareKeys orders by namespace, then by name.
+func CompareKeys(a, b Key) int {
+	if order := strings.Compare(a.Namespace, b.Namespace); order != 0 {
+		return order
+	}
+	return strings.Compare(a.Name, b.Name)
+}
+
+// Observed is what is known about one Service.
+type Observed struct {
+	Service *corev1.Service
+	// Candidates are the pods the selector matches, in no particular order; none when the Service is not managed.
+	Candidates []desired.Candidate
+	// Slices are the slices that name the Service and are ours by their labels, in no particular order.
+	Slices []*discoveryv1.EndpointSlice
+}
+
+// Observed gathers what is known about a Service; false when there is no such
+// Service. The objects are shared and must not be changed.
+func (x *Index) Observed(key Key) (Observed, bool) {
+	ns := x.namespaces[key.Namespace]
+	if ns == nil || ns.services[key.Name] == nil {
+		return Observed{}, false
+	}
+	found := ns.services[key.Name]
+	observed := Observed{
+		Service:    found.object,
+		Candidates: make([]desired.Candidate, 0, len(found.pods)),
+		Slices:     ns.ownSlices(key.Name),
+	}
+	for _, member := range found.pods {
+		observed.Candidates = append(observed.Candidates, x.candidate(member))
+	}
+	return observed, true
+}
+
+// Slices returns a Service with its slices, without the cost of its pods.
+func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, bool) {
+	ns := x.namespaces[key.Namespace]
+	if ns == nil || ns.services[key.Name] == nil {
+		return nil, nil, false
+	}
+	return ns.services[key.Name].object, ns.ownSlices(key.Name), true
+}
+
+func (ns *namespace) ownSlices(service string) []*discoveryv1.EndpointSlice {
+	filed := ns.byService[service]
+	own := make([]*discoveryv1.EndpointSlice, 0, len(filed))
+	for _, slice := range filed {
+		own = append(own, slice.object)
+	}
+	return own
+}
+
+// HasSlice reports whether an EndpointSlice of that name exists, whoever manages it.
+func (x *Index) HasSlice(key Key) bool {
+	ns := x.namespaces[key.Namespace]
+	return ns != nil && ns.slices[key.Name] != nil
+}
+
+func (x *Index) candidate(member *pod) desired.Candidate {
+	candidate := desired.Candidate{Pod: member.object}
+	if bound := x.nodes[member.object.Spec.NodeName]; bound != nil && bound.known {
+		candidate.NodeKnown, candidate.Zone = true, bound.zone
+	}
+	return candidate
+}
+
+func (x *Index) namespace(name string) *namespace {
+	ns := x.namespaces[name]
+	if ns == nil {
+		ns = &namespace{
+			services:  map[string]*service{},
+			pods:      map[string]*pod{},
+			slices:    map[string]*slice{},
+			anchors:   map[pair]map[string]*service{},
+			byPair:    map[pair]map[string]*pod{},
+			byService: map[string]map[string]*slice{},
+		}
+		x.namespaces[name] = ns
+	}
+	return ns
+}
+
+// prune forgets a namespace that has become empty, so that clusters which make
+// and drop namespaces do not grow the index.
+func (x *Index) prune(name string) {
+	ns := x.namespaces[name]
+	if ns != nil && len(ns.services)+len(ns.pods)+len(ns.slices) == 0 {
+		delete(x.namespaces, name)
+	}
+}
+
+// file adds an entry to a nested map and unfile takes it out again, both
+// keeping no empty inner map.
+func file[K, N comparable, V any](in map[K]map[N]V, under K, name N, value V) {
+	if in[under] == nil {
+		in[under] = map[N]V{}
+	}
+	in[under][name] = value
+}
+
+func unfile[K, N comparable, V any](from map[K]map[N]V, under K, name N) {
+	delete(from[under], name)
+	if len(from[under]) == 0 {
+		delete(from, under)
+	}
+}

@@ -1,0 +1,162 @@
+package pack
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+)
+
+// Make plans the slices of one Service.
+func Make(in Input) Plan {
+	existing := sorted(in.Slices)
+	naming := newNaming(in)
+	labels := newLabeling(in.Service, in.ManagedBy)
+
+	var all drafts
+	for _, family := range in.Endpoints.Families {
+		all.append(packFamily(in, labels, family, ofType(existing, family.AddressType)))
+	}
+	for _, slice := range existing {
+		if !served(in.Endpoints.Families, slice.AddressType) {
+			all.drop(slice, FamilyGone)
+		}
+	}
+	if in.Service.DeletionTimestamp != nil {
+		// The garbage collector deletes the slices of a Service that goes away; a new one would race it.
+		all.create = nil
+	}
+	return all.plan(in, naming)
+}
+
+// packFamily plans one address family. existing is sorted.
+func packFamily(in Input, labels labeling, family desired.Family, existing []*discoveryv1.EndpointSlice) drafts {
+	var result drafts
+	byPorts := map[desired.PortKey][]*discoveryv1.EndpointSlice{}
+	for _, slice := range existing {
+		if !owned(slice, in.Service) {
+			result.drop(slice, NotOwned)
+			continue
+		}
+		key := desired.KeyOf(slice.Ports)
+		byPorts[key] = append(byPorts[key], slice)
+	}
+	for i := range family.Groups {
+		group := packGroup(in.Limit, labels, family.AddressType, &family.Groups[i], byPorts[family.Groups[i].Key])
+		result.append(group)
+		delete(byPorts, family.Groups[i].Key)
+	}
+	for _, slice := range existing {
+		if _, left := byPorts[desired.KeyOf(slice.Ports)]; left && owned(slice, in.Service) {
+			result.drop(slice, PortsGone)
+		}
+	}
+	if len(result.create) == 0 && len(result.delete) == len(existing) {
+		result.placeholder(labels, family.AddressType)
+	}
+	result.recycle(in.Service)
+	return result
+}
+
+// packGroup plans the slices of one set of ports. existing is sorted.
+func packGroup(limit int, labels labeling, addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
+	left := newPool(group.Endpoints)
+	var result drafts
+	var dirty, clean []*draft
+	for _, slice := range existing {
+		draft := keep(slice, left, limit)
+		switch {
+		case draft.touched() && len(draft.endpoints) == 0:
+			result.drop(slice, Emptied)
+		case draft.touched():
+			dirty = append(dirty, draft)
+		case labels.differ(slice):
+			draft.reason = LabelsChanged
+			dirty = append(dirty, draft)
+		default:
+			clean = append(clean, draft)
+		}
+	}
+	rest := fill(dirty, left.rest(), limit)
+	for len(rest) > 0 {
+		target := tightest(clean, len(rest), limit)
+		if target == nil {
+			target = &draft{addressType: addressType, ports: group.Ports, key: group.Key, reason: NewEndpoints}
+			result.create = append(result.create, target)
+		} else {
+			dirty = append(dirty, target)
+		}
+		rest = target.take(rest, limit)
+	}
+	result.update = dirty
+	return result
+}
+
+// fill puts endpoints into the drafts, the fullest first, and returns those
+// that find no room.
+func fill(into []*draft, endpoints []desired.Endpoint, limit int) []desired.Endpoint {
+	byFill := slices.Clone(into)
+	slices.SortStableFunc(byFill, func(a, b *draft) int {
+		return cmp.Compare(len(b.endpoints), len(a.endpoints))
+	})
+	for _, draft := range byFill {
+		endpoints = draft.take(endpoints, limit)
+	}
+	return endpoints
+}
+
+// tightest finds the untouched draft that has the least room left after taking
+// all n endpoints; nil when they fit into none, for they are not split over
+// several unchanged slices.
+func tightest(among []*draft, n, limit int) *draft {
+	var best *draft
+	for _, candidate := range among {
+		fits := len(candidate.endpoints)+n <= limit
+		if fits && (best == nil || len(candidate.endpoints) > len(best.endpoints)) {
+			best = candidate
+		}
+	}
+	return best
+}
+
+// sorted gives the slices in order of name, without those being deleted:
+// they are as good as gone, and waiting for them would hold up the rest.
+func sorted(existing []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	kept := make([]*discoveryv1.EndpointSlice, 0, len(existing))
+	for _, slice := range existing {
+		if slice.DeletionTimestamp == nil {
+			kept = append(kept, slice)
+		}
+	}
+	slices.SortFunc(kept, func(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
+	return kept
+}
+
+func ofType(among []*discoveryv1.EndpointSlice, addressType discoveryv1.AddressType) []*discoveryv1.EndpointSlice {
+	var matching []*discoveryv1.EndpointSlice
+	for _, slice := range among {
+		if slice.AddressType == addressType {
+			matching = append(matching, slice)
+		}
+	}
+	return matching
+}
+
+func served(families []desired.Family, addressType discoveryv1.AddressType) bool {
+	return slices.ContainsFunc(families, func(f desired.Family) bool { return f.AddressType == addressType })
+}
+
+// owned reports whether the slice belongs to this very Service, not to an
+// earlier one of the same name.
+func owned(slice *discoveryv1.EndpointSlice, service *corev1.Service) bool {
+	for i := range slice.OwnerReferences {
+		owner := &slice.OwnerReferences[i]
+		if owner.UID == service.UID && owner.Kind == "Service" && owner.APIVersion == "v1" {
+			return true
+		}
+	}
+	return false
+}

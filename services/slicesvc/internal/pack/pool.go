@@ -1,0 +1,93 @@
+package pack
+
+import (
+	"cmp"
+	"slices"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+)
+
+// pool holds the endpoints of a group that have no place yet.
+type pool struct {
+	places map[desired.Identity]int
+	all    []desired.Endpoint
+	placed []bool
+}
+
+func newPool(endpoints []desired.Endpoint) *pool {
+	p := &pool{
+		places: make(map[desired.Identity]int, len(endpoints)),
+		all:    endpoints,
+		placed: make([]bool, len(endpoints)),
+	}
+	for i := range endpoints {
+		if _, repeated := p.places[endpoints[i].Identity]; repeated {
+			p.placed[i] = true
+			continue
+		}
+		p.places[endpoints[i].Identity] = i
+	}
+	return p
+}
+
+// take hands out the endpoint of that identity, once.
+func (p *pool) take(identity desired.Identity) (desired.Endpoint, bool) {
+	i, ok := p.places[identity]
+	if !ok || p.placed[i] {
+		return desired.Endpoint{}, false
+	}
+	p.placed[i] = true
+	return p.all[i], true
+}
+
+// rest gives what was not taken, ordered by address, hostname and pod, so that
+// equal inputs make equal slices.
+func (p *pool) rest() []desired.Endpoint {
+	var rest []desired.Endpoint
+	for i := range p.all {
+		if !p.placed[i] {
+			rest = append(rest, p.all[i])
+		}
+	}
+	slices.SortFunc(rest, func(a, b desired.Endpoint) int {
+		return cmp.Or(
+			cmp.Compare(a.Addresses, b.Addresses),
+			cmp.Compare(a.PodName, b.PodName),
+			cmp.Compare(a.Hostname, b.Hostname),
+		)
+	})
+	return rest
+}
+
+// keep starts a draft from an existing slice with those of its endpoints that
+// are wanted, in their places. Repeats go, and so does what is above the limit,
+// which finds a place elsewhere: it happens when the limit was lowered.
+func keep(slice *discoveryv1.EndpointSlice, wanted *pool, limit int) *draft {
+	kept := &draft{
+		from:        slice,
+		addressType: slice.AddressType,
+		ports:       slice.Ports,
+		endpoints:   make([]discoveryv1.Endpoint, 0, len(slice.Endpoints)),
+		reason:      EndpointsChanged,
+	}
+	for i := range slice.Endpoints {
+		found, exact := desired.Observe(&slice.Endpoints[i])
+		if len(kept.endpoints) == limit {
+			kept.removed++
+			continue
+		}
+		want, ok := wanted.take(found.Identity)
+		switch {
+		case !ok:
+			kept.removed++
+		case exact && want == found:
+			kept.endpoints = append(kept.endpoints, slice.Endpoints[i])
+		default:
+			kept.endpoints = append(kept.endpoints, want.Object())
+			kept.changed++
+		}
+	}
+	return kept
+}
