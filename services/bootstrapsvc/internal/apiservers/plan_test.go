@@ -1,0 +1,303 @@
+package apiservers
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+)
+
+func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
+
+func ready(address string) Server {
+	return Server{Address: addr(address), Port: 6443, Ready: true}
+}
+
+func notReady(address string) Server {
+	return Server{Address: addr(address), Port: 6443}
+}
+
+func onIPv4() Want { return Want{Family: discoveryv1.AddressTypeIPv4} }
+
+// settled is a cluster in which all is as the servers say.
+func settled(t *testing.T, servers ...Server) Snapshot {
+	t.Helper()
+	return applied(t, Snapshot{Servers: servers}, NewPlan(onIPv4(), Snapshot{Servers: servers}).Changes)
+}
+
+// failer is what applied needs of a test, rapid's included.
+type failer interface{ Fatalf(string, ...any) }
+
+// applied is the snapshot after the changes were written, refusing what an apiserver would refuse.
+func applied(t failer, have Snapshot, changes []change.Change) Snapshot {
+	after := Snapshot{Servers: have.Servers, Endpoints: have.Endpoints}
+	slices := map[string]*discoveryv1.EndpointSlice{}
+	for _, slice := range have.Slices {
+		slices[slice.Name] = slice
+	}
+	for _, c := range change.Writing(changes) {
+		switch object := c.Object.(type) {
+		case *corev1.Endpoints:
+			if (c.Verb == change.Create) != (after.Endpoints == nil) {
+				t.Fatalf("%s of endpoints does not fit what there is", c.Verb)
+			}
+			after.Endpoints = object
+		case *discoveryv1.EndpointSlice:
+			existing := slices[object.Name]
+			if (c.Verb == change.Create) != (existing == nil) {
+				t.Fatalf("%s of a slice does not fit what there is", c.Verb)
+			}
+			if c.Verb == change.Update && existing.AddressType != object.AddressType {
+				t.Fatalf("update of a slice changes its immutable address type")
+			}
+			slices[object.Name] = object
+			if c.Verb == change.Delete {
+				delete(slices, object.Name)
+			}
+		default:
+			t.Fatalf("unexpected kind %T", object)
+		}
+	}
+	for _, slice := range slices {
+		after.Slices = append(after.Slices, slice)
+	}
+	return after
+}
+
+// step is a change without its object.
+type step struct {
+	Verb   change.Verb
+	Kind   string
+	Name   string
+	Reason change.Reason
+}
+
+func steps(changes []change.Change) []step {
+	var taken []step
+	for _, c := range changes {
+		taken = append(taken, step{Verb: c.Verb, Kind: c.Kind().Kind, Name: c.Object.GetName(), Reason: c.Reason})
+	}
+	return taken
+}
+
+func reported(reason change.Reason) step {
+	return step{Verb: change.Report, Kind: "Endpoints", Name: "kubernetes", Reason: reason}
+}
+
+func TestNewPlan_FirstServersArePublishedInUpstreamsShape(t *testing.T) {
+	name, protocol, port, isReady := "https", corev1.ProtocolTCP, int32(6443), true
+	want := Plan{
+		Addresses: []netip.Addr{addr("10.1.0.1"), addr("10.1.0.2")},
+		Changes: []change.Change{{
+			Verb: change.Create,
+			Object: &discoveryv1.EndpointSlice{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "kubernetes", Namespace: "default",
+					Labels: map[string]string{"kubernetes.io/service-name": "kubernetes"},
+				},
+				AddressType: discoveryv1.AddressTypeIPv4,
+				Ports:       []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
+				Endpoints: []discoveryv1.Endpoint{
+					{Addresses: []string{"10.1.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &isReady}},
+					{Addresses: []string{"10.1.0.2"}, Conditions: discoveryv1.EndpointConditions{Ready: &isReady}},
+				},
+			},
+			Reason: SliceMissing,
+			Detail: "endpointslice default/kubernetes does not exist; it will hold 10.1.0.1, 10.1.0.2",
+		}, {
+			Verb: change.Create,
+			Object: &corev1.Endpoints{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "kubernetes", Namespace: "default",
+					Labels: map[string]string{"endpointslice.kubernetes.io/skip-mirror": "true"},
+				},
+				Subsets: []corev1.EndpointSubset{{
+					Addresses: []corev1.EndpointAddress{{IP: "10.1.0.1"}, {IP: "10.1.0.2"}},
+					Ports:     []corev1.EndpointPort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 6443}},
+				}},
+			},
+			Reason: EndpointsMissing,
+			Detail: "endpoints default/kubernetes do not exist; they will hold 10.1.0.1, 10.1.0.2",
+		}},
+	}
+	got := NewPlan(onIPv4(), Snapshot{Servers: []Server{ready("10.1.0.2"), notReady("10.1.0.3"), ready("10.1.0.1")}})
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+}
+
+func TestNewPlan_ServersComeAndGo(t *testing.T) {
+	cases := map[string]struct {
+		servers []Server
+		want    []string
+	}{
+		"another one":                  {servers: []Server{ready("10.1.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.1", "10.1.0.2"}},
+		"one instead of another":       {servers: []Server{ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"one that is ready no more":    {servers: []Server{notReady("10.1.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"order counts by number":       {servers: []Server{ready("10.1.0.10"), ready("10.1.0.9")}, want: []string{"10.1.0.10", "10.1.0.9"}},
+		"the same key read twice":      {servers: []Server{ready("10.1.0.2"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"a double that is not ready":   {servers: []Server{notReady("10.1.0.2"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"a neighbour nobody can reach": {servers: []Server{ready("127.0.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			have := settled(t, ready("10.1.0.1"))
+			have.Servers = test.servers
+			after := applied(t, have, NewPlan(onIPv4(), have).Changes)
+			if diff := cmp.Diff(test.want, PublishedInEndpoints(after.Endpoints)); diff != "" {
+				t.Errorf("endpoints (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.want, PublishedInSlices(after.Slices)); diff != "" {
+				t.Errorf("slices (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNewPlan_WhatIsNotKnownTakesNothingAway(t *testing.T) {
+	cases := map[string]struct {
+		want    Want
+		servers []Server
+		steps   []step
+	}{
+		"no server reports": {
+			want:  onIPv4(),
+			steps: []step{reported(NoServerReports)},
+		},
+		"none is ready": {
+			want:    onIPv4(),
+			servers: []Server{notReady("10.1.0.1"), notReady("10.1.0.2")},
+			steps:   []step{reported(NoServerReady)},
+		},
+		"all are of the other family": {
+			want:    onIPv4(),
+			servers: []Server{ready("fd00::1")},
+			steps:   []step{reported(FamilyMismatch), reported(NoServerReady)},
+		},
+		"none can be reached": {
+			want:    onIPv4(),
+			servers: []Server{ready("127.0.0.1"), ready("169.254.1.1")},
+			steps:   []step{reported(NotRoutable), reported(NotRoutable), reported(NoServerReady)},
+		},
+		"the family is unknown": {
+			servers: []Server{ready("10.1.0.7")},
+			steps:   []step{reported(FamilyUnknown)},
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			have := settled(t, ready("10.1.0.1"))
+			have.Servers = test.servers
+			if diff := cmp.Diff(test.steps, steps(NewPlan(test.want, have).Changes)); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNewPlan_OneFamilyAndOnePort(t *testing.T) {
+	elsewhere := ready("10.1.0.4")
+	elsewhere.Port = 8443
+	have := settled(t, ready("10.1.0.1"))
+	have.Servers = []Server{ready("10.1.0.1"), ready("10.1.0.2"), elsewhere, ready("fd00::1"), ready("::ffff:10.1.0.5")}
+
+	plan := NewPlan(onIPv4(), have)
+
+	want := []step{
+		reported(NotRoutable),
+		reported(FamilyMismatch),
+		reported(PortMismatch),
+		{Verb: change.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted},
+		{Verb: change.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted},
+	}
+	if diff := cmp.Diff(want, steps(plan.Changes)); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+	after := applied(t, have, plan.Changes)
+	if diff := cmp.Diff([]string{"10.1.0.1", "10.1.0.2"}, PublishedInSlices(after.Slices)); diff != "" {
+		t.Errorf("slices (-want +got):\n%s", diff)
+	}
+}
+
+func TestNewPlan_PortTieGoesToTheLowest(t *testing.T) {
+	high := ready("10.1.0.1")
+	high.Port = 8443
+	plan := NewPlan(onIPv4(), Snapshot{Servers: []Server{high, ready("10.1.0.2")}})
+	if diff := cmp.Diff([]string{"10.1.0.2"}, roster{addresses: plan.Addresses}.texts()); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
+	}
+}
+
+func TestNewPlan_Leaving(t *testing.T) {
+	leaving := onIPv4()
+	leaving.Leaving = addr("10.1.0.1")
+	cases := map[string]struct {
+		published []Server
+		servers   []Server
+		reason    change.Reason
+		want      []string
+	}{
+		"others are ready: they alone stay": {
+			published: []Server{ready("10.1.0.1"), ready("10.1.0.2")},
+			servers:   []Server{ready("10.1.0.1"), ready("10.1.0.2")},
+			reason:    SliceDrifted,
+			want:      []string{"10.1.0.2"},
+		},
+		"the last one leaves nothing behind": {
+			published: []Server{ready("10.1.0.1")},
+			reason:    LastServerLeft,
+		},
+		"one whose key is missing is not taken along": {
+			published: []Server{ready("10.1.0.1"), ready("10.1.0.2")},
+			reason:    LastServerLeft,
+			want:      []string{"10.1.0.2"},
+		},
+		"one that is not ready is not taken along": {
+			published: []Server{ready("10.1.0.1"), ready("10.1.0.2")},
+			servers:   []Server{notReady("10.1.0.2")},
+			reason:    LastServerLeft,
+			want:      []string{"10.1.0.2"},
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			have := settled(t, test.published...)
+			have.Servers = test.servers
+			plan := NewPlan(leaving, have)
+			if len(plan.Changes) != 2 || plan.Changes[0].Reason != test.reason {
+				t.Fatalf("plan = %v, want two updates, the first for %s", steps(plan.Changes), test.reason)
+			}
+			after := applied(t, have, plan.Changes)
+			if diff := cmp.Diff(test.want, PublishedInEndpoints(after.Endpoints)); diff != "" {
+				t.Errorf("endpoints (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.want, PublishedInSlices(after.Slices)); diff != "" {
+				t.Errorf("slices (-want +got):\n%s", diff)
+			}
+			if again := NewPlan(leaving, after); len(again.Changes) != 0 {
+				t.Errorf("second plan = %v, want none", steps(again.Changes))
+			}
+		})
+	}
+}
+
+func TestNewPlan_EmptySliceOfAnIPv6ClusterKeepsItsType(t *testing.T) {
+	want := Want{Family: discoveryv1.AddressTypeIPv6}
+	have := Snapshot{Servers: []Server{ready("fd00::1")}}
+	have = applied(t, have, NewPlan(want, have).Changes)
+	want.Leaving, have.Servers = addr("fd00::1"), nil
+	have = applied(t, have, NewPlan(want, have).Changes)
+	if got := have.Slices[0]; got.AddressType != discoveryv1.AddressTypeIPv6 || len(got.Endpoints) != 0 {
+		t.Fatalf("slice = %s with %d endpoints, want an empty IPv6 one", got.AddressType, len(got.Endpoints))
+	}
+	want.Leaving, have.Servers = netip.Addr{}, []Server{ready("fd00::1")}
+	back := steps(NewPlan(want, have).Changes)
+	if len(back) == 0 || back[0].Verb != change.Update {
+		t.Errorf("plan of the returning server = %v, want updates in place", back)
+	}
+}

@@ -1,0 +1,89 @@
+package baseline
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+)
+
+func namespace(name string) *corev1.Namespace {
+	return &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid"},
+		Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+	}
+}
+
+func terminating(name string) *corev1.Namespace {
+	going := namespace(name)
+	going.DeletionTimestamp = &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	going.Status.Phase = corev1.NamespaceTerminating
+	return going
+}
+
+// step is a change without its object.
+type step struct {
+	Verb   change.Verb
+	Name   string
+	Reason change.Reason
+}
+
+func steps(changes []change.Change) []step {
+	var taken []step
+	for _, c := range changes {
+		taken = append(taken, step{Verb: c.Verb, Name: c.Object.GetName(), Reason: c.Reason})
+	}
+	return taken
+}
+
+func TestPlanNamespaces(t *testing.T) {
+	cases := map[string]struct {
+		existing []*corev1.Namespace
+		want     []step
+	}{
+		"an empty cluster gets all four, by name": {
+			want: []step{
+				{Verb: change.Create, Name: "default", Reason: NamespaceMissing},
+				{Verb: change.Create, Name: "kube-node-lease", Reason: NamespaceMissing},
+				{Verb: change.Create, Name: "kube-public", Reason: NamespaceMissing},
+				{Verb: change.Create, Name: "kube-system", Reason: NamespaceMissing},
+			},
+		},
+		"a complete cluster gets nothing, whatever else it has": {
+			existing: []*corev1.Namespace{
+				namespace("shop"), namespace("kube-system"), namespace("kube-public"),
+				namespace("kube-node-lease"), namespace("default"),
+			},
+		},
+		"one that goes away is reported and the others are not held up": {
+			existing: []*corev1.Namespace{
+				namespace("default"), terminating("kube-public"), namespace("kube-system"),
+			},
+			want: []step{
+				{Verb: change.Create, Name: "kube-node-lease", Reason: NamespaceMissing},
+				{Verb: change.Report, Name: "kube-public", Reason: NamespaceTerminating},
+			},
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, steps(PlanNamespaces(test.existing))); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPlanNamespaces_AppliedLeavesNothing(t *testing.T) {
+	var existing []*corev1.Namespace
+	for _, c := range PlanNamespaces(nil) {
+		existing = append(existing, c.Object.(*corev1.Namespace))
+	}
+	if changes := PlanNamespaces(existing); len(changes) != 0 {
+		t.Errorf("second plan = %v, want none", steps(changes))
+	}
+}

@@ -1,0 +1,153 @@
+package baseline
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+)
+
+const (
+	// ServiceMissing: default/kubernetes does not exist.
+	ServiceMissing change.Reason = "SERVICE_MISSING"
+	// ServiceDrifted: default/kubernetes differs in a field that is owned here.
+	ServiceDrifted change.Reason = "SERVICE_DRIFTED"
+	// ServiceTerminating: default/kubernetes is being deleted; it is created again once it has gone.
+	ServiceTerminating change.Reason = "SERVICE_TERMINATING"
+	// ClusterIPDiffers: default/kubernetes has another ClusterIP than the first address of the range. It is immutable.
+	ClusterIPDiffers change.Reason = "CLUSTER_IP_DIFFERS"
+	// ClusterIPUnknown: default/kubernetes needs a ClusterIP, and nobody knows the service range.
+	ClusterIPUnknown change.Reason = "CLUSTER_IP_UNKNOWN"
+)
+
+const (
+	// ServiceName is the name of the Service, of its Endpoints and of its EndpointSlice, in namespace default.
+	ServiceName = "kubernetes"
+	// PortName names the one port of the Service and of its endpoints.
+	PortName = "https"
+
+	servicePort = 443
+)
+
+// Service is what default/kubernetes must be.
+type Service struct {
+	// ClusterIP is the first address of the primary service range. The zero Addr means that the range is not known:
+	// then an existing ClusterIP is accepted as it is, and a missing Service is reported instead of created.
+	ClusterIP netip.Addr
+	// TargetPort is the secure port of the apiservers.
+	TargetPort int32
+	// NodePort, if not 0, makes the Service a NodePort one, as kube-apiserver's --kubernetes-service-node-port does.
+	NodePort int32
+}
+
+// FirstAddress is the address that default/kubernetes takes in a service range: the one after the network's own.
+func FirstAddress(serviceRange netip.Prefix) (netip.Addr, error) {
+	first := serviceRange.Masked().Addr().Next()
+	if !serviceRange.IsValid() || !serviceRange.Contains(first) {
+		return netip.Addr{}, fmt.Errorf("service range %s has no room for the address of service default/kubernetes", serviceRange)
+	}
+	return first, nil
+}
+
+// PlanService says how to bring default/kubernetes to what it must be; existing is nil when there is none.
+func PlanService(want Service, existing *corev1.Service) []change.Change {
+	switch {
+	case existing == nil && !want.ClusterIP.IsValid():
+		return []change.Change{report(want.object(), ClusterIPUnknown,
+			"service default/kubernetes is missing and the service range is unknown; set --service-cluster-ip-range")}
+	case existing == nil:
+		return []change.Change{{
+			Verb:   change.Create,
+			Object: want.object(),
+			Reason: ServiceMissing,
+			Detail: "service default/kubernetes does not exist; its ClusterIP will be " + want.ClusterIP.String(),
+		}}
+	case existing.DeletionTimestamp != nil:
+		return []change.Change{report(existing.DeepCopy(), ServiceTerminating,
+			"service default/kubernetes is being deleted; it will be created again once it has gone")}
+	default:
+		return planExisting(want, existing)
+	}
+}
+
+func planExisting(want Service, existing *corev1.Service) []change.Change {
+	var changes []change.Change
+	switch has := existing.Spec.ClusterIP; {
+	case has == "" && !want.ClusterIP.IsValid():
+		// Any update that gave it a ClusterIP would make the apiserver pick one at random, for good.
+		return []change.Change{report(existing.DeepCopy(), ClusterIPUnknown,
+			"service default/kubernetes has no ClusterIP and the service range is unknown; set --service-cluster-ip-range")}
+	case has != "" && want.ClusterIP.IsValid() && !isAddress(has, want.ClusterIP):
+		changes = append(changes, report(existing.DeepCopy(), ClusterIPDiffers, fmt.Sprintf(
+			"clusterIP %s, want %s; it cannot be changed in place, and deleting the service would cut off every pod",
+			has, want.ClusterIP)))
+	}
+	repaired := existing.DeepCopy()
+	if differences := repair(repaired, want); len(differences) > 0 {
+		changes = append(changes, change.Change{
+			Verb:   change.Update,
+			Object: repaired,
+			Reason: ServiceDrifted,
+			Detail: strings.Join(differences, "; "),
+		})
+	}
+	return changes
+}
+
+// isAddress compares by value, because an IPv6 address can be written in many ways. "None" is no address.
+func isAddress(text string, want netip.Addr) bool {
+	address, err := netip.ParseAddr(text)
+	return err == nil && address.Unmap() == want.Unmap()
+}
+
+func report(object change.Object, reason change.Reason, detail string) change.Change {
+	return change.Change{Verb: change.Report, Object: object, Reason: reason, Detail: detail}
+}
+
+// object is the Service as it is created.
+func (s Service) object() *corev1.Service {
+	singleStack := corev1.IPFamilyPolicySingleStack
+	created := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      ServiceName,
+			Namespace: metav1.NamespaceDefault,
+			Labels:    serviceLabels(),
+		},
+		Spec: corev1.ServiceSpec{
+			Type:            s.kind(),
+			IPFamilyPolicy:  &singleStack,
+			Ports:           s.ports(),
+			SessionAffinity: corev1.ServiceAffinityNone,
+		},
+	}
+	if s.ClusterIP.IsValid() {
+		created.Spec.ClusterIP = s.ClusterIP.String()
+	}
+	return created
+}
+
+func serviceLabels() map[string]string {
+	return map[string]string{"component": "apiserver", "provider": "kubernetes"}
+}
+
+func (s Service) kind() corev1.ServiceType {
+	if s.NodePort != 0 {
+		return corev1.ServiceTypeNodePort
+	}
+	return corev1.ServiceTypeClusterIP
+}
+
+func (s Service) ports() []corev1.ServicePort {
+	return []corev1.ServicePort{{
+		Name:       PortName,
+		Protocol:   corev1.ProtocolTCP,
+		Port:       servicePort,
+		TargetPort: intstr.FromInt32(s.TargetPort),
+		NodePort:   s.NodePort,
+	}}
+}

@@ -1,0 +1,289 @@
+package baseline
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+)
+
+func wanted() Service {
+	return Service{ClusterIP: netip.MustParseAddr("10.0.0.1"), TargetPort: 6443}
+}
+
+// stored is the Service as an apiserver keeps it, with edits.
+func stored(edits ...func(*corev1.Service)) *corev1.Service {
+	service := wanted().object()
+	service.UID = "uid"
+	service.ResourceVersion = "7"
+	service.Spec.ClusterIPs = []string{"10.0.0.1"}
+	service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	for _, edit := range edits {
+		edit(service)
+	}
+	return service
+}
+
+func TestPlanService_MissingIsCreatedWhole(t *testing.T) {
+	singleStack := corev1.IPFamilyPolicySingleStack
+	want := []change.Change{{
+		Verb: change.Create,
+		Object: &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:      "kubernetes",
+				Namespace: "default",
+				Labels:    map[string]string{"provider": "kubernetes", "component": "apiserver"},
+			},
+			Spec: corev1.ServiceSpec{
+				Type:            corev1.ServiceTypeClusterIP,
+				ClusterIP:       "10.0.0.1",
+				IPFamilyPolicy:  &singleStack,
+				SessionAffinity: corev1.ServiceAffinityNone,
+				Ports: []corev1.ServicePort{{
+					Name: "https", Protocol: corev1.ProtocolTCP, Port: 443, TargetPort: intstr.FromInt32(6443),
+				}},
+			},
+		},
+		Reason: ServiceMissing,
+		Detail: "service default/kubernetes does not exist; its ClusterIP will be 10.0.0.1",
+	}}
+	if diff := cmp.Diff(want, PlanService(wanted(), nil)); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+}
+
+func TestPlanService_DriftIsRepairedInPlace(t *testing.T) {
+	cases := map[string]struct {
+		edit   func(*corev1.Service)
+		want   func(*corev1.Service)
+		detail string
+	}{
+		"labels, keeping those of others": {
+			edit:   func(s *corev1.Service) { s.Labels = map[string]string{"provider": "me", "team": "net"} },
+			want:   func(s *corev1.Service) { s.Labels["team"] = "net" },
+			detail: `label component "", want "apiserver"; label provider "me", want "kubernetes"`,
+		},
+		"target port": {
+			edit:   func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(8443) },
+			want:   func(*corev1.Service) {},
+			detail: "ports [https 443/TCP→8443], want [https 443/TCP→6443]",
+		},
+		"a node port and the type that goes with it": {
+			edit: func(s *corev1.Service) {
+				s.Spec.Type = corev1.ServiceTypeNodePort
+				s.Spec.Ports[0].NodePort = 30443
+				s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+			},
+			want:   func(*corev1.Service) {},
+			detail: "type NodePort, want ClusterIP; ports [https 443/TCP→6443:30443], want [https 443/TCP→6443]",
+		},
+		"a spell as ExternalName, which costs the ClusterIP": {
+			edit: func(s *corev1.Service) {
+				s.Spec.Type = corev1.ServiceTypeExternalName
+				s.Spec.ExternalName = "elsewhere.example"
+				s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
+			},
+			want:   func(s *corev1.Service) { s.Spec.ClusterIPs = nil },
+			detail: "type ExternalName, want ClusterIP; no clusterIP, want 10.0.0.1",
+		},
+		"a selector": {
+			edit:   func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "shop"} },
+			want:   func(*corev1.Service) {},
+			detail: "has a selector, want none: its endpoints are the apiservers",
+		},
+		"session affinity": {
+			edit:   func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+			want:   func(*corev1.Service) {},
+			detail: "sessionAffinity ClientIP, want None",
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			want := []change.Change{{
+				Verb: change.Update, Object: stored(test.want), Reason: ServiceDrifted, Detail: test.detail,
+			}}
+			if diff := cmp.Diff(want, PlanService(wanted(), stored(test.edit)), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
+	unknown := wanted()
+	unknown.ClusterIP = netip.Addr{}
+	cases := map[string]struct {
+		want     Service
+		existing *corev1.Service
+		steps    []step
+	}{
+		"missing, and the range is unknown": {
+			want:  unknown,
+			steps: []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
+		},
+		"another ClusterIP": {
+			want:     wanted(),
+			existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "10.0.0.9" }),
+			steps:    []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
+		},
+		"headless": {
+			want:     wanted(),
+			existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "None" }),
+			steps:    []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
+		},
+		"another ClusterIP beside drift: the drift is repaired nevertheless": {
+			want: wanted(),
+			existing: stored(func(s *corev1.Service) {
+				s.Spec.ClusterIP = "10.0.0.9"
+				s.Labels = nil
+			}),
+			steps: []step{
+				{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPDiffers},
+				{Verb: change.Update, Name: "kubernetes", Reason: ServiceDrifted},
+			},
+		},
+		"no ClusterIP and the range is unknown: nothing is left to chance": {
+			want: unknown,
+			existing: stored(func(s *corev1.Service) {
+				s.Spec.Type = corev1.ServiceTypeExternalName
+				s.Spec.ClusterIP = ""
+			}),
+			steps: []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
+		},
+		"any ClusterIP will do while the range is unknown": {
+			want:     unknown,
+			existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "10.0.0.9" }),
+		},
+		"being deleted": {
+			want: wanted(),
+			existing: stored(func(s *corev1.Service) {
+				s.DeletionTimestamp = &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+				s.Labels = nil
+			}),
+			steps: []step{{Verb: change.Report, Name: "kubernetes", Reason: ServiceTerminating}},
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.steps, steps(PlanService(test.want, test.existing))); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPlanService_SameIPv6AddressInOtherWordsIsNoDrift(t *testing.T) {
+	want := wanted()
+	want.ClusterIP = netip.MustParseAddr("fd00::1")
+	existing := stored(func(s *corev1.Service) { s.Spec.ClusterIP = "fd00:0:0::1" })
+	if changes := PlanService(want, existing); len(changes) != 0 {
+		t.Errorf("plan = %v, want none", steps(changes))
+	}
+}
+
+func TestPlanService_NodePortIsKeptWhereItIsWanted(t *testing.T) {
+	want := wanted()
+	want.NodePort = 30443
+	existing := want.object()
+	if changes := PlanService(want, existing); len(changes) != 0 {
+		t.Errorf("plan = %v, want none", steps(changes))
+	}
+	existing.Spec.Ports[0].NodePort = 30444
+	if diff := cmp.Diff([]step{{Verb: change.Update, Name: "kubernetes", Reason: ServiceDrifted}}, steps(PlanService(want, existing))); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+}
+
+func TestFirstAddress(t *testing.T) {
+	for serviceRange, want := range map[string]string{
+		"10.0.0.0/24":   "10.0.0.1",
+		"10.96.0.0/12":  "10.96.0.1",
+		"10.0.0.77/24":  "10.0.0.1",
+		"fd00:1::/108":  "fd00:1::1",
+		"192.0.2.8/31":  "192.0.2.9",
+		"192.0.2.8/32":  "",
+		"255.0.0.0/8":   "255.0.0.1",
+		"fd00::1:2/128": "",
+	} {
+		address, err := FirstAddress(netip.MustParsePrefix(serviceRange))
+		switch {
+		case want == "" && err == nil:
+			t.Errorf("FirstAddress(%s) = %s, want an error", serviceRange, address)
+		case want != "" && (err != nil || address.String() != want):
+			t.Errorf("FirstAddress(%s) = %s, %v, want %s", serviceRange, address, err, want)
+		}
+	}
+	if _, err := FirstAddress(netip.Prefix{}); err == nil {
+		t.Error("FirstAddress of no range succeeded")
+	}
+}
+
+func TestPlanService_AppliedLeavesNothingAndInputsStay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := drawWant(t)
+		existing := drawService(t)
+		before := existing.DeepCopy()
+		changes := PlanService(want, existing)
+		if diff := cmp.Diff(before, existing); diff != "" {
+			t.Fatalf("the plan changed its input (-before +after):\n%s", diff)
+		}
+		for _, c := range change.Writing(changes) {
+			existing = c.Object.(*corev1.Service)
+		}
+		if again := change.Writing(PlanService(want, existing)); len(again) != 0 {
+			t.Fatalf("second plan writes %v: %s", steps(again), again[0].Detail)
+		}
+		if before != nil && before.Spec.ClusterIP != "" && existing.Spec.ClusterIP != before.Spec.ClusterIP {
+			t.Fatalf("ClusterIP moved from %q to %q", before.Spec.ClusterIP, existing.Spec.ClusterIP)
+		}
+	})
+}
+
+func drawWant(t *rapid.T) Service {
+	want := Service{
+		TargetPort: rapid.Int32Range(1, 65535).Draw(t, "target port"),
+		NodePort:   rapid.SampledFrom([]int32{0, 30443}).Draw(t, "node port"),
+	}
+	if rapid.Bool().Draw(t, "range known") {
+		want.ClusterIP = netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.1", "fd00::1"}).Draw(t, "cluster ip"))
+	}
+	return want
+}
+
+func drawService(t *rapid.T) *corev1.Service {
+	if !rapid.Bool().Draw(t, "exists") {
+		return nil
+	}
+	return stored(func(s *corev1.Service) {
+		s.Labels = rapid.MapOf(
+			rapid.SampledFrom([]string{"provider", "component", "team"}),
+			rapid.SampledFrom([]string{"kubernetes", "apiserver", ""}),
+		).Draw(t, "labels")
+		s.Spec.Type = rapid.SampledFrom([]corev1.ServiceType{
+			corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort,
+			corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName,
+		}).Draw(t, "type")
+		s.Spec.ClusterIP = rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.9", "None", "fd00::1", ""}).Draw(t, "has ip")
+		s.Spec.Ports = rapid.SliceOfN(rapid.Custom(drawPort), 0, 3).Draw(t, "ports")
+		s.Spec.Selector = rapid.MapOf(rapid.Just("app"), rapid.Just("shop")).Draw(t, "selector")
+		s.Spec.SessionAffinity = rapid.SampledFrom([]corev1.ServiceAffinity{"None", "ClientIP", ""}).Draw(t, "affinity")
+	})
+}
+
+func drawPort(t *rapid.T) corev1.ServicePort {
+	return corev1.ServicePort{
+		Name:       rapid.SampledFrom([]string{"https", "http", ""}).Draw(t, "name"),
+		Protocol:   rapid.SampledFrom([]corev1.Protocol{"TCP", "UDP"}).Draw(t, "protocol"),
+		Port:       rapid.SampledFrom([]int32{443, 80}).Draw(t, "port"),
+		TargetPort: intstr.FromInt32(rapid.SampledFrom([]int32{6443, 443}).Draw(t, "target")),
+		NodePort:   rapid.SampledFrom([]int32{0, 30443}).Draw(t, "node port"),
+	}
+}
