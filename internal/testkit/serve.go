@@ -1,0 +1,69 @@
+package testkit
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/trivet-dev/trivet/internal/rpcserver"
+)
+
+// pipeBytes is how much a connection in memory holds before a write waits.
+const pipeBytes = 1 << 20
+
+// Serve serves what register registers as production does, interceptors,
+// limits and health included, over a connection in memory, and returns a
+// connection to it. Both end with the test, which fails if the server does
+// not stop cleanly. The methods in unvalidated check their own messages.
+func Serve(t testing.TB, register func(grpc.ServiceRegistrar), unvalidated ...string) *grpc.ClientConn {
+	t.Helper()
+	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
+	cfg.Insecure = true
+	server, err := rpcserver.New(cfg, rpcserver.Deps{
+		Logger:      slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Unvalidated: unvalidated,
+	})
+	if err != nil {
+		t.Fatalf("make gRPC server: %v", err)
+	}
+	server.Register(register)
+	server.SetServing(true)
+
+	listener := bufconn.Listen(pipeBytes)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, listener) }()
+	// Cleanups run last in, first out: the connection closes before the
+	// server stops, so that streams a test left open do not hold it up.
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("serve gRPC: %v", err)
+		}
+	})
+	return dial(t, listener)
+}
+
+func dial(t testing.TB, listener *bufconn.Listener) *grpc.ClientConn {
+	t.Helper()
+	connection, err := grpc.NewClient("passthrough:///testkit",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return listener.DialContext(ctx)
+		}),
+	)
+	if err != nil {
+		t.Fatalf("make gRPC client: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := connection.Close(); err != nil {
+			t.Errorf("close gRPC client: %v", err)
+		}
+	})
+	return connection
+}
