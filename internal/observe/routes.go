@@ -46,7 +46,7 @@ func routes(deps AdminDeps) http.Handler {
 func routeProfiles(mux *http.ServeMux) {
 	mux.HandleFunc("GET /debug/pprof/{$}", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol) // its tool sends addresses by POST
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	places := make(chan struct{}, profiles)
 	mux.Handle("GET /debug/pprof/profile", bounded(places, pprof.Profile))
 	mux.Handle("GET /debug/pprof/trace", bounded(places, pprof.Trace))
