@@ -135,13 +135,22 @@ func (x *Index) Observed(key Key) (Observed, bool) {
 	return observed, true
 }
 
-// Slices returns a Service with its slices, without the cost of its pods.
-func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, bool) {
+// Service returns a Service; false when there is none of that name.
+func (x *Index) Service(key Key) (*corev1.Service, bool) {
 	ns := x.namespaces[key.Namespace]
 	if ns == nil || ns.services[key.Name] == nil {
+		return nil, false
+	}
+	return ns.services[key.Name].object, true
+}
+
+// Slices returns a Service with its slices, without the cost of its pods.
+func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, bool) {
+	found, ok := x.Service(key)
+	if !ok {
 		return nil, nil, false
 	}
-	return ns.services[key.Name].object, ns.ownSlices(key.Name), true
+	return found, x.namespaces[key.Namespace].ownSlices(key.Name), true
 }
 
 func (ns *namespace) ownSlices(service string) []*discoveryv1.EndpointSlice {

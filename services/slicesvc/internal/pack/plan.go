@@ -76,6 +76,14 @@ type Change struct {
 	Added, Removed, Changed int
 }
 
+// Supersedes reports whether the change deletes a slice whose endpoints may
+// have moved to other slices of the plan, so that it must not happen unless those
+// were written. A slice that was emptied, or whose family is not served any
+// more, has nothing to lose.
+func (c Change) Supersedes() bool {
+	return c.Verb == Delete && (c.Reason == PortsGone || c.Reason == NotOwned)
+}
+
 // Detail says for people what the change does.
 func (c Change) Detail() string {
 	ports := desired.PortText(c.Slice.Ports)

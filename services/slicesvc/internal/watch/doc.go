@@ -1,0 +1,11 @@
+// Package watch fills a sink with the Services, pods, nodes and EndpointSlices
+// of a cluster and keeps it filled.
+//
+// Promise: every object is put before Synced is closed, and every later change
+// follows in the order of its kind; of each object only the fields that slices
+// are made from are kept. A kube-apiserver that cannot be reached is asked again
+// and again, by client-go's pace, and Check says why nothing arrives.
+//
+// What it does not do: it keeps no order between kinds, it merges states of one
+// object that follow each other quickly, and it decides nothing.
+package watch

@@ -1,0 +1,106 @@
+package watch
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+)
+
+// The strip functions return a new object with the fields slices are made from;
+// applied twice they change nothing more. Most of a pod is what it runs, most of
+// a node its status: together some nine tenths of a cache that kept them.
+
+func stripMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name:              meta.Name,
+		Namespace:         meta.Namespace,
+		UID:               meta.UID,
+		ResourceVersion:   meta.ResourceVersion,
+		CreationTimestamp: meta.CreationTimestamp,
+		DeletionTimestamp: meta.DeletionTimestamp,
+		Labels:            meta.Labels,
+	}
+}
+
+func stripPod(pod *corev1.Pod) *corev1.Pod {
+	stripped := &corev1.Pod{
+		ObjectMeta: stripMeta(&pod.ObjectMeta),
+		Spec: corev1.PodSpec{
+			NodeName:  pod.Spec.NodeName,
+			Hostname:  pod.Spec.Hostname,
+			Subdomain: pod.Spec.Subdomain,
+		},
+		Status: corev1.PodStatus{
+			Phase:  pod.Status.Phase,
+			PodIPs: pod.Status.PodIPs,
+		},
+	}
+	for i := range pod.Spec.Containers {
+		stripped.Spec.Containers = appendNamedPorts(stripped.Spec.Containers, &pod.Spec.Containers[i])
+	}
+	for i := range pod.Spec.InitContainers {
+		if desired.Sidecar(&pod.Spec.InitContainers[i]) {
+			stripped.Spec.InitContainers = appendNamedPorts(stripped.Spec.InitContainers, &pod.Spec.InitContainers[i])
+		}
+	}
+	if ready := desired.ReadyCondition(pod); ready != nil {
+		stripped.Status.Conditions = []corev1.PodCondition{{
+			Type:               ready.Type,
+			Status:             ready.Status,
+			LastTransitionTime: ready.LastTransitionTime,
+		}}
+	}
+	return stripped
+}
+
+// appendNamedPorts keeps a container as far as a Service can name a port of it.
+func appendNamedPorts(to []corev1.Container, container *corev1.Container) []corev1.Container {
+	var named []corev1.ContainerPort
+	for _, port := range container.Ports {
+		if port.Name != "" {
+			named = append(named, corev1.ContainerPort{
+				Name:          port.Name,
+				Protocol:      port.Protocol,
+				ContainerPort: port.ContainerPort,
+			})
+		}
+	}
+	if named == nil {
+		return to
+	}
+	return append(to, corev1.Container{RestartPolicy: container.RestartPolicy, Ports: named})
+}
+
+func stripNode(node *corev1.Node) *corev1.Node {
+	stripped := &corev1.Node{ObjectMeta: stripMeta(&node.ObjectMeta)}
+	stripped.Labels = nil
+	if zone, ok := node.Labels[corev1.LabelTopologyZone]; ok {
+		stripped.Labels = map[string]string{corev1.LabelTopologyZone: zone}
+	}
+	return stripped
+}
+
+func stripService(service *corev1.Service) *corev1.Service {
+	stripped := &corev1.Service{
+		ObjectMeta: stripMeta(&service.ObjectMeta),
+		Spec: corev1.ServiceSpec{
+			Type:                     service.Spec.Type,
+			Ports:                    service.Spec.Ports,
+			Selector:                 service.Spec.Selector,
+			ClusterIP:                service.Spec.ClusterIP,
+			IPFamilies:               service.Spec.IPFamilies,
+			PublishNotReadyAddresses: service.Spec.PublishNotReadyAddresses,
+		},
+	}
+	return stripped
+}
+
+// stripSlice keeps everything that a later update must send back unchanged. The
+// record of field managers need not be sent: the kube-apiserver keeps its own.
+func stripSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	stripped := *slice
+	stripped.ManagedFields = nil
+	return &stripped
+}
