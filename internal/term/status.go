@@ -1,6 +1,10 @@
 package term
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"time"
+)
 
 // Status is what a replica knows about its session and about the shards of its service.
 type Status struct {
@@ -16,7 +20,7 @@ type SessionStatus struct {
 	Alive bool
 	// Remaining is how long it may act without hearing from etcd.
 	Remaining time.Duration
-	// LastError is the last thing that went wrong, empty when nothing has since the session began.
+	// LastError is what keeps the replica from joining, renewing, following or claiming now; empty when nothing does.
 	LastError string
 }
 
@@ -30,10 +34,68 @@ type Holding struct {
 	Epoch int64
 	// AcquireTime is when this replica learnt of the claim.
 	AcquireTime time.Time
-	// Here says whether this replica is the holder.
+	// Here says whether this replica is the holder. It is false as soon as the session has ended.
 	Here bool
-	// Remaining is how long the holder may act without hearing from etcd; known only where Here.
+	// Remaining is how long the holder may act without hearing from etcd; known only where Here, and 0 while the shard is
+	// being given up.
 	Remaining time.Duration
 	// GRPCAddress is where to reach the holder; empty when unknown.
 	GRPCAddress string
+}
+
+// snapshot is what Run last published. It is immutable; what depends on the time is worked out when it is read.
+type snapshot struct {
+	session *session // nil while not joined
+	shards  []shardState
+	problem string // what goes wrong at present outside the session
+	stuck   string // which bodies ignore the end of their terms
+}
+
+// shardState is a Holding but for what depends on the time.
+type shardState struct {
+	holder  string
+	epoch   int64
+	since   time.Time
+	address string
+	term    *Term // this replica's own, nil otherwise
+}
+
+func (s *snapshot) status() Status {
+	status := Status{Shards: make([]Holding, 0, len(s.shards))}
+	status.Session = s.sessionStatus()
+	for number, state := range s.shards {
+		holding := Holding{
+			Shard: number, ReplicaID: state.holder, Epoch: state.epoch,
+			AcquireTime: state.since, GRPCAddress: state.address,
+		}
+		if state.term != nil && status.Session.Alive {
+			holding.Here = true
+			holding.Remaining = state.term.Remaining()
+		}
+		status.Shards = append(status.Shards, holding)
+	}
+	return status
+}
+
+func (s *snapshot) sessionStatus() SessionStatus {
+	status := SessionStatus{LastError: s.problem}
+	if s.session == nil {
+		return status
+	}
+	status.Remaining = s.session.lease.Remaining()
+	status.Alive = status.Remaining > 0
+	if err := s.session.failure(); err != nil {
+		status.LastError = err.Error()
+	}
+	return status
+}
+
+func (s *snapshot) check() error {
+	if s.stuck != "" {
+		return errors.New(s.stuck)
+	}
+	if status := s.sessionStatus(); !status.Alive {
+		return fmt.Errorf("no session with etcd: %s", status.LastError)
+	}
+	return nil
 }

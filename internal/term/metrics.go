@@ -1,0 +1,60 @@
+package term
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Why a term that this replica did not mean to end was lost, as the label of a metric.
+const (
+	lossLapsed  = "lapsed"       // no renewal was acknowledged in time
+	lossLease   = "lease_gone"   // etcd expired or revoked the lease
+	lossKey     = "key_gone"     // the term's own key was deleted
+	lossSession = "session_lost" // anything else that ended the session
+)
+
+type metrics struct {
+	takeovers prometheus.Counter
+	losses    *prometheus.CounterVec
+	releases  *prometheus.CounterVec
+}
+
+// newMetrics registers with r unless it is nil. What can be read from a snapshot is read when it is scraped.
+func newMetrics(r prometheus.Registerer, c *Candidate) (*metrics, error) {
+	m := &metrics{
+		takeovers: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "trivet_term_takeovers_total", Help: "Shards claimed by this replica.",
+		}),
+		losses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_term_losses_total", Help: "Terms that ended although this replica did not give them up, by reason.",
+		}, []string{"reason"}),
+		releases: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_term_releases_total", Help: "Terms given up by this replica, by reason.",
+		}, []string{"reason"}),
+	}
+	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "trivet_terms_held", Help: "Shards held by this replica.",
+	}, func() float64 { return float64(heldHere(c.Status())) })
+	remaining := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "trivet_session_remaining_seconds", Help: "How long this replica may act without hearing from etcd.",
+	}, func() float64 { return c.Status().Session.Remaining.Seconds() })
+	if r == nil {
+		return m, nil
+	}
+	var problems []error
+	for _, collector := range []prometheus.Collector{m.takeovers, m.losses, m.releases, held, remaining} {
+		problems = append(problems, r.Register(collector))
+	}
+	return m, errors.Join(problems...)
+}
+
+func heldHere(s Status) int {
+	held := 0
+	for _, h := range s.Shards {
+		if h.Here {
+			held++
+		}
+	}
+	return held
+}

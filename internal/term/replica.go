@@ -1,0 +1,266 @@
+package term
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
+)
+
+const (
+	// rejoinMin and rejoinMax bound the backoff between sessions, before jitter.
+	rejoinMin = 100 * time.Millisecond
+	rejoinMax = 3 * time.Second
+	// writeRetry is the pause after a claim or release that got no answer or a refusal.
+	writeRetry = 200 * time.Millisecond
+	// lookAgain is how often the situation is looked at when nothing happens; that costs no request.
+	lookAgain = time.Second
+)
+
+// replica is one Run of a candidate. Everything in it belongs to the goroutine of Run; others send it changes and ended
+// bodies, and read the snapshots that it publishes.
+type replica struct {
+	*Candidate
+	body   Body
+	value  string // of the member key
+	keys   keys
+	logger *slog.Logger
+
+	session *session // nil between sessions
+	view    *view    // of the present or the last session
+	stale   []*session
+	work    map[int]*holding
+	rests   map[int]rest
+	moves   *rate.Limiter
+	// finished takes a holding whose body has returned. A shard has at most one holding, so it never blocks.
+	finished chan *holding
+
+	retryAt  time.Time // no claim or release before
+	blocked  string    // why nothing may be claimed, as last logged
+	troubles troubles
+	stopBy   time.Time // zero until Run is to end
+}
+
+// troubles are what goes wrong at present, each until it goes right.
+type troubles struct{ join, follow, write error }
+
+func (t troubles) String() string {
+	if err := errors.Join(t.join, t.follow, t.write); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+func newReplica(c *Candidate, body Body, value string) *replica {
+	member := c.cfg.Member
+	keys := keysOf(member.Cluster, member.Service)
+	logger := c.cfg.Logger.With("replica", member.ID, "service", member.Service)
+	return &replica{
+		Candidate: c, body: body, value: value, keys: keys, logger: logger,
+		view: newView(keys, logger), work: map[int]*holding{}, rests: map[int]rest{},
+		moves:    rate.NewLimiter(rate.Limit(c.cfg.MovesPerSecond), max(1, c.cfg.MovesPerSecond/4)),
+		finished: make(chan *holding, c.cfg.Shards),
+	}
+}
+
+// run lives through one session after the other until ctx ends.
+func (r *replica) run(ctx context.Context) error {
+	wait := rejoinMin
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := r.live(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if time.Since(began) > r.cfg.TTL {
+			wait = rejoinMin
+		}
+		r.troubles = troubles{join: err}
+		r.publish()
+		r.idle(ctx, jittered(wait))
+		wait = min(2*wait, rejoinMax)
+	}
+	return r.stop(context.WithoutCancel(ctx))
+}
+
+// live opens a session, serves under it until it or ctx ends, and retires it.
+func (r *replica) live(ctx context.Context) error {
+	r.sweep(ctx)
+	s, err := openSession(ctx, r.client, r.cfg.TTL)
+	if err != nil {
+		r.logger.Warn("no session with etcd; trying again", "error", err)
+		return err
+	}
+	r.stale = append(r.stale, s)
+	if err := s.join(ctx, r.keys.member(r.cfg.Member.ID), r.value); err != nil {
+		s.lease.End(err)
+		r.logger.Warn("not joined; trying again", "error", err)
+		return err
+	}
+	var tasks sync.WaitGroup
+	changes := r.begin(s, &tasks)
+	err = r.serve(ctx, changes)
+	if err == nil {
+		r.drain(context.WithoutCancel(ctx))
+	}
+	r.retire(err)
+	tasks.Wait()
+	return err
+}
+
+// begin makes s the present session, renewed and followed until its lease ends.
+func (r *replica) begin(s *session, tasks *sync.WaitGroup) <-chan change {
+	r.logger.Info("joined", "lease", fmt.Sprintf("%x", s.id), "ttl", s.ttl, "revision", s.joined)
+	r.session, r.view = s, newView(r.keys, r.logger)
+	r.retryAt, r.blocked, r.troubles = time.Time{}, "", troubles{}
+	changes := make(chan change)
+	ended := s.lease.Context()
+	f := &follower{client: r.client, span: r.keys.span(), logger: r.logger}
+	tasks.Go(s.renew)
+	tasks.Go(func() {
+		f.run(ended, func(c change) {
+			select {
+			case changes <- c:
+			case <-ended.Done():
+			}
+		})
+	})
+	return changes
+}
+
+// serve acts on what changes. It returns nil when ctx ends and otherwise why the session did.
+func (r *replica) serve(ctx context.Context, changes <-chan change) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(r.act(ctx))
+		r.publish()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.session.lease.Context().Done():
+			return r.session.failure()
+		case c := <-changes:
+			if err := r.learn(c); err != nil {
+				return err
+			}
+		case h := <-r.finished:
+			r.settle(h)
+		case <-timer.C:
+		}
+	}
+}
+
+// learn takes in what changed in etcd. Its error ends the session.
+func (r *replica) learn(c change) error {
+	r.troubles.follow = c.err
+	if c.err != nil {
+		return nil
+	}
+	if c.whole && c.revision < r.view.revision {
+		return fmt.Errorf("%w: from %d to %d", errRewound, r.view.revision, c.revision)
+	}
+	now := time.Now()
+	r.view.apply(now, c)
+	if m, ok := r.view.members[r.cfg.Member.ID]; !ok || m.lease != r.session.id {
+		return errMemberGone
+	}
+	for _, h := range r.work {
+		// A key of ours is never modified after its creation, so any later revision is somebody else's doing.
+		if h.session == r.session && r.view.shard(h.shard).revision > h.term.Epoch() && h.end(now, errKeyGone) {
+			r.lost(h, lossKey, errKeyGone)
+		}
+	}
+	return nil
+}
+
+// act carries out what is to be done now and returns when to look again at the latest.
+func (r *replica) act(ctx context.Context) time.Duration {
+	now := time.Now()
+	r.complain(now)
+	if r.cfg.Shards == 0 || r.view.listed.IsZero() {
+		return lookAgain
+	}
+	if wait := r.retryAt.Sub(now); wait > 0 {
+		return min(wait, lookAgain)
+	}
+	decision := sharding.Plan(r.situation(now))
+	r.note(decision.Blocked)
+	r.troubles.write = errors.Join(r.claim(ctx, decision.Steps), r.yield(ctx, now, decision.Steps))
+	wait := lookAgain
+	if decision.Wait > 0 {
+		wait = min(wait, decision.Wait)
+	}
+	if decision.Postponed > 0 {
+		wait = min(wait, time.Second/time.Duration(r.cfg.MovesPerSecond))
+	}
+	if hesitation := time.Until(r.retryAt); hesitation > 0 {
+		wait = min(wait, hesitation)
+	}
+	return wait
+}
+
+// situation is what the decision is made from.
+func (r *replica) situation(now time.Time) sharding.Situation {
+	s := sharding.Situation{
+		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(), Holders: r.view.holders(),
+		Shards: make([]sharding.Shard, r.cfg.Shards), Moves: int(r.moves.TokensAt(now)),
+		Patience: r.session.ttl, Settle: 6 * r.session.ttl,
+	}
+	for number := range s.Shards {
+		known := r.view.shard(number)
+		shard := sharding.Shard{
+			Vacant: !known.held, VacantFor: now.Sub(known.since), Ours: known.held && known.lease == r.session.id,
+		}
+		if h, ok := r.work[number]; ok {
+			shard.Work, shard.Borrowed, shard.HeldFor = sharding.Ending, h.borrowed, now.Sub(h.begun)
+			if h.phase == running {
+				shard.Work = sharding.Running
+			}
+		} else if now.Before(r.rests[number].until) {
+			shard.Work = sharding.Resting
+		}
+		s.Shards[number] = shard
+	}
+	return s
+}
+
+// note logs why nothing may be claimed, when that changes.
+func (r *replica) note(blocked string) {
+	if blocked != r.blocked && blocked != "" {
+		r.logger.Warn("claiming nothing for now", "reason", blocked)
+	}
+	r.blocked = blocked
+}
+
+// publish makes the present state visible to readers.
+func (r *replica) publish() {
+	next := &snapshot{
+		session: r.session, shards: make([]shardState, r.cfg.Shards),
+		problem: r.troubles.String(), stuck: r.stuck(time.Now()),
+	}
+	if next.problem == "" {
+		next.problem = r.blocked
+	}
+	for number := range next.shards {
+		known := r.view.shard(number)
+		if !known.held {
+			continue
+		}
+		state := shardState{
+			holder: known.holder, epoch: known.epoch, since: known.since,
+			address: r.view.members[known.holder].GRPCAddress,
+		}
+		if h, ok := r.work[number]; ok && h.session == r.session && h.term.Epoch() == known.epoch {
+			state.term = h.term
+		}
+		next.shards[number] = state
+	}
+	r.state.Store(next)
+}
