@@ -1,0 +1,94 @@
+// Package nodes knows which Nodes exist and under which UID.
+//
+// Promise: an answer comes from a watch and costs no request, except Confirm, which asks the kube-apiserver. While the first
+// list has not arrived nobody is told that a Node is missing. Of each Node only name and UID are kept.
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+var (
+	// ErrMissing says that no Node of that name exists.
+	ErrMissing = errors.New("node does not exist")
+	// ErrUnknown says that the Nodes have not been listed yet.
+	ErrUnknown = errors.New("nodes have not been listed yet")
+)
+
+// Index is a cache of Nodes. Its methods are safe for concurrent use.
+type Index struct {
+	kube     kubernetes.Interface
+	informer cache.SharedIndexInformer
+}
+
+// New returns an empty Index that watches once Run is called.
+func New(kube kubernetes.Interface) (*Index, error) {
+	informer := coreinformers.NewNodeInformer(kube, 0, cache.Indexers{})
+	if err := informer.SetTransform(strip); err != nil {
+		return nil, fmt.Errorf("keep only names and UIDs of nodes: %w", err)
+	}
+	return &Index{kube: kube, informer: informer}, nil
+}
+
+// strip drops all but what an owner reference needs; a Node is some 15 KiB, what is left of it below one.
+func strip(object any) (any, error) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion,
+	}}, nil
+}
+
+// Run watches until ctx ends and its goroutines have returned.
+func (x *Index) Run(ctx context.Context) error {
+	x.informer.RunWithContext(ctx)
+	return nil
+}
+
+// Check returns nil once the Nodes have been listed.
+func (x *Index) Check() error {
+	if !x.informer.HasSynced() {
+		return ErrUnknown
+	}
+	return nil
+}
+
+// UID returns the UID of a Node as last seen. It wraps ErrMissing or ErrUnknown.
+func (x *Index) UID(name string) (types.UID, error) {
+	object, exists, err := x.informer.GetStore().GetByKey(name)
+	if err != nil {
+		return "", fmt.Errorf("look up node %q: %w", name, err)
+	}
+	if node, ok := object.(*corev1.Node); exists && ok {
+		return node.UID, nil
+	}
+	if err := x.Check(); err != nil {
+		return "", fmt.Errorf("node %q: %w", name, err)
+	}
+	return "", fmt.Errorf("node %q: %w", name, ErrMissing)
+}
+
+// Confirm asks the kube-apiserver for the UID of a Node: for the few decisions that a watch running late would get wrong. It
+// wraps ErrMissing when there is none.
+func (x *Index) Confirm(ctx context.Context, name string) (types.UID, error) {
+	node, err := x.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("node %q: %w", name, ErrMissing)
+	}
+	if err != nil {
+		return "", fmt.Errorf("get node %q: %w", name, err)
+	}
+	return node.UID, nil
+}
