@@ -117,9 +117,9 @@ func fromFile(path string) (*rest.Config, error) {
 	case err != nil:
 		return nil, fmt.Errorf("not readable as a kubeconfig: %w", err)
 	}
-	if file.CurrentContext == "" {
-		return nil, fmt.Errorf("no current context; choose one with `kubectl config use-context` (known: %s)",
-			strings.Join(slices.Sorted(maps.Keys(file.Contexts)), ", "))
+	if _, ok := file.Contexts[file.CurrentContext]; !ok {
+		return nil, fmt.Errorf("its current context %q does not exist; choose one with `kubectl config use-context` (known: %s)",
+			file.CurrentContext, strings.Join(slices.Sorted(maps.Keys(file.Contexts)), ", "))
 	}
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
 		return nil, fmt.Errorf("resolve paths of certificates: %w", err)

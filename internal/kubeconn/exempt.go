@@ -21,11 +21,12 @@ func mutates(method string) bool {
 }
 
 // exempt reports whether a mutating request needs no term. The path is matched
-// whole, in its escaped form: neither a name that contains slashes nor a
-// resource that merely ends alike can pass for another.
+// whole, so a resource that merely ends alike cannot pass for another, and
+// neither can a name with "..", "/" or an escaped "/" in it: no legal name has
+// them, and the apiserver would read another path than we do.
 func exempt(method, prefix, escapedPath string) bool {
 	resource, ok := strings.CutPrefix(escapedPath, prefix)
-	if !ok || path.Clean(escapedPath) != escapedPath {
+	if !ok || path.Clean(resource) != resource || strings.Contains(resource, "%") {
 		return false
 	}
 	return slices.ContainsFunc(exemptPatterns(method), func(pattern string) bool {
