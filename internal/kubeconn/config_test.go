@@ -1,14 +1,23 @@
 package kubeconn_test
 
 import (
+	"bytes"
+	"io"
+	"log/slog"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
@@ -161,5 +170,34 @@ func TestRESTConfig_AnUnusableFileNeverMeansAnotherCluster(t *testing.T) {
 	_, err := kubeconn.RESTConfig(kubeconn.Config{})
 	if err == nil || !strings.Contains(err.Error(), "mount its token, or give --kubeconfig") {
 		t.Errorf("a pod without a token gives %v", err)
+	}
+}
+
+func TestRESTConfig_ClientsLogEachWarningOnce(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Warning", `299 - "v1 Endpoints is deprecated"`)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"Endpoints","apiVersion":"v1","metadata":{"name":"kubernetes"}}`)
+	}))
+	defer server.Close()
+	path := write(t, strings.Replace(kubeconfig, `"https://127.0.0.1:6443", certificate-authority: pki/ca.crt`, server.URL, 1))
+	cfg, err := kubeconn.RESTConfig(kubeconn.Config{Kubeconfig: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	ctx := klog.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(&log, nil)))
+	for range 3 {
+		if _, err := kube.CoreV1().Endpoints("default").Get(ctx, "kubernetes", metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := strings.Count(log.String(), "v1 Endpoints is deprecated"); got != 1 {
+		t.Errorf("logged %d times, want once:\n%s", got, log.String())
 	}
 }

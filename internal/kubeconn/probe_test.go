@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/pem"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -131,20 +133,43 @@ func TestProbe_WaitsForCertificatesThatAreNotThereYet(t *testing.T) {
 	becomes(t, probe, "")
 }
 
-func TestProbe_NeverBlocksItsCallers(t *testing.T) {
+func TestProbe_GivesUpOnAnAPIServerThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
-	defer server.Close()
-	defer close(release)
-	probe := probing(t, &rest.Config{Host: server.URL})
-	begun := time.Now()
-	for range 1000 {
-		if err := probe.Check(); err == nil {
-			t.Fatal("ready without an answer")
+	synctest.Test(t, func(t *testing.T) {
+		var asked []time.Time
+		cfg := &rest.Config{Host: "http://silent", Dial: func(context.Context, string, string) (net.Conn, error) {
+			asked = append(asked, time.Now())
+			client, server := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, server) }() // listens, says nothing
+			return client, nil
+		}}
+		probe := kubeconn.NewProbe(cfg, 0)
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- probe.Run(ctx) }()
+
+		time.Sleep(4 * time.Second)
+		if err := probe.Check(); err == nil || err.Error() != "kube-apiserver http://silent not contacted yet" {
+			t.Errorf("while the first question waits: %v", err)
 		}
-	}
-	if took := time.Since(begun); took > 3*time.Second { // far less than the question's own timeout
-		t.Errorf("1000 checks took %s", took)
-	}
+		time.Sleep(2 * time.Second)
+		const want = "kube-apiserver http://silent not ready: no answer within 5s; trying again every 2s"
+		if err := probe.Check(); err == nil || err.Error() != want {
+			t.Errorf("after the first question: %v, want %s", err, want)
+		}
+		if got, want := probe.LastContact(), begun.Add(5*time.Second); !got.Equal(want) {
+			t.Errorf("last contact %s, want %s", got, want)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		if took := time.Since(begun); took != 30*time.Second {
+			t.Errorf("Run ended after %s, want it at its context's end", took)
+		}
+		if len(asked) != 6 {
+			t.Errorf("asked %d times in 30s, want every 5s without overlap", len(asked))
+		}
+	})
 }
