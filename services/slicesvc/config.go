@@ -1,0 +1,73 @@
+package slicesvc
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// UpstreamManagedBy is the managed-by label of the slices that
+// kube-controller-manager keeps. The kube-apiserver knows it, too: it spares
+// such slices a warning for each address.
+const UpstreamManagedBy = "endpointslice-controller.k8s.io"
+
+const (
+	// maxEndpointsPerSlice is what the API allows in one slice.
+	maxEndpointsPerSlice = 1000
+	maxServiceSyncs      = 50
+)
+
+// Config is what slicesvc can be told.
+type Config struct {
+	// MaxEndpointsPerSlice is how many endpoints are put into one slice, 1 to 1000.
+	MaxEndpointsPerSlice int
+	// ConcurrentServiceSyncs is how many Services are worked on at the same time, 1 to 50.
+	ConcurrentServiceSyncs int
+	// ManagedBy is the value of the managed-by label of the slices that are ours.
+	ManagedBy string
+}
+
+// DefaultConfig returns upstream's defaults.
+func DefaultConfig() Config {
+	return Config{
+		MaxEndpointsPerSlice:   100,
+		ConcurrentServiceSyncs: 5,
+		ManagedBy:              UpstreamManagedBy,
+	}
+}
+
+// RegisterFlags adds slicesvc's own flags, with c's values as defaults.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&c.MaxEndpointsPerSlice, "max-endpoints-per-slice", c.MaxEndpointsPerSlice,
+		"How many endpoints are put into one EndpointSlice, 1 to 1000. Lowering it rewrites the slices that are fuller.")
+	fs.IntVar(&c.ConcurrentServiceSyncs, "concurrent-service-syncs", c.ConcurrentServiceSyncs,
+		"How many Services are worked on at the same time, 1 to 50.")
+	fs.StringVar(&c.ManagedBy, "managed-by", c.ManagedBy,
+		"Value of the endpointslice.kubernetes.io/managed-by label of the EndpointSlices that are kept. With the default, slices of kube-controller-manager are adopted, "+
+			"whose own loop must then be off (--controllers=*,-endpointslice-controller).")
+}
+
+// Validate returns every problem of the configuration, each naming its flag.
+func (c *Config) Validate() []error {
+	var problems []error
+	if c.MaxEndpointsPerSlice < 1 || c.MaxEndpointsPerSlice > maxEndpointsPerSlice {
+		problems = append(problems, fmt.Errorf("--max-endpoints-per-slice is %d, must be 1 to %d", c.MaxEndpointsPerSlice, maxEndpointsPerSlice))
+	}
+	if c.ConcurrentServiceSyncs < 1 || c.ConcurrentServiceSyncs > maxServiceSyncs {
+		problems = append(problems, fmt.Errorf("--concurrent-service-syncs is %d, must be 1 to %d", c.ConcurrentServiceSyncs, maxServiceSyncs))
+	}
+	return append(problems, checkManagedBy(c.ManagedBy)...)
+}
+
+func checkManagedBy(value string) []error {
+	if value == "" {
+		return []error{errors.New("--managed-by is empty, must be a label value")}
+	}
+	if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
+		return []error{fmt.Errorf("--managed-by is %q, must be a label value: %s", value, strings.Join(problems, "; "))}
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package slicesvc
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+)
+
+// parseName reads "namespaces/{namespace}/services/{service}".
+func parseName(name string) (engine.Key, bool) {
+	parts := strings.Split(name, "/")
+	if len(parts) != 4 || parts[0] != "namespaces" || parts[2] != "services" {
+		return engine.Key{}, false
+	}
+	return engine.Key{Namespace: parts[1], Name: parts[3]}, true
+}
+
+func resourceName(namespace, service string) string {
+	return "namespaces/" + namespace + "/services/" + service
+}
+
+// parseParent reads "namespaces/{namespace}"; "" stands for all of them.
+func parseParent(parent string) (namespace string) {
+	namespace = strings.TrimPrefix(parent, "namespaces/")
+	if namespace == "-" {
+		return ""
+	}
+	return namespace
+}
+
+func convertState(state engine.State, capacity int) *slicev1.ServiceSlices {
+	converted := &slicev1.ServiceSlices{
+		Name:            resourceName(state.Service.Namespace, state.Service.Name),
+		Uid:             string(state.Service.UID),
+		Managed:         state.Unmanaged == index.Managed,
+		UnmanagedReason: string(state.Unmanaged),
+		LastSyncTime:    timestamp(state.History.LastSync),
+		LastError:       state.History.LastError,
+		Failures:        int32(state.History.Failures),
+	}
+	ordered := slices.Clone(state.Slices)
+	slices.SortFunc(ordered, func(a, b *discoveryv1.EndpointSlice) int {
+		return cmp.Or(cmp.Compare(a.AddressType, b.AddressType), cmp.Compare(a.Name, b.Name))
+	})
+	for _, slice := range ordered {
+		converted.Slices = append(converted.Slices, convertSlice(slice, capacity))
+	}
+	return converted
+}
+
+func convertSlice(slice *discoveryv1.EndpointSlice, capacity int) *slicev1.EndpointSlice {
+	converted := &slicev1.EndpointSlice{
+		Name:            slice.Name,
+		AddressType:     string(slice.AddressType),
+		Endpoints:       int32(len(slice.Endpoints)),
+		Capacity:        int32(capacity),
+		ResourceVersion: slice.ResourceVersion,
+	}
+	for i := range slice.Endpoints {
+		// An endpoint that does not say otherwise is ready.
+		if ready := slice.Endpoints[i].Conditions.Ready; ready == nil || *ready {
+			converted.ReadyEndpoints++
+		}
+	}
+	for _, port := range slice.Ports {
+		converted.Ports = append(converted.Ports, convertPort(port))
+	}
+	slices.SortFunc(converted.Ports, func(a, b *slicev1.EndpointSlice_Port) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+	})
+	return converted
+}
+
+func convertPort(port discoveryv1.EndpointPort) *slicev1.EndpointSlice_Port {
+	return &slicev1.EndpointSlice_Port{
+		Name:        valueOf(port.Name),
+		Protocol:    string(valueOf(port.Protocol)),
+		Port:        valueOf(port.Port),
+		AppProtocol: valueOf(port.AppProtocol),
+	}
+}
+
+func convertPlan(plan pack.Plan) []*statusv1.Change {
+	changes := make([]*statusv1.Change, 0, len(plan.Changes))
+	for _, change := range plan.Changes {
+		changes = append(changes, &statusv1.Change{
+			Verb: convertVerb(change.Verb),
+			Object: &statusv1.ObjectReference{
+				ApiVersion: "discovery.k8s.io/v1",
+				Kind:       "EndpointSlice",
+				Namespace:  change.Slice.Namespace,
+				Name:       change.Slice.Name,
+				Uid:        string(change.Slice.UID),
+			},
+			Reason: string(change.Reason),
+			Detail: change.Detail(),
+		})
+	}
+	return changes
+}
+
+func convertVerb(verb pack.Verb) statusv1.Change_Verb {
+	switch verb {
+	case pack.Create:
+		return statusv1.Change_VERB_CREATE
+	case pack.Update:
+		return statusv1.Change_VERB_UPDATE
+	case pack.Delete:
+		return statusv1.Change_VERB_DELETE
+	default:
+		return statusv1.Change_VERB_UNSPECIFIED
+	}
+}
+
+// waitingFor says in sentences what keeps a plan from being complete.
+func waitingFor(preview engine.Preview) []string {
+	var sentences []string
+	for _, node := range preview.MissingNodes {
+		sentences = append(sentences, fmt.Sprintf("Node %q does not exist, though pods of the Service are bound to it.", node))
+	}
+	if preview.Behind {
+		sentences = append(sentences, "The cache does not show this replica's last write for the Service yet.")
+	}
+	return sentences
+}
+
+func timestamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func valueOf[T any](pointer *T) T {
+	if pointer == nil {
+		var zero T
+		return zero
+	}
+	return *pointer
+}

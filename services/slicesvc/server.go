@@ -1,0 +1,136 @@
+package slicesvc
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	"github.com/trivet-dev/trivet/internal/status"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+)
+
+const (
+	defaultPageSize = 100
+	maxPageSize     = 1000
+)
+
+// server answers trivet.slice.v1.SliceService from the caches.
+type server struct {
+	slicev1.UnimplementedSliceServiceServer
+	service *Service
+}
+
+func registerServer(registrar grpc.ServiceRegistrar, service *Service) {
+	slicev1.RegisterSliceServiceServer(registrar, &server{service: service})
+}
+
+// GetServiceSlices returns one Service's slices.
+func (s *server) GetServiceSlices(_ context.Context, request *slicev1.GetServiceSlicesRequest) (*slicev1.GetServiceSlicesResponse, error) {
+	if err := s.available(); err != nil {
+		return nil, toStatus(err)
+	}
+	freshness := s.freshness()
+	key, ok := parseName(request.GetName())
+	if !ok {
+		return nil, toStatus(notFound(request.GetName()))
+	}
+	state, ok := s.service.engine.State(key)
+	if !ok {
+		return nil, toStatus(notFound(request.GetName()))
+	}
+	return &slicev1.GetServiceSlicesResponse{
+		ServiceSlices: s.convert(state),
+		Freshness:     freshness,
+	}, nil
+}
+
+// ListServiceSlices returns a page of Services with their slices.
+func (s *server) ListServiceSlices(_ context.Context, request *slicev1.ListServiceSlicesRequest) (*slicev1.ListServiceSlicesResponse, error) {
+	if err := s.available(); err != nil {
+		return nil, toStatus(err)
+	}
+	namespace := parseParent(request.GetParent())
+	after, err := parsePageToken(request.GetPageToken(), namespace)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	response := &slicev1.ListServiceSlicesResponse{Freshness: s.freshness()}
+	keys := following(s.service.engine.Keys(namespace), after)
+	size := pageSize(request.GetPageSize())
+	for i, key := range keys {
+		if i == size {
+			response.NextPageToken = pageToken(namespace, keys[i-1])
+			break
+		}
+		// A Service that went between the two looks is left out.
+		if state, ok := s.service.engine.State(key); ok {
+			response.ServiceSlices = append(response.ServiceSlices, s.convert(state))
+		}
+	}
+	return response, nil
+}
+
+// PlanService says what the next pass over a Service would write.
+func (s *server) PlanService(_ context.Context, request *slicev1.PlanServiceRequest) (*slicev1.PlanServiceResponse, error) {
+	if err := s.available(); err != nil {
+		return nil, toStatus(err)
+	}
+	freshness := s.freshness()
+	key, ok := parseName(request.GetName())
+	if !ok {
+		return nil, toStatus(notFound(request.GetName()))
+	}
+	preview, ok := s.service.engine.Preview(key)
+	if !ok {
+		return nil, toStatus(notFound(request.GetName()))
+	}
+	return &slicev1.PlanServiceResponse{
+		Changes:    convertPlan(preview.Plan),
+		WaitingFor: waitingFor(preview),
+		Freshness:  freshness,
+	}, nil
+}
+
+// available returns why nothing can be answered now, nil if it can.
+func (s *server) available() error {
+	if s.service.stopping.Load() {
+		return errStopping
+	}
+	if err := s.service.watch.Check(); err != nil {
+		return &cacheError{cause: err}
+	}
+	return nil
+}
+
+// freshness is taken before the cache is read, so that it never claims more
+// than the answer holds.
+func (s *server) freshness() *statusv1.Freshness {
+	return status.Freshness(s.service.member.ID, s.service.epoch(), s.service.engine.ResourceVersion())
+}
+
+func (s *server) convert(state engine.State) *slicev1.ServiceSlices {
+	return convertState(state, s.service.cfg.MaxEndpointsPerSlice)
+}
+
+// following cuts off the keys up to after, which is the zero Key on the first page.
+func following(keys []engine.Key, after engine.Key) []engine.Key {
+	if after == (engine.Key{}) {
+		return keys
+	}
+	at, found := slices.BinarySearchFunc(keys, after, index.CompareKeys)
+	if found {
+		at++
+	}
+	return keys[at:]
+}
+
+func pageSize(asked int32) int {
+	if asked <= 0 {
+		return defaultPageSize
+	}
+	return min(int(asked), maxPageSize)
+}
