@@ -1,0 +1,97 @@
+package etcdconn
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config says where etcd is and how to prove who asks.
+type Config struct {
+	// Endpoints are the URLs of etcd's members, http or https, not both. At least one is needed.
+	Endpoints []string
+	// CAFile holds the authorities that etcd's certificates must come from; empty means the system's. CertFile and KeyFile
+	// prove who asks, both or neither. They are for https only.
+	CAFile, CertFile, KeyFile string
+	// DialTimeout bounds one attempt to connect; 0 means DefaultConfig's.
+	DialTimeout time.Duration
+}
+
+// DefaultConfig is a local etcd without TLS.
+func DefaultConfig() Config {
+	return Config{
+		Endpoints:   []string{"http://127.0.0.1:2379"},
+		DialTimeout: 2 * time.Second,
+	}
+}
+
+// RegisterFlags adds the flags to fs. What c holds already are their defaults; where it holds nothing, DefaultConfig's are.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	*c = c.withDefaults()
+	fs.StringSliceVar(&c.Endpoints, "etcd-endpoints", c.Endpoints, "URLs of etcd's members, comma-separated.")
+	fs.StringVar(&c.CAFile, "etcd-ca-file", c.CAFile, "PEM file with the authorities that etcd's certificates must come from. Empty: the system's.")
+	fs.StringVar(&c.CertFile, "etcd-cert-file", c.CertFile, "PEM file with the client certificate for etcd.")
+	fs.StringVar(&c.KeyFile, "etcd-key-file", c.KeyFile, "PEM file with the key of --etcd-cert-file.")
+}
+
+func (c Config) withDefaults() Config {
+	defaults := DefaultConfig()
+	if len(c.Endpoints) == 0 {
+		c.Endpoints = defaults.Endpoints
+	}
+	if c.DialTimeout == 0 {
+		c.DialTimeout = defaults.DialTimeout
+	}
+	return c
+}
+
+// Validate returns all that is wrong, with the flags to mend. Files are read by Connect.
+func (c *Config) Validate() []error {
+	problems := c.validateEndpoints()
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		problems = append(problems, errors.New("--etcd-cert-file and --etcd-key-file are given together or not at all"))
+	}
+	if c.DialTimeout < 0 {
+		problems = append(problems, fmt.Errorf("dial timeout %v of etcd's client: must not be negative", c.DialTimeout))
+	}
+	return problems
+}
+
+func (c *Config) validateEndpoints() []error {
+	if len(c.Endpoints) == 0 {
+		return []error{errors.New("--etcd-endpoints: at least one URL is needed")}
+	}
+	var problems []error
+	var schemes []string
+	for _, endpoint := range c.Endpoints {
+		u, err := url.Parse(endpoint)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !hasHostAndPort(u) {
+			problems = append(problems, fmt.Errorf("--etcd-endpoints %q: must be http://host:port or https://host:port", endpoint))
+			continue
+		}
+		schemes = append(schemes, u.Scheme)
+	}
+	switch {
+	case slices.Contains(schemes, "http") && slices.Contains(schemes, "https"):
+		problems = append(problems, errors.New("--etcd-endpoints: http and https cannot be mixed"))
+	case slices.Contains(schemes, "http") && (c.CAFile != "" || c.CertFile != "" || c.KeyFile != ""):
+		problems = append(problems, errors.New("--etcd-endpoints: certificates are of no use with http; use https or leave the --etcd-*-file flags out"))
+	}
+	return problems
+}
+
+// hasHostAndPort also refuses what etcd's client would silently ignore.
+func hasHostAndPort(u *url.URL) bool {
+	host, port, err := net.SplitHostPort(u.Host)
+	return err == nil && host != "" && port != "" && (u.Path == "" || u.Path == "/") && u.RawQuery == "" && u.Fragment == "" && u.User == nil
+}
+
+func (c *Config) secure() bool {
+	u, err := url.Parse(c.Endpoints[0])
+	return err == nil && u.Scheme == "https"
+}

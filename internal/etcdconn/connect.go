@@ -1,0 +1,68 @@
+package etcdconn
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/trivet-dev/trivet/internal/identity"
+)
+
+const (
+	// A ping after silence finds a peer that vanished without a word. etcd refuses clients that ping more often than every
+	// five seconds.
+	keepAliveTime    = 10 * time.Second
+	keepAliveTimeout = 5 * time.Second
+
+	// reconnectMax bounds the pause between attempts to connect.
+	reconnectMin = 250 * time.Millisecond
+	reconnectMax = 2 * time.Second
+
+	// maxMessage bounds an answer; a list of every key that Trivet owns stays far below it.
+	maxMessage = 16 << 20
+)
+
+// Connect returns a client. It does not wait for etcd and does not fail because etcd is away; it fails on a configuration
+// that is wrong and on certificate files that cannot be read. The caller closes the client.
+func Connect(cfg Config, logger *slog.Logger) (*clientv3.Client, error) {
+	cfg = cfg.withDefaults()
+	if err := errors.Join(cfg.Validate()...); err != nil {
+		return nil, fmt.Errorf("etcd client: %w", err)
+	}
+	config := clientv3.Config{
+		Endpoints:            cfg.Endpoints,
+		DialTimeout:          cfg.DialTimeout,
+		DialKeepAliveTime:    keepAliveTime,
+		DialKeepAliveTimeout: keepAliveTimeout,
+		MaxCallSendMsgSize:   2 << 20, // etcd's own limit is 1.5 MiB
+		MaxCallRecvMsgSize:   maxMessage,
+		Logger:               newLogger(logger),
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(connectParams(cfg)),
+		},
+	}
+	if cfg.secure() {
+		files := identity.Files{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, CAFile: cfg.CAFile}
+		var err error
+		if config.TLS, err = files.ClientTLS(logger); err != nil {
+			return nil, fmt.Errorf("etcd client: %w", err)
+		}
+	}
+	client, err := clientv3.New(config)
+	if err != nil {
+		return nil, fmt.Errorf("etcd client: %w", err)
+	}
+	return client, nil
+}
+
+func connectParams(cfg Config) grpc.ConnectParams {
+	params := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: cfg.DialTimeout}
+	params.Backoff.BaseDelay = reconnectMin
+	params.Backoff.MaxDelay = reconnectMax
+	return params
+}
