@@ -1,0 +1,126 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/rpcserver"
+)
+
+// Config is what every Trivet server can be told. The zero value is not usable; start from [DefaultConfig].
+type Config struct {
+	// Cluster names the cluster whose duties are carried; it separates keys in a shared etcd.
+	Cluster string
+	// AdvertiseAddress is where other replicas reach the gRPC server: host, or host:port. Empty: derived from the listener.
+	AdvertiseAddress string
+	// Loops selects the loops to run, as kube-controller-manager's --controllers does.
+	Loops []string
+	RPC   rpcserver.Config
+	Admin observe.AdminConfig
+	Log   observe.LogConfig
+	Etcd  etcdconn.Config
+	Kube  kubeconn.Config
+}
+
+// DefaultConfig returns the defaults of a program.
+func DefaultConfig(program Program) Config {
+	return Config{
+		Cluster: "default",
+		Loops:   []string{"*"},
+		RPC:     rpcserver.DefaultConfig(loopback(program.GRPCPort)),
+		Admin:   observe.AdminConfig{Listen: loopback(program.AdminPort)},
+		Log:     observe.LogConfig{Level: "info", Format: "text"},
+		Etcd:    etcdconn.DefaultConfig(),
+		Kube:    kubeconn.DefaultConfig(),
+	}
+}
+
+func loopback(port int) string {
+	return net.JoinHostPort("127.0.0.1", fmt.Sprint(port))
+}
+
+// RegisterFlags adds the flags that all servers share.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet, program Program) {
+	fs.StringVar(&c.Cluster, "cluster", c.Cluster,
+		"name of the cluster whose duties are carried; separates the keys of several clusters in one etcd")
+	fs.StringVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress,
+		"host or host:port under which other replicas reach this gRPC server (default: where it listens)")
+	if program.Shards > 0 {
+		fs.StringSliceVar(&c.Loops, "loops", c.Loops,
+			"loops to run: '*' all that are on by default, 'name' this one, '-name' not this one; see /loops for the names")
+	}
+	c.RPC.RegisterFlags(fs)
+	c.Admin.RegisterFlags(fs)
+	c.Log.RegisterFlags(fs)
+	c.Etcd.RegisterFlags(fs)
+	if program.Kube {
+		c.Kube.RegisterFlags(fs)
+	}
+}
+
+var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
+
+// Validate returns every problem of the configuration, each naming its flag.
+func (c *Config) Validate(program Program) []error {
+	var problems []error
+	if !clusterName.MatchString(c.Cluster) {
+		problems = append(problems, fmt.Errorf(
+			"--cluster: %q is not a name of at most 63 lower-case letters, digits, '-' and '.'", c.Cluster))
+	}
+	if err := checkAdvertise(c.AdvertiseAddress); err != nil {
+		problems = append(problems, err)
+	}
+	problems = append(problems, c.RPC.Validate()...)
+	problems = append(problems, c.Admin.Validate()...)
+	problems = append(problems, c.Log.Validate()...)
+	problems = append(problems, c.Etcd.Validate()...)
+	if program.Kube {
+		problems = append(problems, c.Kube.Validate()...)
+	}
+	return problems
+}
+
+func checkAdvertise(address string) error {
+	if address == "" {
+		return nil
+	}
+	host := address
+	if h, _, err := net.SplitHostPort(address); err == nil {
+		host = h
+	}
+	if ip := net.ParseIP(strings.Trim(host, "[]")); ip != nil && ip.IsUnspecified() {
+		return fmt.Errorf("--advertise-address: %q is no address that others could connect to", address)
+	}
+	if host == "" {
+		return errors.New("--advertise-address: the host is missing")
+	}
+	return nil
+}
+
+// advertised completes the advertised address from the address of the listener.
+func advertised(flag string, listener net.Addr) (string, error) {
+	_, port, err := net.SplitHostPort(listener.String())
+	if err != nil {
+		return listener.String(), nil // an in-memory listener has no port and needs none
+	}
+	if flag != "" {
+		if _, _, err := net.SplitHostPort(flag); err == nil {
+			return flag, nil
+		}
+		return net.JoinHostPort(strings.Trim(flag, "[]"), port), nil
+	}
+	host, _, _ := net.SplitHostPort(listener.String())
+	if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+		return listener.String(), nil
+	}
+	return "", fmt.Errorf("--listen %s accepts on every address, so that replicas cannot guess where to reach this one: "+
+		"give --advertise-address (in a pod: the pod's IP)", listener)
+}

@@ -1,0 +1,108 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/internal/observe"
+)
+
+// Exit codes of every server.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 64 // EX_USAGE of sysexits.h: a mistake in flags, environment or configuration file
+)
+
+// Main parses, runs and returns the exit code: 0 after a stop by SIGINT or SIGTERM, 64 for wrong settings, 1 for the rest.
+// A second signal ends the process at once. It reads the environment and writes to standard output and standard error.
+func Main(args []string, program Program) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // restores the default action, so that the second signal kills
+	return run(ctx, invocation{args: args, environ: os.Environ(), stdout: os.Stdout, stderr: os.Stderr}, program)
+}
+
+// invocation is how a process was called.
+type invocation struct {
+	args, environ  []string
+	stdout, stderr io.Writer
+}
+
+func run(ctx context.Context, call invocation, program Program) int {
+	cfg := DefaultConfig(program)
+	fs := flagSet(&cfg, program)
+	switch {
+	case slices.Contains(call.args, "--help"), slices.Contains(call.args, "-h"):
+		fmt.Fprintf(call.stdout, "%s: %s\n\nFlags:\n%s", program.Name, program.Short, fs.FlagUsages())
+		return exitOK
+	case slices.Contains(call.args, "--version"):
+		fmt.Fprintf(call.stdout, "%s %s\n", program.Name, identity.Version())
+		return exitOK
+	}
+	problems := applySettings(fs, call.args, call.environ, configKind(program))
+	problems = append(problems, cfg.Validate(program)...)
+	if program.Validate != nil {
+		problems = append(problems, program.Validate()...)
+	}
+	if len(problems) > 0 {
+		reportProblems(call.stderr, program.Name, problems)
+		return exitUsage
+	}
+	logger := observe.NewLogger(call.stderr, cfg.Log)
+	observe.Bridge(logger)
+	return runProcess(ctx, cfg, program, call.stderr)
+}
+
+func runProcess(ctx context.Context, cfg Config, program Program, stderr io.Writer) int {
+	p, err := New(cfg, program, observe.NewLogger(stderr, cfg.Log))
+	var usage *UsageError
+	switch {
+	case errors.As(err, &usage):
+		reportProblems(stderr, program.Name, []error{usage.Err})
+		return exitUsage
+	case err == nil:
+		err = p.Run(ctx)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", program.Name, err)
+		return exitFailure
+	}
+	return exitOK
+}
+
+func flagSet(cfg *Config, program Program) *pflag.FlagSet {
+	fs := pflag.NewFlagSet(program.Name, pflag.ContinueOnError)
+	fs.SortFlags = true
+	fs.String("config", "", "YAML file with apiVersion "+configAPIVersion+", kind "+configKind(program)+
+		" and settings named as these flags; flags and TRIVET_<FLAG> variables win over it")
+	fs.Bool("help", false, "print this and exit")
+	fs.Bool("version", false, "print the version and exit")
+	cfg.RegisterFlags(fs, program)
+	if program.RegisterFlags != nil {
+		program.RegisterFlags(fs)
+	}
+	return fs
+}
+
+func configKind(program Program) string {
+	return strings.ToUpper(program.Name[:1]) + program.Name[1:] + "Configuration"
+}
+
+func reportProblems(w io.Writer, name string, problems []error) {
+	fmt.Fprintf(w, "%s: %d problem(s) with flags and configuration:\n", name, len(problems))
+	for _, problem := range problems {
+		fmt.Fprintf(w, "  %v\n", problem)
+	}
+	fmt.Fprintf(w, "'%s --help' lists every flag\n", name)
+}

@@ -1,0 +1,210 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/rpcclient"
+	"github.com/trivet-dev/trivet/internal/rpcserver"
+	"github.com/trivet-dev/trivet/internal/status"
+	"github.com/trivet-dev/trivet/internal/term"
+)
+
+// UsageError is a mistake in the configuration that shows only when it is used, such as a port that is taken.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Process is one server, ready to run. It owns its listeners and connections.
+type Process struct {
+	program   Program
+	member    term.Member
+	logger    *slog.Logger
+	service   Service
+	candidate *term.Candidate
+	etcd      *clientv3.Client
+	probe     *kubeconn.Probe // nil unless the program talks to Kubernetes
+	ready     *observe.Checks
+	rpc       *rpcserver.Server
+	admin     *observe.Admin
+	rpcAt     net.Listener
+	adminAt   net.Listener
+}
+
+// New opens the listeners and assembles the process; nothing runs and nothing is contacted yet. An error of type
+// *UsageError is a mistake of the caller's. After an error nothing is left open.
+func New(cfg Config, program Program, logger *slog.Logger) (*Process, error) {
+	p := &Process{program: program, ready: observe.NewChecks()}
+	if err := p.listen(cfg, logger); err != nil {
+		p.close()
+		return nil, &UsageError{Err: err}
+	}
+	if err := p.assemble(cfg); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Member returns this replica as others see it.
+func (p *Process) Member() term.Member { return p.member }
+
+// NotReady returns why the process does not serve its purpose now; empty when it is ready.
+func (p *Process) NotReady() []error { return p.ready.Failed() }
+
+func (p *Process) listen(cfg Config, logger *slog.Logger) error {
+	var err error
+	if p.rpcAt, err = rpcserver.Listen(cfg.RPC); err != nil {
+		return err
+	}
+	if p.adminAt, err = observe.ListenAdmin(context.Background(), cfg.Admin); err != nil {
+		return err
+	}
+	address, err := advertised(cfg.AdvertiseAddress, p.rpcAt.Addr())
+	if err != nil {
+		return err
+	}
+	p.member = term.Member{
+		ID:           identity.NewReplicaID(),
+		Service:      p.program.Name,
+		Cluster:      cfg.Cluster,
+		Version:      identity.Version(),
+		GRPCAddress:  address,
+		AdminAddress: p.adminAt.Addr().String(),
+		StartTime:    time.Now(),
+	}
+	p.logger = logger.With("service", p.member.Service, "replica", p.member.ID)
+	return nil
+}
+
+func (p *Process) assemble(cfg Config) error {
+	registry := observe.NewRegistry()
+	var err error
+	if p.etcd, err = etcdconn.Connect(cfg.Etcd, p.logger); err != nil {
+		return &UsageError{Err: err}
+	}
+	p.candidate, err = term.New(p.etcd, term.Config{
+		Member: p.member, Shards: p.program.Shards, TTL: term.DefaultTTL, Logger: p.logger, Metrics: registry,
+	})
+	if err != nil {
+		return err
+	}
+	p.ready.Add("etcd", p.candidate.Check)
+	kube, err := p.connectKube(cfg)
+	if err != nil {
+		return &UsageError{Err: err}
+	}
+	p.service, err = p.program.Build(Deps{
+		Member: p.member, Etcd: p.etcd, KubeConfig: kube, Candidate: p.candidate,
+		Peers:  rpcclient.Config{TLS: cfg.RPC.TLS, Insecure: cfg.RPC.Insecure},
+		Logger: p.logger, Metrics: registry, Ready: p.ready, LoopSelection: cfg.Loops,
+	})
+	if err != nil {
+		return &UsageError{Err: err} // only a setting can make a constructor fail: it contacts nobody
+	}
+	p.ready.Add("loops", func() error { return loopsReady(p.service.Loops()) })
+	return p.buildServers(cfg, registry)
+}
+
+func (p *Process) connectKube(cfg Config) (*rest.Config, error) {
+	if !p.program.Kube {
+		return nil, nil
+	}
+	config, err := kubeconn.RESTConfig(cfg.Kube)
+	if err != nil {
+		return nil, err
+	}
+	p.probe = kubeconn.NewProbe(config, kubeProbePeriod)
+	p.ready.Add("kube-apiserver", p.probe.Check)
+	return kubeconn.Fence(config), nil
+}
+
+// kubeProbePeriod is how often the kube-apiserver's /readyz is asked: often enough for a person who waits, and cheap.
+const kubeProbePeriod = 2 * time.Second
+
+func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error {
+	var err error
+	p.rpc, err = rpcserver.New(cfg.RPC, rpcserver.Deps{
+		Logger: p.logger, Metrics: registry, Unvalidated: p.program.Unvalidated,
+	})
+	if err != nil {
+		return &UsageError{Err: err}
+	}
+	p.rpc.Register(p.service.Register)
+	p.rpc.Register(status.New(status.Deps{
+		Member: p.member, Ready: p.ready, Terms: func() []term.Holding { return p.candidate.Status().Shards },
+		Loops: p.service.Loops, Dependencies: p.dependencies, Counts: p.service.Counts,
+	}).Register)
+	live := observe.NewChecks()
+	live.Add("loops", func() error { return loopsLive(p.service.Loops()) })
+	p.admin = observe.NewAdmin(cfg.Admin, observe.AdminDeps{
+		Gatherer: registry, Live: live, Ready: p.ready,
+		Loops: func() any { return p.service.Loops() }, Logger: p.logger,
+	})
+	return nil
+}
+
+func (p *Process) dependencies() []status.Dependency {
+	found := []status.Dependency{dependency("etcd", p.candidate.Check(), time.Time{})}
+	if p.probe != nil {
+		found = append(found, dependency("kube-apiserver", p.probe.Check(), p.probe.LastContact()))
+	}
+	return found
+}
+
+func dependency(name string, err error, lastContact time.Time) status.Dependency {
+	found := status.Dependency{Name: name, Healthy: err == nil, LastContact: lastContact}
+	if err != nil {
+		found.Reason = err.Error()
+	}
+	return found
+}
+
+// loopsLive fails when a loop hangs: only a restart can help then.
+func loopsLive(loops []loop.Status) error {
+	var errs []error
+	for _, l := range loops {
+		if l.State == loop.Stalled {
+			errs = append(errs, fmt.Errorf("loop %s has not finished a pass for too long", l.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// loopsReady fails also when a loop has never worked yet and fails now. A loop that worked before and fails now is told
+// on /loops: taking its replica out of service would not help.
+func loopsReady(loops []loop.Status) error {
+	errs := []error{loopsLive(loops)}
+	for _, l := range loops {
+		if l.State == loop.Failing && l.LastSuccess.IsZero() {
+			errs = append(errs, fmt.Errorf("loop %s has not succeeded yet: %s", l.Name, l.LastError))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Process) close() {
+	if p.rpcAt != nil {
+		p.rpcAt.Close()
+	}
+	if p.adminAt != nil {
+		p.adminAt.Close()
+	}
+	if p.etcd != nil {
+		p.etcd.Close()
+	}
+}

@@ -1,0 +1,62 @@
+package process
+
+import (
+	"context"
+	"time"
+)
+
+// readinessPeriod is how often gRPC health follows the readiness checks.
+const readinessPeriod = 250 * time.Millisecond
+
+// Run serves until ctx ends or a part of the process fails, then stops in order and closes everything. It returns that
+// failure, or nil when the end was asked for. It may be called once.
+func (p *Process) Run(ctx context.Context) error {
+	defer p.close()
+	p.logger.Info("starting", "version", p.member.Version, "grpc", p.member.GRPCAddress, "admin", p.member.AdminAddress)
+
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	admin := newStage("admin server", p.logger, fail)
+	work := newStage("service", p.logger, fail)
+	serve := newStage("gRPC server", p.logger, fail)
+
+	admin.start(func(ctx context.Context) error { return p.admin.Serve(ctx, p.adminAt) })
+	p.startWork(work)
+	serve.start(func(ctx context.Context) error { return p.rpc.Serve(ctx, p.rpcAt) })
+	serve.start(p.followReadiness)
+
+	<-ctx.Done()
+	p.logger.Info("stopping", "cause", context.Cause(ctx))
+	if drainer, ok := p.service.(Drainer); ok {
+		drainer.Drain()
+	}
+	serve.stop()
+	work.stop()
+	admin.stop()
+	p.logger.Info("stopped")
+	return failureOf(context.Cause(ctx))
+}
+
+func (p *Process) startWork(work *stage) {
+	if p.probe != nil {
+		work.start(p.probe.Run)
+	}
+	if p.program.Shards == 0 {
+		work.start(func(ctx context.Context) error { return p.candidate.Run(ctx, nil) })
+	}
+	work.start(p.service.Run)
+}
+
+// followReadiness keeps grpc.health.v1 in step with /readyz.
+func (p *Process) followReadiness(ctx context.Context) error {
+	ticker := time.NewTicker(readinessPeriod)
+	defer ticker.Stop()
+	for {
+		p.rpc.SetServing(len(p.ready.Failed()) == 0)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// configAPIVersion is the version of the configuration file's format.
+const configAPIVersion = "config.trivet.dev/v1"
+
+// environmentPrefix begins the variable that stands in for a flag: --etcd-endpoints is TRIVET_ETCD_ENDPOINTS.
+const environmentPrefix = "TRIVET_"
+
+// file is the configuration file: settings are named as the flags are, so that there is one list of names to learn.
+type file struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Settings   map[string]any `json:"settings"`
+}
+
+// applySettings fills flags from the command line, the environment and the file named by --config, in this order of
+// precedence, and returns every mistake it finds. Parsing goes on after a mistake, so that a person mends all of them at once.
+func applySettings(fs *pflag.FlagSet, args []string, environ []string, kind string) []error {
+	problems := applyArguments(fs, args)
+	problems = append(problems, applyEnvironment(fs, environ)...)
+	if path := fs.Lookup("config").Value.String(); path != "" {
+		problems = append(problems, applyFile(fs, path, kind)...)
+	}
+	return problems
+}
+
+// applyArguments sets flags one by one instead of by pflag's Parse, which would stop at the first mistake.
+func applyArguments(fs *pflag.FlagSet, args []string) []error {
+	var problems []error
+	for i := 0; i < len(args); i++ {
+		name, value, hasValue := strings.Cut(strings.TrimPrefix(args[i], "--"), "=")
+		if !strings.HasPrefix(args[i], "--") || name == "" {
+			problems = append(problems, fmt.Errorf("argument %q: only flags of the form --name=value are taken", args[i]))
+			continue
+		}
+		flag := fs.Lookup(name)
+		if flag == nil {
+			problems = append(problems, fmt.Errorf("--%s: unknown flag", name))
+			i += skippedValue(args[i+1:], hasValue)
+			continue
+		}
+		if !hasValue && flag.NoOptDefVal != "" {
+			value, hasValue = flag.NoOptDefVal, true
+		}
+		if !hasValue {
+			if i++; i >= len(args) {
+				problems = append(problems, fmt.Errorf("--%s: the value is missing", name))
+				continue
+			}
+			value = args[i]
+		}
+		problems = appendSet(problems, fs, flag, value, "--"+name)
+	}
+	return problems
+}
+
+// skippedValue says how many of the following arguments belong to an unknown flag, so that its value is no second mistake.
+func skippedValue(rest []string, hasValue bool) int {
+	if hasValue || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
+		return 0
+	}
+	return 1
+}
+
+func applyEnvironment(fs *pflag.FlagSet, environ []string) []error {
+	var problems []error
+	for _, entry := range slices.Sorted(slices.Values(environ)) {
+		key, value, _ := strings.Cut(entry, "=")
+		name, ours := strings.CutPrefix(key, environmentPrefix)
+		if !ours {
+			continue
+		}
+		flag := fs.Lookup(strings.ReplaceAll(strings.ToLower(name), "_", "-"))
+		if flag == nil || flag.Changed {
+			continue // a variable may be meant for another Trivet process of the same pod
+		}
+		problems = appendSet(problems, fs, flag, value, key)
+	}
+	return problems
+}
+
+func applyFile(fs *pflag.FlagSet, path, kind string) []error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return []error{fmt.Errorf("--config: %w", err)}
+	}
+	var content file
+	if err := yaml.UnmarshalStrict(data, &content); err != nil {
+		return []error{fmt.Errorf("--config %s: %w", path, err)}
+	}
+	var problems []error
+	if content.APIVersion != configAPIVersion || content.Kind != kind {
+		problems = append(problems, fmt.Errorf("--config %s: apiVersion %q, kind %q: need %q and %q",
+			path, content.APIVersion, content.Kind, configAPIVersion, kind))
+	}
+	for _, name := range sortedKeys(content.Settings) {
+		source := fmt.Sprintf("--config %s: settings.%s", path, name)
+		flag := fs.Lookup(name)
+		if flag == nil || name == "config" {
+			problems = append(problems, fmt.Errorf("%s: unknown setting", source))
+			continue
+		}
+		value, err := settingText(content.Settings[name])
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", source, err))
+			continue
+		}
+		if !flag.Changed {
+			problems = appendSet(problems, fs, flag, value, source)
+		}
+	}
+	return problems
+}
+
+func sortedKeys(settings map[string]any) []string {
+	names := make([]string, 0, len(settings))
+	for name := range settings {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// settingText writes a YAML value as a flag's value: scalars as they are, lists joined by commas.
+func settingText(value any) (string, error) {
+	switch v := value.(type) {
+	case string, bool, float64:
+		return fmt.Sprint(v), nil
+	case []any:
+		parts := make([]string, len(v))
+		for i, item := range v {
+			text, err := settingText(item)
+			if err != nil {
+				return "", err
+			}
+			parts[i] = text
+		}
+		return strings.Join(parts, ","), nil
+	default:
+		return "", errors.New("need a string, number, boolean or a list of these")
+	}
+}
+
+func appendSet(problems []error, fs *pflag.FlagSet, flag *pflag.Flag, value, source string) []error {
+	if err := fs.Set(flag.Name, value); err != nil {
+		return append(problems, fmt.Errorf("%s: %q is no %s", source, value, flag.Value.Type()))
+	}
+	return problems
+}

@@ -1,0 +1,103 @@
+package process
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+// settings is a flag set with one flag of each kind that Trivet uses.
+type settings struct {
+	Config string
+	Name   string
+	Count  int
+	List   []string
+	Switch bool
+}
+
+func (s *settings) flags() *pflag.FlagSet {
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	fs.StringVar(&s.Config, "config", "", "")
+	fs.StringVar(&s.Name, "name", "default", "")
+	fs.IntVar(&s.Count, "max-count", 1, "")
+	fs.StringSliceVar(&s.List, "list", []string{"*"}, "")
+	fs.BoolVar(&s.Switch, "switch", false, "")
+	return fs
+}
+
+func writeConfig(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestApplySettings_CommandLineWinsOverEnvironmentOverFileOverDefault(t *testing.T) {
+	path := writeConfig(t, `
+apiVersion: config.trivet.dev/v1
+kind: TestConfiguration
+settings: {name: file, max-count: 500, list: [a, -b], switch: true}
+`)
+	var got settings
+	problems := applySettings(got.flags(),
+		[]string{"--config", path, "--name=line"},
+		[]string{"TRIVET_NAME=environment", "TRIVET_MAX_COUNT=7", "HOME=/root"}, "TestConfiguration")
+	if problems != nil {
+		t.Fatalf("problems: %v", problems)
+	}
+	want := settings{Config: path, Name: "line", Count: 7, List: []string{"a", "-b"}, Switch: true}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("settings (-want +got):\n%s", diff)
+	}
+}
+
+func TestApplySettings_EveryMistakeIsReportedAtOnce(t *testing.T) {
+	path := writeConfig(t, `
+apiVersion: config.trivet.dev/v9
+kind: TestConfiguration
+settings: {max-count: many, colour: red, name: {a: b}}
+`)
+	var got settings
+	problems := applySettings(got.flags(),
+		[]string{"stray", "--unknown", "value", "--switch", "--max-count=x", "--config", path, "--name"},
+		[]string{"TRIVET_SWITCH=perhaps", "TRIVET_MAX_COUNT=-"}, "TestConfiguration")
+	texts := make([]string, len(problems))
+	for i, problem := range problems {
+		texts[i] = problem.Error()
+	}
+	want := []string{
+		`argument "stray": only flags of the form --name=value are taken`,
+		`--unknown: unknown flag`,
+		`--max-count: "x" is no int`,
+		`--name: the value is missing`,
+		`TRIVET_MAX_COUNT: "-" is no int`,
+		`--config ` + path + `: apiVersion "config.trivet.dev/v9", kind "TestConfiguration": need "config.trivet.dev/v1" and "TestConfiguration"`,
+		`--config ` + path + `: settings.colour: unknown setting`,
+		`--config ` + path + `: settings.max-count: "many" is no int`,
+		`--config ` + path + `: settings.name: need a string, number, boolean or a list of these`,
+	}
+	if diff := cmp.Diff(want, texts); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+}
+
+func TestApplyFile_UnreadableOrMalformedIsOneProblem(t *testing.T) {
+	for name, path := range map[string]string{
+		"absent":          filepath.Join(t.TempDir(), "absent.yaml"),
+		"not yaml":        writeConfig(t, "{"),
+		"unknown key":     writeConfig(t, "apiVersion: config.trivet.dev/v1\nkind: TestConfiguration\nspec: {}\n"),
+		"key given twice": writeConfig(t, "apiVersion: config.trivet.dev/v1\napiVersion: config.trivet.dev/v1\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got settings
+			if problems := applyFile(got.flags(), path, "TestConfiguration"); len(problems) != 1 {
+				t.Errorf("problems = %v, want exactly one", problems)
+			}
+		})
+	}
+}
