@@ -72,8 +72,11 @@ func TestStart_ChildrenDieWithAKilledParent(t *testing.T) {
 	if err := parent.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer parent.Wait() // its error is the kill below
-	defer parent.Process.Kill()
+	defer func() {
+		// A second kill and the report of the first are no news.
+		_ = parent.Process.Kill()
+		_ = parent.Wait()
+	}()
 
 	var children []int
 	eventually(t, startTimeout, func() error {

@@ -2,6 +2,11 @@ module github.com/trivet-dev/trivet/tools/controlplane
 
 go 1.26.0
 
+tool (
+	go.etcd.io/etcd/server/v3
+	k8s.io/kubernetes/cmd/kube-apiserver
+)
+
 require (
 	go.etcd.io/etcd/server/v3 v3.7.0
 	k8s.io/kubernetes v1.37.1

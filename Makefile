@@ -1,0 +1,95 @@
+# `make` alone tells what there is. Everything a target needs is built once, from the Go module proxy, at the versions of
+# the go.mod files: the control plane into .assets/, code generators and linters into .tools/.
+
+SHELL         := bash
+.SHELLFLAGS   := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS     += --no-print-directory
+
+TOOLS   := $(CURDIR)/.tools
+GO      := $(shell go env GOVERSION)
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -X github.com/trivet-dev/trivet/internal/identity.version=$(VERSION)
+
+# Narrow a run: make test-go PACKAGES=./internal/term/... ; make lint PACKAGES=./services/slicesvc/... ; make run ARGS='--nodes 100'
+PACKAGES ?= ./...
+ARGS     ?=
+BENCH    ?= .
+
+.PHONY: help
+help: ## This list
+	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Use
+
+.PHONY: run
+run: assets build ## Start everything on this machine: control plane, the three legs, the gateway and a simulated fleet (ARGS='--nodes 100')
+	@exec bin/trivet up $(ARGS)
+
+.PHONY: build
+build: ## Build all commands into bin/
+	@mkdir -p bin
+	go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+
+.PHONY: assets
+assets: ## Build etcd and kube-apiserver into .assets/: once, 3 to 4 minutes (KUBEBUILDER_ASSETS=dir provides them instead)
+	@cd tools/controlplane && go run . --out "$(CURDIR)/.assets"
+
+##@ Change
+
+.PHONY: test
+test: ## Everything CI checks, each step with the time it took
+	@for step in assets check vet-tools test-go; do \
+		echo "==== make $$step"; begin=$$SECONDS; \
+		$(MAKE) $$step || { echo "==== make $$step FAILED after $$((SECONDS - begin)) s"; exit 1; }; \
+		echo "==== make $$step: $$((SECONDS - begin)) s"; \
+	done; \
+	echo "==== all of it passed: $$SECONDS s"
+
+.PHONY: test-go
+test-go: ## All Go tests, with the race detector, on a real control plane (PACKAGES=./internal/term/...)
+	go test -race -timeout 15m -p 2 $(PACKAGES)
+
+.PHONY: check
+check: lint gen-check law ## What needs no control plane: linters, generated code, import law
+
+.PHONY: lint
+lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) ## golangci-lint and buf lint (PACKAGES=./services/slicesvc/...)
+	$(TOOLS)/bin/golangci-lint run $(PACKAGES)
+	$(TOOLS)/bin/buf lint
+	$(TOOLS)/bin/buf format --diff --exit-code proto
+
+.PHONY: law
+law: ## The import law: which room may use which
+	go test ./internal/archtest
+
+.PHONY: gen
+gen: $(TOOLS)/protocol-$(GO) ## Generate Go from proto/
+	PATH="$(TOOLS)/bin:$$PATH" buf generate
+
+# Generated beside the tree, so that neither the checkout nor work in progress is touched.
+.PHONY: gen-check
+gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change anything
+	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
+	PATH="$(TOOLS)/bin:$$PATH" buf generate --output "$$fresh"; \
+	diff --recursive --exclude='*.proto' proto "$$fresh/proto" || \
+		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
+
+.PHONY: vet-tools
+vet-tools: ## Vet and test the tools, which are modules of their own
+	cd tools/controlplane && go vet ./... && go test ./...
+
+.PHONY: bench
+bench: assets ## Run the benchmarks, one package at a time (BENCH=Heartbeat PACKAGES=./services/leasesvc/...)
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -p 1 $(PACKAGES)
+
+.PHONY: clean
+clean: ## Remove all that make has built (Go's build cache stays, so the next build is quick)
+	rm -rf bin .tools .assets
+
+# One stamp for each group of tools and Go version: a new version of either builds the group again.
+$(TOOLS)/%-$(GO): tools/%/go.mod tools/%/go.sum
+	@echo "Building the $* tools into .tools/bin, once (a minute or two) …"
+	@mkdir -p $(TOOLS)/bin
+	cd tools/$* && GOBIN=$(TOOLS)/bin go install tool
+	@touch $@

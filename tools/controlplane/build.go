@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	progressEvery = 10 * time.Second
+	stampName     = "versions"
+	partialSuffix = ".partial"
+	// interruptGrace is what the go command gets to remove its work
+	// directory after an interrupt.
+	interruptGrace = 10 * time.Second
+)
+
+// builder builds into one directory.
+type builder struct {
+	goTool   string
+	out      string
+	progress io.Writer
+	every    time.Duration // between two lines of progress
+}
+
+// build makes the directory hold what targets say. It does nothing if that is
+// so already. Concurrent builds wait for each other.
+func (b *builder) build(ctx context.Context, targets []target, goMod string) error {
+	stamp := stampOf(targets, goMod)
+	if b.upToDate(targets, stamp) {
+		return nil
+	}
+	if err := os.MkdirAll(b.out, 0o755); err != nil {
+		return fmt.Errorf("make directory for the binaries: %w", err)
+	}
+	unlock, err := b.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if b.upToDate(targets, stamp) {
+		return nil
+	}
+	b.say("Building the control plane for %s, once. kube-apiserver is some 2,000 packages: that takes 3 to 4 minutes", b.out)
+	b.say("on two cores when nothing is cached, and modules are downloaded first. Later builds take seconds.")
+	begin := time.Now()
+	for _, t := range targets {
+		if err := b.buildOne(ctx, t); err != nil {
+			return err
+		}
+	}
+	if err := b.writeStamp(stamp); err != nil {
+		return err
+	}
+	b.say("The control plane is built: %v in all.", elapsed(begin))
+	return nil
+}
+
+func (b *builder) say(format string, values ...any) {
+	fmt.Fprintf(b.progress, format+"\n", values...)
+}
+
+func (b *builder) upToDate(targets []target, stamp string) bool {
+	content, err := os.ReadFile(filepath.Join(b.out, stampName))
+	return err == nil && string(content) == stamp && requireBinaries(b.out, targets) == nil
+}
+
+// lock keeps others from building into the directory until unlock, or until
+// this process ends.
+func (b *builder) lock() (unlock func(), err error) {
+	file, err := os.OpenFile(filepath.Join(b.out, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", b.out, err)
+	}
+	if syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		b.say("Another build works in %s; waiting for it.", b.out)
+		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", b.out, err), file.Close())
+		}
+	}
+	return func() { file.Close() }, nil
+}
+
+// buildOne puts a binary in its place, whole or not at all.
+func (b *builder) buildOne(ctx context.Context, t target) error {
+	partial := filepath.Join(b.out, t.name+partialSuffix)
+	defer os.Remove(partial)
+	begin := time.Now()
+	b.say("%s %s: finding its packages …", t.name, t.version)
+	packages, err := b.countPackages(ctx, t)
+	if err != nil {
+		return err
+	}
+	if err := b.compile(ctx, t, partial, packages); err != nil {
+		return err
+	}
+	info, err := os.Stat(partial)
+	if err != nil {
+		return fmt.Errorf("build %s: %w", t.name, err)
+	}
+	if err := os.Rename(partial, filepath.Join(b.out, t.name)); err != nil {
+		return fmt.Errorf("put %s into place: %w", t.name, err)
+	}
+	b.say("%s %s: %d MiB after %v", t.name, t.version, info.Size()>>20, elapsed(begin))
+	return nil
+}
+
+// countPackages also makes the go command download the modules.
+func (b *builder) countPackages(ctx context.Context, t target) (int, error) {
+	meter := newMeter(t.name, 0)
+	stop := meter.report(b.progress, b.every)
+	defer stop()
+	command := b.command(ctx, "list", "-deps", t.pkg)
+	command.Stderr = meter
+	output, err := command.Output()
+	if err != nil {
+		return 0, b.failure(ctx, "find the packages of "+t.pkg, meter, err)
+	}
+	return strings.Count(string(output), "\n"), nil
+}
+
+func (b *builder) compile(ctx context.Context, t target, output string, packages int) error {
+	meter := newMeter(t.name, packages)
+	stop := meter.report(b.progress, b.every)
+	defer stop()
+	command := b.command(ctx, "build", "-v", "-o", output, "-ldflags", t.ldflags, t.pkg)
+	command.Stderr = meter
+	if err := command.Run(); err != nil {
+		return b.failure(ctx, "build "+t.name, meter, err)
+	}
+	return nil
+}
+
+// command is an interruptible call of the go command. Binaries without cgo
+// need no C compiler and no C library at run time, like upstream's.
+func (b *builder) command(ctx context.Context, args ...string) *exec.Cmd {
+	command := exec.CommandContext(ctx, b.goTool, args...)
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	command.WaitDelay = interruptGrace
+	return command
+}
+
+func (b *builder) failure(ctx context.Context, what string, meter *meter, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: interrupted; nothing half built is left", what)
+	}
+	return fmt.Errorf("%s: %w; the go command said:\n%s", what, err, meter.lastWords())
+}
+
+func (b *builder) writeStamp(stamp string) error {
+	partial := filepath.Join(b.out, stampName+partialSuffix)
+	if err := os.WriteFile(partial, []byte(stamp), 0o644); err != nil {
+		return fmt.Errorf("write stamp: %w", err)
+	}
+	if err := os.Rename(partial, filepath.Join(b.out, stampName)); err != nil {
+		return fmt.Errorf("write stamp: %w", err)
+	}
+	return nil
+}
+
+func elapsed(begin time.Time) time.Duration { return time.Since(begin).Round(time.Second) }

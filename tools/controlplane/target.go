@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"fmt"
+	"runtime"
+	"strings"
+)
+
+// target is one binary to build.
+type target struct {
+	name    string // of the binary
+	pkg     string // Go package of its main
+	version string // of its module
+	ldflags string
+}
+
+// targetsOf reads the versions from the text of a go.mod.
+func targetsOf(goMod string) ([]target, error) {
+	etcd, err := versionOf("go.etcd.io/etcd/server/v3", goMod)
+	if err != nil {
+		return nil, err
+	}
+	kubernetes, err := versionOf("k8s.io/kubernetes", goMod)
+	if err != nil {
+		return nil, err
+	}
+	return []target{
+		{name: "etcd", pkg: "go.etcd.io/etcd/server/v3", version: etcd, ldflags: "-s -w"},
+		{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", version: kubernetes, ldflags: "-s -w " + stampVersion(kubernetes)},
+	}, nil
+}
+
+// versionOf finds "module version" among the requirements.
+func versionOf(module, goMod string) (string, error) {
+	lines := bufio.NewScanner(strings.NewReader(goMod))
+	for lines.Scan() {
+		fields := strings.Fields(strings.TrimPrefix(strings.TrimSpace(lines.Text()), "require "))
+		if len(fields) >= 2 && fields[0] == module && strings.HasPrefix(fields[1], "v") {
+			return fields[1], nil
+		}
+	}
+	return "", fmt.Errorf("go.mod requires no version of %s", module)
+}
+
+// stampVersion returns linker flags that tell a Kubernetes binary its
+// version, as upstream's build scripts do; unstamped, it calls itself v0.0.0
+// and serves another set of APIs.
+func stampVersion(version string) string {
+	const variables = "k8s.io/component-base/version."
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	flags := []string{"-X " + variables + "gitVersion=" + version}
+	if len(parts) == 3 {
+		flags = append(flags, "-X "+variables+"gitMajor="+parts[0], "-X "+variables+"gitMinor="+parts[1])
+	}
+	return strings.Join(flags, " ")
+}
+
+// stampOf is the whole recipe of a build. Binaries beside an equal stamp need
+// not be built again.
+func stampOf(targets []target, goMod string) string {
+	var stamp strings.Builder
+	for _, t := range targets {
+		fmt.Fprintf(&stamp, "%s %s (go build -ldflags %q %s)\n", t.name, t.version, t.ldflags, t.pkg)
+	}
+	fmt.Fprintf(&stamp, "built by %s for %s/%s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	fmt.Fprintf(&stamp, "tools/controlplane/go.mod sha256:%x\n", sha256.Sum256([]byte(goMod)))
+	return stamp.String()
+}
