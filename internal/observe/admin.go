@@ -3,7 +3,6 @@ package observe
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -92,13 +91,11 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 		a.shutdown()
 	})
 	err := a.server.Serve(l)
-	if stop() {
+	if stop() { // nobody ended it: the listener failed, and open connections must go with it
+		a.shutdown()
 		return fmt.Errorf("admin server on %s: %w", l.Addr(), err)
 	}
 	<-stopped
-	if !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("admin server on %s: %w", l.Addr(), err)
-	}
 	return nil
 }
 

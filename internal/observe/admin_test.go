@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +24,7 @@ import (
 // a bubble's clock.
 type pipes struct {
 	accept chan net.Conn
+	once   sync.Once
 	closed chan struct{}
 }
 
@@ -38,8 +41,9 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
+// Close may be called again, as net/http does with a listener that failed.
 func (p *pipes) Close() error {
-	close(p.closed)
+	p.once.Do(func() { close(p.closed) })
 	return nil
 }
 
@@ -309,22 +313,38 @@ func TestAdmin_EndIsPrompt(t *testing.T) {
 	})
 }
 
-func TestAdmin_ServeTellsWhyItCannot(t *testing.T) {
+func TestAdmin_ServeTellsThatItsListenerFailed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		listener := newPipes()
+		done := make(chan error, 1)
+		go func() {
+			done <- observe.NewAdmin(observe.AdminConfig{}, observe.AdminDeps{}).Serve(t.Context(), listener)
+		}()
+		idle := listener.dial()
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Serve returned %v, want the listener's error", err)
+		}
+		if _, err := idle.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("a connection outlives Serve: %v", err)
+		}
+	})
+}
+
+func TestListenAdmin_TellsWhichFlagToChange(t *testing.T) {
 	t.Parallel()
 	listener, err := observe.ListenAdmin(t.Context(), observe.AdminConfig{Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer listener.Close()
 	taken := listener.Addr().String()
 	_, err = observe.ListenAdmin(t.Context(), observe.AdminConfig{Listen: taken})
 	if err == nil || !strings.Contains(err.Error(), "--admin-listen") || !strings.Contains(err.Error(), taken) {
 		t.Errorf("a taken address gives %v", err)
-	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := observe.NewAdmin(observe.AdminConfig{}, observe.AdminDeps{}).Serve(t.Context(), listener); err == nil {
-		t.Error("Serve on a closed listener returned nil although nobody ended it")
 	}
 }
 
