@@ -32,8 +32,8 @@ func TestRunner_RestartsWithGrowingPauses(t *testing.T) {
 		end := begin(t, runner.Run)
 		after(3 * time.Minute)
 		end()
-		for i, base := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-			base *= time.Second
+		for i, seconds := range []int{1, 2, 4, 8, 16, 30, 30} {
+			base := time.Duration(seconds) * time.Second
 			if pause := starts[i+1].Sub(starts[i]); pause < base || pause > base*12/10 {
 				t.Errorf("pause %d is %s, want %s to 20 %% more", i, pause, base)
 			}
