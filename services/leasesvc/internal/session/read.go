@@ -17,6 +17,14 @@ func (t *Table) Look(ref Ref) (Session, bool) {
 	return t.view(ref.slot), true
 }
 
+// At returns the session that has a slot; false when it is free.
+func (t *Table) At(slot uint32) (Session, bool) {
+	if slot >= t.used || t.at(slot).life == 0 {
+		return Session{}, false
+	}
+	return t.view(slot), true
+}
+
 func (t *Table) view(slot uint32) Session {
 	r := t.at(slot)
 	return Session{

@@ -1,0 +1,173 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
+
+// ErrEnded says that the Keeper's term is over, and its sessions with it.
+var ErrEnded = errors.New("the term of these sessions has ended")
+
+// waiting bounds the exchanges that may wait for the owner; the senders of further ones block.
+const waiting = 256
+
+// Class is one kind of holder: where its Leases live, how it lives and how it is written.
+type Class struct {
+	Namespace string
+	Session   session.Class
+	Writes    writeback.Policy
+}
+
+// Config is what a Keeper is made of.
+type Config struct {
+	// Classes are numbered by their place: the first is session.ClassID 0. Their namespaces differ.
+	Classes []Class
+	// Limit is how many sessions there may be.
+	Limit int
+	// Epoch is that of the term.
+	Epoch int64
+	// WatchQueue is how many events a watcher may be behind.
+	WatchQueue int
+	Logger     *slog.Logger
+}
+
+// Keeper keeps the sessions of one term. All methods but Run may be called by any goroutine, before and after it too.
+type Keeper struct {
+	cfg       Config
+	policies  []writeback.Policy
+	exchanges chan *Exchange
+	calls     chan func()
+	done      chan struct{} // closed by Run when it returns
+	counts    counts
+	roster    atomic.Pointer[roster]
+
+	// What follows belongs to the goroutine in Run.
+	clock    clock
+	table    *session.Table
+	slots    []writeback.Slot
+	entries  []entry
+	tenants  uint64
+	watchers map[*Subscription]struct{}
+}
+
+// counts lets others see how many sessions there are without asking the owner.
+type counts struct {
+	alive, suspect, expired, blind atomic.Int64
+}
+
+// New returns a Keeper without sessions. It starts nothing.
+func New(cfg Config) *Keeper {
+	k := &Keeper{
+		cfg:       cfg,
+		exchanges: make(chan *Exchange, waiting),
+		calls:     make(chan func()),
+		done:      make(chan struct{}),
+		watchers:  map[*Subscription]struct{}{},
+	}
+	classes := make([]session.Class, 0, len(cfg.Classes))
+	for _, c := range cfg.Classes {
+		classes = append(classes, c.Session)
+		k.policies = append(k.policies, c.Writes)
+	}
+	k.table = session.NewTable(classes, cfg.Limit)
+	return k
+}
+
+// Run keeps the sessions until ctx ends. It may be called once.
+func (k *Keeper) Run(ctx context.Context) error {
+	defer close(k.done)
+	k.clock = startClock()
+	ticker := time.NewTicker(session.Granularity)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case x := <-k.exchanges:
+			k.exchange(x)
+		case call := <-k.calls:
+			call()
+		case <-ticker.C:
+			k.advance()
+		}
+		k.publish()
+	}
+	return nil
+}
+
+// Done is closed once the Keeper answers no more.
+func (k *Keeper) Done() <-chan struct{} { return k.done }
+
+// Epoch is the epoch of the Keeper's term.
+func (k *Keeper) Epoch() int64 { return k.cfg.Epoch }
+
+// Counts is how many sessions there are, as of a moment ago.
+func (k *Keeper) Counts() session.Counts {
+	return session.Counts{
+		Alive: int(k.counts.alive.Load()), Suspect: int(k.counts.suspect.Load()), Expired: int(k.counts.expired.Load()),
+	}
+}
+
+// Blind is how long in all the process could not receive.
+func (k *Keeper) Blind() time.Duration { return time.Duration(k.counts.blind.Load()) }
+
+// do has the owner run call and waits until it has. With an error from ctx, call has not run and will not.
+func (k *Keeper) do(ctx context.Context, call func()) error {
+	ran := make(chan struct{})
+	asked := func() {
+		defer close(ran)
+		call()
+	}
+	select {
+	case k.calls <- asked:
+	case <-k.done:
+		return ErrEnded
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	// The owner runs a call as soon as it has taken it; only its own end can come between.
+	select {
+	case <-ran:
+		return nil
+	case <-k.done:
+		return ErrEnded
+	}
+}
+
+func (k *Keeper) publish() {
+	c := k.table.Counts()
+	k.counts.alive.Store(int64(c.Alive))
+	k.counts.suspect.Store(int64(c.Suspect))
+	k.counts.expired.Store(int64(c.Expired))
+}
+
+// now is the receiving time. Every use of it may be the first after the process stood still, so each looks.
+func (k *Keeper) now() monotonic.Instant {
+	now, lost := k.clock.read()
+	if lost > 0 {
+		k.counts.blind.Add(int64(lost))
+		k.cfg.Logger.Warn("nothing could be received for a while; deadlines are put off by as much", "for", lost)
+	}
+	return now
+}
+
+func (k *Keeper) advance() {
+	for _, step := range k.table.Advance(k.now()) {
+		slot := step.Ref.Slot()
+		switch step.To {
+		case session.Expired:
+			k.slots[slot] = k.slots[slot].Silenced()
+			k.announce(Modified, slot)
+		case session.Gone:
+			k.vacate(slot, step.Holder)
+		default:
+			k.announce(Modified, slot)
+		}
+	}
+}

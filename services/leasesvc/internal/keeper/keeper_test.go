@@ -1,0 +1,278 @@
+package keeper_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
+
+var classes = []keeper.Class{
+	{
+		Namespace: "kube-node-lease",
+		Session: session.Class{
+			Name: "node", Interval: 10 * time.Second, Suspect: 25 * time.Second, TTL: 40 * time.Second, Retention: time.Hour,
+		},
+		Writes: writeback.Policy{Renew: 10 * time.Second, Duration: 40 * time.Second},
+	},
+	{
+		Namespace: "agents",
+		Session: session.Class{
+			Name: "agent", Interval: time.Second, Suspect: 3 * time.Second, TTL: 5 * time.Second, Retention: time.Minute,
+		},
+		Writes: writeback.Policy{Renew: time.Second, Duration: 5 * time.Second},
+	},
+}
+
+func newKeeper() *keeper.Keeper {
+	return keeper.New(keeper.Config{Classes: classes, Limit: 10_000, Epoch: 7, WatchQueue: 4, Logger: slog.New(slog.DiscardHandler)})
+}
+
+// run runs a keeper for the length of the test body.
+func run(t testing.TB, k *keeper.Keeper) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		if err := k.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	}()
+	return func() {
+		cancel()
+		<-k.Done()
+	}
+}
+
+func node(name, boot string) session.Holder {
+	return session.Holder{Key: session.Key{Name: name}, Boot: boot}
+}
+
+func agent(name string) session.Holder {
+	return session.Holder{Key: session.Key{Class: 1, Name: name}, Boot: "1"}
+}
+
+// introduce makes the holders known in one message and returns what they met.
+func introduce(t testing.TB, k *keeper.Keeper, holders ...session.Holder) []keeper.Met {
+	t.Helper()
+	x := keeper.NewExchange()
+	for _, h := range holders {
+		x.Holders = append(x.Holders, keeper.Introduction{Holder: h, Sequence: 1})
+	}
+	if err := k.Exchange(t.Context(), x); err != nil {
+		t.Fatal(err)
+	}
+	return x.Met
+}
+
+func beat(t testing.TB, k *keeper.Keeper, refs ...session.Ref) *keeper.Exchange {
+	t.Helper()
+	x := keeper.NewExchange()
+	x.Refs, x.Sequence = refs, 2
+	if err := k.Exchange(t.Context(), x); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// change is an event without its times.
+type change struct {
+	Type  keeper.EventType
+	Name  string
+	State session.State
+	Write writeback.State
+}
+
+// drain returns the events that have come so far.
+func drain(sub *keeper.Subscription) []change {
+	synctest.Wait()
+	var changes []change
+	for {
+		select {
+		case e, open := <-sub.Events:
+			if !open {
+				return changes
+			}
+			changes = append(changes, change{Type: e.Type, Name: e.Lease.Holder.Key.Name, State: e.Lease.State, Write: e.Lease.Write.State})
+		default:
+			return changes
+		}
+	}
+}
+
+func watch(t testing.TB, k *keeper.Keeper, classes []bool) *keeper.Subscription {
+	t.Helper()
+	sub, err := k.Watch(t.Context(), classes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+func TestKeeper_SilenceIsSeenByWatchersInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper()
+		defer run(t, k)()
+		sub := watch(t, k, nil)
+		ref := introduce(t, k, node("a", "1"))[0].Ref
+		time.Sleep(41 * time.Second)
+		want := []change{
+			{Type: keeper.Added, Name: "a", State: session.Alive, Write: writeback.Pending},
+			{Type: keeper.Modified, Name: "a", State: session.Suspect, Write: writeback.Pending},
+			{Type: keeper.Modified, Name: "a", State: session.Expired, Write: writeback.Pending},
+		}
+		if diff := cmp.Diff(want, drain(sub)); diff != "" {
+			t.Errorf("silent (-want +got):\n%s", diff)
+		}
+		if got, want := k.Counts(), (session.Counts{Expired: 1}); got != want {
+			t.Errorf("counts %+v, want %+v", got, want)
+		}
+		beat(t, k, ref)
+		beat(t, k, ref) // a renewal alone is no change
+		want = []change{{Type: keeper.Modified, Name: "a", State: session.Alive, Write: writeback.Pending}}
+		if diff := cmp.Diff(want, drain(sub)); diff != "" {
+			t.Errorf("back (-want +got):\n%s", diff)
+		}
+		time.Sleep(2 * time.Hour)
+		changes := drain(sub)
+		if diff := cmp.Diff(change{Type: keeper.Deleted, Name: "a"}, changes[len(changes)-1], cmp.Transformer("", func(c change) change { c.Write = 0; return c })); diff != "" {
+			t.Errorf("forgotten (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestKeeper_ExpiredHolderIsNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper()
+		defer run(t, k)()
+		introduce(t, k, node("a", "1"))
+		time.Sleep(41 * time.Second)
+		jobs, err := k.Start(t.Context(), 10)
+		if err != nil || jobs != nil {
+			t.Errorf("jobs %v, error %v; want none", jobs, err)
+		}
+	})
+}
+
+func TestKeeper_SlowWatcherIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper()
+		defer run(t, k)()
+		slow, filtered := watch(t, k, nil), watch(t, k, []bool{false, true})
+		introduce(t, k, node("a", "1"), node("b", "1"), node("c", "1"), node("d", "1"), node("e", "1"))
+		if n := len(drain(slow)); n != 4 {
+			t.Errorf("the slow watcher got %d events, want the 4 that its queue holds", n)
+		}
+		if _, open := <-slow.Events; open {
+			t.Error("the slow watcher was not cut off")
+		}
+		introduce(t, k, agent("x"))
+		want := []change{{Type: keeper.Added, Name: "x", State: session.Alive, Write: writeback.Pending}}
+		if diff := cmp.Diff(want, drain(filtered)); diff != "" {
+			t.Errorf("a watcher of another class (-want +got):\n%s", diff)
+		}
+		k.Unwatch(slow)
+	})
+}
+
+func TestExchange_GrantIsTheShortestOfAllClasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper()
+		defer run(t, k)()
+		met := introduce(t, k, node("a", "1"), agent("x"))
+		for i, m := range met {
+			if m.Outcome != session.Opened || m.Grant.Interval > classes[i].Session.Interval || m.Grant.TTL != classes[i].Session.TTL {
+				t.Errorf("met %+v", m)
+			}
+		}
+		x := beat(t, k, met[0].Ref, session.Ref{}, met[1].Ref)
+		want := keeper.Exchange{
+			Renewed: 2, Grant: keeper.Grant{Interval: time.Second, TTL: 5 * time.Second},
+			Missed: []keeper.Missed{{Index: 1, Outcome: session.Unknown}},
+		}
+		got := keeper.Exchange{Renewed: x.Renewed, Grant: x.Grant, Missed: x.Missed}
+		if diff := cmp.Diff(want.Missed, got.Missed); diff != "" || want.Grant != got.Grant || want.Renewed != got.Renewed {
+			t.Errorf("got %d renewed, grant %+v, missed %v", got.Renewed, got.Grant, got.Missed)
+		}
+	})
+}
+
+func TestExchange_RepeatedBeatGetsWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper()
+		defer run(t, k)()
+		introduce(t, k, node("a", "1"))
+		time.Sleep(15 * time.Second)
+		x := keeper.NewExchange()
+		x.Unordered, x.Holders = true, []keeper.Introduction{{Holder: node("a", "1"), Sequence: 1}}
+		if err := k.Exchange(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+		want := keeper.Grant{Interval: 10 * time.Second, TTL: 25 * time.Second}
+		if got := x.Met[0]; got.Outcome != session.Repeated || got.Grant != want {
+			t.Errorf("met %+v, want Repeated with %+v", got, want)
+		}
+	})
+}
+
+func TestKeeper_AnswersErrEndedAfterItsTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper()
+		run(t, k)()
+		_, err := k.Start(t.Context(), 1)
+		_, _, pageErr := k.Page(t.Context(), keeper.Query{Limit: 1})
+		_, _, getErr := k.Get(t.Context(), session.Key{})
+		_, watchErr := k.Watch(t.Context(), nil)
+		_, holdErr := k.Hold(t.Context(), node("a", "1"))
+		for name, err := range map[string]error{
+			"exchange": k.Exchange(t.Context(), keeper.NewExchange()), "start": err, "finish": k.Finish(keeper.Job{}, keeper.Result{}),
+			"page": pageErr, "get": getErr, "watch": watchErr, "hold": holdErr,
+		} {
+			if !errors.Is(err, keeper.ErrEnded) {
+				t.Errorf("%s: error %v, want ErrEnded", name, err)
+			}
+		}
+	})
+}
+
+func TestKeeper_CallerDoesNotWaitLongerThanItsContext(t *testing.T) {
+	k := newKeeper() // nobody runs it
+	cause := errors.New("the caller went away")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if _, err := k.Start(ctx, 1); !errors.Is(err, cause) {
+		t.Errorf("error %v, want the context's cause", err)
+	}
+}
+
+func BenchmarkExchange_OneBeat(b *testing.B)  { benchmarkExchange(b, 1) }
+func BenchmarkExchange_256Beats(b *testing.B) { benchmarkExchange(b, 256) }
+
+func benchmarkExchange(b *testing.B, holders int) {
+	k := newKeeper()
+	defer run(b, k)()
+	x := keeper.NewExchange()
+	for i := range holders {
+		x.Holders = append(x.Holders, keeper.Introduction{Holder: node("node-"+time.Duration(i).String(), "1"), Sequence: 1})
+	}
+	if err := k.Exchange(b.Context(), x); err != nil {
+		b.Fatal(err)
+	}
+	for _, met := range x.Met {
+		x.Refs = append(x.Refs, met.Ref)
+	}
+	x.Holders = nil
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := k.Exchange(b.Context(), x); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)*float64(holders)/b.Elapsed().Seconds(), "beats/s")
+}

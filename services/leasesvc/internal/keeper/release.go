@@ -1,0 +1,102 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
+
+// ErrSuperseded says that a session belongs to another boot of its holder.
+var ErrSuperseded = errors.New("another boot of the holder has the session")
+
+// Hold is a session whose object nobody writes, so that it can be deleted. Who gets one calls Let or Drop, once.
+type Hold struct {
+	Namespace, Name string
+	// Last is the object as last written in this term; nil before that.
+	Last *coordinationv1.Lease
+
+	holder session.Holder
+	slot   uint32
+	tenant uint64
+}
+
+// Hold waits until no write of the holder's object is in flight and keeps new ones from starting. It returns nil when there
+// is no session, and ErrSuperseded when the session is another boot's.
+func (k *Keeper) Hold(ctx context.Context, h session.Holder) (*Hold, error) {
+	for {
+		var (
+			hold    *Hold
+			busy    <-chan struct{}
+			refused error
+		)
+		if err := k.do(ctx, func() { hold, busy, refused = k.hold(h) }); err != nil {
+			return nil, err
+		}
+		if busy == nil {
+			return hold, refused
+		}
+		select {
+		case <-busy:
+		case <-k.done:
+			return nil, ErrEnded
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (k *Keeper) hold(h session.Holder) (*Hold, <-chan struct{}, error) {
+	ref, outcome := k.table.Find(h)
+	switch outcome {
+	case session.Unknown:
+		return nil, nil, nil
+	case session.Superseded:
+		return nil, nil, ErrSuperseded
+	}
+	slot := ref.Slot()
+	e := &k.entries[slot]
+	if s := k.slots[slot]; s.InFlight || s.Held {
+		waiter := make(chan struct{})
+		e.idle = append(e.idle, waiter)
+		return nil, waiter, nil
+	}
+	k.slots[slot] = k.slots[slot].Hold()
+	return &Hold{
+		Namespace: k.cfg.Classes[h.Key.Class].Namespace, Name: h.Key.Name, Last: e.object,
+		holder: h, slot: slot, tenant: e.tenant,
+	}, nil, nil
+}
+
+// Let gives the session back as it was: its object has not been deleted.
+func (k *Keeper) Let(hold *Hold) {
+	k.end(hold, func() { k.slots[hold.slot] = k.slots[hold.slot].Let() })
+}
+
+// Drop ends the session, whose object has been deleted. If another boot has taken the session over meanwhile, it goes on, and
+// its object is made anew.
+func (k *Keeper) Drop(hold *Hold) {
+	k.end(hold, func() {
+		if _, outcome := k.table.Release(hold.holder); outcome == session.Renewed {
+			k.vacate(hold.slot, hold.holder)
+			return
+		}
+		beat := k.slots[hold.slot].Beat
+		k.slots[hold.slot] = writeback.Open(k.slots[hold.slot].Policy, beat)
+		k.entries[hold.slot].object = nil
+	})
+}
+
+func (k *Keeper) end(hold *Hold, then func()) {
+	// The only error is that the term is over, and the hold with it.
+	_ = k.do(context.Background(), func() {
+		if k.entries[hold.slot].tenant != hold.tenant {
+			return // the session was forgotten while it was held
+		}
+		then()
+		k.entries[hold.slot].wake()
+	})
+}
