@@ -143,7 +143,7 @@ func TestNewPlan_ForeignSlicesAreReportedAndNeverTouched(t *testing.T) {
 
 func TestNewPlan_Properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := Want{Family: rapid.SampledFrom([]discoveryv1.AddressType{"", "IPv4", "IPv6"}).Draw(t, "family")}
+		want := Want{ServiceIP: rapid.SampledFrom([]netip.Addr{{}, addr("10.1.0.3"), addr("fd00:1::1")}).Draw(t, "service ip")}
 		if rapid.Bool().Draw(t, "leaves") {
 			want.Leaving = drawAddress(t)
 		}

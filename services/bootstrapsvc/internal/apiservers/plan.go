@@ -22,7 +22,8 @@ const (
 	FamilyMismatch change.Reason = "ADDRESS_FAMILY_MISMATCH"
 	// FamilyUnknown: neither the Service nor the service range says which family to use. Nothing is written.
 	FamilyUnknown change.Reason = "ADDRESS_FAMILY_UNKNOWN"
-	// NotRoutable: an apiserver's address is a loopback, link-local, multicast or unspecified one. It is left out.
+	// NotRoutable: an apiserver's address is a loopback, link-local, multicast or unspecified one, or the Service's own.
+	// It is left out.
 	NotRoutable change.Reason = "ADDRESS_NOT_ROUTABLE"
 	// PortMismatch: an apiserver serves on another port than most. It is left out.
 	PortMismatch change.Reason = "APISERVER_PORT_MISMATCH"
@@ -44,9 +45,10 @@ type Server struct {
 
 // Want is what a plan is to follow.
 type Want struct {
-	// Family is the address type of the Service's ClusterIP; empty when nobody knows it.
-	Family discoveryv1.AddressType
-	// Leaving, if valid, is the address of the server that stops in good order and whose leader asks.
+	// ServiceIP is the Service's ClusterIP, whose family the endpoints must be of. The zero Addr when nobody knows it.
+	ServiceIP netip.Addr
+	// Leaving, if valid, is the address of the leader's own server, which stops in good order and whose key was deleted
+	// before. A key found there nevertheless is that of its next life, and then nobody leaves.
 	Leaving netip.Addr
 }
 
@@ -69,17 +71,17 @@ type Plan struct {
 // NewPlan decides what Endpoints and EndpointSlice must become.
 func NewPlan(want Want, have Snapshot) Plan {
 	foreign := reportForeign(have.Slices)
-	if want.Family == "" {
+	if !want.ServiceIP.IsValid() {
 		return Plan{Changes: append(foreign, report(FamilyUnknown,
 			"the service default/kubernetes has no ClusterIP and the service range is unknown; set --service-cluster-ip-range"))}
 	}
-	roster := elect(want, have.Servers)
+	roster := elect(want.ServiceIP, have.Servers)
 	plan := Plan{Addresses: roster.addresses, Changes: roster.reports}
 	switch {
 	case len(roster.addresses) > 0:
-		plan.Changes = append(plan.Changes, planSlice(want.Family, roster, ownSlice(have.Slices))...)
+		plan.Changes = append(plan.Changes, planSlice(FamilyOf(want.ServiceIP), roster, ownSlice(have.Slices))...)
 		plan.Changes = append(plan.Changes, planEndpoints(roster, have.Endpoints)...)
-	case want.Leaving.IsValid():
+	case want.Leaving.IsValid() && !reports(have.Servers, want.Leaving):
 		plan.Changes = append(plan.Changes, withdraw(want.Leaving, have)...)
 	case len(have.Servers) == 0:
 		plan.Changes = append(plan.Changes, report(NoServerReports,
@@ -90,6 +92,10 @@ func NewPlan(want Want, have Snapshot) Plan {
 	}
 	plan.Changes = append(plan.Changes, foreign...)
 	return plan
+}
+
+func reports(servers []Server, address netip.Addr) bool {
+	return slices.ContainsFunc(servers, func(server Server) bool { return server.Address == address })
 }
 
 // report is about the published endpoints as a whole: a server is no Kubernetes object.

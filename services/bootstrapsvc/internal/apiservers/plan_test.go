@@ -22,7 +22,7 @@ func notReady(address string) Server {
 	return Server{Address: addr(address), Port: 6443}
 }
 
-func onIPv4() Want { return Want{Family: discoveryv1.AddressTypeIPv4} }
+func onIPv4() Want { return Want{ServiceIP: addr("10.0.0.1")} }
 
 // settled is a cluster in which all is as the servers say.
 func settled(t *testing.T, servers ...Server) Snapshot {
@@ -179,6 +179,11 @@ func TestNewPlan_WhatIsNotKnownTakesNothingAway(t *testing.T) {
 			servers: []Server{ready("fd00::1")},
 			steps:   []step{reported(FamilyMismatch), reported(NoServerReady)},
 		},
+		"a sidecar was pointed at the service itself": {
+			want:    onIPv4(),
+			servers: []Server{ready("10.0.0.1")},
+			steps:   []step{reported(NotRoutable), reported(NoServerReady)},
+		},
 		"none can be reached": {
 			want:    onIPv4(),
 			servers: []Server{ready("127.0.0.1"), ready("169.254.1.1")},
@@ -244,7 +249,7 @@ func TestNewPlan_Leaving(t *testing.T) {
 	}{
 		"others are ready: they alone stay": {
 			published: []Server{ready("10.1.0.1"), ready("10.1.0.2")},
-			servers:   []Server{ready("10.1.0.1"), ready("10.1.0.2")},
+			servers:   []Server{ready("10.1.0.2")},
 			reason:    SliceDrifted,
 			want:      []string{"10.1.0.2"},
 		},
@@ -286,8 +291,28 @@ func TestNewPlan_Leaving(t *testing.T) {
 	}
 }
 
+func TestNewPlan_NobodyLeavesWhoseNextLifeReports(t *testing.T) {
+	leaving := onIPv4()
+	leaving.Leaving = addr("10.1.0.1")
+	for name, test := range map[string]struct {
+		next  Server
+		steps []step
+	}{
+		"ready":     {next: ready("10.1.0.1")},
+		"not ready": {next: notReady("10.1.0.1"), steps: []step{reported(NoServerReady)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := settled(t, ready("10.1.0.1"))
+			have.Servers = []Server{test.next}
+			if diff := cmp.Diff(test.steps, steps(NewPlan(leaving, have).Changes)); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestNewPlan_EmptySliceOfAnIPv6ClusterKeepsItsType(t *testing.T) {
-	want := Want{Family: discoveryv1.AddressTypeIPv6}
+	want := Want{ServiceIP: addr("fd00:1::1")}
 	have := Snapshot{Servers: []Server{ready("fd00::1")}}
 	have = applied(t, have, NewPlan(want, have).Changes)
 	want.Leaving, have.Servers = addr("fd00::1"), nil

@@ -28,14 +28,14 @@ func (r roster) texts() []string {
 }
 
 // elect picks the ready servers that can be endpoints of one Service.
-func elect(want Want, servers []Server) roster {
+func elect(serviceIP netip.Addr, servers []Server) roster {
 	var elected roster
 	candidates := make([]Server, 0, len(servers))
 	for _, server := range ordered(servers) {
-		if !server.Ready || server.Address == want.Leaving {
+		if !server.Ready {
 			continue
 		}
-		if objection, fit := unfit(server, want.Family); !fit {
+		if objection, fit := unfit(server, serviceIP); !fit {
 			elected.reports = append(elected.reports, objection)
 			continue
 		}
@@ -71,12 +71,17 @@ func ordered(servers []Server) []Server {
 	return slices.CompactFunc(sorted, func(a, b Server) bool { return a.Address == b.Address })
 }
 
-func unfit(server Server, family discoveryv1.AddressType) (change.Change, bool) {
+func unfit(server Server, serviceIP netip.Addr) (change.Change, bool) {
 	if address := server.Address; !address.IsGlobalUnicast() || address.Is4In6() || address.Zone() != "" {
 		return report(NotRoutable, fmt.Sprintf(
 			"kube-apiserver %s has an address that pods cannot reach; it is left out", server.Address)), false
 	}
-	if has := FamilyOf(server.Address); has != family {
+	if server.Address == serviceIP {
+		// A sidecar that was pointed at the Service instead of its own server. The Service would lead to itself.
+		return report(NotRoutable, fmt.Sprintf(
+			"kube-apiserver %s has the ClusterIP of the service default/kubernetes as its address; it is left out", server.Address)), false
+	}
+	if has, family := FamilyOf(server.Address), FamilyOf(serviceIP); has != family {
 		return report(FamilyMismatch, fmt.Sprintf(
 			"kube-apiserver %s is %s, the service default/kubernetes is %s; it is left out", server.Address, has, family)), false
 	}

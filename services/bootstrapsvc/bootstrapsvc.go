@@ -1,0 +1,157 @@
+package bootstrapsvc
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/probe"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+)
+
+// Deps is what the service needs of its process.
+type Deps struct {
+	// Member is this replica.
+	Member term.Member
+	// Kube reads and writes Kubernetes; its writes must be fenced, see kubeconn.Fence.
+	Kube kubernetes.Interface
+	// KubeConfig has the credentials with which the kube-apiserver is probed, and its default URL.
+	KubeConfig *rest.Config
+	// Etcd holds the apiserver keys.
+	Etcd Etcd
+	// Leadership is run by the service, with one shard.
+	Leadership Leadership
+	// Sessions binds this replica's key; usually the same candidate as Leadership.
+	Sessions Sessions
+	// Logger must not be nil.
+	Logger *slog.Logger
+	// Metrics may be nil: then nothing is registered.
+	Metrics prometheus.Registerer
+	// LoopSelection is --loops; empty: all.
+	LoopSelection []string
+}
+
+// Service is one replica of bootstrapsvc. Its methods are safe for concurrent use; Run may be called once.
+type Service struct {
+	member     term.Member
+	leadership Leadership
+	logger     *slog.Logger
+	metrics    *metrics
+	runner     *loop.Runner
+	keys       keys
+	surveyor   *surveyor
+	keepers    []*keeper
+	// The duties of the leader, in the order in which a cluster needs them.
+	namespaces, service, endpoints *duty
+	// address is that of the kube-apiserver beside this replica, the zero Addr without one.
+	address netip.Addr
+	// held is the term held here; nil without one.
+	held    atomic.Pointer[term.Term]
+	repairs atomic.Int64
+	// stopping is set once Run has been told to stop.
+	stopping atomic.Bool
+}
+
+// New checks cfg and puts the service together. It starts nothing and contacts nobody; to find its own address it looks at the
+// network interfaces. An error names the flag to change.
+func New(cfg Config, deps Deps) (*Service, error) {
+	objects, err := cluster.New(deps.Kube, deps.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	isSidecar, err := selected(deps.LoopSelection, probeLoop)
+	if err != nil {
+		return nil, err
+	}
+	server, err := findAPIServer(cfg, deps.KubeConfig, isSidecar)
+	if err != nil {
+		return nil, err
+	}
+	return assemble(cfg, deps, parts{
+		server:  server,
+		objects: objects,
+		keys:    registry.New(deps.Etcd, term.Prefix(deps.Member.Cluster), deps.Member.ID),
+		prober:  probe.New(deps.KubeConfig, server.url),
+	})
+}
+
+// selected tells whether a loop will run, for what has to be known before the runner can be made.
+func selected(selection []string, name string) (bool, error) {
+	parsed, err := loop.ParseSelection([]string{probeLoop, namespacesLoop, serviceLoop, endpointsLoop}, selection)
+	if err != nil {
+		return false, err
+	}
+	return parsed.Enabled(name, false), nil
+}
+
+// parts are what New has made, and what a test makes otherwise.
+type parts struct {
+	server  apiServer
+	objects objects
+	keys    keys
+	prober  prober
+}
+
+func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
+	serviceRange, err := cfg.serviceRange()
+	if err != nil {
+		return nil, fmt.Errorf("--service-cluster-ip-range: %w", err)
+	}
+	metrics, err := newMetrics(deps.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{
+		member: deps.Member, leadership: deps.Leadership, logger: deps.Logger, metrics: metrics,
+		keys: made.keys, address: made.server.address,
+		surveyor: &surveyor{
+			objects: made.objects, keys: made.keys, serviceRange: serviceRange,
+			targetPort: made.server.port, nodePort: int32(cfg.NodePort),
+		},
+	}
+	s.namespaces = newDuty(namespacesPeriod, s.keepNamespaces(s.newKeeper(namespacesLoop, made.objects)))
+	s.service = newDuty(servicePeriod, s.keepService(s.newKeeper(serviceLoop, made.objects)))
+	s.endpoints = newDuty(endpointsPeriod, s.keepEndpoints(s.newKeeper(endpointsLoop, made.objects)))
+	sidecar := &sidecar{
+		keys: made.keys, sessions: deps.Sessions, prober: made.prober, logger: deps.Logger, metrics: metrics,
+		replica: deps.Member.ID, address: made.server.address, port: made.server.port, cfg: cfg,
+	}
+	s.runner, err = loop.NewRunner(loop.Config{
+		Loops: s.loops(sidecar), Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
+	})
+	return s, err
+}
+
+func (s *Service) newKeeper(name string, objects objects) *keeper {
+	k := &keeper{loop: name, objects: objects, logger: s.logger, metrics: s.metrics, repairs: &s.repairs}
+	s.keepers = append(s.keepers, k)
+	return k
+}
+
+// Loops tells how the loops fare.
+func (s *Service) Loops() []loop.Status { return s.runner.Status() }
+
+// Counts are "namespaces" (system namespaces that exist), "apiservers", "ready_apiservers" and "endpoint_addresses", known
+// only while this replica leads, and "repairs", its writes since it started.
+func (s *Service) Counts() map[string]int64 {
+	counts := facts{"repairs": s.repairs.Load()}
+	for _, k := range s.keepers {
+		k.countInto(counts)
+	}
+	return counts
+}

@@ -1,0 +1,167 @@
+package bootstrapsvc
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
+)
+
+// Config is what an operator decides. DefaultConfig has the defaults.
+type Config struct {
+	// APIServerURL is the kube-apiserver beside this replica; empty: that of the kubeconfig.
+	APIServerURL string
+	// APIServerPort is the port under which pods reach it; 0: that of the URL.
+	APIServerPort int
+	// AdvertiseAddress is the address under which pods reach it; empty: found by itself.
+	AdvertiseAddress string
+	// ServiceClusterIPRange is kube-apiserver's flag of the same name, the primary range first; empty: read from the
+	// default ServiceCIDR object.
+	ServiceClusterIPRange string
+	// NodePort is kube-apiserver's --kubernetes-service-node-port; 0: none.
+	NodePort int
+	// ProbeInterval is the time from one probe to the next.
+	ProbeInterval time.Duration
+	// ProbeTimeout is how long one probe may take.
+	ProbeTimeout time.Duration
+	// ProbeFailures is how many failed probes in a row make a ready kube-apiserver not ready.
+	ProbeFailures int
+}
+
+// DefaultConfig returns the defaults. A kube-apiserver that refuses connections is out after two to three seconds, one
+// that accepts them and hangs after some nine.
+func DefaultConfig() Config {
+	return Config{
+		ProbeInterval: time.Second,
+		ProbeTimeout:  3 * time.Second,
+		ProbeFailures: 3,
+	}
+}
+
+// RegisterFlags binds the configuration to flags, with its present values as defaults.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.APIServerURL, "apiserver-url", c.APIServerURL,
+		"URL of the kube-apiserver beside this replica, whose /readyz is probed. Default: the server of the kubeconfig.")
+	fs.IntVar(&c.APIServerPort, "apiserver-port", c.APIServerPort,
+		"Port under which pods reach the kube-apiserver. Default: the port of its URL.")
+	fs.StringVar(&c.AdvertiseAddress, "apiserver-advertise-address", c.AdvertiseAddress,
+		"Address under which pods reach the kube-apiserver. Default: the address in its URL if other machines can reach it, "+
+			"otherwise that of the default route's interface.")
+	fs.StringVar(&c.ServiceClusterIPRange, "service-cluster-ip-range", c.ServiceClusterIPRange,
+		"Range of ClusterIPs, as given to kube-apiserver, the primary one first. Default: read from ServiceCIDR kubernetes.")
+	fs.IntVar(&c.NodePort, "kubernetes-service-node-port", c.NodePort,
+		"Node port of service default/kubernetes, as given to kube-apiserver. 0 means none.")
+	fs.DurationVar(&c.ProbeInterval, "probe-interval", c.ProbeInterval,
+		"Time from one probe of the kube-apiserver to the next.")
+	fs.DurationVar(&c.ProbeTimeout, "probe-timeout", c.ProbeTimeout,
+		"How long one probe may take.")
+	fs.IntVar(&c.ProbeFailures, "probe-failures", c.ProbeFailures,
+		"Failed probes in a row that make a ready kube-apiserver not ready.")
+}
+
+// Validate returns everything that is wrong, each with the flag to change.
+func (c *Config) Validate() []error {
+	var problems []error
+	add := func(flag string, err error) {
+		if err != nil {
+			problems = append(problems, fmt.Errorf("--%s: %w", flag, err))
+		}
+	}
+	_, err := c.apiServerURL()
+	add("apiserver-url", err)
+	add("apiserver-port", checkPort(c.APIServerPort))
+	address, err := c.advertiseAddress()
+	add("apiserver-advertise-address", err)
+	serviceRange, err := c.serviceRange()
+	add("service-cluster-ip-range", err)
+	add("apiserver-advertise-address", checkFamily(address, serviceRange))
+	add("kubernetes-service-node-port", checkPort(c.NodePort))
+	add("probe-interval", checkAtLeast(c.ProbeInterval, 100*time.Millisecond))
+	add("probe-timeout", checkAtLeast(c.ProbeTimeout, 100*time.Millisecond))
+	if c.ProbeFailures < 1 {
+		add("probe-failures", fmt.Errorf("%d is too few, want at least 1", c.ProbeFailures))
+	}
+	return problems
+}
+
+// apiServerURL is the URL that was given, or nil if none was.
+func (c *Config) apiServerURL() (*url.URL, error) {
+	if c.APIServerURL == "" {
+		return nil, nil
+	}
+	given, err := url.Parse(c.APIServerURL)
+	if err != nil {
+		return nil, err
+	}
+	if given.Scheme != "https" || given.Hostname() == "" || given.User != nil || given.RawQuery != "" || given.Fragment != "" {
+		return nil, fmt.Errorf("%q is not a URL like https://127.0.0.1:6443", given.Redacted())
+	}
+	return given, nil
+}
+
+// advertiseAddress is the address that was given, or the zero Addr if none was.
+func (c *Config) advertiseAddress() (netip.Addr, error) {
+	if c.AdvertiseAddress == "" {
+		return netip.Addr{}, nil
+	}
+	given, err := netip.ParseAddr(c.AdvertiseAddress)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", c.AdvertiseAddress)
+	}
+	if err := advertise.Routable(given.Unmap()); err != nil {
+		return netip.Addr{}, fmt.Errorf("%s %w; pods on other machines could not reach it", given, err)
+	}
+	return given.Unmap(), nil
+}
+
+// serviceRange is the primary range that was given, or the zero Prefix if none was.
+func (c *Config) serviceRange() (netip.Prefix, error) {
+	if c.ServiceClusterIPRange == "" {
+		return netip.Prefix{}, nil
+	}
+	var ranges []netip.Prefix
+	for text := range strings.SplitSeq(c.ServiceClusterIPRange, ",") {
+		parsed, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			return netip.Prefix{}, fmt.Errorf("%q is not a range like 10.0.0.0/16", text)
+		}
+		ranges = append(ranges, parsed.Masked())
+	}
+	if len(ranges) > 2 || len(ranges) == 2 && ranges[0].Addr().Is4() == ranges[1].Addr().Is4() {
+		return netip.Prefix{}, fmt.Errorf("%q: want one range, or one IPv4 and one IPv6 range", c.ServiceClusterIPRange)
+	}
+	return ranges[0], nil
+}
+
+// checkFamily refuses an address that no Service of the range could lead to. Either may be unknown.
+func checkFamily(address netip.Addr, serviceRange netip.Prefix) error {
+	if !address.IsValid() || !serviceRange.IsValid() {
+		return nil
+	}
+	if has, want := advertise.FamilyOf(address), advertise.FamilyOf(serviceRange.Addr()); has != want {
+		return fmt.Errorf("%s is %s, but the primary service range %s is %s", address, has, serviceRange, want)
+	}
+	if serviceRange.Contains(address) {
+		return fmt.Errorf("%s lies in the service range %s; want the address of a machine", address, serviceRange)
+	}
+	return nil
+}
+
+func checkPort(port int) error {
+	if port < 0 || port > 65535 {
+		return fmt.Errorf("%d is not a port, want 1 to 65535, or 0 for none", port)
+	}
+	return nil
+}
+
+func checkAtLeast(duration, least time.Duration) error {
+	if duration < least {
+		return fmt.Errorf("%s is too short, want at least %s", duration, least)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// name is that of the Service, of its Endpoints, of the default ServiceCIDR, and the label value of its slices.
+const name = "kubernetes"
+
+// Cluster is one Kubernetes cluster. It is safe for concurrent use; its methods block until the apiserver answers or
+// their context ends.
+type Cluster struct {
+	kube   kubernetes.Interface
+	writes *prometheus.CounterVec
+}
+
+// New returns the cluster behind kube and registers its metrics; a nil registerer leaves them unregistered.
+func New(kube kubernetes.Interface, registerer prometheus.Registerer) (*Cluster, error) {
+	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "trivet_bootstrap_writes_total",
+		Help: "Writes of the baseline to Kubernetes, by kind, verb (create, update, delete) and result (ok, conflict, error).",
+	}, []string{"kind", "verb", "result"})
+	if registerer != nil {
+		if err := registerer.Register(writes); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return &Cluster{kube: kube, writes: writes}, nil
+}
+
+// Namespaces returns those of the named namespaces that exist.
+func (c *Cluster) Namespaces(ctx context.Context, names []string) ([]*corev1.Namespace, error) {
+	var existing []*corev1.Namespace
+	for _, name := range names {
+		namespace, err := get(ctx, c.kube.CoreV1().Namespaces().Get, name)
+		if err != nil {
+			return nil, fmt.Errorf("get namespace %s: %w", name, err)
+		}
+		if namespace != nil {
+			existing = append(existing, namespace)
+		}
+	}
+	return existing, nil
+}
+
+// Service returns default/kubernetes, nil if there is none.
+func (c *Cluster) Service(ctx context.Context) (*corev1.Service, error) {
+	service, err := get(ctx, c.kube.CoreV1().Services(metav1.NamespaceDefault).Get, name)
+	if err != nil {
+		return nil, fmt.Errorf("get service default/kubernetes: %w", err)
+	}
+	return service, nil
+}
+
+// Endpoints returns default/kubernetes, nil if there is none.
+func (c *Cluster) Endpoints(ctx context.Context) (*corev1.Endpoints, error) {
+	endpoints, err := get(ctx, c.kube.CoreV1().Endpoints(metav1.NamespaceDefault).Get, name)
+	if err != nil {
+		return nil, fmt.Errorf("get endpoints default/kubernetes: %w", err)
+	}
+	return endpoints, nil
+}
+
+// EndpointSlices returns the slices of default/kubernetes, and the one that carries its name even without its label.
+func (c *Cluster) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
+	client := c.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+	if err != nil {
+		return nil, fmt.Errorf("list endpointslices of default/kubernetes: %w", classified(err))
+	}
+	hasNamesake := false
+	slices := make([]*discoveryv1.EndpointSlice, 0, len(list.Items)+1)
+	for i := range list.Items {
+		slices = append(slices, &list.Items[i])
+		hasNamesake = hasNamesake || list.Items[i].Name == name
+	}
+	if hasNamesake {
+		return slices, nil
+	}
+	namesake, err := get(ctx, client.Get, name)
+	if err != nil {
+		return nil, fmt.Errorf("get endpointslice default/kubernetes: %w", err)
+	}
+	if namesake != nil {
+		slices = append(slices, namesake)
+	}
+	return slices, nil
+}
+
+// ServiceRange returns the primary range of the default ServiceCIDR, and the zero Prefix where the cluster has none, as
+// clusters before 1.31 do.
+func (c *Cluster) ServiceRange(ctx context.Context) (netip.Prefix, error) {
+	ranges, err := get(ctx, c.kube.NetworkingV1().ServiceCIDRs().Get, name)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("get servicecidr kubernetes: %w", err)
+	}
+	if ranges == nil || len(ranges.Spec.CIDRs) == 0 {
+		return netip.Prefix{}, nil
+	}
+	primary, err := netip.ParsePrefix(ranges.Spec.CIDRs[0])
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("servicecidr kubernetes: %w", err)
+	}
+	return primary, nil
+}
+
+// get makes of NotFound a nil object.
+func get[T any](ctx context.Context, read func(context.Context, string, metav1.GetOptions) (*T, error), name string) (*T, error) {
+	object, err := read(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, classified(err)
+	}
+	return object, nil
+}

@@ -1,0 +1,114 @@
+// Package probe asks one kube-apiserver whether it is ready, as pods would have to reach it: over a new connection each
+// time, with its certificate verified.
+//
+// A connection that was opened long ago says nothing about a server that accepts no new ones. Certificates and tokens are
+// read anew for each probe, so that rotated files count at once; at one probe per second that costs next to nothing. A
+// kubeconfig that switches verification off is not obeyed: whoever answers in place of the server must not become an
+// endpoint.
+//
+// The package decides nothing about what an outcome means.
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
+)
+
+// bodyLimit bounds what is read of an answer, in bytes. A full /readyz is some 4 KiB.
+const bodyLimit = 16 << 10
+
+// Prober asks one kube-apiserver. It is safe for concurrent use.
+type Prober struct {
+	config *rest.Config
+	url    string
+}
+
+// New returns a prober of the kube-apiserver at server, an https URL, with the credentials of config. It contacts nobody.
+func New(config *rest.Config, server *url.URL) *Prober {
+	verified := rest.CopyConfig(config)
+	verified.Host = server.String()
+	verified.Insecure = false
+	return &Prober{config: verified, url: server.JoinPath("readyz").String()}
+}
+
+// Probe asks once and blocks until the server answers or ctx ends. An outcome always has a time and a detail.
+func (p *Prober) Probe(ctx context.Context) readiness.Outcome {
+	err := p.ask(ctx)
+	outcome := readiness.Outcome{Time: time.Now(), OK: err == nil, Detail: "ok"}
+	if err != nil {
+		outcome.Detail = err.Error()
+	}
+	return outcome
+}
+
+func (p *Prober) ask(ctx context.Context) error {
+	transport, closeConnections, err := p.transport()
+	if err != nil {
+		return err
+	}
+	defer closeConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	// A round trip follows no redirect: another server's readiness is not this one's.
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return brief(ctx, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, bodyLimit))
+	if err != nil {
+		return brief(ctx, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("/readyz answered %s%s", response.Status, failedChecks(string(body)))
+	}
+	return nil
+}
+
+func (p *Prober) transport() (http.RoundTripper, func(), error) {
+	tlsConfig, err := rest.TLSConfigFor(p.config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read certificates: %w", err)
+	}
+	direct := &http.Transport{TLSClientConfig: tlsConfig, DisableKeepAlives: true}
+	authenticated, err := rest.HTTPWrappersForConfig(p.config, direct)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read credentials: %w", err)
+	}
+	return authenticated, direct.CloseIdleConnections, nil
+}
+
+// brief says what an ended context means here.
+func brief(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return errors.New("/readyz did not answer in time")
+	}
+	return err
+}
+
+// failedChecks picks the names out of lines such as "[-]etcd failed: reason withheld".
+func failedChecks(body string) string {
+	var failed []string
+	for line := range strings.Lines(body) {
+		if check, found := strings.CutPrefix(line, "[-]"); found {
+			name, _, _ := strings.Cut(check, " ")
+			failed = append(failed, strings.TrimSpace(name))
+		}
+	}
+	if len(failed) == 0 {
+		return ""
+	}
+	return ", failed checks: " + strings.Join(failed, ", ")
+}

@@ -1,0 +1,89 @@
+package bootstrapsvc
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+)
+
+// Names of the loops, as --loops takes them.
+const (
+	probeLoop      = "apiserver-probe"
+	namespacesLoop = "system-namespaces"
+	serviceLoop    = "kubernetes-service"
+	endpointsLoop  = "kubernetes-endpoints"
+)
+
+// Periods as upstream has them.
+const (
+	namespacesPeriod = time.Minute
+	servicePeriod    = 10 * time.Second
+	endpointsPeriod  = 10 * time.Second
+)
+
+func (s *Service) loops(sidecar *sidecar) []loop.Loop {
+	return []loop.Loop{{
+		Name: probeLoop, Scope: loop.Always, Stall: time.Minute, Run: sidecar.run,
+		Doc: "Probes the kube-apiserver beside this replica and says in etcd whether it is ready.",
+	}, {
+		Name: namespacesLoop, Scope: loop.Leader, Stall: 5 * namespacesPeriod, Run: s.namespaces.run,
+		Doc: "Creates system namespaces that are missing.",
+	}, {
+		Name: serviceLoop, Scope: loop.Leader, Stall: time.Minute, Run: s.service.run,
+		Doc: "Keeps the service default/kubernetes as it must be.",
+	}, {
+		Name: endpointsLoop, Scope: loop.Leader, Stall: time.Minute, Run: s.runEndpoints,
+		Doc: "Keeps the endpoints of default/kubernetes at the ready kube-apiservers.",
+	}}
+}
+
+// runEndpoints is the duty with a watch beside it that nudges it.
+func (s *Service) runEndpoints(ctx context.Context, report loop.Report) error {
+	ctx, cancel := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		s.keys.Watch(ctx, s.endpoints.nudge)
+	}()
+	// In this order, also when the duty panics.
+	defer func() { <-watched }()
+	defer cancel()
+	return s.endpoints.run(ctx, report)
+}
+
+// perform is what a duty calls for one pass.
+type perform = func(ctx context.Context, leaving netip.Addr) ([]change.Change, error)
+
+func (s *Service) keepNamespaces(k *keeper) perform {
+	return func(ctx context.Context, _ netip.Addr) ([]change.Change, error) {
+		return k.settle(ctx, func(ctx context.Context) (observation, error) {
+			survey, err := s.surveyor.namespaces(ctx)
+			return observation{changes: survey.changes, facts: facts{"namespaces": int64(len(survey.existing))}}, err
+		})
+	}
+}
+
+func (s *Service) keepService(k *keeper) perform {
+	return func(ctx context.Context, _ netip.Addr) ([]change.Change, error) {
+		return k.settle(ctx, func(ctx context.Context) (observation, error) {
+			survey, err := s.surveyor.service(ctx)
+			return observation{changes: survey.changes}, err
+		})
+	}
+}
+
+func (s *Service) keepEndpoints(k *keeper) perform {
+	return func(ctx context.Context, leaving netip.Addr) ([]change.Change, error) {
+		return k.settle(ctx, func(ctx context.Context) (observation, error) {
+			survey, err := s.surveyor.endpoints(ctx, leaving)
+			if err != nil {
+				return observation{}, err
+			}
+			s.metrics.sawAPIServers(survey.entries)
+			return observation{changes: survey.plan.Changes, facts: survey.facts()}, nil
+		})
+	}
+}

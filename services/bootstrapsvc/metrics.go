@@ -1,0 +1,82 @@
+package bootstrapsvc
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+)
+
+// metrics are those of this package; package cluster counts its writes itself.
+type metrics struct {
+	probes     *prometheus.CounterVec
+	apiServers *prometheus.GaugeVec
+	findings   *prometheus.GaugeVec
+}
+
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		probes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_bootstrap_probes_total",
+			Help: "Probes of the kube-apiserver beside this replica, by result (ok, failed).",
+		}, []string{"result"}),
+		apiServers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trivet_bootstrap_apiservers",
+			Help: "Kube-apiservers whose sidecars report, as the leader sees them, by state (ready, not_ready, unreadable).",
+		}, []string{"state"}),
+		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trivet_bootstrap_findings",
+			Help: "What the leader's last pass found that needs a person or time, by loop and reason.",
+		}, []string{"loop", "reason"}),
+	}
+	if registerer == nil {
+		return m, nil
+	}
+	for _, collector := range []prometheus.Collector{m.probes, m.apiServers, m.findings} {
+		if err := registerer.Register(collector); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) probed(ok bool) {
+	result := "failed"
+	if ok {
+		result = "ok"
+	}
+	m.probes.WithLabelValues(result).Inc()
+}
+
+func (m *metrics) sawAPIServers(entries []registry.Entry) {
+	states := map[string]int{"ready": 0, "not_ready": 0, "unreadable": 0}
+	for _, entry := range entries {
+		switch {
+		case entry.Unreadable != "":
+			states["unreadable"]++
+		case entry.Ready:
+			states["ready"]++
+		default:
+			states["not_ready"]++
+		}
+	}
+	for state, count := range states {
+		m.apiServers.WithLabelValues(state).Set(float64(count))
+	}
+}
+
+// found replaces what the loop's last pass found.
+func (m *metrics) found(loop string, reports []change.Change) {
+	m.findings.DeletePartialMatch(prometheus.Labels{"loop": loop})
+	for _, report := range reports {
+		m.findings.WithLabelValues(loop, string(report.Reason)).Inc()
+	}
+}
+
+// forget drops what only a leader knows.
+func (m *metrics) forget() {
+	m.apiServers.Reset()
+	m.findings.Reset()
+}

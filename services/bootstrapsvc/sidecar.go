@@ -1,0 +1,144 @@
+package bootstrapsvc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+)
+
+const (
+	// refreshInterval is how often a key is written although nothing changed, so that its probe time stays meaningful.
+	refreshInterval = 10 * time.Second
+	// keyTimeout bounds one read and write of the key.
+	keyTimeout = 5 * time.Second
+	// withdrawTimeout bounds the removal of the key at a stop: half of what a stop may take.
+	withdrawTimeout = 10 * time.Second
+)
+
+// errNoSession: without a session, a key would outlive its sidecar.
+var errNoSession = errors.New("no etcd session yet, so the key of the kube-apiserver cannot be written")
+
+// sidecar probes the kube-apiserver beside this replica and keeps its key. Everything that changes is in beat, which belongs
+// to the loop's goroutine.
+type sidecar struct {
+	keys     keys
+	sessions Sessions
+	prober   prober
+	logger   *slog.Logger
+	metrics  *metrics
+	replica  string
+	address  netip.Addr
+	port     int32
+	cfg      Config
+}
+
+// beat is the state of one life of the loop.
+type beat struct {
+	evicted bool
+	verdict readiness.Verdict
+	// What was written last, and under which session; a zero probe time: nothing yet.
+	written registry.Entry
+	session clientv3.LeaseID
+}
+
+// run is the loop's Run. Its last act, when ctx has ended, is to delete the key.
+func (s *sidecar) run(ctx context.Context, report loop.Report) error {
+	ticker := time.NewTicker(s.cfg.ProbeInterval)
+	defer ticker.Stop()
+	for state := (&beat{}); ctx.Err() == nil; {
+		report(s.pass(ctx, state))
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+	s.withdraw(ctx)
+	return nil
+}
+
+// pass removes what an earlier life left, probes, and writes the key if there is news. Only trouble with the key is an error:
+// a kube-apiserver that is not ready is what the loop is there to find.
+func (s *sidecar) pass(ctx context.Context, state *beat) error {
+	if !state.evicted {
+		if err := s.evict(ctx); err != nil {
+			return err
+		}
+		state.evicted = true
+	}
+	s.judge(ctx, state)
+	session, _, alive := s.sessions.Session()
+	if !alive {
+		return errNoSession
+	}
+	entry := s.entry(state.verdict)
+	if !state.isDue(entry, session) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	defer cancel()
+	if err := s.keys.Publish(ctx, entry, session); err != nil {
+		return err
+	}
+	state.written, state.session = entry, session
+	return nil
+}
+
+func (s *sidecar) evict(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	defer cancel()
+	found, err := s.keys.Evict(ctx, s.address)
+	if found && err == nil {
+		s.logger.Info("removed the key that an earlier life of this kube-apiserver's sidecar left", "address", s.address)
+	}
+	return err
+}
+
+func (s *sidecar) judge(ctx context.Context, state *beat) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeTimeout)
+	defer cancel()
+	outcome := s.prober.Probe(ctx)
+	before := state.verdict
+	state.verdict = before.After(outcome, s.cfg.ProbeFailures)
+	s.metrics.probed(outcome.OK)
+	if state.verdict.Ready != before.Ready {
+		s.logger.Info("readiness of the kube-apiserver changed",
+			"address", s.address, "ready", state.verdict.Ready, "probe", outcome.Detail)
+	}
+}
+
+func (s *sidecar) entry(verdict readiness.Verdict) registry.Entry {
+	return registry.Entry{
+		Address:   s.address,
+		Name:      s.address.String(),
+		Port:      s.port,
+		Ready:     verdict.Ready,
+		Detail:    verdict.Last.Detail,
+		ProbeTime: verdict.Last.Time,
+		ReplicaID: s.replica,
+	}
+}
+
+// isDue tells whether an entry has to be written: it says something new, the session is another one, or it is time.
+func (b *beat) isDue(entry registry.Entry, session clientv3.LeaseID) bool {
+	return b.written.ProbeTime.IsZero() || b.session != session ||
+		b.written.Ready != entry.Ready || b.written.Detail != entry.Detail ||
+		entry.ProbeTime.Sub(b.written.ProbeTime) >= refreshInterval
+}
+
+// withdraw deletes the key although ctx has ended. If etcd does not answer, the key goes with the session.
+func (s *sidecar) withdraw(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	if err := s.keys.Withdraw(ctx, s.address); err != nil {
+		s.logger.Warn("could not remove the key of the kube-apiserver; it goes with the session",
+			"address", s.address, "error", err)
+	}
+}
