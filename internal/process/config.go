@@ -53,10 +53,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, program Program) {
 		"name of the cluster whose duties are carried; separates the keys of several clusters in one etcd")
 	fs.StringVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress,
 		"host or host:port under which other replicas reach this gRPC server (default: where it listens)")
-	if program.Shards > 0 {
-		fs.StringSliceVar(&c.Loops, "loops", c.Loops,
-			"loops to run: '*' all that are on by default, 'name' this one, '-name' not this one; see /loops for the names")
-	}
+	fs.StringSliceVar(&c.Loops, "loops", c.Loops,
+		"loops to run: '*' all that are on by default, 'name' this one, '-name' not this one; see /loops for the names")
 	c.RPC.RegisterFlags(fs)
 	c.Admin.RegisterFlags(fs)
 	c.Log.RegisterFlags(fs)

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -70,8 +71,8 @@ func (p *Process) listen(cfg Config, logger *slog.Logger) error {
 	if p.rpcAt, err = rpcserver.Listen(cfg.RPC); err != nil {
 		return err
 	}
-	if p.adminAt, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
-		return fmt.Errorf("--admin-listen: %w; choose another port, or 0 for a free one", err)
+	if p.adminAt, err = observe.ListenAdmin(context.Background(), cfg.Admin); err != nil {
+		return err
 	}
 	address, err := advertised(cfg.AdvertiseAddress, p.rpcAt.Addr())
 	if err != nil {
