@@ -1,0 +1,66 @@
+package gateway
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Bounds of Config.BackendTimeout. Below the first no network answers; beyond the second nobody waits.
+const (
+	minBackendTimeout = 50 * time.Millisecond
+	maxBackendTimeout = 30 * time.Second
+)
+
+// Config is how the gateway asks and where it answers over HTTP. Its gRPC server is not its own.
+type Config struct {
+	// HTTPListen is where the page and the HTTP/JSON API are served, host:port; empty serves neither.
+	HTTPListen string
+	// BackendTimeout is how long one replica may take to answer.
+	BackendTimeout time.Duration
+}
+
+// DefaultConfig returns the documented defaults.
+func DefaultConfig() Config {
+	return Config{HTTPListen: "127.0.0.1:7680", BackendTimeout: time.Second}
+}
+
+// RegisterFlags adds the gateway's flags; the values c has are the defaults.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.HTTPListen, "http-listen", c.HTTPListen,
+		"Address of the page and the HTTP/JSON API, host:port. It speaks neither TLS nor passwords: beyond loopback put something in front that does. Empty serves neither.")
+	fs.DurationVar(&c.BackendTimeout, "backend-timeout", c.BackendTimeout,
+		"How long one replica may take to answer before the merged status comes without it.")
+}
+
+// Validate returns all problems, each with its flag and value.
+func (c *Config) Validate() []error {
+	var problems []error
+	if err := validateListen(c.HTTPListen); err != nil {
+		problems = append(problems, fmt.Errorf("--http-listen=%q: %w", c.HTTPListen, err))
+	}
+	if c.BackendTimeout < minBackendTimeout || c.BackendTimeout > maxBackendTimeout {
+		problems = append(problems, fmt.Errorf("--backend-timeout=%s: must be between %s and %s", c.BackendTimeout, minBackendTimeout, maxBackendTimeout))
+	}
+	return problems
+}
+
+func validateListen(address string) error {
+	if address == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf(`must be host:port, for example "127.0.0.1:7680", or empty: %w`, err)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("port %q is not a number from 0 to 65535", port)
+	}
+	if host != "" && host != "localhost" && net.ParseIP(host) == nil {
+		return fmt.Errorf("host %q is not an IP address of this machine", host)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package gateway_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/trivet-dev/trivet/gateway"
+)
+
+func TestConfig_FlagsHaveTheDocumentedDefaults(t *testing.T) {
+	cfg := gateway.DefaultConfig()
+	flags := pflag.NewFlagSet("gateway", pflag.ContinueOnError)
+	cfg.RegisterFlags(flags)
+
+	got := map[string]string{}
+	flags.VisitAll(func(flag *pflag.Flag) { got[flag.Name] = flag.DefValue })
+
+	want := map[string]string{"http-listen": "127.0.0.1:7680", "backend-timeout": "1s"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+	if problems := cfg.Validate(); len(problems) != 0 {
+		t.Errorf("the defaults are invalid: %v", problems)
+	}
+}
+
+func TestConfig_ValidateTellsAllProblems(t *testing.T) {
+	tests := []struct {
+		name     string
+		cfg      gateway.Config
+		problems []string
+	}{
+		{name: "no HTTP", cfg: gateway.Config{BackendTimeout: time.Second}},
+		{name: "all interfaces", cfg: gateway.Config{HTTPListen: ":7680", BackendTimeout: time.Second}},
+		{name: "IPv6", cfg: gateway.Config{HTTPListen: "[::1]:0", BackendTimeout: time.Second}},
+		{
+			name: "no port, no patience",
+			cfg:  gateway.Config{HTTPListen: "localhost"},
+			problems: []string{
+				`--http-listen="localhost": must be host:port, for example "127.0.0.1:7680", or empty: address localhost: missing port in address`,
+				"--backend-timeout=0s: must be between 50ms and 30s",
+			},
+		},
+		{
+			name:     "port out of range",
+			cfg:      gateway.Config{HTTPListen: "127.0.0.1:76800", BackendTimeout: time.Minute},
+			problems: []string{`--http-listen="127.0.0.1:76800": port "76800" is not a number from 0 to 65535`, "--backend-timeout=1m0s: must be between 50ms and 30s"},
+		},
+		{
+			name:     "a name is no interface",
+			cfg:      gateway.Config{HTTPListen: "example.org:80", BackendTimeout: time.Second},
+			problems: []string{`--http-listen="example.org:80": host "example.org" is not an IP address of this machine`},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var got []string
+			for _, problem := range test.cfg.Validate() {
+				got = append(got, problem.Error())
+			}
+			if diff := cmp.Diff(test.problems, got); diff != "" {
+				t.Errorf("problems (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNew_UnknownLoopIsRefused(t *testing.T) {
+	wrong := deps(newDirectory())
+	wrong.LoopSelection = []string{"conections"}
+
+	if _, err := gateway.New(gateway.DefaultConfig(), wrong); err == nil {
+		t.Error("New() took the unknown loop \"conections\"")
+	}
+}

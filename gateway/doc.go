@@ -1,0 +1,30 @@
+// Package gateway gives one answer from all Trivet services of a cluster: over gRPC, as HTTP/JSON and as a page.
+//
+// Promises:
+//
+//   - A replica that does not answer in time never holds up the others; the answer comes without it and says so in sources.
+//     One answer is enough; only when nobody answers is there an error, NO_SOURCE, which names every replica and its cause.
+//   - However many people watch, the services are asked once per interval, and only while somebody watches.
+//   - HTTP and gRPC are the same service: HTTP requests pass the same interceptors, limits and validation, through an
+//     in-memory connection to a gRPC server of their own.
+//   - The page is static, loads nothing from elsewhere, and treats every value it shows as text.
+//
+// Replicas are found through the members they register in etcd. While etcd is away the gateway goes on with the members it
+// knew last, and is not ready.
+//
+// # HTTP
+//
+//	GET /                  the page
+//	GET /v1/status         one status as JSON; 200 with "partial": true while sources are missing, 503 when none answered
+//	GET /v1/status:watch   a line per status, {"result": …}; an error is the last line, {"error": …}; ?interval=2s
+//
+// JSON is protobuf's mapping with lowerCamelCase names, every field present, 64-bit numbers as strings. Errors are
+// google.rpc.Status with an ErrorInfo, and HTTP's status follows from their code. The HTTP server is read only, takes no request body and speaks no TLS; by default it
+// listens on loopback, and there it answers only to the names of this machine, so that a foreign site cannot read it by
+// rebinding its own name. Beyond loopback it belongs behind something that terminates TLS and knows its users.
+//
+// # What it does not do
+//
+// It writes nothing, anywhere; it holds no term; it keeps no history; it forwards no credentials of its callers. It knows
+// the services by their protos only.
+package gateway

@@ -1,0 +1,154 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
+	"github.com/trivet-dev/trivet/gateway/internal/httpapi"
+	"github.com/trivet-dev/trivet/gateway/web"
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/rpcclient"
+	"github.com/trivet-dev/trivet/internal/term"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+)
+
+// Deps is what the gateway is given. All of it is required.
+type Deps struct {
+	// Member is this replica.
+	Member term.Member
+	// Directory is run by the service.
+	Directory Directory
+	// Peers is how to dial the replicas: with this process's own certificates.
+	Peers   rpcclient.Config
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
+	// Ready gets the check "directory".
+	Ready *observe.Checks
+	// LoopSelection is --loops.
+	LoopSelection []string
+}
+
+// Service is the gateway.
+type Service struct {
+	cfg       Config
+	logger    *slog.Logger
+	directory Directory
+	fan       *fanout.Fan
+	server    *server
+	http      *httpapi.Server
+	loops     *loop.Runner
+	// httpAddress is where HTTP is served; nil before Run listens.
+	httpAddress atomic.Pointer[net.TCPAddr]
+}
+
+// New assembles the gateway. It starts nothing, listens on nothing and contacts nobody.
+func New(cfg Config, deps Deps) (*Service, error) {
+	fan, err := fanout.New(fanout.Config{Dial: dialer(deps), Timeout: cfg.BackendTimeout, Metrics: deps.Metrics})
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{cfg: cfg, logger: deps.Logger, directory: deps.Directory, fan: fan}
+	s.server = newServer(deps.Member.Cluster, deps.Directory, fan)
+	s.http, err = httpapi.New(httpapi.Config{Register: s.Register, Page: web.Files(), Logger: deps.Logger})
+	if err != nil {
+		return nil, err
+	}
+	s.loops, err = loop.NewRunner(loop.Config{
+		Loops: s.ownLoops(), Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
+	})
+	if err != nil {
+		return nil, err
+	}
+	deps.Ready.Add("directory", deps.Directory.Check)
+	return s, nil
+}
+
+// HTTPAddress is where the page is served, host:port; empty while it is not.
+func (s *Service) HTTPAddress() string {
+	if address := s.httpAddress.Load(); address != nil {
+		return address.String()
+	}
+	return ""
+}
+
+// Register adds GatewayService.
+func (s *Service) Register(registrar grpc.ServiceRegistrar) {
+	gatewayv1.RegisterGatewayServiceServer(registrar, s.server)
+}
+
+// Run finds replicas, serves watches and HTTP until ctx ends, and returns after all of it has stopped. The error is a
+// listener that cannot be opened or a part that failed.
+func (s *Service) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.directory.Run(ctx) })
+	group.Go(func() error { return s.loops.Run(ctx) })
+	group.Go(func() error { return s.server.watches.Run(ctx) })
+	if s.cfg.HTTPListen != "" {
+		group.Go(func() error { return s.serveHTTP(ctx) })
+	}
+	err := group.Wait()
+	if closeErr := s.fan.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// Loops tells how the gateway's loops fare.
+func (s *Service) Loops() []loop.Status { return s.loops.Status() }
+
+// Counts tells how many replicas are registered and how many of them a connection is kept to.
+func (s *Service) Counts() map[string]int64 {
+	return map[string]int64{
+		"replicas":    int64(len(s.directory.Members())),
+		"connections": int64(s.fan.Connections()),
+	}
+}
+
+func (s *Service) serveHTTP(ctx context.Context) error {
+	listener, err := net.Listen("tcp", s.cfg.HTTPListen)
+	if err != nil {
+		return fmt.Errorf("listen on --http-listen=%q (is it taken? another port, or :0 for a free one): %w", s.cfg.HTTPListen, err)
+	}
+	if address, ok := listener.Addr().(*net.TCPAddr); ok {
+		s.httpAddress.Store(address)
+		defer s.httpAddress.Store(nil)
+	}
+	return s.http.Serve(ctx, listener)
+}
+
+// ownLoops are the gateway's loops: one, which keeps no connection to a replica that left.
+func (s *Service) ownLoops() []loop.Loop {
+	return []loop.Loop{{
+		Name:  "connections",
+		Doc:   "Closes connections to replicas that are no longer registered.",
+		Scope: loop.Always,
+		Run:   s.keepConnections,
+	}}
+}
+
+func (s *Service) keepConnections(ctx context.Context, report loop.Report) error {
+	for {
+		changed := s.directory.Changed() // before Members, or a change between the two would be missed
+		report(s.fan.Keep(s.directory.Members()))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+func dialer(deps Deps) fanout.Dial {
+	return func(address string) (*grpc.ClientConn, error) {
+		return rpcclient.Dial(address, deps.Peers, deps.Logger)
+	}
+}

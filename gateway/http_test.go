@@ -1,0 +1,324 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trivet-dev/trivet/gateway"
+)
+
+// statusJSON is the part of /v1/status that these tests look at.
+type statusJSON struct {
+	Partial bool `json:"partial"`
+	Status  struct {
+		Cluster  string `json:"cluster"`
+		Healthy  bool   `json:"healthy"`
+		Services []struct {
+			Service  string   `json:"service"`
+			Leader   string   `json:"leader"`
+			Problems []string `json:"problems"`
+		} `json:"services"`
+		Sources []struct {
+			OK   bool   `json:"ok"`
+			Code string `json:"code"`
+		} `json:"sources"`
+	} `json:"status"`
+}
+
+// errorJSON is google.rpc.Status as HTTP callers get it.
+type errorJSON struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+	Details []struct {
+		Type   string `json:"@type"`
+		Reason string `json:"reason"`
+		Domain string `json:"domain"`
+	} `json:"details"`
+}
+
+// do sends one request and reads the whole answer.
+func do(t *testing.T, request *http.Request) (*http.Response, []byte) {
+	t.Helper()
+	transport := &http.Transport{DisableKeepAlives: true}
+	response, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Do(request)
+	if err != nil {
+		t.Fatalf("%s %s: %v", request.Method, request.URL, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatalf("read the answer to %s %s: %v", request.Method, request.URL, err)
+	}
+	return response, body
+}
+
+func request(t *testing.T, service *gateway.Service, method, path string) *http.Request {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+service.HTTPAddress()+path, nil)
+	if err != nil {
+		t.Fatalf("make the request: %v", err)
+	}
+	return r
+}
+
+func decode(t *testing.T, body []byte, into any) {
+	t.Helper()
+	if err := json.Unmarshal(body, into); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+}
+
+func TestHTTP_StatusIsPartialWhileSourcesAreMissing(t *testing.T) {
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1"), dead(t, "slicesvc", "s1")), time.Second)
+
+	response, body := do(t, request(t, service, http.MethodGet, "/v1/status"))
+
+	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "application/json" {
+		t.Fatalf("%s, %s; want 200, application/json", response.Status, response.Header.Get("Content-Type"))
+	}
+	var got statusJSON
+	decode(t, body, &got)
+	if !got.Partial || got.Status.Healthy || got.Status.Cluster != "kitchen" || got.Status.Services[0].Leader != "l1" {
+		t.Errorf("status = %+v, want a partial one of kitchen in which l1 leads leasesvc", got)
+	}
+	if code := got.Status.Sources[1].Code; code != "UNAVAILABLE" {
+		t.Errorf("the dead source has code %q, want UNAVAILABLE", code)
+	}
+}
+
+// Scripts may rely on every field being there, also when it is empty.
+func TestHTTP_StatusHasEmptyFieldsToo(t *testing.T) {
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+
+	_, body := do(t, request(t, service, http.MethodGet, "/v1/status"))
+
+	var got struct {
+		Status struct {
+			Services []map[string]any `json:"services"`
+		} `json:"status"`
+	}
+	decode(t, body, &got)
+	want := map[string]any{
+		"service": "slicesvc", "healthy": false, "problems": []any{"no replica is registered"},
+		"leader": "", "terms": []any{}, "replicas": []any{},
+	}
+	if diff := cmp.Diff(want, got.Status.Services[2]); diff != "" {
+		t.Errorf("a service without replicas (-want +got):\n%s", diff)
+	}
+}
+
+func TestHTTP_Refusals(t *testing.T) {
+	service := running(t, newDirectory(dead(t, "leasesvc", "l1")), time.Second)
+	withBody := func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(strings.NewReader("{}")), 2 }
+	tests := []struct {
+		name, method, path string
+		change             func(*http.Request)
+		status             int
+		reason             string
+		line               bool // whether the error is the line of a stream
+	}{
+		{name: "nobody answers", method: "GET", path: "/v1/status", status: 503, reason: "NO_SOURCE"},
+		{name: "nobody answers a watch", method: "GET", path: "/v1/status:watch", status: 503, reason: "NO_SOURCE", line: true},
+		{name: "interval too short", method: "GET", path: "/v1/status:watch?interval=0.1s", status: 400, reason: "VALIDATION_FAILED", line: true},
+		{name: "interval is no duration", method: "GET", path: "/v1/status:watch?interval=soon", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "broken query", method: "GET", path: "/v1/status:watch?interval=%zz", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "unknown path", method: "GET", path: "/metrics", status: 404, reason: "UNKNOWN_PATH"},
+		{name: "unknown API path", method: "GET", path: "/v1/leases", status: 404, reason: "UNKNOWN_PATH"},
+		{name: "unknown asset", method: "GET", path: "/assets/other.js", status: 404, reason: "UNKNOWN_PATH"},
+		{name: "no way out of the assets", method: "GET", path: "/assets/..%2Findex.html", status: 404, reason: "UNKNOWN_PATH"},
+		{name: "POST", method: "POST", path: "/v1/status", status: 405, reason: "METHOD_NOT_ALLOWED"},
+		{name: "overridden method", method: "POST", path: "/v1/status", change: func(r *http.Request) { r.Header.Set("X-HTTP-Method-Override", "GET") }, status: 405, reason: "METHOD_NOT_ALLOWED"},
+		{name: "OPTIONS", method: "OPTIONS", path: "/v1/status", status: 405, reason: "METHOD_NOT_ALLOWED"},
+		{name: "body", method: "GET", path: "/v1/status", change: withBody, status: 413, reason: "UNEXPECTED_BODY"},
+		{name: "foreign name", method: "GET", path: "/v1/status", change: func(r *http.Request) { r.Host = "evil.example" }, status: 421, reason: "FOREIGN_HOST"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := request(t, service, test.method, test.path)
+			if test.change != nil {
+				test.change(r)
+			}
+
+			response, body := do(t, r)
+
+			if response.StatusCode != test.status {
+				t.Errorf("HTTP status = %s, want %d", response.Status, test.status)
+			}
+			var got errorJSON
+			if test.line {
+				decode(t, body, &struct{ Error *errorJSON }{Error: &got})
+			} else {
+				decode(t, body, &got)
+			}
+			if len(got.Details) == 0 || got.Details[0].Reason != test.reason || got.Details[0].Domain != "trivet.dev" {
+				t.Errorf("error = %s, want reason %s of trivet.dev", body, test.reason)
+			}
+		})
+	}
+}
+
+func TestHTTP_OwnNames(t *testing.T) {
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	for _, host := range []string{"localhost:7680", "LOCALHOST", "127.0.0.1", "[::1]:80", "::1"} {
+		r := request(t, service, http.MethodGet, "/v1/status")
+		r.Host = host
+		if response, _ := do(t, r); response.StatusCode != http.StatusOK {
+			t.Errorf("as %q: %s, want 200", host, response.Status)
+		}
+	}
+}
+
+func TestHTTP_HEADOfTheAPIIsNotAllowed(t *testing.T) {
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+
+	response, body := do(t, request(t, service, http.MethodHead, "/v1/status:watch"))
+
+	if response.StatusCode != http.StatusMethodNotAllowed || response.Header.Get("Allow") != "GET" || len(body) != 0 {
+		t.Errorf("%s, Allow %q, %d bytes; want 405, GET, none", response.Status, response.Header.Get("Allow"), len(body))
+	}
+}
+
+func TestHTTP_SecurityHeadersOnEveryAnswer(t *testing.T) {
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	for _, path := range []string{"/", "/assets/main.js", "/v1/status", "/nowhere"} {
+		r := request(t, service, http.MethodGet, path)
+		r.Header.Set("Origin", "https://evil.example")
+
+		response, _ := do(t, r)
+
+		got := map[string]string{}
+		for _, name := range []string{"Content-Security-Policy", "X-Content-Type-Options", "X-Frame-Options", "Referrer-Policy", "Access-Control-Allow-Origin"} {
+			got[name] = response.Header.Get(name)
+		}
+		want := map[string]string{
+			"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+			"X-Content-Type-Options":  "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer", "Access-Control-Allow-Origin": "",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", path, diff)
+		}
+	}
+}
+
+func TestHTTP_PageIsSentOncePerBuild(t *testing.T) {
+	service := running(t, newDirectory(), time.Second)
+	tests := []struct{ path, contentType string }{
+		{path: "/", contentType: "text/html; charset=utf-8"},
+		{path: "/assets/main.js", contentType: "text/javascript; charset=utf-8"},
+		{path: "/assets/page.css", contentType: "text/css; charset=utf-8"},
+		{path: "/assets/icon.svg", contentType: "image/svg+xml"},
+	}
+	for _, test := range tests {
+		first, body := do(t, request(t, service, http.MethodGet, test.path))
+		if first.StatusCode != http.StatusOK || first.Header.Get("Content-Type") != test.contentType || len(body) == 0 {
+			t.Errorf("GET %s: %s, %s, %d bytes; want 200, %s", test.path, first.Status, first.Header.Get("Content-Type"), len(body), test.contentType)
+		}
+		again := request(t, service, http.MethodGet, test.path)
+		again.Header.Set("If-None-Match", first.Header.Get("ETag"))
+		if second, _ := do(t, again); second.StatusCode != http.StatusNotModified {
+			t.Errorf("GET %s with its ETag: %s, want 304", test.path, second.Status)
+		}
+	}
+}
+
+func TestHTTP_WatchIsALinePerStatus(t *testing.T) {
+	service := newGateway(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	stop := start(t, service)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	transport := &http.Transport{DisableKeepAlives: true}
+	response, err := (&http.Client{Transport: transport}).Do(request(t, service, http.MethodGet, "/v1/status:watch?interval=0.25s").WithContext(ctx))
+	if err != nil {
+		t.Fatalf("watch: %v", err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+
+	for range 3 {
+		var line struct {
+			Result statusJSON `json:"result"`
+		}
+		if !lines.Scan() {
+			t.Fatalf("the stream ended early: %v", lines.Err())
+		}
+		decode(t, lines.Bytes(), &line)
+		if leader := line.Result.Status.Services[0].Leader; leader != "l1" {
+			t.Errorf("leader = %q, want l1", leader)
+		}
+	}
+
+	stop()
+	var last []byte
+	for lines.Scan() {
+		last = append(last[:0], lines.Bytes()...)
+	}
+	var end struct {
+		Error errorJSON `json:"error"`
+	}
+	decode(t, last, &end)
+	if len(end.Error.Details) == 0 || end.Error.Details[0].Reason != "SHUTTING_DOWN" {
+		t.Errorf("the last line is %s, want an error with reason SHUTTING_DOWN", last)
+	}
+}
+
+// A client that promises a body and never sends it must not hold the server.
+func TestHTTP_UnsentBodyIsNotWaitedFor(t *testing.T) {
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	conn, err := net.Dial("tcp", service.HTTPAddress())
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatalf("set a deadline: %v", err)
+	}
+	if _, err := io.WriteString(conn, "GET /v1/status HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"); err != nil {
+		t.Fatalf("send: %v", err)
+	}
+
+	answer, err := io.ReadAll(conn) // ends when the server closes
+
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 413 ") {
+		t.Errorf("answer = %q, %v; want 413 and the end of the connection", answer, err)
+	}
+}
+
+func TestHTTP_OversizeHeadersAreRefused(t *testing.T) {
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	r := request(t, service, http.MethodGet, "/v1/status")
+	r.Header.Set("X-Long", strings.Repeat("x", 64<<10))
+
+	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	if err != nil {
+		t.Fatalf("no answer: %v", err)
+	}
+	defer response.Body.Close() // unread: the server has hung up on what it did not read
+
+	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("HTTP status = %s, want 431", response.Status)
+	}
+}
+
+func TestRun_TakenPortNamesItsFlag(t *testing.T) {
+	taken := listen(t)
+	defer taken.Close()
+	service, err := gateway.New(gateway.Config{HTTPListen: taken.Addr().String(), BackendTimeout: time.Second}, deps(newDirectory()))
+	if err != nil {
+		t.Fatalf("New() = %v", err)
+	}
+
+	err = service.Run(t.Context())
+
+	if err == nil || !strings.Contains(err.Error(), "--http-listen=\""+taken.Addr().String()) {
+		t.Errorf("Run() = %v, want an error that names --http-listen and %s", err, taken.Addr())
+	}
+}

@@ -1,0 +1,51 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+)
+
+// Reasons of errors that no RPC is involved in.
+const (
+	unknownPathReason      rpcerror.Reason = "UNKNOWN_PATH"
+	methodNotAllowedReason rpcerror.Reason = "METHOD_NOT_ALLOWED"
+	unexpectedBodyReason   rpcerror.Reason = "UNEXPECTED_BODY"
+	foreignHostReason      rpcerror.Reason = "FOREIGN_HOST"
+)
+
+// writeError answers a request that reaches no RPC, in the shape in which RPCs answer theirs.
+func writeError(w http.ResponseWriter, r *http.Request, code int) {
+	err := refusal(r, code)
+	body, marshalErr := newMarshaler().Marshal(status.Convert(err).Proto())
+	if marshalErr != nil { // only text that is not UTF-8 could do that, and rpcerror lets none through
+		http.Error(w, http.StatusText(code), code)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body) // a client that is gone needs no answer
+	}
+}
+
+func refusal(r *http.Request, code int) error {
+	switch code {
+	case http.StatusNotFound:
+		return rpcerror.New(codes.NotFound, unknownPathReason,
+			fmt.Sprintf("there is nothing at %q; try /, /v1/status or /v1/status:watch", r.URL.Path))
+	case http.StatusMethodNotAllowed:
+		return rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf("%q is not possible here: this server is read only", r.Method))
+	case http.StatusRequestEntityTooLarge:
+		return rpcerror.New(codes.InvalidArgument, unexpectedBodyReason, "requests carry no body")
+	case http.StatusMisdirectedRequest:
+		return rpcerror.New(codes.PermissionDenied, foreignHostReason,
+			fmt.Sprintf("this server listens on loopback and does not answer to the name %q; use 127.0.0.1 or localhost", r.Host))
+	default:
+		return rpcerror.New(codes.InvalidArgument, rpcerror.ValidationFailedReason, http.StatusText(code))
+	}
+}

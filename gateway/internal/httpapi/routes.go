@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+)
+
+// handler puts the API and the page behind the guard.
+func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net.Addr) (http.Handler, error) {
+	api := newAPI()
+	if err := gatewayv1.RegisterGatewayServiceHandler(ctx, api, conn); err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.page.serveIndex)
+	mux.HandleFunc("GET /assets/{name}", s.page.serveAsset)
+	mux.Handle("/v1/", onlyGET(withoutHeaders(api)))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeError(w, r, http.StatusNotFound) })
+	return guard{loopback: isLoopback(address)}.wrap(mux), nil
+}
+
+// newAPI is the JSON mapping of the RPCs. Nothing passes between HTTP headers and gRPC metadata in either direction.
+func newAPI() *runtime.ServeMux {
+	drop := func(string) (string, bool) { return "", false }
+	return runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, newMarshaler()),
+		runtime.WithIncomingHeaderMatcher(drop),
+		runtime.WithOutgoingHeaderMatcher(drop),
+		runtime.WithOutgoingTrailerMatcher(drop),
+		runtime.WithDisablePathLengthFallback(),
+		runtime.WithDisableHTTPMethodOverride(),
+		runtime.WithErrorHandler(answerError),
+		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+			writeError(w, r, code)
+		}),
+	)
+}
+
+// newMarshaler writes every field, also empty ones, so that a script may rely on each being there.
+func newMarshaler() runtime.Marshaler {
+	return &runtime.JSONPb{
+		MarshalOptions:   protojson.MarshalOptions{EmitUnpopulated: true},
+		UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true},
+	}
+}
+
+// answerError gives an ErrorInfo to the errors that arise before the RPC: a query parameter that cannot be read.
+func answerError(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+	st := status.Convert(err)
+	if st.Code() == codes.InvalidArgument && len(st.Details()) == 0 {
+		err = rpcerror.Complete(st, rpcerror.ValidationFailedReason)
+	}
+	runtime.DefaultHTTPErrorHandler(ctx, mux, marshaler, w, r, err)
+}
+
+// withoutHeaders hides a request's headers from the API, which would make some of them metadata, a deadline or a trailer.
+func withoutHeaders(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		bare := r.WithContext(r.Context())
+		bare.Header = http.Header{}
+		next.ServeHTTP(w, bare)
+	})
+}
+
+// onlyGET refuses HEAD, which the API does not know and which would never end for a watch.
+func onlyGET(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			w.Header().Set("Allow", http.MethodGet)
+			writeError(w, r, http.StatusMethodNotAllowed)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,133 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/trivet-dev/trivet/internal/rpcserver"
+)
+
+const (
+	// headerTimeout bounds a client that opens a connection and says little.
+	headerTimeout = 5 * time.Second
+	// idleTimeout is how long a connection may wait for its next request.
+	idleTimeout = time.Minute
+	// maxHeaderBytes bounds request line and headers; net/http adds 4 KiB.
+	maxHeaderBytes = 16 << 10
+	// maxConnections bounds the clients that are served at a time; further ones wait to be accepted.
+	maxConnections = 1000
+	// stopTimeout is how long requests in progress may take to finish after a stop has begun.
+	stopTimeout = 5 * time.Second
+	// memoryBuffer is what fits into the in-memory connection before a writer waits.
+	memoryBuffer = 256 << 10
+)
+
+// Config is what a Server serves.
+type Config struct {
+	// Register adds GatewayService to the in-memory gRPC server.
+	Register func(grpc.ServiceRegistrar)
+	// Page holds index.html and the files under assets/.
+	Page   fs.FS
+	Logger *slog.Logger
+}
+
+// Server serves HTTP. Make it with New and call Serve once.
+type Server struct {
+	logger *slog.Logger
+	rpc    *rpcserver.Server
+	page   *page
+}
+
+// New prepares a server; it starts nothing. The error is a page that cannot be read.
+func New(cfg Config) (*Server, error) {
+	page, err := loadPage(cfg.Page)
+	if err != nil {
+		return nil, err
+	}
+	rpcConfig := rpcserver.DefaultConfig("127.0.0.1:0") // never listened on
+	rpcConfig.Insecure = true                           // its connections never leave the process
+	rpcConfig.MaxConcurrentStreams = maxConnections     // all requests share one connection
+	rpcConfig.MaxConnectionAge = 0                      // which serves for as long as the process does
+	rpcConfig.DrainTimeout = stopTimeout
+	// No metrics: the process's gRPC server has registered its own under the same names, and every request here would be
+	// counted as one more caller of it.
+	rpc, err := rpcserver.New(rpcConfig, rpcserver.Deps{Logger: cfg.Logger.With("via", "http")})
+	if err != nil {
+		return nil, err
+	}
+	rpc.Register(cfg.Register)
+	return &Server{logger: cfg.Logger, rpc: rpc, page: page}, nil
+}
+
+// Serve serves on the listener, which it closes, until ctx ends; then watches end with SHUTTING_DOWN, requests in progress
+// finish, and it returns.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	memory := bufconn.Listen(memoryBuffer)
+	conn, err := grpc.NewClient("passthrough:///gateway", // no retries: NO_SOURCE is an answer
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return memory.DialContext(ctx) }))
+	if err != nil {
+		return errors.Join(fmt.Errorf("connect HTTP to gRPC: %w", err), listener.Close())
+	}
+	handler, err := s.handler(ctx, conn, listener.Addr())
+	if err != nil {
+		return errors.Join(err, conn.Close(), listener.Close())
+	}
+	s.rpc.SetServing(true)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.rpc.Serve(ctx, memory) })
+	group.Go(func() error { return s.serve(ctx, handler, listener) })
+	return errors.Join(group.Wait(), conn.Close())
+}
+
+func (s *Server) serve(ctx context.Context, handler http.Handler, listener net.Listener) error {
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug), // what strangers do wrong
+	}
+	s.logger.Info("serving page and HTTP API", "address", listener.Addr().String())
+	if !isLoopback(listener.Addr()) {
+		s.logger.Warn("HTTP is served beyond this machine, without TLS and without asking who reads", "address", listener.Addr().String())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		stopped <- stop(server)
+	}()
+	err := server.Serve(netutil.LimitListener(listener, maxConnections))
+	cancel()
+	if errors.Is(err, http.ErrServerClosed) {
+		return <-stopped
+	}
+	return errors.Join(fmt.Errorf("serve HTTP on %s: %w", listener.Addr(), err), <-stopped)
+}
+
+func stop(server *http.Server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		return server.Close() // a reader that stands still has had its chance
+	}
+	return nil
+}
+
+func isLoopback(address net.Addr) bool {
+	tcp, ok := address.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}

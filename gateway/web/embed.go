@@ -1,0 +1,19 @@
+// Package web holds the gateway's page: one HTML file, its style and a few small modules, as a browser takes them. There is
+// no build step and nothing comes from elsewhere.
+//
+// The page shows what GET /v1/status:watch streams and asks for nothing more. Every value goes into the document as the
+// text of a node or as an attribute, never as HTML; the server's Content-Security-Policy would refuse the rest.
+package web
+
+import (
+	"embed"
+	"io/fs"
+)
+
+// files is written by the compiler and only read.
+//
+//go:embed index.html assets
+var files embed.FS
+
+// Files holds index.html and, under assets/, what it loads.
+func Files() fs.FS { return files }
