@@ -35,7 +35,9 @@ type Config struct {
 	Epoch int64
 	// WatchQueue is how many events a watcher may be behind.
 	WatchQueue int
-	Logger     *slog.Logger
+	// Passed is called about ten times a second, after what was due has been done; it must not block. May be nil.
+	Passed func()
+	Logger *slog.Logger
 }
 
 // Keeper keeps the sessions of one term. All methods but Run may be called by any goroutine, before and after it too.
@@ -95,6 +97,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			call()
 		case <-ticker.C:
 			k.advance()
+			k.passed()
 		}
 		k.publish()
 	}
@@ -155,6 +158,12 @@ func (k *Keeper) now() monotonic.Instant {
 		k.cfg.Logger.Warn("nothing could be received for a while; deadlines are put off by as much", "for", lost)
 	}
 	return now
+}
+
+func (k *Keeper) passed() {
+	if k.cfg.Passed != nil {
+		k.cfg.Passed()
+	}
 }
 
 func (k *Keeper) advance() {

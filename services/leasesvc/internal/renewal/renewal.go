@@ -1,0 +1,187 @@
+// Package renewal carries what is to be written from the keeper to the kube-apiserver and brings back what came of it.
+//
+// Promise: at most Config.Workers writes are under way, each bounded by Config.Timeout; what is most urgent when a worker
+// becomes free is written next. Every job that was taken is finished, also when the loop ends. A beat never waits for any of
+// it: a slow or absent kube-apiserver makes objects late, not sessions.
+//
+// A pass fails when writes were tried and none succeeded. A Lease without a Node, or one that another holder has, is a state
+// of that Lease and no failure of the loop.
+package renewal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+)
+
+const (
+	// pass is how often the keeper is asked for work while there is little.
+	pass = 100 * time.Millisecond
+	// batch is how many writes are taken at a time: enough to keep the workers busy, few enough that what becomes urgent
+	// meanwhile waits only milliseconds.
+	batch = 64
+)
+
+// Source has the jobs. *keeper.Keeper is one.
+type Source interface {
+	// Start hands out at most budget jobs.
+	Start(ctx context.Context, budget int) ([]keeper.Job, error)
+	// Finish takes what came of a job.
+	Finish(keeper.Job, keeper.Result) error
+}
+
+// Writer writes one object. *leaseobject.Writer is one.
+type Writer interface {
+	Write(ctx context.Context, r leaseobject.Renewal) (*coordinationv1.Lease, leaseobject.Verb, error)
+}
+
+// Config is what a Loop is made of.
+type Config struct {
+	Workers int
+	Timeout time.Duration
+	Metrics *Metrics
+}
+
+// Loop is the work of one term after another; Run may be called again after it has returned.
+type Loop struct {
+	cfg    Config
+	writer Writer
+}
+
+// New returns a Loop that writes through writer.
+func New(cfg Config, writer Writer) *Loop { return &Loop{cfg: cfg, writer: writer} }
+
+// Run writes what source has until ctx, which carries the term, ends or source does. It reports a pass about ten times a second.
+func (l *Loop) Run(ctx context.Context, source Source, report func(error)) error {
+	r := &run{Loop: l, source: source, jobs: make(chan keeper.Job)}
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer close(r.jobs)
+	for range l.cfg.Workers {
+		workers.Go(func() { r.work(ctx) })
+	}
+	ticker := time.NewTicker(pass)
+	defer ticker.Stop()
+	for {
+		more, err := r.distribute(ctx)
+		if ctx.Err() != nil || errors.Is(err, keeper.ErrEnded) {
+			return nil
+		}
+		if more {
+			continue
+		}
+		report(errors.Join(err, r.tally.take()))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// run is one call of Run.
+type run struct {
+	*Loop
+	source Source
+	jobs   chan keeper.Job // closed by Run
+	tally  tally
+}
+
+// distribute gives one batch to the workers and tells whether there may be more.
+func (r *run) distribute(ctx context.Context) (more bool, err error) {
+	jobs, err := r.source.Start(ctx, batch)
+	if err != nil {
+		return false, err
+	}
+	for i, job := range jobs {
+		select {
+		case r.jobs <- job:
+		case <-ctx.Done():
+			return false, r.abandon(jobs[i:], context.Cause(ctx))
+		}
+	}
+	return len(jobs) == batch, nil
+}
+
+// abandon finishes jobs that no worker got, so that they can be started again.
+func (r *run) abandon(jobs []keeper.Job, cause error) error {
+	for _, job := range jobs {
+		if err := r.source.Finish(job, keeper.Result{Err: cause}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) work(ctx context.Context) {
+	for job := range r.jobs {
+		result := r.write(ctx, job)
+		r.tally.note(result.Err)
+		// The only error is that the term is over, and with it everybody who would want to know.
+		_ = r.source.Finish(job, result)
+	}
+}
+
+func (r *run) write(ctx context.Context, job keeper.Job) keeper.Result {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	begin := time.Now()
+	lease, verb, err := r.writer.Write(ctx, leaseobject.Renewal{
+		Namespace: job.Namespace, Name: job.Name, Duration: job.Duration, RenewTime: job.RenewTime, Last: job.Last,
+	})
+	if errors.Is(err, nodes.ErrMissing) {
+		err = fmt.Errorf("%w: %w", keeper.ErrNoOwner, err)
+	}
+	r.cfg.Metrics.observe(verb, err, time.Since(begin))
+	return keeper.Result{Lease: lease, Err: err, Pause: pauseIn(err)}
+}
+
+// pauseIn is how long the kube-apiserver wants to be left alone.
+func pauseIn(err error) time.Duration {
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return time.Duration(seconds) * time.Second
+}
+
+// tally is how the writes of a pass went.
+type tally struct {
+	mu        sync.Mutex // guards what follows
+	succeeded bool
+	failed    error // the first
+}
+
+func (t *tally) note(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case err == nil:
+		t.succeeded = true
+	case !isState(err) && t.failed == nil:
+		t.failed = err
+	}
+}
+
+// take returns the failure of the pass, if it was one, and begins the next.
+func (t *tally) take() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	failed := t.failed
+	if t.succeeded {
+		failed = nil
+	}
+	t.succeeded, t.failed = false, nil
+	return failed
+}
+
+// isState tells errors that describe a Lease from errors that describe the world.
+func isState(err error) bool {
+	return errors.Is(err, keeper.ErrNoOwner) || errors.Is(err, leaseobject.ErrForeignHolder) || errors.Is(err, leaseobject.ErrTerminating)
+}
