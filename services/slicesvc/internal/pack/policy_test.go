@@ -1,0 +1,217 @@
+package pack_test
+
+import (
+	"slices"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+// outcome is how a plan ends: how many writes of each kind, and how full the
+// slices are afterwards, the fullest first.
+type outcome struct {
+	Creates, Updates, Deletes int
+	Fill                      []int
+}
+
+func outcomeOf(t *testing.T, in pack.Input) outcome {
+	t.Helper()
+	plan := pack.Make(in)
+	var result outcome
+	for _, change := range plan.Changes {
+		switch change.Verb {
+		case pack.Create:
+			result.Creates++
+		case pack.Update:
+			result.Updates++
+		case pack.Delete:
+			result.Deletes++
+		}
+	}
+	after, err := slicetest.CarryOut(in.Slices, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, slice := range after {
+		result.Fill = append(result.Fill, len(slice.Endpoints))
+	}
+	slices.Sort(result.Fill)
+	slices.Reverse(result.Fill)
+	return result
+}
+
+func input(service *corev1.Service, candidates []desired.Candidate, existing ...*discoveryv1.EndpointSlice) pack.Input {
+	return pack.Input{
+		Service:   service,
+		Endpoints: desired.Resolve(service, candidates),
+		Slices:    existing,
+		Limit:     100,
+		ManagedBy: slicetest.ManagedBy,
+	}
+}
+
+func TestMake_FollowsUpstreamsPolicy(t *testing.T) {
+	service := slicetest.Service("web")
+	old := func(name string, from, to int) *discoveryv1.EndpointSlice {
+		return slicetest.Slice(service, name, slicetest.Pods(from, to))
+	}
+	recycled := slicetest.Service("web", func(service *corev1.Service) {
+		service.Spec.Ports[0].TargetPort = intstr.FromInt32(9090)
+	})
+	ten := make([]*discoveryv1.EndpointSlice, 0, 10)
+	for i := range 10 {
+		ten = append(ten, old(string(rune('a'+i)), 30*i, 30*i+30))
+	}
+	for name, c := range map[string]struct {
+		in   pack.Input
+		want outcome
+	}{
+		"no pods and no slices: a placeholder": {
+			in:   input(service, nil),
+			want: outcome{Creates: 1, Fill: []int{0}},
+		},
+		"no pods and a placeholder: nothing": {
+			in:   input(service, nil, slicetest.Slice(service, "a", nil)),
+			want: outcome{Fill: []int{0}},
+		},
+		"the last pod goes: its slice becomes the placeholder": {
+			in:   input(service, nil, old("a", 0, 1)),
+			want: outcome{Updates: 1, Fill: []int{0}},
+		},
+		"the first pod comes: the placeholder takes it": {
+			in:   input(service, slicetest.Pods(0, 1), slicetest.Slice(service, "a", nil)),
+			want: outcome{Updates: 1, Fill: []int{1}},
+		},
+		"250 pods": {
+			in:   input(service, slicetest.Pods(0, 250)),
+			want: outcome{Creates: 3, Fill: []int{100, 100, 50}},
+		},
+		"a rest that fits into one slice goes into the fuller one": {
+			in:   input(service, slicetest.Pods(0, 250), old("a", 0, 62), old("b", 62, 123)),
+			want: outcome{Creates: 1, Updates: 1, Fill: []int{100, 89, 61}},
+		},
+		"a rest that fits into none is not split over them": {
+			in:   input(service, slicetest.Pods(0, 300), old("a", 0, 74), old("b", 74, 148)),
+			want: outcome{Creates: 2, Fill: []int{100, 74, 74, 52}},
+		},
+		"slices that are written anyway are filled first": {
+			in:   input(service, slicetest.Pods(5, 115), old("a", 0, 80), old("b", 80, 100)),
+			want: outcome{Updates: 1, Fill: []int{90, 20}},
+		},
+		"ten slices of thirty stay as they are": {
+			in:   input(service, slicetest.Pods(0, 300), ten...),
+			want: outcome{Fill: []int{30, 30, 30, 30, 30, 30, 30, 30, 30, 30}},
+		},
+		"other ports reuse three of ten slices": {
+			in:   input(recycled, slicetest.Pods(0, 300), ten...),
+			want: outcome{Updates: 3, Deletes: 7, Fill: []int{100, 100, 100}},
+		},
+		"an earlier Service's slice is not reused": {
+			in: input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", slicetest.Pods(0, 2), func(slice *discoveryv1.EndpointSlice) {
+				slice.OwnerReferences[0].UID = "earlier"
+			})),
+			want: outcome{Creates: 1, Deletes: 1, Fill: []int{2}},
+		},
+		"a slice of another family is not reused": {
+			in: input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", nil, func(slice *discoveryv1.EndpointSlice) {
+				slice.AddressType = discoveryv1.AddressTypeIPv6
+			})),
+			want: outcome{Creates: 1, Deletes: 1, Fill: []int{2}},
+		},
+		"a slice that is being deleted does not count": {
+			in:   input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", slicetest.Pods(0, 2), terminating)),
+			want: outcome{Creates: 1, Fill: []int{2, 2}},
+		},
+		"a lower limit moves what is above it": {
+			in:   input(service, slicetest.Pods(0, 130), old("a", 0, 130)),
+			want: outcome{Creates: 1, Updates: 1, Fill: []int{100, 30}},
+		},
+		"an endpoint in two slices stays in the first": {
+			in:   input(service, slicetest.Pods(0, 10), old("a", 0, 10), old("b", 5, 10)),
+			want: outcome{Deletes: 1, Fill: []int{10}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := gocmp.Diff(c.want, outcomeOf(t, c.in)); diff != "" {
+				t.Errorf("outcome (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func terminating(slice *discoveryv1.EndpointSlice) {
+	now := slice.CreationTimestamp
+	slice.DeletionTimestamp = &now
+}
+
+func TestMake_LimitDecidesHowManySlices(t *testing.T) {
+	for limit, want := range map[int][]int{
+		50:  {50, 50, 50, 50, 50},
+		80:  {80, 80, 80, 10},
+		150: {150, 100},
+		250: {250},
+		500: {250},
+	} {
+		in := input(slicetest.Service("web"), slicetest.Pods(0, 250))
+		in.Limit = limit
+		if diff := gocmp.Diff(want, outcomeOf(t, in).Fill); diff != "" {
+			t.Errorf("limit %d (-want +got):\n%s", limit, diff)
+		}
+	}
+}
+
+func TestMake_NamedPortsGroupPods(t *testing.T) {
+	service := slicetest.Service("web", func(service *corev1.Service) {
+		service.Spec.Ports[0].TargetPort = intstr.FromString("http")
+	})
+	candidates := slicetest.Pods(0, 300)
+	for i := range candidates {
+		candidates[i].Pod.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{
+			Name:          "http",
+			Protocol:      corev1.ProtocolTCP,
+			ContainerPort: int32(8080 + i%5),
+		}}}}
+	}
+	want := outcome{Creates: 5, Fill: []int{60, 60, 60, 60, 60}}
+	if diff := gocmp.Diff(want, outcomeOf(t, input(service, candidates))); diff != "" {
+		t.Errorf("outcome (-want +got):\n%s", diff)
+	}
+}
+
+func TestMake_ServiceThatGoesAwayGetsNoNewSlices(t *testing.T) {
+	service := slicetest.Service("web", func(service *corev1.Service) {
+		now := service.CreationTimestamp
+		service.DeletionTimestamp = &now
+		service.Finalizers = []string{"example.com/wait"}
+	})
+	for name, c := range map[string]struct {
+		in   pack.Input
+		want outcome
+	}{
+		"none is created": {
+			in:   input(service, slicetest.Pods(0, 2)),
+			want: outcome{},
+		},
+		"those there are follow the pods": {
+			in:   input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", slicetest.Pods(0, 3))),
+			want: outcome{Updates: 1, Fill: []int{2}},
+		},
+		"one that is not needed is reused": {
+			in:   input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", nil)),
+			want: outcome{Updates: 1, Fill: []int{2}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := gocmp.Diff(c.want, outcomeOf(t, c.in)); diff != "" {
+				t.Errorf("outcome (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

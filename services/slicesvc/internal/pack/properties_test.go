@@ -1,0 +1,174 @@
+package pack_test
+
+import (
+	"fmt"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+func TestMake_APlanCarriedOutLeavesNothingToDo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := slicetest.Input(t)
+		in.Slices = carryOut(t, in)
+		if again := pack.Make(in); !again.Empty() {
+			t.Fatalf("after the plan was carried out: %v", reasons(again))
+		}
+	})
+}
+
+func TestMake_SlicesHoldWhatIsDesiredAndNothingTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := slicetest.Input(t)
+		after := carryOut(t, in)
+		if in.Service.DeletionTimestamp != nil {
+			t.Skip("a Service that goes away gets no new slices")
+		}
+		if diff := gocmp.Diff(wanted(in), held(t, in, after)); diff != "" {
+			t.Fatalf("desired (-) and held (+) endpoints differ:\n%s", diff)
+		}
+		for _, family := range in.Endpoints.Families {
+			if !hasSlice(after, family.AddressType) {
+				t.Fatalf("no %s slice, not even an empty one", family.AddressType)
+			}
+		}
+	})
+}
+
+func TestMake_ChangesNoInput(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := slicetest.Input(t)
+		service, slices := in.Service.DeepCopy(), deepCopies(in.Slices)
+		plan := pack.Make(in)
+		if diff := gocmp.Diff(service, in.Service); diff != "" {
+			t.Fatalf("the Service changed:\n%s", diff)
+		}
+		if diff := gocmp.Diff(slices, in.Slices); diff != "" {
+			t.Fatalf("plan %v changed the slices:\n%s", reasons(plan), diff)
+		}
+	})
+}
+
+func TestMake_OrderOfInputsDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := slicetest.Input(t)
+		plan := pack.Make(in)
+		shuffled := in
+		shuffled.Slices = rapid.Permutation(in.Slices).Draw(t, "slices")
+		shuffled.Endpoints.Families = nil
+		for _, family := range in.Endpoints.Families {
+			groups := make([]desired.Group, len(family.Groups))
+			for i, group := range family.Groups {
+				group.Endpoints = rapid.Permutation(group.Endpoints).Draw(t, "endpoints")
+				groups[i] = group
+			}
+			family.Groups = groups
+			shuffled.Endpoints.Families = append(shuffled.Endpoints.Families, family)
+		}
+		if diff := gocmp.Diff(plan, pack.Make(shuffled), cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("another order gives another plan:\n%s", diff)
+		}
+	})
+}
+
+func carryOut(t *rapid.T, in pack.Input) []*discoveryv1.EndpointSlice {
+	after, err := slicetest.CarryOut(in.Slices, pack.Make(in))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return after
+}
+
+// place is a family with a set of ports.
+type place struct {
+	addressType discoveryv1.AddressType
+	ports       desired.PortKey
+}
+
+func (p place) String() string { return fmt.Sprintf("%s %q", p.addressType, p.ports) }
+
+func wanted(in pack.Input) map[string]map[desired.Endpoint]int {
+	all := map[string]map[desired.Endpoint]int{}
+	for _, family := range in.Endpoints.Families {
+		for _, group := range family.Groups {
+			at := place{addressType: family.AddressType, ports: group.Key}.String()
+			all[at] = map[desired.Endpoint]int{}
+			for _, endpoint := range group.Endpoints {
+				all[at][endpoint]++
+			}
+		}
+	}
+	return all
+}
+
+func held(t *rapid.T, in pack.Input, slices []*discoveryv1.EndpointSlice) map[string]map[desired.Endpoint]int {
+	all := map[string]map[desired.Endpoint]int{}
+	for _, slice := range slices {
+		if slice.DeletionTimestamp != nil {
+			continue
+		}
+		checkSlice(t, in, slice)
+		if len(slice.Endpoints) == 0 {
+			continue
+		}
+		at := place{addressType: slice.AddressType, ports: desired.KeyOf(slice.Ports)}.String()
+		if all[at] == nil {
+			all[at] = map[desired.Endpoint]int{}
+		}
+		for i := range slice.Endpoints {
+			endpoint, exact := desired.Observe(&slice.Endpoints[i])
+			if !exact {
+				t.Fatalf("slice %s keeps an endpoint that is not ours: %v", slice.Name, slice.Endpoints[i])
+			}
+			all[at][endpoint]++
+		}
+	}
+	return all
+}
+
+func checkSlice(t *rapid.T, in pack.Input, slice *discoveryv1.EndpointSlice) {
+	if len(slice.Endpoints) > in.Limit {
+		t.Fatalf("slice %s holds %d endpoints, more than %d", slice.Name, len(slice.Endpoints), in.Limit)
+	}
+	for key, value := range in.Service.Labels {
+		if key != discoveryv1.LabelManagedBy && slice.Labels[key] != value {
+			t.Fatalf("slice %s lacks label %s=%s", slice.Name, key, value)
+		}
+	}
+	if slice.OwnerReferences[0].UID != in.Service.UID {
+		t.Fatalf("slice %s is owned by %s", slice.Name, slice.OwnerReferences[0].UID)
+	}
+}
+
+func hasSlice(slices []*discoveryv1.EndpointSlice, addressType discoveryv1.AddressType) bool {
+	for _, slice := range slices {
+		if slice.AddressType == addressType && slice.DeletionTimestamp == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func deepCopies(slices []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	var copies []*discoveryv1.EndpointSlice
+	for _, slice := range slices {
+		copies = append(copies, slice.DeepCopy())
+	}
+	return copies
+}
+
+// reasons tells a plan in short.
+func reasons(plan pack.Plan) []string {
+	var all []string
+	for _, change := range plan.Changes {
+		all = append(all, fmt.Sprintf("%s %s %s: %s", change.Verb, change.Slice.Name, change.Reason, change.Detail()))
+	}
+	return all
+}
