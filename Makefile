@@ -8,6 +8,9 @@ MAKEFLAGS     += --no-print-directory
 
 TOOLS   := $(CURDIR)/.tools
 GO      := $(shell go env GOVERSION)
+ifeq ($(GO),)
+$(error Go is not on PATH: install the version that go.mod names, from https://go.dev/dl)
+endif
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X github.com/trivet-dev/trivet/internal/identity.version=$(VERSION)
 
@@ -39,7 +42,7 @@ assets: ## Build etcd and kube-apiserver into .assets/: once, 3 to 4 minutes (KU
 
 .PHONY: test
 test: ## Everything CI checks, each step with the time it took
-	@for step in assets check vet-tools test-go; do \
+	@for step in assets check modules test-go; do \
 		echo "==== make $$step"; begin=$$SECONDS; \
 		$(MAKE) $$step || { echo "==== make $$step FAILED after $$((SECONDS - begin)) s"; exit 1; }; \
 		echo "==== make $$step: $$((SECONDS - begin)) s"; \
@@ -75,9 +78,12 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change anything
 	diff --recursive --exclude='*.proto' proto "$$fresh/proto" || \
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
-.PHONY: vet-tools
-vet-tools: ## Vet and test the tools, which are modules of their own
-	cd tools/controlplane && go vet ./... && go test ./...
+# Modules of their own that hold Go code; tools/lint and tools/protocol hold versions only.
+MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod bench/go.mod))
+
+.PHONY: modules
+modules: ## Vet and test what has a go.mod of its own: tools and bench
+	@for module in $(MODULES); do echo "in $$module: go vet, go test"; (cd $$module && go vet ./... && go test ./...) || exit 1; done
 
 .PHONY: bench
 bench: assets ## Run the benchmarks, one package at a time (BENCH=Heartbeat PACKAGES=./services/leasesvc/...)

@@ -1,7 +1,9 @@
 package devcluster
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 type child struct {
 	name    string
 	log     string // path of its combined output
+	logFrom int64  // where in that file its own output begins
 	process *os.Process
 	asked   atomic.Bool   // its end was asked for
 	exited  chan struct{} // closed by reap once the process is gone
@@ -29,13 +32,17 @@ func startChild(name, path, dir string, args []string) (*child, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open log of %s: %w", name, err)
 	}
+	logFrom, err := output.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("find the end of the log of %s: %w", name, err), output.Close())
+	}
 	command := exec.Command(path, args...)
 	command.Dir = dir
 	command.Env = []string{"HOME=" + dir, "TMPDIR=" + dir}
 	command.Stdout, command.Stderr = output, output
 	command.SysProcAttr = childAttributes()
 
-	c := &child{name: name, log: log, exited: make(chan struct{})}
+	c := &child{name: name, log: log, logFrom: logFrom, exited: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		defer output.Close()
@@ -76,6 +83,15 @@ func (c *child) stop(grace time.Duration) {
 	}
 	_ = c.process.Kill()
 	<-c.exited
+}
+
+func (c *child) gone() bool {
+	select {
+	case <-c.exited:
+		return true
+	default:
+		return false
+	}
 }
 
 // death tells how an exited child went, in its own last words.
@@ -121,7 +137,7 @@ func (c *child) logTail() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read log of %s: %w", c.name, err)
 	}
-	start := max(0, info.Size()-lastWordsBytes)
+	start := max(c.logFrom, info.Size()-lastWordsBytes)
 	tail := make([]byte, info.Size()-start)
 	n, err := file.ReadAt(tail, start)
 	if n == 0 && err != nil {

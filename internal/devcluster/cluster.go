@@ -117,8 +117,9 @@ func (c *Cluster) startServers(ctx context.Context) error {
 // what is stopped does nothing.
 func (c *Cluster) StopEtcd() error { return c.stopServer(c.etcd) }
 
-// StartEtcd starts etcd again and returns when it serves. Starting what runs
-// does nothing; starting after Stop is an error.
+// StartEtcd starts etcd again, stopped or dead, and returns when it serves.
+// Starting what runs does nothing; starting after Stop is an error. Done stays
+// closed after a death, whatever is started again.
 func (c *Cluster) StartEtcd() error { return c.startServer(context.Background(), c.etcd) }
 
 // StopAPIServer stops kube-apiserver alone, as a fault, as StopEtcd does.
@@ -143,7 +144,7 @@ func (c *Cluster) startServer(ctx context.Context, s *server) error {
 	if c.stopped {
 		return fmt.Errorf("start %s: %w", s.name, errStopped)
 	}
-	if s.child != nil {
+	if s.child != nil && !s.child.gone() {
 		return nil
 	}
 	if err := s.start(ctx); err != nil {

@@ -94,6 +94,10 @@ func TestCluster_KilledServerIsReportedByName(t *testing.T) {
 	if err := cluster.Err(); err == nil || !strings.Contains(err.Error(), "etcd") || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("error %v, want one that says that etcd was killed", err)
 	}
+	if err := cluster.StartEtcd(); err != nil {
+		t.Errorf("start the dead server again: %v", err)
+	}
+	put(t, cluster, "/again", "yes")
 }
 
 func TestCluster_StopEndsAFrozenServer(t *testing.T) {

@@ -94,6 +94,14 @@ func TestServer_UnreadyServerIsGivenUpWithItsReason(t *testing.T) {
 	requireNoChild(t)
 }
 
+func TestServer_EarlierDeathIsNotTakenForThisOne(t *testing.T) {
+	s := script(t, losesFirstPort, "echo the disk is on fire", "exit 3")
+	err := s.start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "the disk is on fire") || strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("error %v, want the last words of the second attempt only", err)
+	}
+}
+
 func TestChild_LastWordsAreFewAndShort(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	content := strings.Repeat("early\n", 5000) + strings.Repeat("x", 2*longestLine) + "\nlast\n"

@@ -51,15 +51,27 @@ func (b *builder) build(ctx context.Context, targets []target, goMod string) err
 	b.say("Building the control plane for %s, once. kube-apiserver is some 2,000 packages: that takes 3 to 4 minutes", b.out)
 	b.say("on two cores when nothing is cached, and modules are downloaded first. Later builds take seconds.")
 	begin := time.Now()
-	for _, t := range targets {
-		if err := b.buildOne(ctx, t); err != nil {
-			return err
-		}
+	if err := b.buildAll(ctx, targets); err != nil {
+		return err
 	}
 	if err := b.writeStamp(stamp); err != nil {
 		return err
 	}
 	b.say("The control plane is built: %v in all.", elapsed(begin))
+	return nil
+}
+
+func (b *builder) buildAll(ctx context.Context, targets []target) error {
+	// A run that was killed may have left its work.
+	if err := errors.Join(os.RemoveAll(b.workDir()), os.Mkdir(b.workDir(), 0o755)); err != nil {
+		return fmt.Errorf("make directory for the go command: %w", err)
+	}
+	defer os.RemoveAll(b.workDir())
+	for _, t := range targets {
+		if err := b.buildOne(ctx, t); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -119,6 +131,7 @@ func (b *builder) countPackages(ctx context.Context, t target) (int, error) {
 	defer stop()
 	command := b.command(ctx, "list", "-deps", t.pkg)
 	command.Stderr = meter
+	defer killGroup(command)
 	output, err := command.Output()
 	if err != nil {
 		return 0, b.failure(ctx, "find the packages of "+t.pkg, meter, err)
@@ -132,6 +145,7 @@ func (b *builder) compile(ctx context.Context, t target, output string, packages
 	defer stop()
 	command := b.command(ctx, "build", "-v", "-o", output, "-ldflags", t.ldflags, t.pkg)
 	command.Stderr = meter
+	defer killGroup(command)
 	if err := command.Run(); err != nil {
 		return b.failure(ctx, "build "+t.name, meter, err)
 	}
@@ -140,12 +154,26 @@ func (b *builder) compile(ctx context.Context, t target, output string, packages
 
 // command is an interruptible call of the go command. Binaries without cgo
 // need no C compiler and no C library at run time, like upstream's.
+//
+// The compilers it starts are in its process group, and work below our own
+// directory: an interrupted go command leaves both behind otherwise.
 func (b *builder) command(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, b.goTool, args...)
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOTMPDIR="+b.workDir())
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGINT) }
 	command.WaitDelay = interruptGrace
 	return command
+}
+
+func (b *builder) workDir() string { return filepath.Join(b.out, ".work") }
+
+// killGroup ends what a go command has left running. An error means that
+// nothing has been left.
+func killGroup(command *exec.Cmd) {
+	if command.Process != nil {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
+	}
 }
 
 func (b *builder) failure(ctx context.Context, what string, meter *meter, err error) error {
