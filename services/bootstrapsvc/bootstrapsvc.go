@@ -1,24 +1,17 @@
 package bootstrapsvc
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/probe"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"

@@ -19,6 +19,8 @@ const (
 	refreshInterval = 10 * time.Second
 	// keyTimeout bounds one read and write of the key.
 	keyTimeout = 5 * time.Second
+	// sessionPoll is how often a session is looked for while there is none.
+	sessionPoll = 20 * time.Millisecond
 	// withdrawTimeout bounds the removal of the key at a stop: half of what a stop may take.
 	withdrawTimeout = 10 * time.Second
 )
@@ -74,7 +76,7 @@ func (s *sidecar) pass(ctx context.Context, state *beat) error {
 		state.evicted = true
 	}
 	s.judge(ctx, state)
-	session, _, alive := s.sessions.Session()
+	session, alive := s.session(ctx)
 	if !alive {
 		return errNoSession
 	}
@@ -111,6 +113,22 @@ func (s *sidecar) judge(ctx context.Context, state *beat) {
 	if state.verdict.Ready != before.Ready {
 		s.logger.Info("readiness of the kube-apiserver changed",
 			"address", s.address, "ready", state.verdict.Ready, "probe", outcome.Detail)
+	}
+}
+
+// session waits a little for one, because at the start of a process there is none for a moment.
+func (s *sidecar) session(ctx context.Context) (clientv3.LeaseID, bool) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ProbeInterval)
+	defer cancel()
+	for {
+		if session, _, alive := s.sessions.Session(); alive {
+			return session, true
+		}
+		select {
+		case <-ctx.Done():
+			return clientv3.NoLease, false
+		case <-time.After(sessionPoll):
+		}
 	}
 }
 

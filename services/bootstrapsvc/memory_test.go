@@ -1,0 +1,352 @@
+package bootstrapsvc
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+)
+
+// memoryObjects is a Kubernetes in memory that insists on guards and on a term, as the real one behind its fence does.
+type memoryObjects struct {
+	mu      sync.Mutex // guards what follows
+	objects map[string]change.Object
+	version int
+	written []string // "verb Kind name"
+	// before is called before each write, without the lock; an error refuses it.
+	before func(ctx context.Context, step change.Change) error
+	// reads, if set, is what every read fails with.
+	reads error
+}
+
+func newMemoryObjects() *memoryObjects {
+	return &memoryObjects{objects: map[string]change.Object{}}
+}
+
+func keyOf(object change.Object) string {
+	return change.Change{Object: object}.Kind().Kind + " " + object.GetName()
+}
+
+// put stores an object as another writer would.
+func (m *memoryObjects) put(object change.Object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.version++
+	stored := object.DeepCopyObject().(change.Object)
+	stored.SetResourceVersion(strconv.Itoa(m.version))
+	if stored.GetUID() == "" {
+		stored.SetUID(types.UID(fmt.Sprintf("uid-%d", m.version)))
+	}
+	if namespace, ok := stored.(*corev1.Namespace); ok && namespace.Status.Phase == "" {
+		namespace.Status.Phase = corev1.NamespaceActive
+	}
+	m.objects[keyOf(stored)] = stored
+}
+
+func (m *memoryObjects) remove(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.objects, key)
+}
+
+// edit changes a stored object as another writer would.
+func edit[T change.Object](m *memoryObjects, key string, how func(T)) {
+	m.mu.Lock()
+	object := m.objects[key].DeepCopyObject().(T)
+	m.mu.Unlock()
+	how(object)
+	m.put(object)
+}
+
+func load[T change.Object](m *memoryObjects, key string) (T, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var none T
+	if m.reads != nil {
+		return none, m.reads
+	}
+	object, found := m.objects[key]
+	if !found {
+		return none, nil
+	}
+	return object.DeepCopyObject().(T), nil
+}
+
+func (m *memoryObjects) failReads(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reads = err
+}
+
+func (m *memoryObjects) writes() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.written)
+}
+
+func (m *memoryObjects) Namespaces(_ context.Context, names []string) ([]*corev1.Namespace, error) {
+	var existing []*corev1.Namespace
+	for _, name := range names {
+		namespace, err := load[*corev1.Namespace](m, "Namespace "+name)
+		if err != nil {
+			return nil, err
+		}
+		if namespace != nil {
+			existing = append(existing, namespace)
+		}
+	}
+	return existing, nil
+}
+
+func (m *memoryObjects) Service(context.Context) (*corev1.Service, error) {
+	return load[*corev1.Service](m, "Service kubernetes")
+}
+
+func (m *memoryObjects) Endpoints(context.Context) (*corev1.Endpoints, error) {
+	return load[*corev1.Endpoints](m, "Endpoints kubernetes")
+}
+
+func (m *memoryObjects) EndpointSlices(context.Context) ([]*discoveryv1.EndpointSlice, error) {
+	slice, err := load[*discoveryv1.EndpointSlice](m, "EndpointSlice kubernetes")
+	if slice == nil {
+		return nil, err
+	}
+	return []*discoveryv1.EndpointSlice{slice}, nil
+}
+
+func (m *memoryObjects) ServiceRange(context.Context) (netip.Prefix, error) {
+	return netip.MustParsePrefix("10.0.0.0/16"), nil
+}
+
+func (m *memoryObjects) Apply(ctx context.Context, step change.Change) error {
+	t, found := term.FromContext(ctx)
+	if !found {
+		return term.ErrNone
+	}
+	if err := t.Check(); err != nil {
+		return err
+	}
+	if m.before != nil {
+		if err := m.before(ctx, step); err != nil {
+			return err
+		}
+	}
+	key := keyOf(step.Object)
+	if err := m.guard(key, step); err != nil {
+		return err
+	}
+	if step.Verb == change.Delete {
+		m.remove(key)
+	} else {
+		m.put(step.Object)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.written = append(m.written, string(step.Verb)+" "+key)
+	return nil
+}
+
+func (m *memoryObjects) guard(key string, step change.Change) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	stored, found := m.objects[key]
+	switch {
+	case step.Verb == change.Create && !found:
+		return nil
+	case step.Verb != change.Create && found && stored.GetResourceVersion() == step.Object.GetResourceVersion() &&
+		stored.GetUID() == step.Object.GetUID():
+		return nil
+	default:
+		return fmt.Errorf("%s %s: %w", step.Verb, key, cluster.ErrConflict)
+	}
+}
+
+// published are the addresses in slice and Endpoints; "differ" if the two do not agree.
+func (m *memoryObjects) published() []string {
+	survey := survey{}
+	survey.endpoints.snapshot.Endpoints, _ = m.Endpoints(context.Background())
+	survey.endpoints.snapshot.Slices, _ = m.EndpointSlices(context.Background())
+	service := baselineOf(survey).GetKubernetesService()
+	if !slices.Equal(service.GetEndpointsAddresses(), service.GetEndpointSliceAddresses()) {
+		return []string{"differ"}
+	}
+	return service.GetEndpointsAddresses()
+}
+
+// memoryKeys are the apiserver keys of an etcd in memory.
+type memoryKeys struct {
+	mu       sync.Mutex // guards what follows
+	entries  map[netip.Addr]registry.Entry
+	watchers map[chan struct{}]struct{}
+	puts     int
+	// reads and writes, if set, are what every call of that kind fails with.
+	reads, writes error
+	// hang makes every call wait for its context.
+	hang bool
+}
+
+func newMemoryKeys() *memoryKeys {
+	return &memoryKeys{entries: map[netip.Addr]registry.Entry{}, watchers: map[chan struct{}]struct{}{}}
+}
+
+// put writes a key as another replica would.
+func (m *memoryKeys) put(entry registry.Entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	entry.Name = entry.Address.String()
+	m.entries[entry.Address] = entry
+	m.notify()
+}
+
+func (m *memoryKeys) drop(address string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.entries, netip.MustParseAddr(address))
+	m.notify()
+}
+
+func (m *memoryKeys) fail(reads, writes error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reads, m.writes = reads, writes
+}
+
+func (m *memoryKeys) get(address string) (registry.Entry, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	entry, found := m.entries[netip.MustParseAddr(address)]
+	return entry, found
+}
+
+// notify tells the watchers. The caller holds mu.
+func (m *memoryKeys) notify() {
+	for watcher := range m.watchers {
+		select {
+		case watcher <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// admit says how a call begins: it may hang, or fail. The caller must not hold mu.
+func (m *memoryKeys) admit(ctx context.Context, failure func() error) error {
+	m.mu.Lock()
+	isHanging, err := m.hang, failure()
+	m.mu.Unlock()
+	if isHanging {
+		<-ctx.Done()
+		return fmt.Errorf("%w: %w", registry.ErrUnavailable, ctx.Err())
+	}
+	return err
+}
+
+func (m *memoryKeys) Read(ctx context.Context) ([]registry.Entry, error) {
+	if err := m.admit(ctx, func() error { return m.reads }); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var entries []registry.Entry
+	for _, entry := range m.entries {
+		entries = append(entries, entry)
+	}
+	slices.SortFunc(entries, func(a, b registry.Entry) int { return a.Address.Compare(b.Address) })
+	return entries, nil
+}
+
+func (m *memoryKeys) List(ctx context.Context) ([]registry.Entry, error) {
+	entries, err := m.Read(ctx)
+	for i := range entries {
+		entries[i].TTL = 5 * time.Second
+	}
+	return entries, err
+}
+
+func (m *memoryKeys) Publish(ctx context.Context, entry registry.Entry, _ clientv3.LeaseID) error {
+	if err := m.admit(ctx, func() error { return m.writes }); err != nil {
+		return err
+	}
+	if there, found := m.get(entry.Name); found && there.ReplicaID != entry.ReplicaID {
+		return registry.ErrTaken
+	}
+	m.put(entry)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.puts++
+	return nil
+}
+
+func (m *memoryKeys) Evict(ctx context.Context, address netip.Addr) (bool, error) {
+	return m.delete(ctx, address, func(owner string) bool { return owner != self().ID })
+}
+
+func (m *memoryKeys) Withdraw(ctx context.Context, address netip.Addr) error {
+	_, err := m.delete(ctx, address, func(owner string) bool { return owner == self().ID })
+	return err
+}
+
+func (m *memoryKeys) delete(ctx context.Context, address netip.Addr, isMeant func(owner string) bool) (bool, error) {
+	if err := m.admit(ctx, func() error { return m.writes }); err != nil {
+		return false, err
+	}
+	there, found := m.get(address.String())
+	if !found || !isMeant(there.ReplicaID) {
+		return false, nil
+	}
+	m.drop(address.String())
+	return true, nil
+}
+
+func (m *memoryKeys) Watch(ctx context.Context, changed func()) {
+	events := make(chan struct{}, 1)
+	m.mu.Lock()
+	m.watchers[events] = struct{}{}
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.watchers, events)
+	}()
+	for changed(); ; changed() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-events:
+		}
+	}
+}
+
+// memoryProber is a kube-apiserver in memory.
+type memoryProber struct {
+	mu   sync.Mutex // guards down
+	down bool
+}
+
+func (p *memoryProber) set(down bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down = down
+}
+
+func (p *memoryProber) Probe(context.Context) readiness.Outcome {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down {
+		return readiness.Outcome{Time: time.Now(), Detail: "connection refused"}
+	}
+	return readiness.Outcome{Time: time.Now(), OK: true, Detail: "ok"}
+}
