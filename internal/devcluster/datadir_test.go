@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -20,8 +21,8 @@ func TestSweep_SparesWhatIsUsedYoungOrNotOurs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := os.MkdirTemp("", "somebody-elses-")
-	if err != nil {
+	other := filepath.Join(temp, tempPattern+"elses.txt")
+	if err := os.WriteFile(other, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 
@@ -44,10 +45,10 @@ func requireEntries(t *testing.T, dir string, want ...string) {
 	}
 	var got []string
 	for _, entry := range entries {
-		got = append(got, dir+"/"+entry.Name())
+		got = append(got, filepath.Join(dir, entry.Name()))
 	}
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Errorf("directories are %v, want %v", got, want)
+		t.Errorf("entries are %v, want %v", got, want)
 	}
 }
