@@ -24,10 +24,6 @@ const (
 	ValidationFailedReason Reason = "VALIDATION_FAILED"
 	// InvalidPageTokenReason: the page token does not come from a list with the same arguments.
 	InvalidPageTokenReason Reason = "INVALID_PAGE_TOKEN"
-	// MessageTooLargeReason: a message on a stream exceeds the server's limit.
-	MessageTooLargeReason Reason = "MESSAGE_TOO_LARGE"
-	// MalformedMessageReason: a message on a stream is not the protobuf message the method takes.
-	MalformedMessageReason Reason = "MALFORMED_MESSAGE"
 	// UnknownMethodReason: the server has no such method.
 	UnknownMethodReason Reason = "UNKNOWN_METHOD"
 	// InternalReason: a defect or a failure the caller can do nothing about; the cause is in the server's log.

@@ -18,7 +18,8 @@
 // Stopping: health turns NOT_SERVING; listener and idle connections close; the contexts of streams end with SHUTTING_DOWN as
 // their cause, since a watch would never end by itself; calls in progress finish; whatever still runs after the drain timeout is cut.
 //
-// Not promised: gRPC refuses some requests before any interceptor sees them. A unary request that is too large
+// Not promised: gRPC answers some requests by itself, before or past the interceptors. A message that is too large
 // (RESOURCE_EXHAUSTED) or no protobuf message (INTERNAL), an unknown compression and a ":path" without its leading slash
-// (UNIMPLEMENTED) carry a code but no ErrorInfo and leave no log line. The package authorizes nobody and limits no rates.
+// (UNIMPLEMENTED) get a code but no ErrorInfo, and where no handler was running no log line. The package authorizes nobody and
+// limits no rates.
 package rpcserver

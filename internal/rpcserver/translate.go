@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
@@ -35,25 +34,7 @@ func translateUnary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, h
 }
 
 func translateStream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	return translate(stream.Context(), handler(service, receiver{ServerStream: stream}))
-}
-
-// receiver gives the errors of receiving a message their reasons, before a handler can pass them on or wrap them.
-type receiver struct{ grpc.ServerStream }
-
-func (r receiver) RecvMsg(message any) error {
-	err := r.ServerStream.RecvMsg(message)
-	switch {
-	case err == nil || errors.Is(err, io.EOF):
-		return err
-	case status.Code(err) == codes.ResourceExhausted:
-		return rpcerror.New(codes.ResourceExhausted, rpcerror.MessageTooLargeReason, status.Convert(err).Message())
-	case status.Code(err) == codes.Internal:
-		// gRPC says INTERNAL where the message is cut short or no protobuf of its type; the caller sent it.
-		return rpcerror.New(codes.InvalidArgument, rpcerror.MalformedMessageReason, status.Convert(err).Message())
-	default:
-		return err
-	}
+	return translate(stream.Context(), handler(service, stream))
 }
 
 // translate turns any error of a handler into a status with exactly one ErrorInfo of ours. An error that has one passes

@@ -46,7 +46,7 @@ func termList(holdings []term.Holding) []*statusv1.Term {
 			GrpcAddress: h.GRPCAddress,
 		}
 		if h.Here {
-			converted.Remaining = durationpb.New(h.Remaining)
+			converted.Remaining = durationpb.New(max(h.Remaining, 0))
 		}
 		return converted
 	})

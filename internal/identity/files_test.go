@@ -1,0 +1,270 @@
+package identity_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/trivet-dev/trivet/internal/identity"
+	"github.com/trivet-dev/trivet/internal/identity/identitytest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pause is longer than certificates go without being looked at.
+const pause = 1100 * time.Millisecond
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func TestServerTLS_BrokenFilesAreErrorsAtTheStart(t *testing.T) {
+	authority := identitytest.NewAuthority(t, "authority")
+	good := func() identity.Files { return authority.Files(t, "server", authority) }
+	for name, c := range map[string]struct {
+		spoil func(*identity.Files)
+		want  string
+	}{
+		"no certificate":  {spoil: func(f *identity.Files) { f.CertFile = "" }, want: "needs a certificate file, a key file and a client CA file"},
+		"no authorities":  {spoil: func(f *identity.Files) { f.CAFile = "" }, want: "needs a certificate file, a key file and a client CA file"},
+		"missing file":    {spoil: func(f *identity.Files) { f.KeyFile += "x" }, want: "no such file"},
+		"key of another":  {spoil: func(f *identity.Files) { f.KeyFile = good().KeyFile }, want: "private key does not match"},
+		"key as CA":       {spoil: func(f *identity.Files) { f.CAFile = f.KeyFile }, want: `block 1 is "PRIVATE KEY"`},
+		"empty CA":        {spoil: func(f *identity.Files) { identitytest.Replace(t, f.CAFile, nil) }, want: "no certificate in it"},
+		"CA half written": {spoil: func(f *identity.Files) { cutCA(t, f.CAFile, authority) }, want: "1 of 2 blocks are cut off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := good()
+			c.spoil(&files)
+			_, err := files.ServerTLS(quiet())
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("ServerTLS() error = %v, want one that says %q", err, c.want)
+			}
+		})
+	}
+}
+
+func cutCA(t *testing.T, path string, authority *identitytest.Authority) {
+	t.Helper()
+	bundle := identitytest.Bundle(authority, authority)
+	identitytest.Replace(t, path, bundle[:len(bundle)-40])
+}
+
+func TestClientTLS_CertificateAndKeyComeTogether(t *testing.T) {
+	authority := identitytest.NewAuthority(t, "authority")
+	files := authority.Files(t, "client", authority)
+	files.KeyFile = ""
+	if _, err := files.ClientTLS(quiet()); err == nil {
+		t.Error("ClientTLS() took a certificate without its key")
+	}
+}
+
+func TestTLS_PeersVerifyEachOther(t *testing.T) {
+	ours, theirs := identitytest.NewAuthority(t, "ours"), identitytest.NewAuthority(t, "theirs")
+	for name, c := range map[string]struct {
+		client                 identity.Files
+		clientFails, serverErr bool
+	}{
+		"same authority":            {client: ours.Files(t, "client", ours)},
+		"client of another":         {client: theirs.Files(t, "client", ours), serverErr: true},
+		"client shows none":         {client: identity.Files{CAFile: ours.Files(t, "client", ours).CAFile}, serverErr: true},
+		"client trusts another":     {client: ours.Files(t, "client", theirs), clientFails: true, serverErr: true},
+		"client trusts system only": {client: identity.Files{}, clientFails: true, serverErr: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, err := ours.Files(t, "server", ours).ServerTLS(quiet())
+			if err != nil {
+				t.Fatal(err)
+			}
+			client, err := c.client.ClientTLS(quiet())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, serverErr, clientErr := handshake(t, server, client)
+			if (serverErr != nil) != c.serverErr || (clientErr != nil) != c.clientFails {
+				t.Errorf("handshake: server says %v, client says %v", serverErr, clientErr)
+			}
+		})
+	}
+}
+
+func TestServerTLS_ChangedFilesAreUsedAndBrokenOnesAreNot(t *testing.T) {
+	authority := identitytest.NewAuthority(t, "authority")
+	files := authority.Files(t, "first", authority)
+	clientFiles := authority.Files(t, "client", authority)
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		server, err := files.ServerTLS(slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := clientFiles.ClientTLS(quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantName := func(want string) {
+			t.Helper()
+			for range 2 { // the second handshake must neither flap nor log again
+				time.Sleep(pause)
+				if got, serverErr, clientErr := handshake(t, server, client); got != want {
+					t.Errorf("server presents %q (server: %v, client: %v), want %q", got, serverErr, clientErr, want)
+				}
+			}
+		}
+		wantName("first")
+
+		certificate, key := authority.Issue(t, "second")
+		identitytest.Replace(t, files.CertFile, certificate)
+		wantName("first") // certificate and key do not match yet
+		identitytest.Replace(t, files.KeyFile, key)
+		wantName("second")
+
+		if err := os.Remove(files.CAFile); err != nil {
+			t.Fatal(err)
+		}
+		wantName("second")
+		if got := strings.Count(log.String(), "the certificates in use stay"); got != 2 {
+			t.Errorf("%d complaints for two bad states, want one for each:\n%s", got, &log)
+		}
+	})
+}
+
+func TestServerTLS_FilesAreLookedAtOnceASecond(t *testing.T) {
+	authority := identitytest.NewAuthority(t, "authority")
+	files := authority.Files(t, "first", authority)
+	clientFiles := authority.Files(t, "client", authority)
+	synctest.Test(t, func(t *testing.T) {
+		server, err := files.ServerTLS(quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := clientFiles.ClientTLS(quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		certificate, key := authority.Issue(t, "second")
+		identitytest.Replace(t, files.CertFile, certificate)
+		identitytest.Replace(t, files.KeyFile, key)
+		if got, _, _ := handshake(t, server, client); got != "first" {
+			t.Errorf("server presents %q within the second, want %q", got, "first")
+		}
+		time.Sleep(pause)
+		if got, _, _ := handshake(t, server, client); got != "second" {
+			t.Errorf("server presents %q after the second, want %q", got, "second")
+		}
+	})
+}
+
+func TestServerTLS_SwappedDirectoryOfASecretIsNoticed(t *testing.T) {
+	authority := identitytest.NewAuthority(t, "authority")
+	dir := t.TempDir()
+	link := filepath.Join(dir, "data")
+	pointTo := func(files identity.Files) {
+		if err := os.Symlink(filepath.Dir(files.CertFile), link+".new"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(link+".new", link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := authority.Files(t, "first", authority), authority.Files(t, "second", authority)
+	clientFiles := authority.Files(t, "client", authority)
+	pointTo(first)
+	synctest.Test(t, func(t *testing.T) {
+		server, err := identity.Files{
+			CertFile: filepath.Join(link, "tls.crt"), KeyFile: filepath.Join(link, "tls.key"), CAFile: filepath.Join(link, "ca.crt"),
+		}.ServerTLS(quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := clientFiles.ClientTLS(quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pointTo(second)
+		time.Sleep(pause)
+		if got, _, _ := handshake(t, server, client); got != "second" {
+			t.Errorf("server presents %q after the swap, want %q", got, "second")
+		}
+	})
+}
+
+func TestClient_AuthoritiesAreReadAgain(t *testing.T) {
+	before, after := identitytest.NewAuthority(t, "before"), identitytest.NewAuthority(t, "after")
+	serverFiles := after.Files(t, "server", before)
+	files := before.Files(t, "client", before)
+	synctest.Test(t, func(t *testing.T) {
+		server, err := serverFiles.ServerTLS(quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := files.Client(quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = handshake(t, server, client.TLS())
+		var unknown x509.UnknownAuthorityError
+		if !errors.As(err, &unknown) {
+			t.Errorf("client says %v of a server from a new authority, want %T", err, unknown)
+		}
+		identitytest.Replace(t, files.CAFile, identitytest.Bundle(before, after))
+		time.Sleep(pause)
+		if _, serverErr, clientErr := handshake(t, server, client.TLS()); serverErr != nil || clientErr != nil {
+			t.Errorf("handshake after the new authority was added: server says %v, client says %v", serverErr, clientErr)
+		}
+	})
+}
+
+// handshake returns the common name that the server presented and what both sides say.
+func handshake(t *testing.T, server, client *tls.Config) (name string, serverErr, clientErr error) {
+	t.Helper()
+	client = client.Clone()
+	client.ServerName = "127.0.0.1"
+	clientEnd, serverEnd := pipe(t)
+	done := make(chan error, 1)
+	go func() {
+		err := tls.Server(serverEnd, server).Handshake()
+		serverEnd.Close()
+		done <- err
+	}()
+	conn := tls.Client(clientEnd, client)
+	clientErr = conn.Handshake()
+	if clientErr == nil {
+		name = conn.ConnectionState().PeerCertificates[0].Subject.CommonName
+		// Reading waits until the server has made up its mind about the client.
+		_, _ = conn.Read(make([]byte, 1))
+	}
+	clientEnd.Close()
+	return name, <-done, clientErr
+}
+
+// pipe is buffered: on net.Pipe a side that gives up in the middle of the other's flight waits for ever to say so.
+func pipe(t *testing.T) (client, server net.Conn) {
+	t.Helper()
+	listener := bufconn.Listen(64 << 10)
+	defer listener.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			close(accepted)
+			return
+		}
+		accepted <- conn
+	}()
+	client, err := listener.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client, <-accepted
+}
