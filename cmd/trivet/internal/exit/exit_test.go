@@ -1,0 +1,94 @@
+package exit_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+)
+
+func TestReport(t *testing.T) {
+	tests := []struct {
+		name string
+		err  error
+		want []string
+	}{
+		{name: "nothing"},
+		{name: "without words", err: &exit.Error{Code: exit.Interrupted}},
+		{name: "summary alone", err: &exit.Error{Code: exit.Findings, Summary: "the cluster is not healthy: 2 problems"}, want: []string{"error: the cluster is not healthy: 2 problems"}},
+		{name: "any other error", err: errors.New("unknown command"), want: []string{"error: unknown command"}},
+		{
+			name: "an error of ours",
+			err: &exit.Error{
+				Code: exit.Undetermined, Summary: "no status from the gateway at 127.0.0.1:7600",
+				Err: rpcerror.New(codes.Unavailable, "NO_SOURCE", "no replica is registered in etcd"),
+			},
+			want: []string{
+				"error[NO_SOURCE]: no status from the gateway at 127.0.0.1:7600",
+				"cause: no replica is registered in etcd",
+				"try: look at the logs of the replicas named above; none registered means that none runs or none reaches etcd",
+			},
+		},
+		{
+			name: "nobody answers, wrapped",
+			err: &exit.Error{
+				Code: exit.Undetermined, Summary: "no status from the gateway at 127.0.0.1:7600",
+				Err: fmt.Errorf("ask: %w", status.Error(codes.Unavailable, "connection refused")),
+			},
+			want: []string{
+				"error[UNAVAILABLE]: no status from the gateway at 127.0.0.1:7600",
+				"cause: connection refused",
+				"try: is the gateway running, and is --server its gRPC address? Beyond loopback it wants --ca-file, --cert-file and --key-file",
+			},
+		},
+		{
+			name: "all problems of a command line",
+			err:  exit.UsageError(errors.New("--timeout=0s: must be positive"), nil, errors.New("--output=\"xml\": must be one of table")),
+			want: []string{"error: --timeout=0s: must be positive", "error: --output=\"xml\": must be one of table"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var got strings.Builder
+			exit.Report(&got, test.err)
+
+			want := ""
+			for _, line := range test.want {
+				want += line + "\n"
+			}
+			if got.String() != want {
+				t.Errorf("Report() wrote\n%swant\n%s", got.String(), want)
+			}
+		})
+	}
+}
+
+func TestCodeOf(t *testing.T) {
+	tests := []struct {
+		name string
+		err  error
+		want int
+	}{
+		{name: "nil", want: exit.OK},
+		{name: "wrapped", err: fmt.Errorf("status: %w", &exit.Error{Code: exit.Findings}), want: exit.Findings},
+		{name: "usage", err: exit.UsageError(errors.New("no")), want: exit.Usage},
+		{name: "cobra's own", err: errors.New("unknown command \"stats\""), want: exit.Usage},
+	}
+	for _, test := range tests {
+		if got := exit.CodeOf(test.err); got != test.want {
+			t.Errorf("%s: CodeOf() = %d, want %d", test.name, got, test.want)
+		}
+	}
+}
+
+func TestUsageError_WithoutProblemsIsNil(t *testing.T) {
+	if err := exit.UsageError(nil, nil); err != nil {
+		t.Errorf("UsageError() = %v, want nil", err)
+	}
+}

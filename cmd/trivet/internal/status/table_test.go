@@ -1,0 +1,197 @@
+package status
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var noon = time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC)
+
+// well is a ready replica that has been up for some time.
+func well(service, id string, up time.Duration, counts map[string]int64, loops ...*statusv1.Loop) *statusv1.GetStatusResponse {
+	return &statusv1.GetStatusResponse{
+		Replica: &statusv1.Replica{Id: id, Service: service, Cluster: "kitchen", Version: "v0.1.0", GrpcAddress: "127.0.0.1:7601", StartTime: timestamppb.New(noon.Add(-up))},
+		Ready:   true,
+		Counts:  counts,
+		Loops:   loops,
+	}
+}
+
+func ill(answer *statusv1.GetStatusResponse, reasons ...string) *statusv1.GetStatusResponse {
+	answer.Ready, answer.UnreadyReasons = false, reasons
+	return answer
+}
+
+func aLoop(name string, state statusv1.Loop_State, lastError string) *statusv1.Loop {
+	return &statusv1.Loop{Name: name, State: state, LastError: lastError, Runs: 120, Failures: int64(len(lastError))}
+}
+
+func running(name string) *statusv1.Loop { return aLoop(name, statusv1.Loop_STATE_RUNNING, "") }
+
+// service merges answers under terms whose shards the holders have in order; "" is a vacant shard.
+func service(name string, holders []string, problems []string, answers ...*statusv1.GetStatusResponse) *gatewayv1.ServiceStatus {
+	s := &gatewayv1.ServiceStatus{Service: name, Healthy: len(problems) == 0, Problems: problems, Replicas: answers}
+	for shard, holder := range holders {
+		term := &statusv1.Term{Shard: int32(shard), ReplicaId: holder}
+		if holder != "" {
+			term.Epoch = int64(18231 + shard)
+		}
+		if shard == 0 {
+			s.Leader = holder
+		}
+		s.Terms = append(s.Terms, term)
+	}
+	return s
+}
+
+// cluster puts services together; silent replicas follow those that answered.
+func cluster(services []*gatewayv1.ServiceStatus, silent ...*gatewayv1.SourceStatus) *gatewayv1.ClusterStatus {
+	status := &gatewayv1.ClusterStatus{Cluster: "kitchen", Healthy: true, Services: services, MergeTime: timestamppb.New(noon)}
+	for _, service := range services {
+		status.Healthy = status.Healthy && service.Healthy
+		for _, answer := range service.Replicas {
+			status.Sources = append(status.Sources, &gatewayv1.SourceStatus{Replica: answer.Replica, Ok: true, Code: "OK", Latency: durationpb.New(time.Millisecond)})
+		}
+	}
+	status.Sources = append(status.Sources, silent...)
+	return status
+}
+
+func silent(service, id string) *gatewayv1.SourceStatus {
+	return &gatewayv1.SourceStatus{Replica: &statusv1.Replica{Id: id, Service: service}, Code: "DEADLINE_EXCEEDED", Message: "no answer within 1s"}
+}
+
+func healthyCluster() *gatewayv1.ClusterStatus {
+	return cluster([]*gatewayv1.ServiceStatus{
+		service("leasesvc", []string{"node-1-h3d9c"}, nil,
+			well("leasesvc", "node-1-h3d9c", 3*time.Hour+12*time.Minute, map[string]int64{"sessions": 20, "leases": 20}, running("expiry"), running("writeback"))),
+		service("bootstrapsvc", []string{"node-1-x7k2p"}, nil,
+			well("bootstrapsvc", "node-1-x7k2p", 42*time.Second, map[string]int64{"namespaces": 4}, running("apiservers"), aLoop("repair", statusv1.Loop_STATE_DISABLED, "")),
+			well("bootstrapsvc", "node-2-q1w2e", 50*time.Hour, nil, aLoop("apiservers", statusv1.Loop_STATE_STANDBY, ""))),
+		service("slicesvc", []string{"node-1-b8m1f"}, nil,
+			well("slicesvc", "node-1-b8m1f", 61*time.Second, map[string]int64{"endpoint_slices": 12}, running("reconcile"))),
+		service("gateway", nil, nil, well("gateway", "node-1-p0q4z", -time.Second, nil)),
+	})
+}
+
+func states() map[string]*gatewayv1.ClusterStatus {
+	return map[string]*gatewayv1.ClusterStatus{
+		"healthy": healthyCluster(),
+		"unhealthy": cluster([]*gatewayv1.ServiceStatus{
+			service("leasesvc", []string{"node-1-h3d9c"}, []string{"replica node-2-slow1 did not answer: DEADLINE_EXCEEDED: no answer within 1s"},
+				well("leasesvc", "node-1-h3d9c", time.Hour, nil, running("expiry"), aLoop("writeback", statusv1.Loop_STATE_FAILING, "put lease kube-node-lease/node-7: conflict"))),
+			service("bootstrapsvc", []string{""}, []string{"replica node-1-x7k2p is not ready: etcd: connection refused", "shard 0 has no leader"},
+				ill(well("bootstrapsvc", "node-1-x7k2p", time.Hour, nil, aLoop("namespaces", statusv1.Loop_STATE_STALLED, "")), "etcd: connection refused")),
+			service("slicesvc", nil, []string{"no replica is registered"}),
+			service("gateway", nil, nil, well("gateway", "node-1-p0q4z", time.Hour, nil)),
+		}, silent("leasesvc", "node-2-slow1")),
+		"sharded": cluster([]*gatewayv1.ServiceStatus{
+			service("leasesvc", []string{"a", "b", "a", "a"}, nil, well("leasesvc", "a", time.Hour, nil), well("leasesvc", "b", time.Hour, nil), well("leasesvc", "c", time.Hour, nil)),
+		}),
+		"empty": {},
+		"hostile": cluster([]*gatewayv1.ServiceStatus{
+			service("leasesvc", []string{"\x1b[2J\x1b]0;owned\a"}, []string{"replica \x1b[31mred\nnew line is not ready"},
+				ill(well("leasesvc", "\x1b[2J\x1b]0;owned\a", time.Hour, map[string]int64{"a\tb": 1}, aLoop("x\r\n", statusv1.Loop_STATE_FAILING, "\u202eevil")), "x")),
+		}),
+	}
+}
+
+func TestTable(t *testing.T) {
+	for name, status := range states() {
+		t.Run(name, func(t *testing.T) {
+			got, err := table(status, terminal.Ink{})
+			if err != nil {
+				t.Fatalf("table() = %v", err)
+			}
+			golden(t, name+".table", got)
+		})
+	}
+}
+
+func TestTable_ColourKeepsTheColumns(t *testing.T) {
+	escapes := regexp.MustCompile("\x1b\\[[0-9]+m")
+	colour := terminal.Streams{Env: os.Getenv}.Ink("always")
+	for name, status := range states() {
+		plain, err := table(status, terminal.Ink{})
+		if err != nil {
+			t.Fatalf("%s: table() = %v", name, err)
+		}
+		coloured, err := table(status, colour)
+		if err != nil {
+			t.Fatalf("%s: table() in colour = %v", name, err)
+		}
+		if !strings.Contains(coloured, "\x1b[") {
+			t.Errorf("%s: there is no colour", name)
+		}
+		if diff := cmp.Diff(plain, escapes.ReplaceAllString(coloured, "")); diff != "" {
+			t.Errorf("%s: without its colours the table differs (-plain +coloured):\n%s", name, diff)
+		}
+	}
+}
+
+func TestPrinter_JSONAndYAML(t *testing.T) {
+	response := &gatewayv1.GetClusterStatusResponse{Partial: true, Status: cluster([]*gatewayv1.ServiceStatus{
+		service("leasesvc", []string{"a"}, nil, well("leasesvc", "a", time.Hour, map[string]int64{"leases": 3}, running("expiry"))),
+	}, silent("slicesvc", "s"))}
+	for _, form := range []string{"json", "yaml"} {
+		var got strings.Builder
+		if err := newPrinter(form, terminal.Ink{}).print(&got, response); err != nil {
+			t.Fatalf("print %s: %v", form, err)
+		}
+		golden(t, "partial."+form, got.String())
+	}
+}
+
+func TestEssence_IgnoresWhatChangesByItself(t *testing.T) {
+	before := &gatewayv1.GetClusterStatusResponse{Status: healthyCluster()}
+	later := &gatewayv1.GetClusterStatusResponse{Status: healthyCluster()}
+	later.Status.MergeTime = timestamppb.New(noon.Add(time.Minute))
+	later.Status.Sources[0].Latency = durationpb.New(time.Second)
+	later.Status.Services[0].Terms[0].Remaining = durationpb.New(time.Second)
+	later.Status.Services[0].Replicas[0].Counts["leases"] = 21
+	later.Status.Services[0].Replicas[0].Loops[0].Runs = 121
+	if essenceOf(before) != essenceOf(later) {
+		t.Error("times, latencies and counts count as a change")
+	}
+	if later.Status.Services[0].Replicas[0].Loops[0].Runs != 121 {
+		t.Error("taking the essence changed the status")
+	}
+
+	later.Status.Services[0].Replicas[0].Loops[0].State = statusv1.Loop_STATE_FAILING
+	if essenceOf(before) == essenceOf(later) {
+		t.Error("a failing loop does not count as a change")
+	}
+}
+
+// golden compares with testdata/name, or writes it under -update.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatalf("write the golden file: %v", err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("read the golden file (go test -update writes it): %v", err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}

@@ -1,0 +1,59 @@
+// Package terminal is where a command of trivet writes: data to standard output, everything else to standard error, in
+// colour where a person looks at it.
+//
+// What comes from elsewhere, names of replicas as much as error messages, passes through [Plain] before it is written, so
+// that nobody steers the reader's terminal by calling a replica an escape sequence.
+package terminal
+
+import (
+	"io"
+	"os"
+	"strings"
+	"unicode"
+
+	"golang.org/x/term"
+)
+
+// Streams are a command's outputs and surroundings.
+type Streams struct {
+	// Out takes data and nothing else; Err takes progress and errors.
+	Out, Err io.Writer
+	// OutIsTerminal and ErrIsTerminal say whether a person looks at them now.
+	OutIsTerminal, ErrIsTerminal bool
+	// Env looks up an environment variable, as os.Getenv does.
+	Env func(string) string
+}
+
+// Standard is the process's own streams.
+func Standard() Streams {
+	return Streams{
+		Out: os.Stdout, Err: os.Stderr,
+		OutIsTerminal: term.IsTerminal(int(os.Stdout.Fd())),
+		ErrIsTerminal: term.IsTerminal(int(os.Stderr.Fd())),
+		Env:           os.Getenv,
+	}
+}
+
+// Ink returns the ink for Out: by mode "always" or "never"; by "auto" in colour on a terminal, unless NO_COLOR is set (see
+// no-color.org) or the terminal is dumb.
+func (s Streams) Ink(mode string) Ink {
+	switch mode {
+	case "always":
+		return Ink{coloured: true}
+	case "never":
+		return Ink{}
+	default:
+		return Ink{coloured: s.OutIsTerminal && s.Env("NO_COLOR") == "" && s.Env("TERM") != "dumb"}
+	}
+}
+
+// Plain replaces what could move the cursor, colour or reorder the text around it: control characters, line breaks and
+// Unicode's formatting characters.
+func Plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+}
