@@ -1,0 +1,162 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/trivet-dev/trivet/internal/testkit"
+)
+
+// trees are all that can be rendered, below deploy/.
+func trees() []string {
+	return []string{"base", "overlays/standalone", "overlays/sidecar", "overlays/sidecar/static-pod"}
+}
+
+// render returns the objects of a tree, in kustomize's order.
+func render(t *testing.T, tree string) []*unstructured.Unstructured {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", "..", "deploy", tree))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var complaints bytes.Buffer
+	kustomize := exec.CommandContext(t.Context(), "go", "-C", "../../tools/kustomize", "tool", "kustomize", "build", path)
+	kustomize.Stderr = &complaints
+	output, err := kustomize.Output()
+	if err != nil {
+		t.Fatalf("render %s: %v\n%s", tree, err, complaints.String())
+	}
+	var objects []*unstructured.Unstructured
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(output), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		switch err := decoder.Decode(object); {
+		case errors.Is(err, io.EOF):
+			return objects
+		case err != nil:
+			t.Fatalf("read what %s renders to: %v", tree, err)
+		}
+		objects = append(objects, object)
+	}
+}
+
+// ofKind returns the objects of one kind as their Go type.
+func ofKind[T any](t *testing.T, objects []*unstructured.Unstructured, kind string) []*T {
+	t.Helper()
+	var found []*T
+	for _, object := range objects {
+		if object.GetKind() != kind {
+			continue
+		}
+		typed := new(T)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
+			t.Fatalf("%s %s: %v", kind, object.GetName(), err)
+		}
+		found = append(found, typed)
+	}
+	return found
+}
+
+// applier writes objects of any kind by server-side apply, strictly: an unknown or repeated field is an error.
+type applier struct {
+	client dynamic.Interface
+	mapper *restmapper.DeferredDiscoveryRESTMapper
+}
+
+func newApplier(t *testing.T, config *rest.Config) *applier {
+	t.Helper()
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &applier{client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(known))}
+}
+
+// apply writes the object; with dryRun the apiserver does everything but store it.
+func (a *applier) apply(ctx context.Context, object *unstructured.Unstructured, dryRun bool) error {
+	kind := object.GroupVersionKind()
+	mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		return err
+	}
+	body, err := object.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	options := metav1.PatchOptions{FieldManager: "trivet-test", FieldValidation: metav1.FieldValidationStrict, Force: new(true)}
+	if dryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	_, err = a.client.Resource(mapping.Resource).Namespace(object.GetNamespace()).
+		Patch(ctx, object.GetName(), types.ApplyPatchType, body, options)
+	return err
+}
+
+// applyNamespaces really makes a tree's namespaces, without which nothing in them is accepted, not even as a dry run.
+func (a *applier) applyNamespaces(t *testing.T, objects []*unstructured.Unstructured) {
+	t.Helper()
+	for _, object := range objects {
+		if object.GetKind() != "Namespace" {
+			continue
+		}
+		if err := a.apply(t.Context(), object, false); err != nil {
+			t.Fatalf("make namespace %s: %v", object.GetName(), err)
+		}
+	}
+}
+
+func TestTrees_ARealAPIServerAcceptsEveryObject(t *testing.T) {
+	server := newApplier(t, testkit.Cluster(t).RESTConfig())
+	for _, tree := range trees() {
+		t.Run(tree, func(t *testing.T) {
+			objects := render(t, tree)
+			if len(objects) == 0 {
+				t.Fatal("renders to nothing")
+			}
+			server.applyNamespaces(t, objects)
+			for _, object := range objects {
+				if err := server.apply(t.Context(), object, true); err != nil {
+					t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
+				}
+			}
+		})
+	}
+}
+
+func TestTrees_AMisspeltFieldIsRefused(t *testing.T) {
+	server := newApplier(t, testkit.Cluster(t).RESTConfig())
+	objects := render(t, "base")
+	server.applyNamespaces(t, objects)
+	for _, object := range objects {
+		if object.GetKind() != "Deployment" {
+			continue
+		}
+		if err := unstructured.SetNestedField(object.Object, int64(2), "spec", "replica"); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.apply(t.Context(), object, true); err == nil {
+			t.Errorf("Deployment %s with spec.replica was accepted, so the test above proves little", object.GetName())
+		}
+	}
+}
