@@ -57,14 +57,8 @@ func (r *rules) compile(services []string) error {
 	for _, method := range methods {
 		collect(method.Input(), messages)
 	}
-	r.validator, err = protovalidate.New(
-		protovalidate.WithMessageDescriptors(slices.Collect(maps.Values(messages))...),
-		protovalidate.WithDisableLazy(),
-	)
-	if err != nil {
-		return fmt.Errorf("set up request validation: %w", err)
-	}
-	return tryAll(r.validator, messages)
+	r.validator, err = newValidator(messages)
+	return err
 }
 
 func (r *rules) checkSkipped(methods map[string]protoreflect.MethodDescriptor) error {
@@ -110,15 +104,22 @@ func collect(message protoreflect.MessageDescriptor, into map[protoreflect.FullN
 	}
 }
 
-// tryAll checks an empty message of every kind, which is where protovalidate tells of rules that do not compile. That an
-// empty message breaks a rule is nothing to worry about.
-func tryAll(validator protovalidate.Validator, messages map[protoreflect.FullName]protoreflect.MessageDescriptor) error {
+// newValidator knows messages and no others. It checks an empty message of every kind, which is where protovalidate tells of
+// rules that do not compile. That an empty message breaks a rule is nothing to worry about.
+func newValidator(messages map[protoreflect.FullName]protoreflect.MessageDescriptor) (protovalidate.Validator, error) {
+	validator, err := protovalidate.New(
+		protovalidate.WithMessageDescriptors(slices.Collect(maps.Values(messages))...),
+		protovalidate.WithDisableLazy(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("set up request validation: %w", err)
+	}
 	for _, name := range slices.Sorted(maps.Keys(messages)) {
 		err := validator.Validate(dynamicpb.NewMessage(messages[name]))
 		var broken *protovalidate.ValidationError
 		if err != nil && !errors.As(err, &broken) {
-			return fmt.Errorf("rules of message %q: %w", name, err)
+			return nil, fmt.Errorf("rules of message %q: %w", name, err)
 		}
 	}
-	return nil
+	return validator, nil
 }

@@ -2,7 +2,6 @@ package rpcserver_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"strings"
@@ -182,36 +181,6 @@ func TestServe_StopEndsHealthWatches(t *testing.T) {
 		}
 		if rpcerror.ReasonOf(err) != rpcerror.ShuttingDownReason {
 			t.Errorf("the health watch ended with %v, want %v", err, rpcerror.ShuttingDownReason)
-		}
-	})
-}
-
-func TestServe_NobodyCallsAStoppingServerServing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGate()
-		var r *running
-		r = start(t, setup{service: &leases{get: func(ctx context.Context, request *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
-			return g.polite(ctx, request)
-		}}})
-		r.server.SetServing(true)
-		// The health check below is a call in progress during the drain: it must arrive before the listener closes.
-		second := dial(t, r.listener)
-		health := healthv1.NewHealthClient(second)
-		if _, err := health.Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
-			t.Fatal(err)
-		}
-		answered := inBackground(r)
-		<-g.entered
-		stopped := make(chan error, 1)
-		go func() { stopped <- r.stop() }()
-		synctest.Wait()
-		r.server.SetServing(true)
-		if response, err := health.Check(t.Context(), &healthv1.HealthCheckRequest{}); err == nil && response.GetStatus() != healthv1.HealthCheckResponse_NOT_SERVING {
-			t.Errorf("health of a stopping server is %v, want NOT_SERVING or no answer", response.GetStatus())
-		}
-		close(g.leave)
-		if err := errors.Join(<-stopped, <-answered); err != nil {
-			t.Error(err)
 		}
 	})
 }
