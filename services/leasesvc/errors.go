@@ -1,0 +1,141 @@
+package leasesvc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+// Reasons of this service, beside those that all services share.
+const (
+	reasonUnknownClass   rpcerror.Reason = "UNKNOWN_CLASS"
+	reasonSuperseded     rpcerror.Reason = "SUPERSEDED"
+	reasonTooManyHolders rpcerror.Reason = "TOO_MANY_HOLDERS"
+	reasonUnknownHandle  rpcerror.Reason = "UNKNOWN_HANDLE"
+	reasonSequence       rpcerror.Reason = "SEQUENCE_NOT_INCREASING"
+	reasonHolderExpected rpcerror.Reason = "HOLDER_EXPECTED"
+	reasonLeaseNotFound  rpcerror.Reason = "LEASE_NOT_FOUND"
+	reasonSlowWatcher    rpcerror.Reason = "SLOW_WATCHER"
+	reasonDeleteFailed   rpcerror.Reason = "LEASE_NOT_DELETED"
+)
+
+// What the RPCs can fail with beside the errors of package keeper.
+var (
+	errPageToken      = errors.New("page_token is not from a list with the same arguments; list again without it")
+	errSlowWatcher    = errors.New("the reader is too slow for the changes; list again")
+	errHolderExpected = errors.New("the first message of a stream must introduce a holder")
+	errStreamFull     = fmt.Errorf("more than %d introductions on one stream; open another one", maxHandles)
+)
+
+// errNotFound is a lease that does not exist.
+type errNotFound struct{ name string }
+
+func (e errNotFound) Error() string {
+	return fmt.Sprintf("no holder beats for %q", e.name)
+}
+
+// errNotDeleted is a Lease object that outlived its release.
+type errNotDeleted struct{ cause error }
+
+func (e errNotDeleted) Error() string {
+	return fmt.Sprintf("the Lease object was not deleted, so the session goes on; try again: %v", e.cause)
+}
+
+// errSequence is a message out of order on a stream.
+type errSequence struct{ got, last uint64 }
+
+func (e errSequence) Error() string {
+	return fmt.Sprintf("sequence %d does not follow %d", e.got, e.last)
+}
+
+// errHandle is a handle that the stream never gave out.
+type errHandle struct{ handle uint32 }
+
+func (e errHandle) Error() string {
+	return fmt.Sprintf("handle %d was never given out on this stream", e.handle)
+}
+
+// problem is the one table from what went wrong to what the caller is told.
+func (s *server) problem(err error) error {
+	var (
+		notFound   errNotFound
+		notDeleted errNotDeleted
+		sequence   errSequence
+		handle     errHandle
+	)
+	switch {
+	case err == nil || rpcerror.ReasonOf(err) != "":
+		return err
+	case errors.Is(err, keeper.ErrEnded):
+		return s.notLeader()
+	case errors.Is(err, keeper.ErrSuperseded):
+		return rpcerror.New(codes.Aborted, reasonSuperseded, err.Error())
+	case errors.Is(err, errPageToken):
+		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
+	case errors.Is(err, errSlowWatcher):
+		return rpcerror.New(codes.ResourceExhausted, reasonSlowWatcher, err.Error())
+	case errors.Is(err, errHolderExpected):
+		return rpcerror.New(codes.InvalidArgument, reasonHolderExpected, err.Error())
+	case errors.Is(err, errStreamFull):
+		return rpcerror.New(codes.ResourceExhausted, reasonTooManyHolders, err.Error())
+	case errors.As(err, &notFound):
+		return rpcerror.New(codes.NotFound, reasonLeaseNotFound, err.Error())
+	case errors.As(err, &notDeleted):
+		return rpcerror.New(codes.Unavailable, reasonDeleteFailed, err.Error())
+	case errors.As(err, &sequence):
+		return rpcerror.New(codes.InvalidArgument, reasonSequence, err.Error())
+	case errors.As(err, &handle):
+		return rpcerror.New(codes.InvalidArgument, reasonUnknownHandle, err.Error())
+	}
+	return err // contexts keep their codes, the rest becomes INTERNAL in the chain
+}
+
+// notLeader says where to go instead.
+func (s *server) notLeader() error {
+	return rpcerror.NotLeader(ServiceName, s.elsewhere())
+}
+
+// elsewhere is the address of the replica that leads, if it is another one.
+func (s *server) elsewhere() string {
+	for _, holding := range s.service.leadership.Status().Shards {
+		if !holding.Here {
+			return holding.GRPCAddress
+		}
+	}
+	return ""
+}
+
+// endOf tells why a call's context ended: with the server, or with the caller.
+func endOf(ctx context.Context) error {
+	if cause := context.Cause(ctx); rpcerror.ReasonOf(cause) != "" {
+		return cause
+	}
+	return ctx.Err()
+}
+
+// refusal tells a holder why it was not accepted; nil when it was.
+func refusal(outcome session.Outcome) *leasev1.Refusal {
+	switch outcome {
+	case session.Superseded:
+		return &leasev1.Refusal{Reason: string(reasonSuperseded), Message: keeper.ErrSuperseded.Error()}
+	case session.Full:
+		return &leasev1.Refusal{
+			Reason: string(reasonTooManyHolders), Message: "no room for further holders", RetryAfter: duration(fullPause),
+		}
+	case session.Unknown:
+		return &leasev1.Refusal{Reason: string(reasonUnknownHandle), Message: "the session of this handle is gone; introduce the holder again"}
+	}
+	return nil
+}
+
+func unknownClass(class string) *leasev1.Refusal {
+	return &leasev1.Refusal{Reason: string(reasonUnknownClass), Message: fmt.Sprintf("class %q is not served here", class)}
+}

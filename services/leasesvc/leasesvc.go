@@ -1,0 +1,190 @@
+package leasesvc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/renewal"
+)
+
+// ServiceName is what the service is called in etcd keys and in errors.
+const ServiceName = "leasesvc"
+
+// Names of the loops, as --loops takes them.
+const (
+	SessionsLoop  = "sessions"
+	WritebackLoop = "lease-writeback"
+)
+
+const (
+	// writeTimeout bounds one write, reads before it included; upstream's client takes as long.
+	writeTimeout = 10 * time.Second
+	// sessionsStall is far beyond the 100 ms between two passes, and short of a Lease's duration.
+	sessionsStall = 15 * time.Second
+	// writebackStall covers a batch of writes that all time out.
+	writebackStall = 2 * time.Minute
+	// sessionsPoll is how soon writing begins after the sessions have.
+	sessionsPoll = 50 * time.Millisecond
+	// watchQueue is how many events a watcher may be behind.
+	watchQueue = 8192
+)
+
+// Deps is what leasesvc needs from its process.
+type Deps struct {
+	// Member is this replica.
+	Member term.Member
+	// Kube reads and writes; its transport must refuse writes without a held term.
+	Kube kubernetes.Interface
+	// Leadership says who keeps the sessions.
+	Leadership Leadership
+	// Logger is required.
+	Logger *slog.Logger
+	// Metrics gets trivet_lease_*; nil leaves them unregistered.
+	Metrics prometheus.Registerer
+	// Ready gets the check "nodes"; nil leaves it out.
+	Ready *observe.Checks
+	// LoopSelection is --loops.
+	LoopSelection []string
+}
+
+// Service is leasesvc. Its methods are safe for concurrent use; Run is called once.
+type Service struct {
+	cfg        Config
+	member     term.Member
+	leadership Leadership
+	logger     *slog.Logger
+	nodes      *nodes.Index
+	writer     *leaseobject.Writer
+	renewal    *renewal.Loop
+	runner     *loop.Runner
+	server     *server
+	metrics    *metrics
+	writes     *renewal.Metrics
+	reign      atomic.Pointer[reign]
+}
+
+// reign is the sessions of one term and the context under which Kubernetes may be written for them.
+type reign struct {
+	*keeper.Keeper
+	ctx context.Context
+}
+
+// New assembles the service. It starts nothing and contacts nothing.
+func New(cfg Config, deps Deps) (*Service, error) {
+	if err := errors.Join(cfg.Validate()...); err != nil {
+		return nil, err
+	}
+	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership, logger: deps.Logger}
+	var err error
+	if s.nodes, err = nodes.New(deps.Kube); err != nil {
+		return nil, err
+	}
+	if s.writes, err = renewal.NewMetrics(deps.Metrics); err != nil {
+		return nil, err
+	}
+	if s.metrics, err = newMetrics(deps.Metrics, s); err != nil {
+		return nil, err
+	}
+	s.writer = leaseobject.NewWriter(deps.Kube.CoordinationV1(), s.nodes)
+	s.renewal = renewal.New(renewal.Config{Workers: cfg.ConcurrentWrites, Timeout: writeTimeout, Metrics: s.writes}, s.writer)
+	s.server = newServer(s)
+	s.runner, err = loop.NewRunner(loop.Config{
+		Loops: s.loops(), Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if deps.Ready != nil {
+		deps.Ready.Add("nodes", s.nodes.Check)
+	}
+	return s, nil
+}
+
+func (s *Service) loops() []loop.Loop {
+	return []loop.Loop{
+		{
+			Name: SessionsLoop, Doc: "keeps the sessions of the holders that beat", Scope: loop.Leader,
+			Stall: sessionsStall, Run: s.keepSessions,
+		},
+		{
+			Name: WritebackLoop, Doc: "writes the Lease objects of the sessions", Scope: loop.Leader,
+			Stall: writebackStall, Run: s.writeBack,
+		},
+	}
+}
+
+// Register adds the service's RPCs to a server.
+func (s *Service) Register(registrar grpc.ServiceRegistrar) { s.server.register(registrar) }
+
+// Run watches Nodes and keeps the sessions of the terms that are held here, until ctx ends and all goroutines have returned.
+func (s *Service) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.nodes.Run(ctx) })
+	group.Go(func() error { return s.runner.Run(ctx) })
+	group.Go(func() error {
+		return s.leadership.Run(ctx, func(ctx context.Context, _ *term.Term) error { return s.runner.RunTerm(ctx) })
+	})
+	return group.Wait()
+}
+
+// Loops tells how the loops fare.
+func (s *Service) Loops() []loop.Status { return s.runner.Status() }
+
+// Counts tells how many sessions there are in each state, how many Lease objects were written since the start of the
+// process, and how many heartbeat streams are open.
+func (s *Service) Counts() map[string]int64 {
+	c := s.sessionCounts()
+	return map[string]int64{
+		"sessions": int64(c.Total()), "alive": int64(c.Alive), "suspect": int64(c.Suspect), "expired": int64(c.Expired),
+		"lease_writes": s.writes.Written(), "streams": s.server.streams.Load(),
+	}
+}
+
+// keepSessions begins without sessions, whatever a term before this one knew.
+func (s *Service) keepSessions(ctx context.Context, report loop.Report) error {
+	t, held := term.FromContext(ctx)
+	if !held {
+		return fmt.Errorf("keep sessions: %w", term.ErrNone)
+	}
+	r := &reign{ctx: ctx, Keeper: keeper.New(keeper.Config{
+		Classes: s.cfg.rules(), Limit: s.cfg.MaxSessions, Epoch: t.Epoch(), WatchQueue: watchQueue,
+		Passed: func() { report(nil) }, Logger: s.logger,
+	})}
+	s.reign.Store(r)
+	defer s.reign.CompareAndSwap(r, nil)
+	return r.Run(ctx)
+}
+
+// writeBack follows the sessions: when their loop is started anew, so is the writing.
+func (s *Service) writeBack(ctx context.Context, report loop.Report) error {
+	ticker := time.NewTicker(sessionsPoll)
+	defer ticker.Stop()
+	for {
+		if r := s.reign.Load(); r != nil {
+			if err := s.renewal.Run(ctx, r, report); err != nil {
+				return err
+			}
+		}
+		report(nil)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,23 @@
+package leasesvc
+
+import (
+	"context"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/trivet-dev/trivet/internal/term"
+)
+
+// Leadership decides which replica leads. *term.Candidate is one.
+type Leadership interface {
+	// Run blocks until ctx ends and calls body for each term held here; see term.Candidate.
+	Run(ctx context.Context, body term.Body) error
+	// Status answers from memory.
+	Status() term.Status
+}
+
+// deleter deletes Lease objects; *leaseobject.Writer is one. Delete blocks until ctx, which must carry the term, ends. An
+// absent object, or one that is another holder's, is no error. It may be called concurrently.
+type deleter interface {
+	Delete(ctx context.Context, namespace, name string, last *coordinationv1.Lease) error
+}

@@ -1,0 +1,197 @@
+package leasesvc
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+
+	"github.com/trivet-dev/trivet/internal/status"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+// fullPause is when a holder that found no room may try again.
+const fullPause = time.Minute
+
+// Unvalidated lists the methods whose messages are checked here instead of by the interceptor, because they are hot.
+func Unvalidated() []string { return []string{leasev1.LeaseService_StreamHeartbeats_FullMethodName} }
+
+// server answers the RPCs.
+type server struct {
+	leasev1.UnimplementedLeaseServiceServer
+
+	service *Service
+	catalog catalog
+	deleter deleter
+	streams atomic.Int64
+}
+
+func newServer(s *Service) *server {
+	return &server{service: s, catalog: newCatalog(s.cfg.Classes), deleter: s.writer}
+}
+
+func (s *server) register(registrar grpc.ServiceRegistrar) {
+	leasev1.RegisterLeaseServiceServer(registrar, s)
+}
+
+// lead returns the sessions of the present term, or keeper.ErrEnded while it is held elsewhere.
+func (s *server) lead() (*reign, error) {
+	if r := s.service.reign.Load(); r != nil {
+		return r, nil
+	}
+	return nil, keeper.ErrEnded
+}
+
+// freshness is that of an answer made from memory alone.
+func (s *server) freshness(r *reign) *statusv1.Freshness {
+	return status.Freshness(s.service.member.ID, r.Epoch(), "")
+}
+
+// Heartbeat implements the RPC.
+func (s *server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
+	r, err := s.lead()
+	if err != nil {
+		return nil, s.problem(err)
+	}
+	response := &leasev1.HeartbeatResponse{Results: make([]*leasev1.HeartbeatResult, len(request.Beats))}
+	x := keeper.NewExchange()
+	x.Unordered = true
+	var places []int // of each introduction in the request
+	for i, beat := range request.Beats {
+		holder, known := s.catalog.holder(beat.Holder)
+		if !known {
+			response.Results[i] = &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: unknownClass(beat.Holder.GetClass())}}
+			s.service.metrics.unknownClass.Inc()
+			continue
+		}
+		x.Holders = append(x.Holders, keeper.Introduction{Holder: holder, Sequence: beat.Sequence})
+		places = append(places, i)
+	}
+	if err := r.Exchange(ctx, x); err != nil {
+		return nil, s.problem(err)
+	}
+	for i, met := range x.Met {
+		s.service.metrics.count(met.Outcome, 1)
+		response.Results[places[i]] = heartbeatResult(s.catalog.of(r), met)
+	}
+	return response, nil
+}
+
+func heartbeatResult(c catalog, met keeper.Met) *leasev1.HeartbeatResult {
+	if why := refusal(met.Outcome); why != nil {
+		return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: why}}
+	}
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: c.grant(met.Grant)}}
+}
+
+// ReleaseLease implements the RPC.
+func (s *server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
+	r, err := s.lead()
+	if err != nil {
+		return nil, s.problem(err)
+	}
+	holder, known := s.catalog.holder(request.Holder)
+	if !known {
+		return &leasev1.ReleaseLeaseResponse{}, nil // such a session cannot exist
+	}
+	if err := s.release(ctx, r, holder); err != nil {
+		return nil, s.problem(err)
+	}
+	return &leasev1.ReleaseLeaseResponse{}, nil
+}
+
+// release deletes the object before it forgets the session: a failure in between leaves something to try again with.
+func (s *server) release(ctx context.Context, r *reign, holder session.Holder) error {
+	hold, err := r.Hold(ctx, holder)
+	if err != nil || hold == nil {
+		return err
+	}
+	deleted := false
+	defer func() {
+		if deleted {
+			r.Drop(hold)
+		} else {
+			r.Let(hold)
+		}
+	}()
+	// The write needs the term's context; the caller's end and a limit of its own bound it as well.
+	write, cancel := context.WithTimeout(r.ctx, writeTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	err = s.deleter.Delete(write, hold.Namespace, hold.Name, hold.Last)
+	s.service.writes.Deleted(err)
+	switch {
+	case err == nil:
+		deleted = true
+		return nil
+	case r.ctx.Err() != nil:
+		return keeper.ErrEnded
+	case ctx.Err() != nil:
+		return endOf(ctx)
+	}
+	return errNotDeleted{cause: err}
+}
+
+// GetLease implements the RPC.
+func (s *server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
+	r, err := s.lead()
+	if err != nil {
+		return nil, s.problem(err)
+	}
+	key, served := s.catalog.key(request.Name)
+	if !served {
+		return nil, s.problem(errNotFound{name: request.Name})
+	}
+	lease, found, err := r.Get(ctx, key)
+	if err == nil && !found {
+		err = errNotFound{name: request.Name}
+	}
+	if err != nil {
+		return nil, s.problem(err)
+	}
+	return &leasev1.GetLeaseResponse{Lease: s.catalog.of(r).lease(&lease), Freshness: s.freshness(r)}, nil
+}
+
+// ListLeases implements the RPC.
+func (s *server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequest) (*leasev1.ListLeasesResponse, error) {
+	r, err := s.lead()
+	if err != nil {
+		return nil, s.problem(err)
+	}
+	query := keeper.Query{
+		Limit: pageSize(request.PageSize), Classes: s.catalog.within(request.Parent), State: stateFrom(request.State),
+	}
+	arguments := fmt.Sprintf("%s\x00%d", request.Parent, request.State)
+	if request.PageToken != "" {
+		if query.After, err = s.resume(request.PageToken, arguments); err != nil {
+			return nil, s.problem(err)
+		}
+	}
+	page, more, err := r.Page(ctx, query)
+	if err != nil {
+		return nil, s.problem(err)
+	}
+	response := &leasev1.ListLeasesResponse{Leases: s.catalog.of(r).leases(page), Freshness: s.freshness(r)}
+	if more {
+		response.NextPageToken = pageToken(arguments, s.catalog.name(page[len(page)-1].Holder.Key))
+	}
+	return response, nil
+}
+
+func (s *server) resume(token, arguments string) (session.Key, error) {
+	last, err := parsePageToken(token, arguments)
+	if err != nil {
+		return session.Key{}, err
+	}
+	key, served := s.catalog.key(last)
+	if !served {
+		return session.Key{}, errPageToken
+	}
+	return key, nil
+}

@@ -1,0 +1,365 @@
+package leasesvc_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/testing/protocmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+)
+
+func granted() *leasev1.HeartbeatResult {
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: grant()}}
+}
+
+func refusedBeat(reason string) *leasev1.HeartbeatResult {
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: &leasev1.Refusal{Reason: reason}}}
+}
+
+func expectResults(t *testing.T, want, got []*leasev1.HeartbeatResult) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(&leasev1.Refusal{}, "message", "retry_after"),
+		protocmp.IgnoreFields(&leasev1.Grant{}, "next_interval", "ttl")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestHeartbeat_AnswersEachItemInOrder(t *testing.T) {
+	f := newFixture(t, setup{config: func(c *leasesvc.Config) { c.MaxSessions = 2 }})
+	stranger := &leasev1.Holder{Class: "toaster", Name: "n1", BootId: "1"}
+	expectResults(t,
+		[]*leasev1.HeartbeatResult{granted(), refusedBeat("UNKNOWN_CLASS"), granted(), refusedBeat("TOO_MANY_HOLDERS")},
+		f.beat(1, holder("n1", "1"), stranger, holder("n2", "1"), holder("n3", "1")))
+	expectResults(t,
+		[]*leasev1.HeartbeatResult{granted(), refusedBeat("SUPERSEDED")},
+		f.beat(2, holder("n1", "2"), holder("n1", "1")))
+}
+
+func TestHeartbeat_RenewalGrantsTheWholeIntervalAndTTL(t *testing.T) {
+	f := newFixture(t, setup{})
+	f.beat(1, holder("n1", "1"))
+	if diff := cmp.Diff([]*leasev1.HeartbeatResult{granted()}, f.beat(2, holder("n1", "1")), protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestHeartbeat_RepeatedSequenceRenewsNothing(t *testing.T) {
+	f := newFixture(t, setup{})
+	f.beat(5, holder("n1", "1"))
+	before := f.get("n1")
+	again := f.beat(5, holder("n1", "1"))[0].GetGrant()
+	if again == nil || again.Ttl.AsDuration() >= 40*time.Second {
+		t.Errorf("repeated: grant %v, want what is left of 40 s", again)
+	}
+	// Times are worked out anew for each answer; a wall clock and a monotonic one differ by microseconds.
+	if after := f.get("n1"); after.Sequence != 5 || after.Deadline.AsTime().Sub(before.Deadline.AsTime()).Abs() > time.Millisecond {
+		t.Errorf("deadline moved from %v to %v", before.Deadline.AsTime(), after.Deadline.AsTime())
+	}
+}
+
+func TestHeartbeat_InvalidRequestNamesTheField(t *testing.T) {
+	f := newFixture(t, setup{})
+	for path, request := range map[string]*leasev1.HeartbeatRequest{
+		"beats":                    {},
+		"beats[0].holder":          {Beats: []*leasev1.HeartbeatRequest_Beat{{}}},
+		"beats[0].holder.name":     {Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder("UPPER", "1")}}},
+		"beats[0].holder.boot_id":  {Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder("n1", "")}}},
+		"beats[0].holder.name too": {Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder(strings.Repeat("a", 254), "1")}}},
+	} {
+		_, err := f.client.Heartbeat(t.Context(), request)
+		expectError(t, path, err, codes.InvalidArgument, "VALIDATION_FAILED")
+		if field := strings.TrimSuffix(path, " too"); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s is not named in: %v", field, err)
+		}
+	}
+}
+
+func TestEveryRPC_SaysWhoLeads(t *testing.T) {
+	f := newFixture(t, setup{leadership: follower{address: "there:7601"}})
+	ctx := t.Context()
+	_, heartbeat := f.client.Heartbeat(ctx, &leasev1.HeartbeatRequest{Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder("n1", "1")}}})
+	_, release := f.client.ReleaseLease(ctx, &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "1")})
+	_, get := f.client.GetLease(ctx, &leasev1.GetLeaseRequest{Name: leaseName("n1")})
+	_, list := f.client.ListLeases(ctx, &leasev1.ListLeasesRequest{})
+	watch, err := f.client.WatchLeases(ctx, &leasev1.WatchLeasesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, watched := watch.Recv()
+	for name, err := range map[string]error{
+		"heartbeat": heartbeat, "release": release, "get": get, "list": list, "watch": watched,
+		"stream": askInVain(t, f.open(), introduction(1, holder("n1", "1"))),
+	} {
+		expectError(t, name, err, codes.Unavailable, "NOT_LEADER")
+		if got := rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey); got != "there:7601" {
+			t.Errorf("%s: grpc_address %q, want there:7601", name, got)
+		}
+	}
+}
+
+func TestGetLease_ShowsSessionAndWrite(t *testing.T) {
+	f := newFixture(t, setup{})
+	begin := time.Now().Add(-time.Millisecond)
+	f.beat(3, holder("n1", "boot"))
+	got := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
+	want := &leasev1.Lease{
+		Name: leaseName("n1"), Holder: holder("n1", "boot"), State: leasev1.Lease_STATE_ALIVE, Epoch: 1, Sequence: 3,
+		Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_WRITTEN},
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform(),
+		protocmp.IgnoreFields(&leasev1.Lease{}, "start_time", "last_beat_time", "deadline"),
+		protocmp.IgnoreFields(&leasev1.Lease_Write{}, "renew_time", "resource_version", "write_time")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	last := got.LastBeatTime.AsTime()
+	if last.Before(begin) || last.After(time.Now()) || got.Deadline.AsTime().Sub(last) != 40*time.Second {
+		t.Errorf("last beat %v, deadline %v", last, got.Deadline.AsTime())
+	}
+	if renewed := got.Write.RenewTime.AsTime(); renewed.Sub(last).Abs() > time.Millisecond {
+		t.Errorf("renewTime %v, want the beat's %v", renewed, last)
+	}
+}
+
+func TestGetLease_UnknownIsNotFound(t *testing.T) {
+	f := newFixture(t, setup{})
+	for _, name := range []string{leaseName("n1"), "namespaces/default/leases/n1"} {
+		_, err := f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: name})
+		expectError(t, name, err, codes.NotFound, "LEASE_NOT_FOUND")
+	}
+	_, err := f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: "n1"})
+	expectError(t, "no resource name", err, codes.InvalidArgument, "VALIDATION_FAILED")
+}
+
+func TestListLeases_PagesOverEverySession(t *testing.T) {
+	f := newFixture(t, setup{})
+	var want []string
+	for i := range 7 {
+		name := fmt.Sprintf("node-%d", i)
+		want = append(want, leaseName(name))
+		f.beat(1, holder(name, "1"))
+	}
+	for _, parent := range []string{"", "namespaces/-", "namespaces/kube-node-lease"} {
+		request := &leasev1.ListLeasesRequest{Parent: parent, PageSize: 3, State: leasev1.Lease_STATE_ALIVE}
+		var got []string
+		for pages := 1; ; pages++ {
+			response, err := f.client.ListLeases(t.Context(), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if response.Freshness.Epoch != 1 || response.Freshness.ReplicaId != "replica-1" {
+				t.Errorf("freshness %v", response.Freshness)
+			}
+			for _, lease := range response.Leases {
+				got = append(got, lease.Name)
+			}
+			if request.PageToken = response.NextPageToken; request.PageToken == "" {
+				break
+			}
+		}
+		if !slices.Equal(want, got) {
+			t.Errorf("parent %q: got %v, want %v", parent, got, want)
+		}
+	}
+	for _, request := range []*leasev1.ListLeasesRequest{
+		{Parent: "namespaces/elsewhere"}, {State: leasev1.Lease_STATE_EXPIRED},
+	} {
+		response, err := f.client.ListLeases(t.Context(), request)
+		if err != nil || len(response.Leases) > 0 || response.NextPageToken != "" {
+			t.Errorf("%v: got %v, error %v; want nothing", request, response, err)
+		}
+	}
+}
+
+func TestListLeases_RefusesForeignTokensAndBadArguments(t *testing.T) {
+	f := newFixture(t, setup{})
+	f.beat(1, holder("n1", "1"), holder("n2", "1"))
+	first, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageSize: 1})
+	if err != nil || first.NextPageToken == "" {
+		t.Fatalf("first page: %v, error %v", first, err)
+	}
+	token := first.NextPageToken
+	for name, request := range map[string]*leasev1.ListLeasesRequest{
+		"of another parent": {PageToken: token, Parent: "namespaces/-"},
+		"of another state":  {PageToken: token, State: leasev1.Lease_STATE_ALIVE},
+		"tampered with":     {PageToken: token[:len(token)-1] + "_"},
+		"invented":          {PageToken: "bmFtZXNwYWNlcy9rdWJlLW5vZGUtbGVhc2UvbGVhc2VzL24x"},
+		"not base64":        {PageToken: "!"},
+	} {
+		_, err := f.client.ListLeases(t.Context(), request)
+		expectError(t, name, err, codes.InvalidArgument, "INVALID_PAGE_TOKEN")
+	}
+	for name, request := range map[string]*leasev1.ListLeasesRequest{
+		"negative page size": {PageSize: -1},
+		"unknown state":      {State: 99},
+		"crooked parent":     {Parent: "n1"},
+	} {
+		_, err := f.client.ListLeases(t.Context(), request)
+		expectError(t, name, err, codes.InvalidArgument, "VALIDATION_FAILED")
+	}
+	if huge, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageSize: 1 << 30}); err != nil || len(huge.Leases) != 2 {
+		t.Errorf("a huge page size is cut: got %v, error %v", huge, err)
+	}
+}
+
+func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
+	f := newFixture(t, setup{})
+	f.beat(1, holder("n1", "1"))
+	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
+	_, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "2")})
+	expectError(t, "by another boot", err, codes.Aborted, "SUPERSEDED")
+	for range 2 { // the second time there is nothing to release
+		if _, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "1")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = f.kube.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n1", metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("get the object: error %v, want not found", err)
+	}
+	_, err = f.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName("n1")})
+	expectError(t, "get the session", err, codes.NotFound, "LEASE_NOT_FOUND")
+}
+
+func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
+	kube := fake.NewClientset(nodeObject("n1"))
+	kube.PrependReactor("delete", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewServiceUnavailable("the test says so")
+	})
+	f := newFixture(t, setup{kube: kube})
+	f.beat(1, holder("n1", "1"))
+	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
+	_, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "1")})
+	expectError(t, "release", err, codes.Unavailable, "LEASE_NOT_DELETED")
+	if got := f.get("n1").State; got != leasev1.Lease_STATE_ALIVE {
+		t.Errorf("the session is %v, want alive", got)
+	}
+}
+
+func TestWatchLeases_SendsWhatIsThenWhatChanges(t *testing.T) {
+	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
+	f.beat(1, holder("n1", "1"))
+	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(what leasev1.WatchLeasesResponse_Type, name, boot string) {
+		t.Helper()
+		event, err := watch.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(event.Type, event.Lease.GetHolder().GetName(), event.Lease.GetHolder().GetBootId(), event.Freshness.GetEpoch())
+		if want := fmt.Sprint(what, name, boot, 1); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	expect(leasev1.WatchLeasesResponse_TYPE_ADDED, "n1", "1")
+	expect(leasev1.WatchLeasesResponse_TYPE_BOOKMARK, "", "")
+	f.beat(2, holder("n1", "1")) // a renewal alone is no event
+	f.beat(1, holder("n2", "1"))
+	expect(leasev1.WatchLeasesResponse_TYPE_ADDED, "n2", "1")
+	f.beat(1, holder("n1", "2"))
+	expect(leasev1.WatchLeasesResponse_TYPE_MODIFIED, "n1", "2")
+	if _, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n2", "1")}); err != nil {
+		t.Fatal(err)
+	}
+	expect(leasev1.WatchLeasesResponse_TYPE_DELETED, "n2", "1")
+	f.candidate.Lose()
+	_, err = watch.Recv()
+	expectError(t, "loss of the term", err, codes.Unavailable, "NOT_LEADER")
+}
+
+func TestWatchLeases_SlowReaderIsCutOff(t *testing.T) {
+	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
+	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Recv(); err != nil { // the bookmark: the watch is on
+		t.Fatal(err)
+	}
+	for batch := range 40 {
+		var many []*leasev1.Holder
+		for i := range 1000 {
+			many = append(many, holder(fmt.Sprintf("node-%d-%d", batch, i), "1"))
+		}
+		f.beat(1, many...)
+	}
+	for err = nil; err == nil; {
+		_, err = watch.Recv()
+	}
+	expectError(t, "slow reader", err, codes.ResourceExhausted, "SLOW_WATCHER")
+}
+
+func TestService_ObjectWithoutNodeIsNotWrittenUntilTheNodeComes(t *testing.T) {
+	f := newFixture(t, setup{})
+	f.beat(1, holder("late", "1"))
+	f.awaitWrite("late", leasev1.Lease_Write_STATE_NO_OWNER)
+	if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), nodeObject("late"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitWrite("late", leasev1.Lease_Write_STATE_WRITTEN)
+	if got := f.service.Counts()["lease_writes"]; got != 1 {
+		t.Errorf("%d writes counted, want 1", got)
+	}
+}
+
+func TestService_NewTermBeginsWithoutSessions(t *testing.T) {
+	f := newFixture(t, setup{})
+	f.beat(1, holder("n1", "1"))
+	f.candidate.Lose()
+	f.eventually(func() error {
+		_, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
+		if rpcerror.ReasonOf(err) != rpcerror.NotLeaderReason {
+			return fmt.Errorf("still answers: %v", err)
+		}
+		return nil
+	})
+	f.candidate.Regain()
+	f.awaitLeading()
+	list, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
+	if err != nil || len(list.Leases) > 0 {
+		t.Errorf("sessions %v, error %v; want none", list, err)
+	}
+	if got := f.beat(1, holder("n1", "1"))[0].GetGrant(); got.GetEpoch() != 2 {
+		t.Errorf("adopted with %v, want epoch 2", got)
+	}
+}
+
+func TestService_SilentHolderIsSuspectThenExpired(t *testing.T) {
+	f := newFixture(t, setup{config: func(c *leasesvc.Config) {
+		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = 100*time.Millisecond, 100*time.Millisecond
+		c.Classes[0].LeaseDuration = time.Second
+	}})
+	f.beat(1, holder("n1", "1"))
+	written := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
+	for _, want := range []leasev1.Lease_State{leasev1.Lease_STATE_SUSPECT, leasev1.Lease_STATE_EXPIRED} {
+		f.eventually(func() error {
+			if got := f.get("n1").State; got != want {
+				return fmt.Errorf("n1 is %v, not %v", got, want)
+			}
+			return nil
+		})
+	}
+	after := f.get("n1")
+	if diff := cmp.Diff(written.Write, after.Write, protocmp.Transform()); diff != "" {
+		t.Errorf("the object of an expired holder was touched:\n%s", diff)
+	}
+	if got := f.beat(1, holder("n1", "1"))[0].GetGrant().GetTtl().AsDuration(); got != 0 {
+		t.Errorf("a repeated beat of an expired session has %v left", got)
+	}
+}

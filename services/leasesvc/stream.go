@@ -1,0 +1,163 @@
+package leasesvc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+const (
+	// maxHandles is how many introductions one stream may make in its life. A handle is never used for another holder, so
+	// this bounds what a stream costs.
+	maxHandles = 20_000
+	// hasty is how many messages in a row must come at less than half their interval before the client is told to slow down.
+	hasty = 3
+)
+
+// StreamHeartbeats implements the RPC.
+func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
+	r, err := s.lead()
+	if err != nil {
+		return s.problem(err)
+	}
+	s.streams.Add(1)
+	defer s.streams.Add(-1)
+	c := &connection{server: s, reign: r, catalog: s.catalog.of(r), wire: wire, exchange: keeper.NewExchange()}
+
+	// Only returning from here ends a stream, and a goroutine in Recv cannot return. So another one does the work, and this
+	// one waits for what the client does not know of. The other ends with the stream.
+	ended := make(chan ending, 1)
+	go c.run(ended)
+	select {
+	case end := <-ended:
+		end.rethrow()
+		if errors.Is(end.err, keeper.ErrEnded) {
+			return c.move(end.err)
+		}
+		return s.problem(end.err)
+	case <-r.Done():
+		return c.move(keeper.ErrEnded)
+	case <-wire.Context().Done():
+		return c.move(endOf(wire.Context()))
+	}
+}
+
+// connection is one open stream.
+type connection struct {
+	*server
+	reign   *reign
+	catalog catalog
+	wire    grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
+
+	sending sync.Mutex // guards sends on wire and moved
+	moved   bool       // nothing is sent any more
+
+	// What follows belongs to the goroutine in run.
+	handles  []handle // by handle less one
+	live     int      // handles whose holder was not refused since
+	sequence uint64
+	exchange *keeper.Exchange
+	request  leasev1.StreamHeartbeatsRequest
+	pace     pace
+}
+
+type handle struct {
+	ref  session.Ref
+	dead bool
+}
+
+// ending is how the work on a stream ended.
+type ending struct {
+	err   error
+	panic any
+	stack []byte
+}
+
+// rethrow lets a panic of the working goroutine go on in the handler's, where it costs this one call.
+func (e ending) rethrow() {
+	if e.panic != nil {
+		panic(fmt.Sprintf("%v\n%s", e.panic, e.stack))
+	}
+}
+
+func (c *connection) run(ended chan<- ending) {
+	defer func() {
+		if value := recover(); value != nil {
+			ended <- ending{panic: value, stack: debug.Stack()}
+		}
+	}()
+	ended <- ending{err: c.serve()}
+}
+
+func (c *connection) serve() error {
+	for {
+		if err := c.wire.RecvMsg(&c.request); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		response, err := c.answer(&c.request)
+		if err != nil {
+			return err
+		}
+		if sent, err := c.send(response); err != nil || !sent {
+			return err
+		}
+		if response.lost && c.live == 0 {
+			return keeper.ErrSuperseded
+		}
+	}
+}
+
+// send is false when the stream has been told to move, after which nothing follows.
+func (c *connection) send(response *answer) (sent bool, err error) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if c.moved {
+		return false, nil
+	}
+	return true, c.wire.Send(response.StreamHeartbeatsResponse)
+}
+
+// move sends the client away if the stream ends for a reason of this side, and returns the error that says why.
+func (c *connection) move(why error) error {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.moved = true
+	if errors.Is(why, keeper.ErrEnded) || rpcerror.ReasonOf(why) == rpcerror.ShuttingDownReason {
+		// Should it not arrive, the error that follows says the same.
+		_ = c.wire.Send(&leasev1.StreamHeartbeatsResponse{
+			Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, MoveTo: c.elsewhere(),
+		})
+	}
+	return c.problem(why)
+}
+
+// pace notices clients that beat faster than they were granted.
+type pace struct {
+	next  time.Time // the earliest seemly time for a message of beats
+	early int
+}
+
+// note takes the time of a message of beats and the interval that answers it, and tells whether to slow the client down.
+func (p *pace) note(now time.Time, interval time.Duration) bool {
+	if now.Before(p.next) {
+		p.early++
+	} else {
+		p.early = 0
+	}
+	p.next = now.Add(interval / 2)
+	return p.early >= hasty
+}

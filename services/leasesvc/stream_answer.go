@@ -1,0 +1,133 @@
+package leasesvc
+
+import (
+	"slices"
+	"time"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+// answer is one response message.
+type answer struct {
+	*leasev1.StreamHeartbeatsResponse
+	// lost is set when a holder of the message belongs to another boot now.
+	lost bool
+}
+
+// answer does what a message asks for. An error ends the stream.
+func (c *connection) answer(request *leasev1.StreamHeartbeatsRequest) (*answer, error) {
+	if err := c.check(request); err != nil {
+		return nil, err
+	}
+	a := &answer{StreamHeartbeatsResponse: &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}}
+	x := c.exchange
+	x.Sequence = request.Sequence
+	a.Welcomes = c.introductions(request)
+	x.Refs = x.Refs[:0]
+	for _, number := range request.Handles {
+		x.Refs = append(x.Refs, c.handles[number-1].ref)
+	}
+	if err := c.reign.Exchange(c.wire.Context(), x); err != nil {
+		return nil, err
+	}
+	c.welcome(a)
+	c.renewed(a, request.Handles)
+	if c.hasty(request) {
+		a.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN
+	}
+	return a, nil
+}
+
+// check refuses what the protocol forbids.
+func (c *connection) check(request *leasev1.StreamHeartbeatsRequest) error {
+	if err := checkStreamRequest(request); err != nil {
+		return err
+	}
+	if request.Sequence <= c.sequence {
+		return errSequence{got: request.Sequence, last: c.sequence}
+	}
+	if c.sequence == 0 && len(request.Holders) == 0 {
+		return errHolderExpected
+	}
+	if len(c.handles)+len(request.Holders) > maxHandles {
+		return errStreamFull
+	}
+	for _, number := range request.Handles {
+		if number == 0 || int(number) > len(c.handles) {
+			return errHandle{handle: number}
+		}
+	}
+	c.sequence = request.Sequence
+	return nil
+}
+
+// introductions fills the exchange with the holders whose class is served and refuses the others. Places of the former are
+// left empty for welcome.
+func (c *connection) introductions(request *leasev1.StreamHeartbeatsRequest) []*leasev1.Welcome {
+	c.exchange.Holders = c.exchange.Holders[:0]
+	if len(request.Holders) == 0 {
+		return nil
+	}
+	welcomes := make([]*leasev1.Welcome, len(request.Holders))
+	for i, h := range request.Holders {
+		holder, known := c.catalog.holder(h)
+		if !known {
+			welcomes[i] = &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: unknownClass(h.GetClass())}}
+			c.service.metrics.unknownClass.Inc()
+			continue
+		}
+		c.exchange.Holders = append(c.exchange.Holders, keeper.Introduction{Holder: holder, Sequence: request.Sequence})
+	}
+	return welcomes
+}
+
+// welcome puts what the keeper said into the empty places.
+func (c *connection) welcome(a *answer) {
+	place := 0
+	for _, met := range c.exchange.Met {
+		place += slices.Index(a.Welcomes[place:], nil)
+		a.Welcomes[place] = c.met(met)
+		a.lost = a.lost || met.Outcome == session.Superseded
+	}
+}
+
+func (c *connection) met(met keeper.Met) *leasev1.Welcome {
+	c.service.metrics.count(met.Outcome, 1)
+	if why := refusal(met.Outcome); why != nil {
+		return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}}
+	}
+	c.handles = append(c.handles, handle{ref: met.Ref})
+	c.live++
+	return &leasev1.Welcome{
+		Handle: uint32(len(c.handles)), Result: &leasev1.Welcome_Grant{Grant: c.catalog.grant(met.Grant)},
+	}
+}
+
+func (c *connection) renewed(a *answer, numbers []uint32) {
+	x := c.exchange
+	if x.Renewed > 0 {
+		c.service.metrics.count(session.Renewed, x.Renewed)
+		a.Grant = c.catalog.grant(x.Grant)
+	}
+	for _, missed := range x.Missed {
+		number := numbers[missed.Index]
+		c.service.metrics.count(missed.Outcome, 1)
+		a.RefusedHandles = append(a.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: refusal(missed.Outcome)})
+		a.lost = a.lost || missed.Outcome == session.Superseded
+		if h := &c.handles[number-1]; !h.dead {
+			h.dead = true
+			c.live--
+		}
+	}
+}
+
+// hasty looks at messages that only beat: whoever introduces holders has reason not to wait.
+func (c *connection) hasty(request *leasev1.StreamHeartbeatsRequest) bool {
+	if len(request.Holders) > 0 || c.exchange.Renewed == 0 {
+		return false
+	}
+	return c.pace.note(time.Now(), c.exchange.Grant.Interval)
+}
