@@ -2,10 +2,10 @@
 
 import "./banner.js";
 import "./pot.js";
-import "./service.js";
 import "./sources.js";
 import "./summary.js";
 import { Clock } from "./clock.js";
+import { healthOf } from "./service.js";
 import { Stream } from "./stream.js";
 
 const banner = document.querySelector("trivet-banner");
@@ -32,13 +32,8 @@ const stream = new Stream({
 function colourLegs(status) {
   for (const leg of document.querySelectorAll("[data-leg]")) {
     const service = status.services.find(({ service }) => service === leg.dataset.leg);
-    leg.dataset.health = healthOf(service);
+    leg.dataset.health = service ? healthOf(service) : "bad";
   }
-}
-
-function healthOf(service) {
-  if (!service || service.replicas.length === 0) return "bad";
-  return service.healthy ? "good" : "fair";
 }
 
 banner.addEventListener("retry", () => stream.retryNow());

@@ -6,7 +6,7 @@ import { h, render } from "./view.js";
 
 class Service extends HTMLElement {
   connectedCallback() {
-    this.draw({ problems: [], body: [h("p", { class: "quiet waiting" }, "Waiting for the first answer…")] });
+    this.draw({ problems: [], body: [h("p", { class: "quiet" }, "Waiting for the first answer…")] });
   }
 
   show(status, { clock }) {
@@ -32,7 +32,8 @@ class Service extends HTMLElement {
   }
 }
 
-function healthOf({ healthy, replicas }) {
+// healthOf is good when nothing is wrong, and bad when nobody answers.
+export function healthOf({ healthy, replicas }) {
   if (healthy) return "good";
   return replicas.length > 0 ? "fair" : "bad";
 }

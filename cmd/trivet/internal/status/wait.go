@@ -17,7 +17,6 @@ func (s *session) awaitHealth(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, s.waitDuration)
 	defer cancel()
 	progress := newProgress(s.streams)
-	defer progress.end()
 
 	var last *gatewayv1.GetClusterStatusResponse
 	var failure error
