@@ -3,6 +3,7 @@ package apiservers
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -28,20 +29,21 @@ func planEndpoints(want roster, existing *corev1.Endpoints) []change.Change {
 		}}
 	}
 	repaired := existing.DeepCopy()
-	detail := ""
-	if repaired.Labels[discoveryv1.LabelSkipMirror] != "true" {
+	var differences []string
+	if has := existing.Labels[discoveryv1.LabelSkipMirror]; has != "true" {
 		setLabel(&repaired.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
-		detail = "label " + discoveryv1.LabelSkipMirror + " is not true; "
+		differences = append(differences, fmt.Sprintf("label %s %q, want \"true\"", discoveryv1.LabelSkipMirror, has))
 	}
-	if !publishes(existing.Subsets, want) {
+	if difference := differs(existing.Subsets, want); difference != "" {
 		repaired.Subsets = subsets(want)
-		detail += fmt.Sprintf("addresses %s in %d subsets, want %s in one on port %d",
-			addressesText(PublishedInEndpoints(existing)), len(existing.Subsets), addressesText(want.texts()), want.port)
+		differences = append(differences, difference)
 	}
-	if detail == "" {
+	if len(differences) == 0 {
 		return nil
 	}
-	return []change.Change{{Verb: change.Update, Object: repaired, Reason: EndpointsDrifted, Detail: detail}}
+	return []change.Change{{
+		Verb: change.Update, Object: repaired, Reason: EndpointsDrifted, Detail: strings.Join(differences, "; "),
+	}}
 }
 
 func newEndpoints(want roster) *corev1.Endpoints {
@@ -65,20 +67,30 @@ func subsets(want roster) []corev1.EndpointSubset {
 	return []corev1.EndpointSubset{subset}
 }
 
-// publishes tells whether the subsets say what is wanted, in whatever order.
-func publishes(has []corev1.EndpointSubset, want roster) bool {
-	if len(has) != 1 || len(has[0].NotReadyAddresses) > 0 || len(has[0].Ports) != 1 {
-		return false
-	}
-	port := has[0].Ports[0]
-	if port.Name != portName || port.Protocol != corev1.ProtocolTCP || port.Port != want.port || port.AppProtocol != nil {
-		return false
+// differs says what the subsets say otherwise than wanted; empty if nothing. The order of addresses is no difference.
+func differs(has []corev1.EndpointSubset, want roster) string {
+	if len(has) != 1 {
+		return fmt.Sprintf("%d subsets, want one", len(has))
 	}
 	published := make([]string, 0, len(has[0].Addresses))
 	for _, address := range has[0].Addresses {
 		published = append(published, address.IP)
 	}
-	return sameSet(published, want.texts())
+	switch {
+	case !sameSet(published, want.texts()):
+		return fmt.Sprintf("addresses %s, want %s", addressesText(published), addressesText(want.texts()))
+	case len(has[0].NotReadyAddresses) > 0:
+		return fmt.Sprintf("%d addresses that are not ready, want none", len(has[0].NotReadyAddresses))
+	case !isPort(has[0].Ports, want.port):
+		return fmt.Sprintf("ports differ, want %s %d/TCP", portName, want.port)
+	default:
+		return ""
+	}
+}
+
+func isPort(has []corev1.EndpointPort, want int32) bool {
+	return len(has) == 1 && has[0].Name == portName && has[0].Protocol == corev1.ProtocolTCP &&
+		has[0].Port == want && has[0].AppProtocol == nil
 }
 
 func sameSet(a, b []string) bool {

@@ -1,0 +1,174 @@
+package bootstrapsvc
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+)
+
+func TestConfig_DefaultsAreThoseOfTheFlags(t *testing.T) {
+	cfg := DefaultConfig()
+	flags := pflag.NewFlagSet("bootstrapsvc", pflag.ContinueOnError)
+	cfg.RegisterFlags(flags)
+	got := map[string]string{}
+	flags.VisitAll(func(f *pflag.Flag) { got[f.Name] = f.DefValue })
+	want := map[string]string{
+		"apiserver-url": "", "apiserver-port": "0", "apiserver-advertise-address": "",
+		"service-cluster-ip-range": "", "kubernetes-service-node-port": "0",
+		"probe-interval": "1s", "probe-timeout": "3s", "probe-failures": "3",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("flags (-want +got):\n%s", diff)
+	}
+	if problems := cfg.Validate(); len(problems) != 0 {
+		t.Errorf("defaults are refused: %v", problems)
+	}
+}
+
+func TestConfig_EveryMistakeIsReported(t *testing.T) {
+	cfg := Config{
+		APIServerURL: "http://127.0.0.1:6443", APIServerPort: 65536, AdvertiseAddress: "127.0.0.1",
+		ServiceClusterIPRange: "10.0.0.0/33", NodePort: -1,
+		ProbeInterval: time.Millisecond, ProbeTimeout: 0, ProbeFailures: 0,
+	}
+	want := []string{
+		"--apiserver-url", "--apiserver-port", "--apiserver-advertise-address", "--service-cluster-ip-range",
+		"--kubernetes-service-node-port", "--probe-interval", "--probe-timeout", "--probe-failures",
+	}
+	var got []string
+	for _, problem := range cfg.Validate() {
+		flag, _, _ := strings.Cut(problem.Error(), ":")
+		got = append(got, flag)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("flags complained of (-want +got):\n%s", diff)
+	}
+}
+
+func TestConfig_Values(t *testing.T) {
+	cases := map[string]struct {
+		edit func(*Config)
+		want string // part of the only problem; empty: none
+	}{
+		"a URL":                     {edit: func(c *Config) { c.APIServerURL = "https://127.0.0.1:6443" }},
+		"a URL with a password":     {edit: func(c *Config) { c.APIServerURL = "https://me:secret@host" }, want: "not a URL like"},
+		"a URL that is none":        {edit: func(c *Config) { c.APIServerURL = "https://%zz" }, want: "--apiserver-url"},
+		"both families":             {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.0/16,fd00::/108" }},
+		"one family twice":          {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.0/16,10.1.0.0/16" }, want: "one IPv4 and one IPv6"},
+		"three ranges":              {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.0/16,fd00::/108,fd01::/108" }, want: "want one range"},
+		"an address":                {edit: func(c *Config) { c.AdvertiseAddress = "10.1.0.1" }},
+		"a name for an address":     {edit: func(c *Config) { c.AdvertiseAddress = "host" }, want: "not an IP address"},
+		"an unspecified address":    {edit: func(c *Config) { c.AdvertiseAddress = "::" }, want: "unspecified"},
+		"a link-local address":      {edit: func(c *Config) { c.AdvertiseAddress = "fe80::1" }, want: "link-local"},
+		"a mapped loopback address": {edit: func(c *Config) { c.AdvertiseAddress = "::ffff:127.0.0.1" }, want: "loopback"},
+		"address and range of different families": {
+			edit: func(c *Config) { c.AdvertiseAddress, c.ServiceClusterIPRange = "10.1.0.1", "fd00::/108" },
+			want: "is IPv4, but the primary service range",
+		},
+		"an address of a Service": {
+			edit: func(c *Config) { c.AdvertiseAddress, c.ServiceClusterIPRange = "10.0.0.1", "10.0.0.0/16" },
+			want: "lies in the service range",
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			test.edit(&cfg)
+			problems := cfg.Validate()
+			switch {
+			case test.want == "" && len(problems) != 0:
+				t.Errorf("problems = %v, want none", problems)
+			case test.want != "" && (len(problems) != 1 || !strings.Contains(problems[0].Error(), test.want)):
+				t.Errorf("problems = %v, want one with %q", problems, test.want)
+			}
+			for _, problem := range problems {
+				if strings.Contains(problem.Error(), "secret") {
+					t.Errorf("the password is told: %v", problem)
+				}
+			}
+		})
+	}
+}
+
+func TestFindAPIServer(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
+	cases := map[string]struct {
+		host    string
+		edit    func(*Config)
+		sidecar bool
+		want    string // URL, port and address
+		err     string
+	}{
+		"from the kubeconfig": {
+			host: "https://10.1.0.1:6443", sidecar: true, want: "https://10.1.0.1:6443 6443 10.1.0.1",
+		},
+		"flags win": {
+			host: "https://10.1.0.1:6443", sidecar: true, want: "https://127.0.0.1:8443 7443 10.1.0.2",
+			edit: func(c *Config) {
+				c.APIServerURL, c.APIServerPort, c.AdvertiseAddress = "https://127.0.0.1:8443", 7443, "10.1.0.2"
+			},
+		},
+		"https has a port": {
+			host: "https://10.1.0.1", sidecar: true, want: "https://10.1.0.1 443 10.1.0.1",
+		},
+		"a replica without an apiserver needs no address": {
+			host: "https://127.0.0.1:6443", want: "https://127.0.0.1:6443 6443 invalid IP",
+		},
+		"a pod's service account leads to no server in particular": {
+			host: "https://10.0.0.1:443", sidecar: true, err: "--apiserver-url",
+		},
+		"not even to a port": {
+			host: "https://10.0.0.1:443", err: "--apiserver-port",
+		},
+		"which is no matter to a replica that is told the port": {
+			host: "https://10.0.0.1:443", edit: func(c *Config) { c.APIServerPort = 6443 },
+			want: "https://10.0.0.1:443 6443 invalid IP",
+		},
+		"an address found of the wrong family": {
+			host: "https://10.1.0.1:6443", sidecar: true, err: "IPv6",
+			edit: func(c *Config) {
+				c.AdvertiseAddress, c.ServiceClusterIPRange = "10.1.0.1", "fd00::/108"
+			},
+		},
+		"port 0": {
+			host: "https://10.1.0.1:0", sidecar: true, err: "no usable port",
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			if test.edit != nil {
+				test.edit(&cfg)
+			}
+			found, err := findAPIServer(cfg, &rest.Config{Host: test.host}, test.sidecar)
+			if test.err != "" {
+				if err == nil || !strings.Contains(err.Error(), test.err) {
+					t.Fatalf("error = %v, want one with %q", err, test.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := fmt.Sprintf("%s %d %s", found.url, found.port, found.address)
+			if got != test.want {
+				t.Errorf("found %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestNew_UnknownLoopIsRefused(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.AdvertiseAddress = "10.1.0.1"
+	_, err := New(cfg, Deps{KubeConfig: &rest.Config{Host: "https://10.1.0.1:6443"}, LoopSelection: []string{"*", "-apiserver-prob"}})
+	if err == nil || !strings.Contains(err.Error(), "apiserver-prob") {
+		t.Errorf("error = %v, want one that names the loop", err)
+	}
+}

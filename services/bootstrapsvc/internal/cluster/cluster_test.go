@@ -1,0 +1,204 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/term/termtest"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func newCluster(t *testing.T) *Cluster {
+	t.Helper()
+	c, err := New(testkit.Kube(t), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func sliceIn(namespace string) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "kubernetes", Namespace: namespace},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+}
+
+func (c *Cluster) wantApply(t *testing.T, verb change.Verb, object change.Object, want error) {
+	t.Helper()
+	if err := c.Apply(t.Context(), change.Change{Verb: verb, Object: object}); !errors.Is(err, want) {
+		t.Errorf("%s = %v, want %v", verb, err, want)
+	}
+}
+
+func TestApply_GuardsHold(t *testing.T) {
+	kube, registry := testkit.Kube(t), prometheus.NewRegistry()
+	c, err := New(kube, registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := testkit.Namespace(t, kube)
+	slices := kube.DiscoveryV1().EndpointSlices(namespace)
+	stored := func() *discoveryv1.EndpointSlice {
+		t.Helper()
+		slice, err := slices.Get(t.Context(), "kubernetes", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slice
+	}
+
+	c.wantApply(t, change.Create, sliceIn(namespace), nil)
+	c.wantApply(t, change.Create, sliceIn(namespace), ErrConflict)
+	c.wantApply(t, change.Update, sliceIn(namespace), errUnguarded)
+	c.wantApply(t, change.Delete, sliceIn(namespace), errUnguarded)
+
+	old := stored()
+	labelled := old.DeepCopy()
+	labelled.Labels = map[string]string{"team": "net"}
+	c.wantApply(t, change.Update, labelled, nil)
+	c.wantApply(t, change.Update, old, ErrConflict)
+	c.wantApply(t, change.Delete, old, ErrConflict)
+	stranger := stored()
+	stranger.UID = "11111111-2222-3333-4444-555555555555"
+	c.wantApply(t, change.Delete, stranger, ErrConflict)
+	if got := stored().Labels["team"]; got != "net" {
+		t.Fatalf("label = %q after refused writes, want net", got)
+	}
+	last := stored()
+	c.wantApply(t, change.Delete, last, nil)
+	c.wantApply(t, change.Delete, last, ErrConflict)
+	c.wantApply(t, change.Update, last, ErrConflict)
+	c.wantApply(t, change.Report, last, nil)
+
+	want := map[string]float64{
+		"EndpointSlice create conflict": 1, "EndpointSlice create ok": 1,
+		"EndpointSlice delete conflict": 3, "EndpointSlice delete error": 1, "EndpointSlice delete ok": 1,
+		"EndpointSlice update conflict": 2, "EndpointSlice update error": 1, "EndpointSlice update ok": 1,
+	}
+	if diff := cmp.Diff(want, counted(t, registry)); diff != "" {
+		t.Errorf("trivet_bootstrap_writes_total (-want +got):\n%s", diff)
+	}
+}
+
+// counted returns the counters of the registry's only family by their label values.
+func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatalf("gathered %v, %v, want one family", families, err)
+	}
+	counters := map[string]float64{}
+	for _, metric := range families[0].GetMetric() {
+		var labels []string
+		for _, label := range metric.GetLabel() {
+			labels = append(labels, label.GetValue())
+		}
+		// Gathered labels are ordered by name: kind, result, verb.
+		counters[labels[0]+" "+labels[2]+" "+labels[1]] = metric.GetCounter().GetValue()
+	}
+	return counters
+}
+
+func TestApply_WhatTheAPIServerRefusesIsNeitherConflictNorOutage(t *testing.T) {
+	c, kube := newCluster(t), testkit.Kube(t)
+	invalid := sliceIn(testkit.Namespace(t, kube))
+	invalid.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"127.0.0.1"}}}
+	err := c.Apply(t.Context(), change.Change{Verb: change.Create, Object: invalid})
+	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrUnavailable) {
+		t.Errorf("create of an invalid slice = %v", err)
+	}
+}
+
+func TestApply_WithoutATermNothingIsSent(t *testing.T) {
+	kube, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(kube, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := testkit.Namespace(t, testkit.Kube(t))
+	c.wantApply(t, change.Create, sliceIn(namespace), term.ErrNone)
+
+	_, ctx, end := termtest.NewTerm(0, 1)
+	defer end()
+	if err := c.Apply(ctx, change.Change{Verb: change.Create, Object: sliceIn(namespace)}); err != nil {
+		t.Errorf("create under a term = %v", err)
+	}
+	end()
+	err = c.Apply(context.WithoutCancel(ctx), change.Change{Verb: change.Create, Object: sliceIn(namespace)})
+	if !errors.Is(err, term.ErrEnded) {
+		t.Errorf("create after the term = %v, want %v", err, term.ErrEnded)
+	}
+}
+
+func TestReads_WhatIsThereAndWhatIsNot(t *testing.T) {
+	c := newCluster(t)
+	ctx := t.Context()
+	namespaces, err := c.Namespaces(ctx, []string{"default", "kube-system", "there-is-none"})
+	if err != nil || len(namespaces) != 2 {
+		t.Errorf("namespaces = %d, %v, want 2", len(namespaces), err)
+	}
+	serviceRange, err := c.ServiceRange(ctx)
+	if want := netip.MustParsePrefix("10.0.0.0/16"); err != nil || serviceRange != want {
+		t.Errorf("service range = %s, %v, want %s", serviceRange, err, want)
+	}
+	endpoints, err := c.Endpoints(ctx)
+	if endpoints != nil || err != nil {
+		t.Errorf("endpoints = %v, %v, want none", endpoints, err)
+	}
+	slices, err := c.EndpointSlices(ctx)
+	if len(slices) != 0 || err != nil {
+		t.Errorf("slices = %v, %v, want none", slices, err)
+	}
+}
+
+func TestReads_SliceWithoutItsLabelIsFoundByName(t *testing.T) {
+	c, kube := newCluster(t), testkit.Kube(t)
+	unlabelled := sliceIn(metav1.NamespaceDefault)
+	if _, err := kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Create(t.Context(), unlabelled, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	defer kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Delete(context.Background(), "kubernetes", metav1.DeleteOptions{})
+	slices, err := c.EndpointSlices(t.Context())
+	if err != nil || len(slices) != 1 || slices[0].Name != "kubernetes" {
+		t.Errorf("slices = %v, %v, want the one named kubernetes", slices, err)
+	}
+}
+
+func TestReads_APIServerThatDoesNotAnswerIsUnavailable(t *testing.T) {
+	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "https://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(kube, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Service(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("service = %v, want %v", err, ErrUnavailable)
+	}
+	err = c.Apply(t.Context(), change.Change{
+		Verb: change.Create, Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
+	})
+	if !errors.Is(err, ErrUnavailable) {
+		t.Errorf("create = %v, want %v", err, ErrUnavailable)
+	}
+}
