@@ -37,8 +37,8 @@ func (r *rules) Validate(message proto.Message, options ...protovalidate.Validat
 	return r.validator.Validate(message, options...)
 }
 
-// apply says whether the messages of a call are to be checked. Names of unknown methods are skipped too: nothing was
-// compiled for them and nobody handles them.
+// apply says whether the messages of a call are to be checked. It says yes to methods that do not exist; nobody receives
+// their messages, so nothing is looked up for them.
 func (r *rules) apply(ctx context.Context, call interceptors.CallMeta) bool {
 	return isOurs(ctx, call) && !r.skipped["/"+call.Service+"/"+call.Method]
 }

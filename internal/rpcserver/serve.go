@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"google.golang.org/grpc"
 )
 
 // cutTimeout is how long handlers get to notice that their calls were cut. One that has not by then ignores its context.
@@ -23,13 +25,20 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	go func() { served <- s.grpc.Serve(l) }()
 	select {
 	case err := <-served:
-		return errors.Join(fmt.Errorf("serve gRPC on %s: %w", l.Addr(), err), s.drain(), ignoreClosed(l.Close()))
+		return errors.Join(broken(l, err), s.drain())
 	case <-ctx.Done():
+		err := s.drain()
+		return errors.Join(broken(l, <-served), err)
 	}
-	err := s.drain()
-	// A stop that overtakes the start makes grpc.Server.Serve complain that it was stopped, which is what happened.
-	<-served
-	return err
+}
+
+// broken explains why gRPC no longer accepts connections; nil after a stop. A stop that overtakes the start makes gRPC
+// complain that it was stopped, which is what happened.
+func broken(l net.Listener, err error) error {
+	if err == nil || errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return fmt.Errorf("serve gRPC on %s: %w", l.Addr(), err)
 }
 
 func (s *Server) prepare(address net.Addr) error {
@@ -72,11 +81,4 @@ func closedWithin(done <-chan struct{}, limit time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
 }
