@@ -53,7 +53,7 @@ func New(cfg Config, program Program, logger *slog.Logger) (*Process, error) {
 		p.close()
 		return nil, &UsageError{Err: err}
 	}
-	if err := p.assemble(cfg); err != nil {
+	if err := p.assemble(cfg, logger); err != nil {
 		p.close()
 		return nil, err
 	}
@@ -91,14 +91,15 @@ func (p *Process) listen(cfg Config, logger *slog.Logger) error {
 	return nil
 }
 
-func (p *Process) assemble(cfg Config) error {
+// assemble gets the caller's logger beside p.logger, because a candidate adds its own name to what it logs.
+func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	registry := observe.NewRegistry()
 	var err error
 	if p.etcd, err = etcdconn.Connect(cfg.Etcd, p.logger); err != nil {
 		return &UsageError{Err: err}
 	}
 	p.candidate, err = term.New(p.etcd, term.Config{
-		Member: p.member, Shards: p.program.Shards, TTL: term.DefaultTTL, Logger: p.logger, Metrics: registry,
+		Member: p.member, Shards: p.program.Shards, TTL: term.DefaultTTL, Logger: logger, Metrics: registry,
 	})
 	if err != nil {
 		return err
@@ -197,14 +198,17 @@ func loopsReady(loops []loop.Status) error {
 	return errors.Join(errs...)
 }
 
+// close releases what New opened. Listeners that were served are closed already, so their errors say nothing.
 func (p *Process) close() {
-	if p.rpcAt != nil {
-		p.rpcAt.Close()
+	for _, listener := range []net.Listener{p.rpcAt, p.adminAt} {
+		if listener != nil {
+			_ = listener.Close()
+		}
 	}
-	if p.adminAt != nil {
-		p.adminAt.Close()
+	if p.etcd == nil {
+		return
 	}
-	if p.etcd != nil {
-		p.etcd.Close()
+	if err := p.etcd.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		p.logger.Warn("connection to etcd not closed", "error", err)
 	}
 }

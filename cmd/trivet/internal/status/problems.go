@@ -71,7 +71,7 @@ func writeTroubles(text *strings.Builder, ink terminal.Ink, title string, troubl
 	for _, trouble := range troubles {
 		fmt.Fprintf(rows, "  %s\t%s\n", ink.Bad(terminal.Plain(trouble.service)), terminal.Plain(trouble.text))
 	}
-	rows.Flush() // a strings.Builder takes everything
+	_ = rows.Flush() // a strings.Builder takes everything
 }
 
 // plural counts things: "1 problem", "2 problems", "0 passes".

@@ -32,7 +32,8 @@ const (
 //
 // BootstrapService keeps the system namespaces, the Service default/kubernetes and its endpoints as they must be.
 //
-// Every error carries exactly one ErrorInfo with domain "trivet.dev"; reasons are listed in docs/reasons.md.
+// Every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev"; reasons are listed in
+// docs/reasons.md. A message that cannot be decoded is refused by gRPC itself, without one.
 type BootstrapServiceClient interface {
 	// GetBaseline compares what the cluster has with what it must have, and says what would be changed.
 	//
@@ -102,7 +103,8 @@ func (c *bootstrapServiceClient) ListAPIServers(ctx context.Context, in *ListAPI
 //
 // BootstrapService keeps the system namespaces, the Service default/kubernetes and its endpoints as they must be.
 //
-// Every error carries exactly one ErrorInfo with domain "trivet.dev"; reasons are listed in docs/reasons.md.
+// Every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev"; reasons are listed in
+// docs/reasons.md. A message that cannot be decoded is refused by gRPC itself, without one.
 type BootstrapServiceServer interface {
 	// GetBaseline compares what the cluster has with what it must have, and says what would be changed.
 	//

@@ -37,7 +37,8 @@ const (
 //
 // Sessions live in the memory of the replica that holds the term. Another replica refuses with UNAVAILABLE, reason NOT_LEADER;
 // metadata "grpc_address" of that ErrorInfo says where to go instead, and is empty while nobody leads. Reasons are listed in
-// docs/reasons.md; every error carries exactly one ErrorInfo with domain "trivet.dev".
+// docs/reasons.md; every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev". A message that is
+// too large or cannot be decoded is refused by gRPC itself, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
 type LeaseServiceClient interface {
 	// Heartbeat renews the sessions of one or many holders, opening those that do not exist.
 	//
@@ -61,7 +62,7 @@ type LeaseServiceClient interface {
 	// A broken stream is a suspicion, never a death: the sessions live on until their deadlines.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, HOLDER_EXPECTED, UNKNOWN_HANDLE);
 	// ABORTED (SUPERSEDED) when a newer boot of a holder took over and it was the last one on this stream;
-	// RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, TOO_MANY_HOLDERS); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
+	// RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	StreamHeartbeats(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[StreamHeartbeatsRequest, StreamHeartbeatsResponse], error)
 	// ReleaseLease ends a session on purpose and deletes its Lease object, if the object is this session's.
 	//
@@ -185,7 +186,8 @@ type LeaseService_WatchLeasesClient = grpc.ServerStreamingClient[WatchLeasesResp
 //
 // Sessions live in the memory of the replica that holds the term. Another replica refuses with UNAVAILABLE, reason NOT_LEADER;
 // metadata "grpc_address" of that ErrorInfo says where to go instead, and is empty while nobody leads. Reasons are listed in
-// docs/reasons.md; every error carries exactly one ErrorInfo with domain "trivet.dev".
+// docs/reasons.md; every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev". A message that is
+// too large or cannot be decoded is refused by gRPC itself, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
 type LeaseServiceServer interface {
 	// Heartbeat renews the sessions of one or many holders, opening those that do not exist.
 	//
@@ -209,7 +211,7 @@ type LeaseServiceServer interface {
 	// A broken stream is a suspicion, never a death: the sessions live on until their deadlines.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, HOLDER_EXPECTED, UNKNOWN_HANDLE);
 	// ABORTED (SUPERSEDED) when a newer boot of a holder took over and it was the last one on this stream;
-	// RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, TOO_MANY_HOLDERS); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
+	// RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	StreamHeartbeats(grpc.BidiStreamingServer[StreamHeartbeatsRequest, StreamHeartbeatsResponse]) error
 	// ReleaseLease ends a session on purpose and deletes its Lease object, if the object is this session's.
 	//

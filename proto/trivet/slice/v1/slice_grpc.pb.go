@@ -33,7 +33,8 @@ const (
 // SliceService keeps the EndpointSlices of every Service that has a selector.
 //
 // Every replica holds the caches, so reads need no leadership; "last_sync" fields are known to the replica that wrote.
-// Every error carries exactly one ErrorInfo with domain "trivet.dev"; reasons are listed in docs/reasons.md.
+// Every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev"; reasons are listed in
+// docs/reasons.md. A message that cannot be decoded is refused by gRPC itself, without one.
 type SliceServiceClient interface {
 	// GetServiceSlices returns one Service's slices.
 	//
@@ -105,7 +106,8 @@ func (c *sliceServiceClient) PlanService(ctx context.Context, in *PlanServiceReq
 // SliceService keeps the EndpointSlices of every Service that has a selector.
 //
 // Every replica holds the caches, so reads need no leadership; "last_sync" fields are known to the replica that wrote.
-// Every error carries exactly one ErrorInfo with domain "trivet.dev"; reasons are listed in docs/reasons.md.
+// Every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev"; reasons are listed in
+// docs/reasons.md. A message that cannot be decoded is refused by gRPC itself, without one.
 type SliceServiceServer interface {
 	// GetServiceSlices returns one Service's slices.
 	//
