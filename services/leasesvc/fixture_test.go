@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -57,7 +58,7 @@ func newFixture(t testing.TB, s setup) *fixture {
 		leadership = f.candidate
 	}
 	if f.kube == nil {
-		f.kube = fake.NewClientset(nodeObject("n1"), nodeObject("n2"), nodeObject("n3"))
+		f.kube = newKube()
 	}
 	cfg := leasesvc.DefaultConfig()
 	if s.config != nil {
@@ -105,8 +106,13 @@ func (f *fixture) eventually(condition func() error) {
 	testkit.Eventually(f.t, patience, condition)
 }
 
+// newKube is a cluster in memory with the Nodes n1 to n3.
+func newKube() kubernetes.Interface {
+	return fake.NewClientset(nodeObject("n1"), nodeObject("n2"), nodeObject("n3"))
+}
+
 func nodeObject(name string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-" + "node"}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-of-" + name)}}
 }
 
 func holder(name, boot string) *leasev1.Holder {

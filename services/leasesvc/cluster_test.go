@@ -1,0 +1,209 @@
+package leasesvc_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+)
+
+// realm is a service on the real kube-apiserver, through the fence as in production, with one Node and a namespace of its own.
+type realm struct {
+	*fixture
+	admin     kubernetes.Interface
+	namespace string
+	node      *corev1.Node
+}
+
+func newRealm(t *testing.T) *realm {
+	t.Helper()
+	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &realm{admin: testkit.Kube(t)}
+	r.namespace = testkit.Namespace(t, r.admin)
+	r.node, err = r.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: r.namespace + "-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := r.admin.CoreV1().Nodes().Delete(context.Background(), r.node.Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+	r.fixture = newFixture(t, setup{kube: fenced, config: func(c *leasesvc.Config) {
+		c.Classes[0].Namespace = r.namespace
+		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = time.Second, 200*time.Millisecond
+		c.Classes[0].LeaseDuration = 30 * time.Second
+	}})
+	return r
+}
+
+// renew beats until the session shows a write that is newer than the given resourceVersion.
+func (r *realm) renew(sequence uint64, past string) *leasev1.Lease {
+	r.t.Helper()
+	r.beat(sequence, holder(r.node.Name, "1"))
+	var lease *leasev1.Lease
+	r.eventually(func() error {
+		lease = r.session()
+		if lease.Write.State != leasev1.Lease_Write_STATE_WRITTEN || lease.Write.ResourceVersion == past {
+			return fmt.Errorf("not renewed: %v", lease.Write)
+		}
+		return nil
+	})
+	return lease
+}
+
+func (r *realm) session() *leasev1.Lease {
+	r.t.Helper()
+	name := fmt.Sprintf("namespaces/%s/leases/%s", r.namespace, r.node.Name)
+	response, err := r.client.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: name})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return response.Lease
+}
+
+func (r *realm) object() (*coordinationv1.Lease, error) {
+	return r.admin.CoordinationV1().Leases(r.namespace).Get(r.t.Context(), r.node.Name, metav1.GetOptions{})
+}
+
+func (r *realm) mustObject() *coordinationv1.Lease {
+	r.t.Helper()
+	lease, err := r.object()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return lease
+}
+
+func TestCluster_LeaseIsCreatedRenewedAndReleased(t *testing.T) {
+	r := newRealm(t)
+	first := r.renew(1, "")
+	object := r.mustObject()
+	wantOwner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}}
+	if diff := cmp.Diff(wantOwner, object.OwnerReferences); diff != "" {
+		t.Errorf("owner (-want +got):\n%s", diff)
+	}
+	wantSpec := coordinationv1.LeaseSpec{
+		HolderIdentity: new(r.node.Name), LeaseDurationSeconds: new(int32(30)),
+		RenewTime: &metav1.MicroTime{Time: first.Write.RenewTime.AsTime()},
+	}
+	if diff := cmp.Diff(wantSpec, object.Spec); diff != "" {
+		t.Errorf("spec (-want +got):\n%s", diff)
+	}
+	second := r.renew(2, first.Write.ResourceVersion)
+	if !second.Write.RenewTime.AsTime().After(first.Write.RenewTime.AsTime()) {
+		t.Errorf("renewTime %v does not follow %v", second.Write.RenewTime.AsTime(), first.Write.RenewTime.AsTime())
+	}
+	if _, err := r.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(r.node.Name, "1")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.object(); !apierrors.IsNotFound(err) {
+		t.Errorf("get the released Lease: error %v, want not found", err)
+	}
+}
+
+func TestCluster_ForeignWriteIsMergedWithTheNextRenewal(t *testing.T) {
+	r := newRealm(t)
+	first := r.renew(1, "")
+	foreign := r.mustObject()
+	foreign.Labels = map[string]string{"by": "somebody-else"}
+	if _, err := r.admin.CoordinationV1().Leases(r.namespace).Update(t.Context(), foreign, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	second := r.renew(2, first.Write.ResourceVersion)
+	object := r.mustObject()
+	if object.Labels["by"] != "somebody-else" || object.ResourceVersion != second.Write.ResourceVersion {
+		t.Errorf("object %v at %s, want the foreign label at %s", object.Labels, object.ResourceVersion, second.Write.ResourceVersion)
+	}
+}
+
+func TestCluster_LeaseOfADeletedNodeIsNotRenewed(t *testing.T) {
+	r := newRealm(t)
+	r.renew(1, "")
+	if err := r.admin.CoreV1().Nodes().Delete(t.Context(), r.node.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// As the garbage collector would; this control plane has none.
+	if err := r.admin.CoordinationV1().Leases(r.namespace).Delete(t.Context(), r.node.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	sequence := uint64(1)
+	r.eventually(func() error {
+		sequence++
+		r.beat(sequence, holder(r.node.Name, "1"))
+		if w := r.session().Write; w.State != leasev1.Lease_Write_STATE_NO_OWNER {
+			return fmt.Errorf("write is %v", w)
+		}
+		return nil
+	})
+	if _, err := r.object(); !apierrors.IsNotFound(err) {
+		t.Errorf("the Lease is back: error %v, want not found", err)
+	}
+}
+
+func TestCluster_BeatsGoOnWhileTheAPIServerIsAway(t *testing.T) {
+	r := newRealm(t)
+	first := r.renew(1, "")
+	cluster := testkit.Cluster(t)
+	if err := cluster.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	r.beat(2, holder(r.node.Name, "1"))
+	r.eventually(func() error {
+		if w := r.session().Write; w.State != leasev1.Lease_Write_STATE_RETRYING || w.LastError == "" {
+			return fmt.Errorf("write is %v", w)
+		}
+		return nil
+	})
+	begin := time.Now()
+	if got := r.beat(3, holder(r.node.Name, "1"))[0].GetGrant(); got == nil {
+		t.Error("a beat was refused during the outage")
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("a beat waited %v for the kube-apiserver", took)
+	}
+	if err := cluster.StartAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	r.renew(4, first.Write.ResourceVersion)
+}
+
+func TestCluster_NewTermAdoptsTheLeasesOfTheOneBefore(t *testing.T) {
+	r := newRealm(t)
+	before := r.renew(1, "")
+	r.candidate.Lose()
+	r.candidate.Regain()
+	r.eventually(func() error {
+		_, err := r.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
+		return err
+	})
+	created := r.mustObject().UID
+	var after *leasev1.Lease
+	r.eventually(func() error {
+		r.beat(1, holder(r.node.Name, "1"))
+		if after = r.session(); after.Epoch != 2 || after.Write.State != leasev1.Lease_Write_STATE_WRITTEN {
+			return fmt.Errorf("epoch %d, write %v", after.Epoch, after.Write)
+		}
+		return nil
+	})
+	if r.mustObject().UID != created || !after.Write.RenewTime.AsTime().After(before.Write.RenewTime.AsTime()) {
+		t.Errorf("renewTime %v after %v", after.Write.RenewTime.AsTime(), before.Write.RenewTime.AsTime())
+	}
+}
