@@ -1,0 +1,211 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+const (
+	// What the API allows in one message.
+	maxIntroductions = 1000
+	maxBeats         = 10_000
+	// refusedPause is when a refused holder is introduced again if the server does not say.
+	refusedPause = time.Minute
+	// minInterval is the least that a server can mean; what it says below that is an error that shall not become a flood.
+	minInterval = 10 * time.Millisecond
+	// reasonSuperseded and reasonUnknownHandle are reasons of the API on which the agent acts.
+	reasonSuperseded    = "SUPERSEDED"
+	reasonUnknownHandle = "UNKNOWN_HANDLE"
+)
+
+var (
+	errNoAnswer = errors.New("no answer in time")
+	errAnswer   = errors.New("an answer that does not fit what was asked")
+	errReauth   = errors.New("the server wants fresh credentials")
+)
+
+// movedError is a stream that the server asked to leave.
+type movedError struct{ to string }
+
+func (e *movedError) Error() string {
+	if e.to == "" {
+		return "the server does not lead any more"
+	}
+	return "the server sends us to " + e.to
+}
+
+func asMoved(err error) (*movedError, bool) {
+	var moved *movedError
+	return moved, errors.As(err, &moved)
+}
+
+// conversation is one stream. Everything in it belongs to the goroutine in run.
+type conversation struct {
+	*Agent
+	target string
+	wire   grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
+	// asked are the messages without an answer, oldest first.
+	asked []question
+	// watchdog gives the stream up, even while a send hangs, when the oldest of them gets no answer in time.
+	watchdog *time.Timer
+	interval time.Duration // of the last grant; 0 before
+	beat     *time.Timer
+	beatAt   time.Time // when beat fires; zero while it does not
+	answered bool
+	heard    chan *leasev1.StreamHeartbeatsResponse
+	failed   chan error // has one item, in the end
+}
+
+type question struct {
+	sequence   uint64
+	introduced []Holder
+	sent       time.Time
+}
+
+func newConversation(a *Agent, target string, wire grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse], giveUp context.CancelCauseFunc) *conversation {
+	watchdog := time.AfterFunc(a.cfg.AnswerTimeout, func() { giveUp(errNoAnswer) })
+	watchdog.Stop()
+	beat := time.NewTimer(time.Hour)
+	beat.Stop()
+	return &conversation{
+		Agent: a, target: target, wire: wire, watchdog: watchdog, beat: beat,
+		heard: make(chan *leasev1.StreamHeartbeatsResponse), failed: make(chan error, 1),
+	}
+}
+
+// run talks until the stream ends or should, or nobody is left to talk for; the latter is no error.
+func (c *conversation) run(ctx context.Context) error {
+	defer c.beat.Stop()
+	if err := c.introduce(); err != nil {
+		return c.why(err)
+	}
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-c.failed:
+			return err
+		case response := <-c.heard:
+			err = c.hear(response)
+		case <-c.beat.C:
+			c.beatAt = time.Time{}
+			err = c.sendBeats()
+		case <-c.roster.changed:
+			if c.roster.idle() {
+				return nil
+			}
+			err = c.introduce()
+		}
+		if err != nil {
+			return c.why(err)
+		}
+	}
+}
+
+// why finds out what the server said last when all that a send got is that the stream is over.
+func (c *conversation) why(err error) error {
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	for {
+		select {
+		case response := <-c.heard:
+			if err := c.hear(response); err != nil {
+				return err
+			}
+		case err := <-c.failed:
+			return err
+		}
+	}
+}
+
+// listen passes on what the server says until the stream ends, which is always an error.
+func (c *conversation) listen(ctx context.Context) error {
+	for {
+		response, err := c.wire.Recv()
+		if err != nil {
+			return fmt.Errorf("receive answer: %w", err)
+		}
+		select {
+		case c.heard <- response:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// introduce sends everybody who waits for it. The first message of a stream always has somebody, because the roster does.
+func (c *conversation) introduce() error {
+	for {
+		newcomers := c.roster.newcomers(time.Now(), maxIntroductions)
+		if len(newcomers) == 0 {
+			return nil
+		}
+		if err := c.send(newcomers, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// sendBeats renews everybody, and introduces those whose time to try again has come.
+func (c *conversation) sendBeats() error {
+	if c.interval > 0 {
+		// Should the answer be late, the next beat is not.
+		c.schedule(c.interval)
+	}
+	handles := c.roster.alive()
+	for len(handles) > 0 {
+		chunk := handles[:min(len(handles), maxBeats)]
+		handles = handles[len(chunk):]
+		if err := c.send(nil, chunk); err != nil {
+			return err
+		}
+	}
+	return c.introduce()
+}
+
+func (c *conversation) send(newcomers []Holder, handles []uint32) error {
+	c.sequence++
+	request := &leasev1.StreamHeartbeatsRequest{Sequence: c.sequence, Handles: handles}
+	for _, h := range newcomers {
+		request.Holders = append(request.Holders, &leasev1.Holder{Class: h.Class, Name: h.Name, BootId: h.BootID})
+	}
+	c.asked = append(c.asked, question{sequence: c.sequence, introduced: newcomers, sent: time.Now()})
+	if len(c.asked) == 1 {
+		c.watch()
+	}
+	if err := c.wire.Send(request); err != nil {
+		return fmt.Errorf("send heartbeats: %w", err)
+	}
+	return nil
+}
+
+// watch sets the watchdog to the oldest question, or lets it rest.
+func (c *conversation) watch() {
+	if len(c.asked) == 0 {
+		c.watchdog.Stop()
+		return
+	}
+	patience := c.cfg.AnswerTimeout
+	if c.interval > 0 {
+		patience = 2 * c.interval
+	}
+	c.watchdog.Reset(time.Until(c.asked[0].sent.Add(patience)))
+}
+
+// schedule makes the next beat come no later than after d.
+func (c *conversation) schedule(d time.Duration) {
+	at := time.Now().Add(d)
+	if c.beatAt.IsZero() || at.Before(c.beatAt) {
+		c.beatAt = at
+		c.beat.Reset(d)
+	}
+}
