@@ -1,0 +1,246 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+// apiserver keeps slices as a kube-apiserver does: it counts versions, refuses
+// writes that are not up to date and tells the engine of every change, a lag
+// later. Its events arrive in order.
+type apiserver struct {
+	engine *engine.Engine
+	events chan func()
+
+	mu      sync.Mutex // guards all below
+	version int
+	slices  map[string]*discoveryv1.EndpointSlice
+	// lag is how long an event takes; frozen, while set, holds all of them up.
+	lag    time.Duration
+	frozen chan struct{}
+	// writes has the verb and name of every write that was stored.
+	writes []string
+	// refuse, if set, may refuse a write before it is looked at.
+	refuse func(pack.Change) error
+}
+
+// start returns an engine with two workers on an empty apiserver. Both are
+// stopped after the test, which must run in a synctest bubble.
+func start(t *testing.T) (*engine.Engine, *apiserver) {
+	t.Helper()
+	api := &apiserver{
+		events: make(chan func(), 10000),
+		slices: map[string]*discoveryv1.EndpointSlice{},
+		lag:    3 * time.Millisecond,
+	}
+	e, err := engine.New(engine.Config{
+		ManagedBy: slicetest.ManagedBy,
+		Limit:     100,
+		Workers:   2,
+	}, engine.Deps{
+		Writer: api,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api.engine = e
+	delivered := make(chan struct{})
+	go func() {
+		defer close(delivered)
+		for deliver := range api.events {
+			deliver()
+		}
+	}()
+	t.Cleanup(func() {
+		close(api.events)
+		<-delivered
+	})
+	return e, api
+}
+
+// term is one Run of an engine.
+type term struct {
+	end     func()
+	reports *reports
+}
+
+type reports struct {
+	mu  sync.Mutex
+	all []error
+}
+
+func (r *reports) add(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, err)
+}
+
+func (r *reports) last() (error, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.all) == 0 {
+		return nil, false
+	}
+	return r.all[len(r.all)-1], true
+}
+
+// lead begins a term, which ends after the test at the latest.
+func lead(t *testing.T, e *engine.Engine) term {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var seen reports
+	returned := make(chan error, 1)
+	go func() { returned <- e.Run(ctx, seen.add) }()
+	end := sync.OnceFunc(func() {
+		cancel()
+		if err := <-returned; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(end)
+	return term{end: end, reports: &seen}
+}
+
+// Write stores a change as a kube-apiserver would.
+func (a *apiserver) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+	time.Sleep(time.Millisecond)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refuse != nil {
+		if err := a.refuse(change); err != nil {
+			return nil, err
+		}
+	}
+	existing := a.slices[change.Slice.Name]
+	switch {
+	case (change.Verb == pack.Create) != (existing == nil),
+		existing != nil && existing.ResourceVersion != change.Slice.ResourceVersion:
+		return nil, fmt.Errorf("%s %s: %w", change.Verb, change.Slice.Name, apply.ErrConflict)
+	}
+	a.writes = append(a.writes, string(change.Verb)+" "+change.Slice.Name)
+	if change.Verb == pack.Delete {
+		a.remove(change.Slice.Name)
+		return change.Slice, nil
+	}
+	return a.store(change.Slice), nil
+}
+
+// store needs a.mu.
+func (a *apiserver) store(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	a.version++
+	stored := slice.DeepCopy()
+	stored.ResourceVersion = strconv.Itoa(a.version)
+	if stored.UID == "" {
+		stored.UID = types.UID("uid-" + stored.ResourceVersion)
+		stored.CreationTimestamp = metav1.Now()
+	}
+	a.slices[stored.Name] = stored
+	a.tell(func() { a.engine.PutSlice(stored) })
+	return stored
+}
+
+// remove needs a.mu.
+func (a *apiserver) remove(name string) {
+	a.version++
+	gone := a.slices[name].DeepCopy()
+	gone.ResourceVersion = strconv.Itoa(a.version)
+	delete(a.slices, name)
+	a.tell(func() { a.engine.DeleteSlice(gone) })
+}
+
+// tell needs a.mu.
+func (a *apiserver) tell(event func()) {
+	due, frozen := time.Now().Add(a.lag), a.frozen
+	a.events <- func() {
+		if frozen != nil {
+			<-frozen
+		}
+		time.Sleep(time.Until(due))
+		event()
+	}
+}
+
+// freeze holds up all events from now on, until the function it returns is called.
+func (a *apiserver) freeze() (thaw func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.frozen = make(chan struct{})
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		close(a.frozen)
+		a.frozen = nil
+	}
+}
+
+// edit changes a slice by somebody else's hand.
+func (a *apiserver) edit(name string, change func(*discoveryv1.EndpointSlice)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	edited := a.slices[name].DeepCopy()
+	change(edited)
+	a.store(edited)
+}
+
+func (a *apiserver) delete(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.remove(name)
+}
+
+func (a *apiserver) refuseWith(refuse func(pack.Change) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refuse = refuse
+}
+
+// only returns the one slice there is.
+func (a *apiserver) only(t *testing.T) *discoveryv1.EndpointSlice {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.slices) != 1 {
+		t.Fatalf("%d slices, want one", len(a.slices))
+	}
+	for _, slice := range a.slices {
+		return slice
+	}
+	return nil
+}
+
+// took returns how many writes were stored since it was last asked.
+func (a *apiserver) took() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	count := len(a.writes)
+	a.writes = nil
+	return count
+}
+
+// settle lets d pass, and then whatever runs come to rest.
+func settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+var errBusy = errors.New("busy")
