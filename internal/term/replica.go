@@ -98,7 +98,7 @@ func (r *replica) live(ctx context.Context) error {
 		return err
 	}
 	r.stale = append(r.stale, s)
-	if err := s.join(ctx, r.keys.member(r.cfg.Member.ID), r.value); err != nil {
+	if err := r.join(ctx, s); err != nil {
 		s.lease.End(err)
 		r.logger.Warn("not joined; trying again", "error", err)
 		return err
@@ -112,6 +112,15 @@ func (r *replica) live(ctx context.Context) error {
 	r.retire(err)
 	tasks.Wait()
 	return err
+}
+
+// join makes this replica a member under s. It renews first: a replica whose renewals do not get through would only pull
+// shards away from those who can keep them, again and again.
+func (r *replica) join(ctx context.Context, s *session) error {
+	if err := s.renewOnce(ctx); err != nil {
+		return err
+	}
+	return s.join(ctx, r.keys.member(r.cfg.Member.ID), r.value)
 }
 
 // begin makes s the present session, renewed and followed until its lease ends.

@@ -178,8 +178,8 @@ func blocked(s Situation) string {
 	for _, m := range s.Members {
 		shardsOf[m.ID] = m.Shards
 	}
-	if _, member := shardsOf[s.Self]; !member {
-		return "this replica is not among the members"
+	if shardsOf[s.Self] != len(s.Shards) {
+		return fmt.Sprintf("this replica is not among the members that announced %d shards", len(s.Shards))
 	}
 	if anchor, found := Anchor(s.Members); found && anchor.Shards != len(s.Shards) {
 		return fmt.Sprintf("replica %q, which joined first, divides the work into %d shards and this one into %d",

@@ -1,0 +1,445 @@
+package term_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
+	"github.com/trivet-dev/trivet/internal/testkit"
+)
+
+// joinThrough runs a replica behind a relay.
+func joinThrough(t *testing.T, cluster *devcluster.Cluster, r *relay, id string, body term.Body, change ...options) *participant {
+	t.Helper()
+	p := newParticipant(t, id, dial(t, cluster, &wire{}, r.endpoint()), change...)
+	p.start(t, body)
+	return p
+}
+
+func TestFault_RevokedLeaseEndsTheTermAndTheReplicaJoinsAgain(t *testing.T) {
+	h := newHistory()
+	p := join(t, etcd(t), "a", h.body("a"))
+	first := holder(t, h, 0)
+	for range 3 {
+		began := time.Now()
+		p.revokeLease(t)
+		next := holder(t, h, first.epoch)
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("back after %v", took)
+		}
+		first = next
+	}
+	noViolations(t, h)
+}
+
+func TestFault_RevokedLeaseMovesTheShardToAnother(t *testing.T) {
+	h := newHistory()
+	a, b := join(t, etcd(t), "a", h.body("a")), join(t, etcd(t), "b", h.body("b"))
+	testkit.Eventually(t, patience, func() error { return errors.Join(a.Check(), b.Check()) })
+	now := holder(t, h, 0)
+	for range 4 {
+		if now.replica == "a" {
+			a.revokeLease(t)
+		} else {
+			b.revokeLease(t)
+		}
+		now = holder(t, h, now.epoch)
+	}
+	noViolations(t, h)
+}
+
+// A guarded write of an old term must have no effect, whoever sends it and whenever it arrives.
+func TestFault_GuardRefusesAnOldEpoch(t *testing.T) {
+	terms := make(chan *term.Term, 1)
+	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
+		terms <- held
+		<-ctx.Done()
+		return nil
+	})
+	old := receive(t, terms)
+	client := dial(t, etcd(t), &wire{})
+	write := func(held *term.Term) bool {
+		answer, err := client.Txn(t.Context()).If(held.Guard()).
+			Then(clientv3.OpPut(term.Prefix(clusterName(t))+"written", fmt.Sprint(held.Epoch()))).Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.Succeeded
+	}
+	if !write(old) {
+		t.Error("a write under the present term was refused")
+	}
+	p.revokeLease(t)
+	if write(old) {
+		t.Error("a write under a term whose lease is gone took effect")
+	}
+	next := receive(t, terms)
+	if write(old) {
+		t.Error("a write under an old epoch took effect")
+	}
+	if !write(next) {
+		t.Error("a write under the new term was refused")
+	}
+	if next.Epoch() <= old.Epoch() {
+		t.Errorf("epoch %d follows %d", next.Epoch(), old.Epoch())
+	}
+}
+
+func TestFault_DeletedTermKeyEndsTheTerm(t *testing.T) {
+	h := newHistory()
+	p := join(t, etcd(t), "a", h.body("a"))
+	first := holder(t, h, 0)
+	lease, _, _ := p.Session()
+	if _, err := p.client.Delete(t.Context(), termKey(t, 0)); err != nil {
+		t.Fatal(err)
+	}
+	holder(t, h, first.epoch)
+	if now, _, ok := p.Session(); !ok || now != lease {
+		t.Errorf("session %x, %t: a deleted term key cost the session %x", now, ok, lease)
+	}
+	noViolations(t, h)
+}
+
+func TestFault_DeletedMemberKeyBringsANewSession(t *testing.T) {
+	h := newHistory()
+	p := join(t, etcd(t), "a", h.body("a"))
+	first := holder(t, h, 0)
+	if _, err := p.client.Delete(t.Context(), membersPrefix(t)+"a"); err != nil {
+		t.Fatal(err)
+	}
+	holder(t, h, first.epoch)
+	noViolations(t, h)
+}
+
+// A replica whose renewals do not get through must have stopped before etcd gives its shard away, and must not come back to
+// pull the shard from those who can keep it.
+func TestFault_FrozenRenewalsEndTheTermBeforeTheKeyGoes(t *testing.T) {
+	h := newHistory()
+	ended := make(chan time.Time, 1)
+	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
+		err := h.body("a")(ctx, held)
+		ended <- time.Now()
+		if err := held.Check(); !errors.Is(err, term.ErrEnded) {
+			t.Errorf("Check after the end = %v", err)
+		}
+		return err
+	})
+	waitFor(t, h, "a")
+	other := lower("a")
+	join(t, etcd(t), other, h.body(other))
+	watched := dial(t, etcd(t), &wire{}).Watch(t.Context(), termKey(t, 0))
+	p.wire.frozen.Store(true)
+	for gone := false; !gone; {
+		for _, event := range receive(t, watched).Events {
+			gone = gone || event.Type == clientv3.EventTypeDelete
+		}
+	}
+	keyGone := time.Now()
+	if end := receive(t, ended); end.After(keyGone) {
+		t.Errorf("the body's context ended %v after the key had gone", end.Sub(keyGone))
+	}
+	waitFor(t, h, other)
+	testkit.Eventually(t, patience, func() error {
+		if err := p.Check(); err == nil || !strings.Contains(err.Error(), "renew lease") {
+			return fmt.Errorf("Check = %v, want it to say that renewals fail", err)
+		}
+		return nil
+	})
+	p.wire.frozen.Store(false)
+	waitFor(t, h, "a")
+	noViolations(t, h)
+}
+
+// lower returns the id of a replica that leaves shard 0 to the given one.
+func lower(id string) string {
+	for i := 0; ; i++ {
+		other := fmt.Sprintf("r-%d", i)
+		if sharding.Owner(0, []sharding.Member{{ID: id, Shards: 1}, {ID: other, Shards: 1}}) == id {
+			return other
+		}
+	}
+}
+
+// receive is <-c within patience.
+func receive[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("nothing received within %v", patience)
+		panic("unreachable")
+	}
+}
+
+func TestFault_EtcdAwayForLongEndsTermsAndTheyComeBack(t *testing.T) {
+	cluster := ownEtcd(t)
+	h := newHistory()
+	a, b := join(t, cluster, "a", h.body("a")), join(t, cluster, "b", h.body("b"))
+	testkit.Eventually(t, patience, func() error { return errors.Join(a.Check(), b.Check()) })
+	before := holder(t, h, 0)
+	if err := cluster.StopEtcd(); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, patience, func() error {
+		if acting := h.actors(); len(acting) > 0 {
+			return fmt.Errorf("still acting without etcd: %v", acting)
+		}
+		return nil
+	})
+	for _, p := range []*participant{a, b} {
+		testkit.Eventually(t, patience, func() error {
+			if err := p.Check(); err == nil || !strings.Contains(err.Error(), "connection refused") {
+				return fmt.Errorf("%s: Check = %v, want the reason", p.id, err)
+			}
+			return nil
+		})
+	}
+	if err := cluster.StartEtcd(); err != nil {
+		t.Fatal(err)
+	}
+	holder(t, h, before.epoch)
+	noViolations(t, h)
+}
+
+func TestFault_EtcdAwayForAMomentCostsNothing(t *testing.T) {
+	cluster := ownEtcd(t)
+	h := newHistory()
+	p := join(t, cluster, "a", h.body("a"), ttl(20*time.Second))
+	before := holder(t, h, 0)
+	if err := errors.Join(cluster.StopEtcd(), cluster.StartEtcd()); err != nil {
+		t.Fatal(err)
+	}
+	// A shard claimed after the restart shows that the session goes on.
+	testkit.Eventually(t, patience, func() error {
+		if remaining := p.Status().Session.Remaining; remaining < 12*time.Second {
+			return fmt.Errorf("not renewed since the restart: %v remaining", remaining)
+		}
+		return nil
+	})
+	if now := h.actors()[0]; now != before || h.count() != 1 {
+		t.Errorf("shard 0 is held by %+v, was by %+v; %d bodies ran", now, before, h.count())
+	}
+}
+
+// A watch that resumes behind a compaction is broken for good; the candidate must list again and go on.
+func TestFault_CompactionWhileCutOffLosesNoEvent(t *testing.T) {
+	r := newRelay(t, etcd(t))
+	h := newHistory()
+	var log testLog
+	p := joinThrough(t, etcd(t), r, "a", h.body("a"), shards(2), ttl(20*time.Second), logTo(&log))
+	allHeld(t, h, 2)
+	before := h.actors()
+	r.setCut(true)
+	client := dial(t, etcd(t), &wire{})
+	// While the candidate is cut off, one of its terms goes, and the history of that with it.
+	var answer *clientv3.PutResponse
+	if _, err := client.Delete(t.Context(), termKey(t, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		var err error
+		if answer, err = client.Put(t.Context(), term.Prefix(clusterName(t))+"noise", "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := client.Compact(t.Context(), answer.Header.Revision); err != nil {
+		t.Fatal(err)
+	}
+	r.setCut(false)
+	testkit.Eventually(t, patience, func() error {
+		now := h.actors()
+		if now[1].epoch <= before[1].epoch || now[0] != before[0] {
+			return fmt.Errorf("acting are %v, were %v", now, before)
+		}
+		return nil
+	})
+	if text := log.String(); !strings.Contains(text, "compacted") {
+		t.Errorf("the watch never met the compaction, so this test shows nothing; log:\n%s", text)
+	}
+	if _, err := client.Delete(t.Context(), term.Prefix(clusterName(t))+"noise"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.leave(); err != nil {
+		t.Error(err)
+	}
+	nothingLeft(t)
+	noViolations(t, h)
+}
+
+func TestFault_BodyThatIgnoresTheStopKeepsItsKey(t *testing.T) {
+	release := make(chan struct{})
+	returned := make(chan struct{})
+	h := newHistory()
+	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
+		if held.Shard() == 1 {
+			return h.body("a")(ctx, held)
+		}
+		h.begin("a", held)
+		<-release
+		close(returned)
+		return nil
+	}, shards(2), func(c *term.Config) { c.StopTimeout = 500 * time.Millisecond })
+	allHeld(t, h, 2)
+	client := dial(t, etcd(t), &wire{})
+	if err := p.leave(); err == nil || !strings.Contains(err.Error(), "bodies of shards 0 did not return") {
+		t.Errorf("Run = %v, want it to name the body", err)
+	}
+	left, err := client.Get(t.Context(), term.Prefix(clusterName(t)), clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left.Kvs) != 1 || string(left.Kvs[0].Key) != termKey(t, 0) {
+		t.Errorf("keys after the stop: %v, want only the stuck shard's", left.Kvs)
+	}
+	close(release)
+	receive(t, returned)
+}
+
+// A body that outlives its session blocks its own shard on this replica and nothing else.
+func TestFault_BodyThatIgnoresTheLossBlocksOnlyItsShard(t *testing.T) {
+	release := make(chan struct{})
+	h := newHistory()
+	p := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
+		err := h.body("a")(ctx, held)
+		if held.Shard() == 0 {
+			<-release
+		}
+		return err
+	}, shards(2))
+	allHeld(t, h, 2)
+	before := h.actors()
+	p.revokeLease(t)
+	testkit.Eventually(t, patience, func() error {
+		if now := h.actors(); now[1].epoch <= before[1].epoch {
+			return fmt.Errorf("shard 1 is not back: %v", now)
+		}
+		return nil
+	})
+	if now, acting := h.actors()[0]; acting {
+		t.Errorf("shard 0 acts again (%+v) although its last body has not returned", now)
+	}
+	close(release)
+	holder(t, h, before[0].epoch)
+	noViolations(t, h)
+}
+
+func TestFault_EtcdAbsentAtStartIsWaitedForWithItsReason(t *testing.T) {
+	r := newRelay(t, etcd(t))
+	r.setCut(true)
+	h := newHistory()
+	p := joinThrough(t, etcd(t), r, "a", h.body("a"))
+	testkit.Eventually(t, patience, func() error {
+		err := p.Check()
+		if err == nil || !strings.Contains(err.Error(), "ask etcd for a lease") {
+			return fmt.Errorf("Check = %v, want what it waits for", err)
+		}
+		return nil
+	})
+	r.setCut(false)
+	waitFor(t, h, "a")
+}
+
+func TestFault_EtcdAbsentAtStopDoesNotHoldUpTheStop(t *testing.T) {
+	r := newRelay(t, etcd(t))
+	h := newHistory()
+	p := joinThrough(t, etcd(t), r, "a", h.body("a"), shards(8), ttl(20*time.Second))
+	allHeld(t, h, 8)
+	r.setCut(true)
+	began := time.Now()
+	if err := p.leave(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the stop took %v without etcd", took)
+	}
+}
+
+// The next three are the defects of etcd's own election that are known from its issues 19597, 21128 and 22123.
+
+// A candidate that loses its session while it waits must not come out of the wait as a leader without a key.
+func TestDefect_SessionLostWhileWaiting(t *testing.T) {
+	h := newHistory()
+	first := join(t, etcd(t), "a", h.body("a"))
+	waitFor(t, h, "a")
+	other := lower("a")
+	waiting := join(t, etcd(t), other, h.body(other))
+	testkit.Eventually(t, patience, waiting.Check)
+	waiting.revokeLease(t)
+	if err := first.leave(); err != nil {
+		t.Fatal(err)
+	}
+	now := waitFor(t, h, other)
+	answer, err := waiting.client.Get(t.Context(), termKey(t, 0))
+	if err != nil || len(answer.Kvs) != 1 || answer.Kvs[0].CreateRevision != now.epoch || string(answer.Kvs[0].Value) != other {
+		t.Errorf("%s acts at epoch %d, but the key is %v, %v", other, now.epoch, answer, err)
+	}
+	noViolations(t, h)
+}
+
+// A replica whose watch broke must leave no key behind that nobody stands for. That the watch breaks on a compaction is
+// shown above; here the replica stops right after one.
+func TestDefect_KeyIsNotLeftAfterABrokenWatch(t *testing.T) {
+	r := newRelay(t, etcd(t))
+	h := newHistory()
+	p := joinThrough(t, etcd(t), r, "a", h.body("a"), ttl(20*time.Second))
+	waitFor(t, h, "a")
+	r.setCut(true)
+	client := dial(t, etcd(t), &wire{})
+	answer, err := client.Put(t.Context(), term.Prefix(clusterName(t))+"noise", "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := client.Delete(t.Context(), term.Prefix(clusterName(t))+"noise"); err != nil || answer.Deleted != 1 {
+		t.Fatal(answer, err)
+	}
+	if _, err := client.Compact(t.Context(), answer.Header.Revision); err != nil {
+		t.Fatal(err)
+	}
+	r.setCut(false)
+	if err := p.leave(); err != nil {
+		t.Error(err)
+	}
+	nothingLeft(t)
+}
+
+// A release that got no answer must be made again, not forgotten: otherwise the key stays as long as the lease is renewed.
+func TestDefect_ReleaseIsNotForgottenAfterAnError(t *testing.T) {
+	r := newRelay(t, etcd(t))
+	fail := make(chan struct{})
+	h := newHistory()
+	p := joinThrough(t, etcd(t), r, "a", func(ctx context.Context, held *term.Term) error {
+		h.begin("a", held)
+		defer h.finish("a", held)
+		select {
+		case <-fail:
+			return errors.New("told to")
+		case <-ctx.Done():
+			return nil
+		}
+	}, ttl(20*time.Second))
+	before := waitFor(t, h, "a")
+	lease, _, _ := p.Session()
+	r.setCut(true)
+	fail <- struct{}{}
+	testkit.Eventually(t, patience, func() error {
+		if reason := p.Status().Session.LastError; !strings.Contains(reason, "release 1 shards") {
+			return fmt.Errorf("status says %q, want that the release did not get through", reason)
+		}
+		return nil
+	})
+	r.setCut(false)
+	holder(t, h, before.epoch)
+	if now, _, _ := p.Session(); now != lease {
+		t.Errorf("the session was lost, so the key went with its lease and this test shows nothing")
+	}
+	noViolations(t, h)
+}

@@ -1,0 +1,177 @@
+package term
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
+)
+
+var (
+	viewKeys = keysOf("east", "leasesvc")
+	noon     = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+)
+
+func entry(key, value string, created, modified, lease int64) *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{Key: []byte(key), Value: []byte(value), CreateRevision: created, ModRevision: modified, Lease: lease}
+}
+
+func put(e *mvccpb.KeyValue) *clientv3.Event { return &clientv3.Event{Type: mvccpb.Event_PUT, Kv: e} }
+
+func deletion(key string, revision int64) *clientv3.Event {
+	return &clientv3.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}
+}
+
+// memberEntry is the key of a member that joined at a revision; its lease has the same number.
+func memberEntry(t *testing.T, id string, joined int64) *mvccpb.KeyValue {
+	t.Helper()
+	a := announcement{Member: Member{ID: id, Service: "leasesvc", Cluster: "east"}, Shards: 4}
+	value, err := a.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entry(viewKeys.member(id), value, joined, joined, joined)
+}
+
+func termEntry(shard int, holder string, epoch, lease int64) *mvccpb.KeyValue {
+	return entry(viewKeys.term(shard), holder, epoch, epoch, lease)
+}
+
+func newTestView() (*view, *bytes.Buffer) {
+	var log bytes.Buffer
+	return newView(viewKeys, slog.New(slog.NewTextHandler(&log, nil))), &log
+}
+
+func heldBy(holder string, epoch, lease int64, since time.Time) record {
+	return record{revision: epoch, since: since, held: true, holder: holder, lease: clientv3.LeaseID(lease), epoch: epoch}
+}
+
+func wantTerms(t *testing.T, v *view, want map[int]record) {
+	t.Helper()
+	if diff := cmp.Diff(want, v.terms, cmp.AllowUnexported(record{})); diff != "" {
+		t.Errorf("terms (-want +got):\n%s", diff)
+	}
+}
+
+func TestView_ListThenEvents(t *testing.T) {
+	v, _ := newTestView()
+	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
+		memberEntry(t, "a", 5), memberEntry(t, "b", 7), termEntry(0, "a", 10, 5), termEntry(1, "b", 11, 7),
+	}})
+	later := noon.Add(time.Second)
+	v.apply(later, change{revision: 22, events: []*clientv3.Event{
+		put(termEntry(2, "a", 21, 5)), deletion(viewKeys.term(1), 22),
+		put(entry(keysOf("east", "bootstrapsvc").term(0), "x", 22, 22, 9)), // another service's, in the same range
+	}})
+	wantTerms(t, v, map[int]record{
+		0: heldBy("a", 10, 5, noon),
+		1: {revision: 22, since: later, handedOver: true},
+		2: heldBy("a", 21, 5, later),
+	})
+	wantMembers := []sharding.Member{{ID: "a", Shards: 4, Joined: 5}, {ID: "b", Shards: 4, Joined: 7}}
+	if diff := cmp.Diff(wantMembers, v.shardingMembers()); diff != "" {
+		t.Errorf("members (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"a"}, v.holders()); diff != "" {
+		t.Errorf("holders (-want +got):\n%s", diff)
+	}
+	if v.revision != 22 {
+		t.Errorf("revision = %d, want 22", v.revision)
+	}
+}
+
+// All keys of a lease go in one revision. Only shards whose holder stayed a member were handed over by it.
+func TestView_TermThatEndsWithItsLeaseWasNotHandedOver(t *testing.T) {
+	v, _ := newTestView()
+	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
+		memberEntry(t, "a", 5), termEntry(0, "a", 10, 5), termEntry(1, "a", 11, 5),
+	}})
+	v.apply(noon, change{revision: 31, events: []*clientv3.Event{
+		deletion(viewKeys.term(0), 30),
+		deletion(viewKeys.term(1), 31), deletion(viewKeys.member("a"), 31),
+	}})
+	wantTerms(t, v, map[int]record{
+		0: {revision: 30, since: noon, handedOver: true},
+		1: {revision: 31, since: noon},
+	})
+}
+
+func TestView_WhatIsNewerStays(t *testing.T) {
+	v, _ := newTestView()
+	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{termEntry(0, "a", 10, 5)}})
+	v.dropTerm(noon, 0, 25, true)            // this replica released it
+	v.put(noon, 1, heldBy("a", 26, 5, noon)) // and claimed another
+	later := noon.Add(time.Second)
+	v.apply(later, change{whole: true, revision: 22, entries: []*mvccpb.KeyValue{termEntry(0, "a", 10, 5)}}) // a list that is older
+	v.apply(later, change{revision: 24, events: []*clientv3.Event{deletion(viewKeys.term(1), 24)}})          // events that are
+	wantTerms(t, v, map[int]record{
+		0: {revision: 25, since: noon, handedOver: true},
+		1: heldBy("a", 26, 5, noon),
+	})
+}
+
+func TestView_KeyMissingFromANewerListIsVacantAndWasNotHandedOver(t *testing.T) {
+	v, _ := newTestView()
+	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{termEntry(0, "a", 10, 5)}})
+	later := noon.Add(time.Second)
+	v.apply(later, change{whole: true, revision: 30})
+	wantTerms(t, v, map[int]record{0: {revision: 30, since: later}})
+	if got := v.shard(3); got != (record{since: noon}) {
+		t.Errorf("a shard never seen = %+v, want it vacant since the first list", got)
+	}
+}
+
+func TestView_MalformedKeysAreReportedOnceAndLeftAlone(t *testing.T) {
+	v, log := newTestView()
+	odd := []*mvccpb.KeyValue{
+		entry(viewKeys.terms+"seven", "a", 10, 10, 5),
+		entry(viewKeys.terms+"07", "a", 10, 10, 5),
+		entry(viewKeys.terms+"-1", "a", 10, 10, 5),
+		entry(viewKeys.terms+"99999999999999999999", "a", 10, 10, 5),
+		entry(viewKeys.terms, "a", 10, 10, 5),
+		entry(viewKeys.members+"json", "{", 10, 10, 5),
+		entry(viewKeys.members+"other", `{"id":"somebody","service":"leasesvc","cluster":"east"}`, 10, 10, 5),
+		entry(viewKeys.members+"a/b", `{"id":"a/b","service":"leasesvc","cluster":"east"}`, 10, 10, 5),
+		entry(viewKeys.members+"esc", `{"id":"esc","service":"leasesvc","cluster":"east","grpcAddress":"\u001b[2J:1"}`, 10, 10, 5),
+	}
+	for range 2 {
+		v.apply(noon, change{whole: true, revision: 20, entries: odd})
+	}
+	wantTerms(t, v, map[int]record{})
+	if len(v.members) != 0 {
+		t.Errorf("members = %v, want none", v.members)
+	}
+	if got := strings.Count(log.String(), "ignoring a malformed key"); got != len(odd) {
+		t.Errorf("%d reports, want %d:\n%s", got, len(odd), log)
+	}
+}
+
+// A key that exists is held, whoever wrote it: nothing foreign is overwritten.
+func TestView_ForeignValueOfATermKeyHoldsTheShard(t *testing.T) {
+	v, _ := newTestView()
+	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{termEntry(0, "", 10, 0)}})
+	wantTerms(t, v, map[int]record{0: heldBy("", 10, 0, noon)})
+}
+
+func TestRest_DoublesToItsBoundAndForgets(t *testing.T) {
+	var r rest
+	var waits []time.Duration
+	for range 7 {
+		r = r.after(noon, time.Second)
+		waits = append(waits, r.until.Sub(noon))
+	}
+	want := []time.Duration{1e9, 2e9, 4e9, 8e9, 16e9, 30e9, 30e9}
+	if diff := cmp.Diff(want, waits); diff != "" {
+		t.Errorf("rests (-want +got):\n%s", diff)
+	}
+	if r = r.after(noon, restForget); r.until.Sub(noon) != restMin {
+		t.Errorf("after a body that ran long the rest is %v, want %v", r.until.Sub(noon), restMin)
+	}
+}
