@@ -35,41 +35,41 @@ var (
 	errStreamFull     = fmt.Errorf("more than %d introductions on one stream; open another one", maxHandles)
 )
 
-// errNotFound is a lease that does not exist.
-type errNotFound struct{ name string }
+// notFoundError is a lease that does not exist.
+type notFoundError struct{ name string }
 
-func (e errNotFound) Error() string {
+func (e notFoundError) Error() string {
 	return fmt.Sprintf("no holder beats for %q", e.name)
 }
 
-// errNotDeleted is a Lease object that outlived its release.
-type errNotDeleted struct{ cause error }
+// notDeletedError is a Lease object that outlived its release.
+type notDeletedError struct{ cause error }
 
-func (e errNotDeleted) Error() string {
+func (e notDeletedError) Error() string {
 	return fmt.Sprintf("the Lease object was not deleted, so the session goes on; try again: %v", e.cause)
 }
 
-// errSequence is a message out of order on a stream.
-type errSequence struct{ got, last uint64 }
+// sequenceError is a message out of order on a stream.
+type sequenceError struct{ got, last uint64 }
 
-func (e errSequence) Error() string {
+func (e sequenceError) Error() string {
 	return fmt.Sprintf("sequence %d does not follow %d", e.got, e.last)
 }
 
-// errHandle is a handle that the stream never gave out.
-type errHandle struct{ handle uint32 }
+// handleError is a handle that the stream never gave out.
+type handleError struct{ handle uint32 }
 
-func (e errHandle) Error() string {
+func (e handleError) Error() string {
 	return fmt.Sprintf("handle %d was never given out on this stream", e.handle)
 }
 
 // problem is the one table from what went wrong to what the caller is told.
 func (s *server) problem(err error) error {
 	var (
-		notFound   errNotFound
-		notDeleted errNotDeleted
-		sequence   errSequence
-		handle     errHandle
+		notFound   notFoundError
+		notDeleted notDeletedError
+		sequence   sequenceError
+		handle     handleError
 	)
 	switch {
 	case err == nil || rpcerror.ReasonOf(err) != "":

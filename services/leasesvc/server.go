@@ -135,7 +135,7 @@ func (s *server) release(ctx context.Context, r *reign, holder session.Holder) e
 	case ctx.Err() != nil:
 		return endOf(ctx)
 	}
-	return errNotDeleted{cause: err}
+	return notDeletedError{cause: err}
 }
 
 // GetLease implements the RPC.
@@ -146,11 +146,11 @@ func (s *server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest)
 	}
 	key, served := s.catalog.key(request.Name)
 	if !served {
-		return nil, s.problem(errNotFound{name: request.Name})
+		return nil, s.problem(notFoundError{name: request.Name})
 	}
 	lease, found, err := r.Get(ctx, key)
 	if err == nil && !found {
-		err = errNotFound{name: request.Name}
+		err = notFoundError{name: request.Name}
 	}
 	if err != nil {
 		return nil, s.problem(err)

@@ -47,7 +47,7 @@ func (c *connection) check(request *leasev1.StreamHeartbeatsRequest) error {
 		return err
 	}
 	if request.Sequence <= c.sequence {
-		return errSequence{got: request.Sequence, last: c.sequence}
+		return sequenceError{got: request.Sequence, last: c.sequence}
 	}
 	if c.sequence == 0 && len(request.Holders) == 0 {
 		return errHolderExpected
@@ -57,7 +57,7 @@ func (c *connection) check(request *leasev1.StreamHeartbeatsRequest) error {
 	}
 	for _, number := range request.Handles {
 		if number == 0 || int(number) > len(c.handles) {
-			return errHandle{handle: number}
+			return handleError{handle: number}
 		}
 	}
 	c.sequence = request.Sequence

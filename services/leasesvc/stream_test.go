@@ -1,17 +1,22 @@
 package leasesvc_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
@@ -205,6 +210,49 @@ func TestStreamHeartbeats_LossOfTheTermMovesTheClient(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestStreamHeartbeats_StopOfTheServerMovesTheClient(t *testing.T) {
+	f := newFixture(t, setup{})
+	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
+	cfg.Insecure = true
+	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Unvalidated: leasesvc.Unvalidated()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Register(f.service.Register)
+	listener, err := rpcserver.Listen(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, listener) }()
+	connection, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	s, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask(t, s, introduction(1, holder("n1", "1")))
+
+	begin := time.Now()
+	stop()
+	response, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE}, response)
+	expectError(t, "after it", endOfStream(t, s), codes.Unavailable, "SHUTTING_DOWN")
+	if err := <-served; err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	if took := time.Since(begin); took > cfg.DrainTimeout/2 {
+		t.Errorf("the stream held the stop up for %v", took)
+	}
 }
 
 func TestStreamHeartbeats_ClientMayCloseAtAnyTime(t *testing.T) {

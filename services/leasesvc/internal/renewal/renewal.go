@@ -24,8 +24,10 @@ import (
 )
 
 const (
-	// pass is how often the keeper is asked for work while there is little.
-	pass = 100 * time.Millisecond
+	// poll is how often the keeper is asked for work while there is little.
+	poll = 100 * time.Millisecond
+	// pass is the time whose writes are judged together: long enough that one failure among many successes is not a pass.
+	pass = time.Second
 	// batch is how many writes are taken at a time: enough to keep the workers busy, few enough that what becomes urgent
 	// meanwhile waits only milliseconds.
 	batch = 64
@@ -60,7 +62,8 @@ type Loop struct {
 // New returns a Loop that writes through writer.
 func New(cfg Config, writer Writer) *Loop { return &Loop{cfg: cfg, writer: writer} }
 
-// Run writes what source has until ctx, which carries the term, ends or source does. It reports a pass about ten times a second.
+// Run writes what source has until ctx, which carries the term, ends or source does. It reports a pass at
+// once and every second from then on.
 func (l *Loop) Run(ctx context.Context, source Source, report func(error)) error {
 	r := &run{Loop: l, source: source, jobs: make(chan keeper.Job)}
 	var workers sync.WaitGroup
@@ -69,17 +72,21 @@ func (l *Loop) Run(ctx context.Context, source Source, report func(error)) error
 	for range l.cfg.Workers {
 		workers.Go(func() { r.work(ctx) })
 	}
-	ticker := time.NewTicker(pass)
+	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
+	var reported time.Time
 	for {
 		more, err := r.distribute(ctx)
 		if ctx.Err() != nil || errors.Is(err, keeper.ErrEnded) {
 			return nil
 		}
+		if now := time.Now(); now.Sub(reported) >= pass {
+			report(errors.Join(err, r.tally.take()))
+			reported = now
+		}
 		if more {
 			continue
 		}
-		report(errors.Join(err, r.tally.take()))
 		select {
 		case <-ctx.Done():
 			return nil

@@ -50,7 +50,7 @@ func (s *source) Finish(job keeper.Job, result keeper.Result) error {
 	return nil
 }
 
-// apiserver takes a second for each write, fails as its names say and sees how many come at a time.
+// apiserver takes most of a second for each write, fails as its names say and sees how many come at a time.
 type apiserver struct {
 	mu         sync.Mutex
 	busy, peak int
@@ -61,7 +61,7 @@ func (a *apiserver) Write(ctx context.Context, r leaseobject.Renewal) (*coordina
 	a.enter(1)
 	defer a.enter(-1)
 	select {
-	case <-time.After(time.Second):
+	case <-time.After(900 * time.Millisecond):
 	case <-ctx.Done():
 		return nil, leaseobject.Update, context.Cause(ctx)
 	}
@@ -114,7 +114,7 @@ func TestRun_WritesEverythingWithBoundedConcurrency(t *testing.T) {
 			names = append(names, fmt.Sprint(i))
 		}
 		s, api := newSource(names...), &apiserver{}
-		newHarness(t, api).run(t, s, 51*time.Second)
+		newHarness(t, api).run(t, s, 50*time.Second)
 		if len(s.finished) != 200 || api.peak != 4 {
 			t.Errorf("%d finished with %d at a time, want 200 with 4", len(s.finished), api.peak)
 		}
