@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostnet"
 )
 
 // apiServer is the kube-apiserver beside this replica.
@@ -93,7 +94,7 @@ func addressOf(cfg Config, server *url.URL) (netip.Addr, error) {
 }
 
 func ownAddress(server *url.URL, serviceRange netip.Prefix) (netip.Addr, error) {
-	interfaces, err := advertise.Interfaces()
+	interfaces, err := hostnet.Interfaces()
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("%w; set --apiserver-advertise-address", err)
 	}

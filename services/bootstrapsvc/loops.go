@@ -26,7 +26,7 @@ const (
 
 func (s *Service) loops(sidecar *sidecar) []loop.Loop {
 	return []loop.Loop{{
-		Name: probeLoop, Scope: loop.Always, Stall: time.Minute, Run: sidecar.run,
+		Name: probeLoop, Scope: loop.Always, Stall: sidecar.stall(), Run: sidecar.run,
 		Doc: "Probes the kube-apiserver beside this replica and says in etcd whether it is ready.",
 	}, {
 		Name: namespacesLoop, Scope: loop.Leader, Stall: 5 * namespacesPeriod, Run: s.namespaces.run,

@@ -1,7 +1,6 @@
 package bootstrapsvc
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -80,9 +79,7 @@ func (s *Service) isOn(name string) bool {
 // untilEnd returns a context that also ends with the term, with the reason as its cause.
 func untilEnd(ctx context.Context, t *term.Term) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(t.Context(), func() {
-		cancel(cmp.Or(t.Check(), term.ErrEnded))
-	})
+	stop := context.AfterFunc(t.Context(), func() { cancel(t.Check()) })
 	return ctx, func() {
 		stop()
 		cancel(nil)

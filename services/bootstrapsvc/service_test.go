@@ -469,7 +469,7 @@ func TestDuty_BurstOfNudgesMakesOnePass(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go d.run(ctx, func(error) {})
+		go func() { _ = d.run(ctx, func(error) {}) }()
 		synctest.Wait()
 		for range 100 {
 			d.nudge()

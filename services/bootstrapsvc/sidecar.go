@@ -51,11 +51,17 @@ type beat struct {
 	session clientv3.LeaseID
 }
 
+// stall is how long the loop may take for one pass before something must be wrong: far longer than its parts are bounded to.
+func (s *sidecar) stall() time.Duration {
+	return time.Minute + s.cfg.ProbeInterval + s.cfg.ProbeTimeout
+}
+
 // run is the loop's Run. Its last act, when ctx has ended, is to delete the key.
 func (s *sidecar) run(ctx context.Context, report loop.Report) error {
 	ticker := time.NewTicker(s.cfg.ProbeInterval)
 	defer ticker.Stop()
-	for state := (&beat{}); ctx.Err() == nil; {
+	state := &beat{}
+	for ctx.Err() == nil {
 		report(s.pass(ctx, state))
 		select {
 		case <-ctx.Done():

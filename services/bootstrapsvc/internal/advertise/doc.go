@@ -5,5 +5,5 @@
 // pkg/util/net/interface.go), then the others in their order. An address that other machines cannot reach is never
 // chosen: publishing it would send every pod to itself.
 //
-// Choose is a pure function over a snapshot of the interfaces; Interfaces takes that snapshot.
+// The package does no I/O; package hostnet takes the snapshot of the interfaces.
 package advertise

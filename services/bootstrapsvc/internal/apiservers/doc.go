@@ -5,9 +5,9 @@
 //
 //   - The last address is never taken away because of what is not known. When no apiserver reports, or none of those
 //     that report is ready, what is published stays untouched and the plan only reports.
-//   - The one exception is a server that is leaving: the leader's own, at its orderly stop. It always takes its own address
-//     out, and nobody else's when no other server is ready. The last server thus leaves nothing behind, while the address
-//     of a server whose key is merely missing survives it.
+//   - The one exception is a server that is leaving: the leader's own, at its orderly stop. It takes its own address out,
+//     and nobody else's when no other server is ready. The last server thus leaves nothing behind, while the address of
+//     a server whose key is merely missing survives it. A server whose next life reports already does not leave.
 //   - One address family, that of the Service's ClusterIP. A server of the other family is reported and left out, for one
 //     slice has one address type and a Service without that family has no use for it.
 //   - One port. Where servers disagree, most win, the lowest port on a tie; the others are reported and left out.

@@ -97,7 +97,7 @@ func (c *Cluster) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSl
 }
 
 // ServiceRange returns the primary range of the default ServiceCIDR, and the zero Prefix where the cluster has none, as
-// clusters before 1.31 do.
+// clusters before 1.33 do.
 func (c *Cluster) ServiceRange(ctx context.Context) (netip.Prefix, error) {
 	ranges, err := get(ctx, c.kube.NetworkingV1().ServiceCIDRs().Get, name)
 	if err != nil {

@@ -176,7 +176,11 @@ func TestReads_SliceWithoutItsLabelIsFoundByName(t *testing.T) {
 	if _, err := kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Create(t.Context(), unlabelled, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	defer kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Delete(context.Background(), "kubernetes", metav1.DeleteOptions{})
+	t.Cleanup(func() {
+		if err := kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Delete(context.Background(), "kubernetes", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 	slices, err := c.EndpointSlices(t.Context())
 	if err != nil || len(slices) != 1 || slices[0].Name != "kubernetes" {
 		t.Errorf("slices = %v, %v, want the one named kubernetes", slices, err)

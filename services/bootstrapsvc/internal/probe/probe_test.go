@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -45,13 +46,13 @@ func TestProbe_Answers(t *testing.T) {
 		detail  string
 	}{
 		"ready": {
-			handler: func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") },
+			handler: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") },
 			ok:      true, detail: "ok",
 		},
 		"not ready, with the checks that failed": {
 			handler: func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(http.StatusInternalServerError)
-				io.WriteString(w, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]shutdown failed: reason withheld\nreadyz check failed\n")
+				fmt.Fprint(w, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]shutdown failed: reason withheld\nreadyz check failed\n")
 			},
 			detail: "/readyz answered 500 Internal Server Error, failed checks: etcd, shutdown",
 		},

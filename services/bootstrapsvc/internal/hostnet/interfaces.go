@@ -1,4 +1,4 @@
-package advertise
+package hostnet
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
 )
 
 // Where Linux lists its routes. Elsewhere the files are missing and no interface counts as that of a default route.
@@ -16,19 +18,19 @@ const (
 )
 
 // Interfaces takes a snapshot of this machine's interfaces, in the order of the system.
-func Interfaces() ([]Interface, error) {
+func Interfaces() ([]advertise.Interface, error) {
 	found, err := net.Interfaces()
 	if err != nil {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
 	isDefault := defaultRoutes(readOrNothing(routesIPv4), readOrNothing(routesIPv6))
-	snapshot := make([]Interface, 0, len(found))
+	snapshot := make([]advertise.Interface, 0, len(found))
 	for _, each := range found {
 		addresses, err := addressesOf(each)
 		if err != nil {
 			return nil, err
 		}
-		snapshot = append(snapshot, Interface{
+		snapshot = append(snapshot, advertise.Interface{
 			Name:         each.Name,
 			Up:           each.Flags&net.FlagUp != 0,
 			Addresses:    addresses,

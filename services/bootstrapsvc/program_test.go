@@ -1,0 +1,101 @@
+package bootstrapsvc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+)
+
+// startProcess runs the whole server process beside the test's own kube-apiserver, until the test ends.
+func startProcess(t *testing.T, address string) *process.Process {
+	t.Helper()
+	cluster := testkit.Cluster(t)
+	own := bootstrapsvc.DefaultConfig()
+	own.AdvertiseAddress = address
+	program := bootstrapsvc.Program(&own)
+	cfg := process.DefaultConfig(program)
+	cfg.Cluster = "process"
+	cfg.RPC.Insecure = true
+	cfg.RPC.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Etcd.Endpoints = cluster.EtcdEndpoints()
+	cfg.Etcd.CAFile, cfg.Etcd.CertFile, cfg.Etcd.KeyFile = cluster.EtcdFiles()
+	cfg.Kube.Kubeconfig = cluster.Kubeconfig()
+	if problems := append(cfg.Validate(program), program.Validate()...); len(problems) != 0 {
+		t.Fatal(problems)
+	}
+	p, err := process.New(cfg, program, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("process ended: %v", err)
+		}
+	})
+	return p
+}
+
+func TestProgram_OutagesPassAndTakeNothingAway(t *testing.T) {
+	p := startProcess(t, "10.99.8.1")
+	ready := func() error { return errors.Join(p.NotReady()...) }
+	testkit.Eventually(t, soon, ready)
+	connection, err := grpc.NewClient(p.Member().GRPCAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	client := bootstrapv1.NewBootstrapServiceClient(connection)
+	testkit.Eventually(t, soon, published(t, client, "10.99.8.1"))
+
+	cluster := testkit.Cluster(t)
+	for name, outage := range map[string]struct{ begin, end func() error }{
+		"kube-apiserver": {begin: cluster.StopAPIServer, end: cluster.StartAPIServer},
+		"etcd":           {begin: cluster.StopEtcd, end: cluster.StartEtcd},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := outage.begin(); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, soon, func() error {
+				if ready() == nil {
+					return fmt.Errorf("%s is away, and the process is ready", name)
+				}
+				return nil
+			})
+			if err := outage.end(); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, soon, ready)
+			testkit.Eventually(t, soon, published(t, client, "10.99.8.1"))
+			testkit.Eventually(t, soon, serverIsReady(t, client))
+		})
+	}
+}
+
+// serverIsReady returns an error unless the one kube-apiserver reports and is ready.
+func serverIsReady(t *testing.T, client bootstrapv1.BootstrapServiceClient) func() error {
+	return func() error {
+		answer, err := client.ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
+		if err != nil {
+			return err
+		}
+		if servers := answer.GetApiservers(); len(servers) != 1 || !servers[0].GetReady() {
+			return fmt.Errorf("apiservers are %v", servers)
+		}
+		return nil
+	}
+}
