@@ -1,0 +1,72 @@
+package slicesvc_test
+
+import (
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/trivet-dev/trivet/services/slicesvc"
+)
+
+func TestDefaultConfig_IsUpstreams(t *testing.T) {
+	cfg := slicesvc.DefaultConfig()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	cfg.RegisterFlags(fs)
+	got := map[string]string{}
+	fs.VisitAll(func(flag *pflag.Flag) { got[flag.Name] = flag.DefValue })
+	want := map[string]string{
+		"max-endpoints-per-slice":  "100",
+		"concurrent-service-syncs": "5",
+		"managed-by":               "endpointslice-controller.k8s.io",
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("flags (-want +got):\n%s", diff)
+	}
+	if problems := cfg.Validate(); problems != nil {
+		t.Errorf("the defaults are refused: %v", problems)
+	}
+}
+
+func TestValidate_NamesEveryProblem(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg  slicesvc.Config
+		want []string
+	}{
+		"all at once": {
+			cfg:  slicesvc.Config{ManagedBy: "not a label"},
+			want: []string{"--max-endpoints-per-slice is 0", "--concurrent-service-syncs is 0", `--managed-by is "not a label"`},
+		},
+		"too much": {
+			cfg:  slicesvc.Config{MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51},
+			want: []string{"--max-endpoints-per-slice is 1001", "--concurrent-service-syncs is 51", "--managed-by is empty"},
+		},
+		"the bounds themselves": {
+			cfg: slicesvc.Config{MaxEndpointsPerSlice: 1000, ConcurrentServiceSyncs: 50, ManagedBy: "x"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			problems := c.cfg.Validate()
+			if len(problems) != len(c.want) {
+				t.Fatalf("problems are %v, want %d", problems, len(c.want))
+			}
+			for i, want := range c.want {
+				if !strings.HasPrefix(problems[i].Error(), want) {
+					t.Errorf("problem %d is %q, want %q…", i, problems[i], want)
+				}
+			}
+		})
+	}
+}
+
+func TestNew_RefusesWhatCannotWork(t *testing.T) {
+	if _, err := slicesvc.New(slicesvc.Config{}, slicesvc.Deps{}); err == nil {
+		t.Error("an empty configuration is accepted")
+	}
+	deps := fakeDeps(t)
+	deps.LoopSelection = []string{"nonsense"}
+	if _, err := slicesvc.New(slicesvc.DefaultConfig(), deps); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("error is %v, want one that names the loop nonsense", err)
+	}
+}

@@ -1,0 +1,322 @@
+package slicesvc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/term/termtest"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+func member() term.Member { return term.Member{ID: "slicesvc-1", Service: "slicesvc"} }
+
+func fakeDeps(t *testing.T, objects ...runtime.Object) slicesvc.Deps {
+	return slicesvc.Deps{
+		Member:     member(),
+		Kube:       fake.NewClientset(objects...),
+		Leadership: termtest.NewCandidate(member(), 1),
+		Logger:     slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Ready:      observe.NewChecks(),
+	}
+}
+
+// run runs a service until the test ends and returns a client of it, and a
+// function that stops it earlier.
+func run(t *testing.T, deps slicesvc.Deps) (*slicesvc.Service, slicev1.SliceServiceClient, func()) {
+	t.Helper()
+	service, err := slicesvc.New(slicesvc.DefaultConfig(), deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	returned := make(chan error, 1)
+	go func() { returned <- service.Run(ctx) }()
+	stopped := false
+	stop := func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-returned; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return service, slicev1.NewSliceServiceClient(testkit.Serve(t, service.Register)), stop
+}
+
+// ready waits until the caches are filled.
+func ready(t *testing.T, deps slicesvc.Deps) {
+	t.Helper()
+	testkit.Eventually(t, 30*time.Second, func() error { return errors.Join(deps.Ready.Failed()...) })
+}
+
+func TestGetServiceSlices_ShowsTheSlices(t *testing.T) {
+	deps := fakeDeps(t,
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
+		slicetest.Service("web", func(service *corev1.Service) { service.ResourceVersion = "42" }),
+		slicetest.Pod("web-0", "10.1.0.1"),
+		slicetest.Pod("web-1", "10.1.0.2", slicetest.Unready),
+		slicetest.Service("nothing", func(service *corev1.Service) { service.Spec.Selector = nil }),
+		slicetest.Service("alias", func(service *corev1.Service) { service.Spec.Type = corev1.ServiceTypeExternalName }),
+	)
+	_, client, _ := run(t, deps)
+	ready(t, deps)
+	var answer *slicev1.GetServiceSlicesResponse
+	testkit.Eventually(t, 30*time.Second, func() (err error) {
+		answer, err = client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: "namespaces/shop/services/web"})
+		if err == nil && (len(answer.ServiceSlices.Slices) == 0 || answer.ServiceSlices.LastSyncTime == nil) {
+			err = errors.New("no slices yet")
+		}
+		return err
+	})
+	want := &slicev1.ServiceSlices{
+		Name:    "namespaces/shop/services/web",
+		Uid:     "uid-of-web",
+		Managed: true,
+		Slices: []*slicev1.EndpointSlice{{
+			AddressType:    "IPv4",
+			Ports:          []*slicev1.EndpointSlice_Port{{Name: "http", Protocol: "TCP", Port: 8080}},
+			Endpoints:      2,
+			ReadyEndpoints: 1,
+			Capacity:       100,
+		}},
+	}
+	ignored := gocmp.Options{
+		protocmp.Transform(),
+		protocmp.IgnoreFields(&slicev1.ServiceSlices{}, "last_sync_time"),
+		protocmp.IgnoreFields(&slicev1.EndpointSlice{}, "name", "resource_version"),
+	}
+	if diff := gocmp.Diff(want, answer.ServiceSlices, ignored); diff != "" {
+		t.Errorf("slices (-want +got):\n%s", diff)
+	}
+	if fresh := answer.Freshness; fresh.ReplicaId != "slicesvc-1" || fresh.Epoch == 0 || fresh.ResourceVersion == "" {
+		t.Errorf("freshness is %v, want replica, epoch and version", fresh)
+	}
+	for name, want := range map[string]string{"nothing": "NO_SELECTOR", "alias": "EXTERNAL_NAME"} {
+		answer, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: "namespaces/shop/services/" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := answer.ServiceSlices; got.Managed || got.UnmanagedReason != want || len(got.Slices) != 0 {
+			t.Errorf("%s is %v, want unmanaged for %s", name, got, want)
+		}
+	}
+}
+
+func TestPlanService_ShowsWhatAStandbyWouldWrite(t *testing.T) {
+	deps := fakeDeps(t,
+		slicetest.Service("web"),
+		slicetest.Pod("web-0", "10.1.0.1"),
+		slicetest.Pod("web-1", "10.1.0.2", func(pod *corev1.Pod) { pod.Spec.NodeName = "node-z" }),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
+	)
+	deps.Leadership.(*termtest.Candidate).Lose()
+	service, client, _ := run(t, deps)
+	ready(t, deps)
+	answer, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: "namespaces/shop/services/web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &slicev1.PlanServiceResponse{
+		Changes: []*statusv1.Change{{
+			Verb:   statusv1.Change_VERB_CREATE,
+			Object: &statusv1.ObjectReference{ApiVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice", Namespace: "shop"},
+			Reason: "NEW_ENDPOINTS",
+			Detail: "1 IPv4 endpoints for ports http 8080/TCP",
+		}},
+		WaitingFor: []string{`Node "node-z" does not exist, though pods of the Service are bound to it.`},
+	}
+	ignored := gocmp.Options{
+		protocmp.Transform(),
+		protocmp.IgnoreFields(&slicev1.PlanServiceResponse{}, "freshness"),
+		protocmp.IgnoreFields(&statusv1.ObjectReference{}, "name"),
+	}
+	if diff := gocmp.Diff(want, answer, ignored); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+	if again, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: "namespaces/shop/services/web"}); err != nil {
+		t.Error(err)
+	} else if diff := gocmp.Diff(answer.Changes, again.Changes, protocmp.Transform()); diff != "" {
+		t.Errorf("the same cache gives another plan:\n%s", diff)
+	}
+	if answer.Freshness.Epoch != 0 {
+		t.Errorf("epoch is %d, though no term is held", answer.Freshness.Epoch)
+	}
+	if slices, err := deps.Kube.DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{}); err != nil || len(slices.Items) != 0 {
+		t.Errorf("a standby wrote %d slices (%v)", len(slices.Items), err)
+	}
+	wantCounts := map[string]int64{"services": 1, "endpoint_slices": 0, "endpoints": 0, "pods": 2, "queue": 0}
+	if diff := gocmp.Diff(wantCounts, service.Counts()); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
+
+func TestRPCs_ErrorsSayWhatHappened(t *testing.T) {
+	deps := fakeDeps(t, slicetest.Service("web"))
+	_, client, stop := run(t, deps)
+	ready(t, deps)
+	get := func(name string) func() error {
+		return func() error {
+			_, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: name})
+			return err
+		}
+	}
+	plan := func(name string) func() error {
+		return func() error {
+			_, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: name})
+			return err
+		}
+	}
+	list := func(request *slicev1.ListServiceSlicesRequest) func() error {
+		return func() error {
+			_, err := client.ListServiceSlices(t.Context(), request)
+			return err
+		}
+	}
+	type failure struct {
+		code   codes.Code
+		reason rpcerror.Reason
+	}
+	missing := failure{code: codes.NotFound, reason: slicesvc.ServiceNotFoundReason}
+	invalid := failure{code: codes.InvalidArgument, reason: rpcerror.ValidationFailedReason}
+	forged := failure{code: codes.InvalidArgument, reason: rpcerror.InvalidPageTokenReason}
+	for name, c := range map[string]struct {
+		call func() error
+		want failure
+	}{
+		"get: no such Service":      {call: get("namespaces/shop/services/none"), want: missing},
+		"get: another namespace":    {call: get("namespaces/else/services/web"), want: missing},
+		"get: empty name":           {call: get(""), want: invalid},
+		"get: path tricks":          {call: get("namespaces/../services/web"), want: invalid},
+		"get: escapes":              {call: get("namespaces/shop/services/\x1b[31m"), want: invalid},
+		"get: too long":             {call: get("namespaces/shop/services/" + strings.Repeat("a", 64)), want: invalid},
+		"plan: no such Service":     {call: plan("namespaces/shop/services/none"), want: missing},
+		"plan: capitals":            {call: plan("namespaces/shop/services/Web"), want: invalid},
+		"list: negative page size":  {call: list(&slicev1.ListServiceSlicesRequest{PageSize: -1}), want: invalid},
+		"list: bad parent":          {call: list(&slicev1.ListServiceSlicesRequest{Parent: "shop"}), want: invalid},
+		"list: forged page token":   {call: list(&slicev1.ListServiceSlicesRequest{PageToken: "Zm9yZ2VkLXRva2VuLXg"}), want: forged},
+		"list: rubbish for a token": {call: list(&slicev1.ListServiceSlicesRequest{PageToken: "!"}), want: forged},
+		"list: token too long":      {call: list(&slicev1.ListServiceSlicesRequest{PageToken: strings.Repeat("a", 1025)}), want: invalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := c.call()
+			if got := (failure{code: status.Code(err), reason: rpcerror.ReasonOf(err)}); got != c.want {
+				t.Errorf("error is %v (%+v), want %+v", err, got, c.want)
+			}
+		})
+	}
+	stop()
+	err := get("namespaces/shop/services/web")()
+	if got, want := (failure{code: status.Code(err), reason: rpcerror.ReasonOf(err)}), (failure{code: codes.Unavailable, reason: rpcerror.ShuttingDownReason}); got != want {
+		t.Errorf("after the stop the error is %v, want %+v", err, want)
+	}
+}
+
+func TestRPCs_RefuseWhileTheCachesAreBeingFilled(t *testing.T) {
+	deps := fakeDeps(t, slicetest.Service("web"))
+	deps.Kube.(*fake.Clientset).PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("no pods today")
+	})
+	_, client, _ := run(t, deps)
+	testkit.Eventually(t, 30*time.Second, func() error {
+		_, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: "namespaces/shop/services/web"})
+		if status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != slicesvc.CacheNotSyncedReason {
+			t.Fatalf("error is %v, want that the cache is not synced", err)
+		}
+		if !strings.Contains(err.Error(), "no pods today") {
+			return fmt.Errorf("error %q does not say why", err)
+		}
+		return nil
+	})
+	if failed := deps.Ready.Failed(); len(failed) != 1 || !strings.HasPrefix(failed[0].Error(), "caches: ") {
+		t.Errorf("readiness says %v, want that the caches are not filled", failed)
+	}
+}
+
+func TestListServiceSlices_PagesHoldEveryServiceOnce(t *testing.T) {
+	var objects []runtime.Object
+	for i := range 25 {
+		objects = append(objects, slicetest.Service(fmt.Sprintf("svc-%02d", i), func(service *corev1.Service) {
+			service.Namespace = fmt.Sprintf("ns-%d", i%2)
+		}))
+	}
+	deps := fakeDeps(t, objects...)
+	_, client, _ := run(t, deps)
+	ready(t, deps)
+	pages := func(parent string, size int32) (names []string, sizes []int) {
+		request := &slicev1.ListServiceSlicesRequest{Parent: parent, PageSize: size}
+		for {
+			answer, err := client.ListServiceSlices(t.Context(), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, service := range answer.ServiceSlices {
+				names = append(names, service.Name)
+			}
+			sizes = append(sizes, len(answer.ServiceSlices))
+			if request.PageToken = answer.NextPageToken; request.PageToken == "" {
+				return names, sizes
+			}
+		}
+	}
+	var want, ofOne []string
+	for _, parity := range []int{0, 1} {
+		for i := parity; i < 25; i += 2 {
+			want = append(want, fmt.Sprintf("namespaces/ns-%d/services/svc-%02d", parity, i))
+		}
+	}
+	ofOne = want[13:]
+	for _, c := range []struct {
+		parent string
+		size   int32
+		names  []string
+		sizes  []int
+	}{
+		{names: want, sizes: []int{25}},
+		{size: 1_000_000_000, names: want, sizes: []int{25}},
+		{size: 10, names: want, sizes: []int{10, 10, 5}},
+		{parent: "namespaces/-", size: 25, names: want, sizes: []int{25}},
+		{parent: "namespaces/ns-1", size: 7, names: ofOne, sizes: []int{7, 5}},
+		{parent: "namespaces/none", sizes: []int{0}},
+	} {
+		names, sizes := pages(c.parent, c.size)
+		if diff := gocmp.Diff(c.names, names); diff != "" {
+			t.Errorf("%q by %d: names (-want +got):\n%s", c.parent, c.size, diff)
+		}
+		if diff := gocmp.Diff(c.sizes, sizes); diff != "" {
+			t.Errorf("%q by %d: page sizes (-want +got):\n%s", c.parent, c.size, diff)
+		}
+	}
+	first, err := client.ListServiceSlices(t.Context(), &slicev1.ListServiceSlicesRequest{PageSize: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.ListServiceSlices(t.Context(), &slicev1.ListServiceSlicesRequest{Parent: "namespaces/ns-1", PageToken: first.NextPageToken})
+	if rpcerror.ReasonOf(err) != rpcerror.InvalidPageTokenReason {
+		t.Errorf("token of another list gives %v, want %s", err, rpcerror.InvalidPageTokenReason)
+	}
+}
