@@ -1,0 +1,177 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/rpcclient"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/services/slicesvc"
+)
+
+// stirred is how long the servers are kept busy before an unused grant counts as one too many.
+const stirred = time.Minute
+
+// Each server runs with the roles it is shipped with and is kept busy until a round of all its work has succeeded and every
+// verb was used. What it is refused is missing in its roles; what it never uses is too much in them.
+func TestRoles_GrantWhatIsUsedAndNothingElse(t *testing.T) {
+	cluster, log := startAudited(t)
+	objects := render(t, "base")
+	applyRoles(t, cluster, objects)
+	config := cluster.RESTConfig()
+	config.WarningHandler = rest.NoWarnings{} // "Endpoints is deprecated", at every call
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, busy := range map[string]func(*testing.T, place) func() error{
+		"leasesvc":     busyLeases,
+		"bootstrapsvc": busyBootstrap,
+		"slicesvc":     busySlices,
+	} {
+		t.Run(name, func(t *testing.T) {
+			granted := grantsOf(t, objects, name)
+			if len(granted) == 0 {
+				t.Fatal("no role names this server")
+			}
+			stir := busy(t, place{cluster: cluster, kube: kube})
+			testkit.Eventually(t, stirred, func() error {
+				problem := stir()
+				events, err := log.of(username(name))
+				if err != nil {
+					return err
+				}
+				for _, event := range events {
+					if event.forbidden() {
+						t.Fatalf("its roles do not allow it to %s", event)
+					}
+				}
+				if left := unused(granted, events); len(left) > 0 {
+					return errors.Join(problem, fmt.Errorf("granted and not used: %v", left))
+				}
+				return problem
+			})
+		})
+	}
+}
+
+// place is where the servers run.
+type place struct {
+	cluster *devcluster.Cluster
+	kube    kubernetes.Interface // an administrator's
+}
+
+func username(server string) string { return "system:serviceaccount:" + system + ":" + server }
+
+// applyRoles really makes the namespaces and roles of a tree.
+func applyRoles(t *testing.T, cluster *devcluster.Cluster, objects []*unstructured.Unstructured) {
+	t.Helper()
+	server := newApplier(t, cluster.RESTConfig())
+	for _, object := range objects {
+		if object.GetKind() != "Namespace" && object.GroupVersionKind().Group != rbacv1.GroupName {
+			continue
+		}
+		if err := server.apply(t.Context(), object, false); err != nil {
+			t.Fatalf("%s %s: %v", object.GetKind(), object.GetName(), err)
+		}
+	}
+}
+
+// grantsOf returns what a server's roles grant, except for what no request shows: the permission to have a Service wait for
+// its slices is looked up by admission. Without it no slice is created, and that shows.
+func grantsOf(t *testing.T, objects []*unstructured.Unstructured, server string) []grant {
+	t.Helper()
+	var all []grant
+	add := func(namespace, name string, rules []rbacv1.PolicyRule) {
+		if name != "trivet:"+server {
+			return
+		}
+		for _, g := range grants(namespace, rules) {
+			if g.resource != "services/finalizers" {
+				all = append(all, g)
+			}
+		}
+	}
+	for _, role := range ofKind[rbacv1.ClusterRole](t, objects, "ClusterRole") {
+		add("", role.Name, role.Rules)
+	}
+	for _, role := range ofKind[rbacv1.Role](t, objects, "Role") {
+		add(role.Namespace, role.Name, role.Rules)
+	}
+	return all
+}
+
+// start runs a server under its service account until the test ends, and returns a connection to it.
+func start(t *testing.T, in place, program process.Program) *grpc.ClientConn {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := in.cluster.WriteKubeconfig(kubeconfig, username(program.Name), "system:serviceaccounts"); err != nil {
+		t.Fatal(err)
+	}
+	cfg := process.DefaultConfig(program)
+	cfg.RPC.Listen, cfg.RPC.Insecure, cfg.Admin.Listen = "127.0.0.1:0", true, "127.0.0.1:0"
+	cfg.Kube.Kubeconfig = kubeconfig
+	cfg.Etcd.Endpoints = in.cluster.EtcdEndpoints()
+	cfg.Etcd.CAFile, cfg.Etcd.CertFile, cfg.Etcd.KeyFile = in.cluster.EtcdFiles()
+	var said strings.Builder
+	server, err := process.New(cfg, program, slog.New(slog.NewTextHandler(&said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", program.Name, err)
+		}
+		if t.Failed() {
+			t.Logf("%s said:\n%s", program.Name, said.String())
+		}
+	})
+	conn, err := rpcclient.Dial(server.Member().GRPCAddress, rpcclient.Config{Insecure: true}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// startLeases asks for renewals so often that a test sees them.
+func startLeases(t *testing.T, in place) *grpc.ClientConn {
+	t.Helper()
+	cfg := leasesvc.DefaultConfig()
+	cfg.Classes[0].RenewInterval = 200 * time.Millisecond
+	return start(t, in, leasesvc.Program(&cfg))
+}
+
+// startBootstrap runs it as a sidecar, with an address that belongs to nobody.
+func startBootstrap(t *testing.T, in place) *grpc.ClientConn {
+	t.Helper()
+	cfg := bootstrapsvc.DefaultConfig()
+	cfg.AdvertiseAddress = "198.51.100.7"
+	return start(t, in, bootstrapsvc.Program(&cfg))
+}
+
+func startSlices(t *testing.T, in place) {
+	t.Helper()
+	cfg := slicesvc.DefaultConfig()
+	start(t, in, slicesvc.Program(&cfg))
+}

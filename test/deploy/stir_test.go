@@ -1,0 +1,219 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"github.com/trivet-dev/trivet/services/slicesvc"
+)
+
+// Each function here starts a server and returns what keeps it busy: one round of all that makes it read and write. Rounds
+// are repeated, so a step that comes too early, or loses a race with kube-apiserver's own repairs, is an error of one round.
+
+// busyLeases has a node beat, takes its Lease away behind leasesvc's back, and has the node leave.
+func busyLeases(t *testing.T, in place) func() error {
+	client := leasev1.NewLeaseServiceClient(startLeases(t, in))
+	const node = "beating"
+	addNode(t, in.kube, node)
+	holder := &leasev1.Holder{Class: "node", Name: node, BootId: "b"}
+	sequence := uint64(0)
+	beat := func() error {
+		sequence++
+		_, err := client.Heartbeat(t.Context(), &leasev1.HeartbeatRequest{
+			Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder, Sequence: sequence}},
+		})
+		return err
+	}
+	leases := in.kube.CoordinationV1().Leases("kube-node-lease")
+	written := func() error {
+		if err := beat(); err != nil {
+			return err
+		}
+		_, err := leases.Get(t.Context(), node, metav1.GetOptions{})
+		return err
+	}
+	return func() error {
+		if err := soon(written); err != nil {
+			return err
+		}
+		if err := leases.Delete(t.Context(), node, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		if err := soon(written); err != nil {
+			return err
+		}
+		_, err := client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder})
+		return err
+	}
+}
+
+func addNode(t *testing.T, kube kubernetes.Interface, name string) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// soon gives a server a few seconds to make a condition true.
+func soon(condition func() error) error {
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if err := condition(); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// busyBootstrap takes away and spoils what bootstrapsvc keeps, and asks for it back.
+func busyBootstrap(t *testing.T, in place) func() error {
+	client := bootstrapv1.NewBootstrapServiceClient(startBootstrap(t, in))
+	reconcile := func() error {
+		_, err := client.ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{})
+		return err
+	}
+	return func() error {
+		ctx := t.Context()
+		return errors.Join(
+			removeNamespace(ctx, in.kube, "kube-node-lease"), removeBaseline(ctx, in.kube), reconcile(),
+			spoilBaseline(ctx, in.kube), reconcile(),
+			mistypeSlice(ctx, in.kube), reconcile(),
+		)
+	}
+}
+
+// removeNamespace does the namespace controller's part, too. What is in the namespace stays in etcd and is there again with
+// the next one of its name.
+func removeNamespace(ctx context.Context, kube kubernetes.Interface, name string) error {
+	if err := kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	namespace, err := kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	namespace.Spec.Finalizers = nil
+	_, err = kube.CoreV1().Namespaces().Finalize(ctx, namespace, metav1.UpdateOptions{})
+	return err
+}
+
+func removeBaseline(ctx context.Context, kube kubernetes.Interface) error {
+	return errors.Join(
+		kube.CoreV1().Services("default").Delete(ctx, "kubernetes", metav1.DeleteOptions{}),
+		kube.CoreV1().Endpoints("default").Delete(ctx, "kubernetes", metav1.DeleteOptions{}),
+		kube.DiscoveryV1().EndpointSlices("default").Delete(ctx, "kubernetes", metav1.DeleteOptions{}),
+	)
+}
+
+// spoilBaseline changes the port in all three objects.
+func spoilBaseline(ctx context.Context, kube kubernetes.Interface) error {
+	service, err := kube.CoreV1().Services("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	service.Spec.Ports[0].Name = "spoilt"
+	_, serviceErr := kube.CoreV1().Services("default").Update(ctx, service, metav1.UpdateOptions{})
+	endpoints, err := kube.CoreV1().Endpoints("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	endpoints.Subsets = nil
+	_, endpointsErr := kube.CoreV1().Endpoints("default").Update(ctx, endpoints, metav1.UpdateOptions{})
+	slice, err := kube.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	slice.Endpoints, slice.Labels = nil, nil // without its label it is found by its name only
+	_, sliceErr := kube.DiscoveryV1().EndpointSlices("default").Update(ctx, slice, metav1.UpdateOptions{})
+	return errors.Join(serviceErr, endpointsErr, sliceErr)
+}
+
+// mistypeSlice puts a slice of the other family in the place of the right one; only a new one can mend that.
+func mistypeSlice(ctx context.Context, kube kubernetes.Interface) error {
+	slices := kube.DiscoveryV1().EndpointSlices("default")
+	if err := slices.Delete(ctx, "kubernetes", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err := slices.Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+		AddressType: discoveryv1.AddressTypeIPv6,
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// busySlices has a pod become ready and not ready, and puts slices beside the right one that nobody needs.
+func busySlices(t *testing.T, in place) func() error {
+	startSlices(t, in)
+	addNode(t, in.kube, "serving")
+	labels := map[string]string{"app": "roles"}
+	_, err := in.kube.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "roles"},
+		Spec:       corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := in.kube.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "roles", Labels: labels},
+		Spec:       corev1.PodSpec{NodeName: "serving", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	round := 0
+	return func() error {
+		round++
+		err := errors.Join(
+			setReady(t.Context(), in.kube, pod, round%2 == 0),
+			addNeedless(t.Context(), in.kube, fmt.Sprintf("roles-needless-%d", round)),
+		)
+		return errors.Join(err, soon(func() error { return oneSlice(t.Context(), in.kube, round%2 == 0) }))
+	}
+}
+
+// oneSlice says what is not right yet: one slice, with the one pod in it as it is.
+func oneSlice(ctx context.Context, kube kubernetes.Interface, ready bool) error {
+	found, err := kube.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=roles"})
+	if err != nil {
+		return err
+	}
+	if len(found.Items) != 1 || len(found.Items[0].Endpoints) != 1 || *found.Items[0].Endpoints[0].Conditions.Ready != ready {
+		return fmt.Errorf("of %d slices there should be one, with the pod in it, ready: %v", len(found.Items), ready)
+	}
+	return nil
+}
+
+func setReady(ctx context.Context, kube kubernetes.Interface, pod *corev1.Pod, ready bool) error {
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	next := pod.DeepCopy()
+	next.ResourceVersion = "" // whatever it is now
+	next.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: "10.244.0.7", PodIPs: []corev1.PodIP{{IP: "10.244.0.7"}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}},
+	}
+	_, err := kube.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
+	return err
+}
+
+func addNeedless(ctx context.Context, kube kubernetes.Interface, name string) error {
+	_, err := kube.DiscoveryV1().EndpointSlices("default").Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			discoveryv1.LabelServiceName: "roles", discoveryv1.LabelManagedBy: slicesvc.UpstreamManagedBy,
+		}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}, metav1.CreateOptions{})
+	return err
+}
