@@ -47,7 +47,7 @@ func start(t *testing.T) (*engine.Engine, *apiserver) {
 	api := &apiserver{
 		events: make(chan func(), 10000),
 		slices: map[string]*discoveryv1.EndpointSlice{},
-		lag:    3 * time.Millisecond,
+		lag:    500 * time.Microsecond,
 	}
 	e, err := engine.New(engine.Config{
 		ManagedBy: slicetest.ManagedBy,
@@ -118,12 +118,18 @@ func lead(t *testing.T, e *engine.Engine) term {
 	return term{end: end, reports: &seen}
 }
 
-// Write stores a change as a kube-apiserver would.
+// Write stores a change as a kube-apiserver would. Request and answer take a
+// millisecond each, so that events come before and after answers.
 func (a *apiserver) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	time.Sleep(time.Millisecond)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	defer time.Sleep(time.Millisecond)
+	return a.handle(change)
+}
+
+func (a *apiserver) handle(change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.refuse != nil {
@@ -159,10 +165,16 @@ func (a *apiserver) store(slice *discoveryv1.EndpointSlice) *discoveryv1.Endpoin
 	return stored
 }
 
-// remove needs a.mu.
+// remove needs a.mu. A slice with a finalizer is only marked.
 func (a *apiserver) remove(name string) {
-	a.version++
 	gone := a.slices[name].DeepCopy()
+	if len(gone.Finalizers) > 0 {
+		now := metav1.Now()
+		gone.DeletionTimestamp = &now
+		a.store(gone)
+		return
+	}
+	a.version++
 	gone.ResourceVersion = strconv.Itoa(a.version)
 	delete(a.slices, name)
 	a.tell(func() { a.engine.DeleteSlice(gone) })
@@ -226,6 +238,13 @@ func (a *apiserver) only(t *testing.T) *discoveryv1.EndpointSlice {
 		return slice
 	}
 	return nil
+}
+
+// count returns how many slices there are.
+func (a *apiserver) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.slices)
 }
 
 // took returns how many writes were stored since it was last asked.

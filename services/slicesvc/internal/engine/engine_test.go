@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
@@ -177,6 +178,33 @@ func TestRun_RevertsWhatOthersDoToOurSlices(t *testing.T) {
 			if got := api.took(); got != 1 {
 				t.Errorf("%s: %d writes, want 1", name, got)
 			}
+		}
+	})
+}
+
+// An event that comes while a pass writes may be of that pass, or not: here
+// somebody else deletes a slice while another one of the Service is written.
+func TestRun_NoticesOthersHandsDuringAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		for i := 2; i < 150; i++ {
+			e.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+		}
+		settle(time.Second)
+		meddled := false
+		api.refuseWith(func(change pack.Change) error {
+			for name := range api.slices {
+				if !meddled && name != change.Slice.Name {
+					meddled = true
+					api.remove(name)
+				}
+			}
+			return nil
+		})
+		e.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
+		settle(time.Second)
+		if got := api.count(); !meddled || got != 2 {
+			t.Errorf("%d slices, want the one deleted meanwhile replaced", got)
 		}
 	})
 }
@@ -404,6 +432,11 @@ func TestRun_EndOfTermCutsAPassShort(t *testing.T) {
 		if done == 0 || done >= 20 {
 			t.Errorf("%d of 20 Services were written when the term ended, want some", done)
 		}
+		for _, key := range e.Keys("") {
+			if state, _ := e.State(key); state.History.Failures > 0 {
+				t.Errorf("the end of the term counts as a failure of %s: %+v", key, state.History)
+			}
+		}
 		settle(time.Minute)
 		if got := api.took(); got != 0 {
 			t.Errorf("%d writes after the term ended", got)
@@ -429,6 +462,69 @@ func TestRun_ServiceMadeAgainGetsSlicesOfItsOwn(t *testing.T) {
 		}
 		if got := len(slice.Endpoints); got != 2 {
 			t.Errorf("%d endpoints, want 2", got)
+		}
+	})
+}
+
+// A finalizer of somebody else's keeps a slice that we deleted; the Service must
+// not wait for it to go.
+func TestRun_FinalizerOnADeletedSliceHoldsNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		old := api.only(t).Name
+		api.edit(old, func(slice *discoveryv1.EndpointSlice) { slice.Finalizers = []string{"example.com/wait"} })
+		e.PutService(slicetest.Service("web", func(service *corev1.Service) { service.UID = "made again" }))
+		settle(100 * time.Millisecond)
+		e.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
+		settle(100 * time.Millisecond)
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		for name, slice := range api.slices {
+			if name != old && len(slice.Endpoints) != 3 {
+				t.Errorf("slice %s holds %d endpoints, want 3", name, len(slice.Endpoints))
+			}
+		}
+		if api.slices[old].DeletionTimestamp == nil || len(api.slices) != 2 {
+			t.Errorf("%d slices, want the new one and the old one being deleted", len(api.slices))
+		}
+	})
+}
+
+// As long as the slice with the new ports cannot be written, the one with the
+// old ports is all that clients have.
+func TestRun_NothingIsDeletedBeforeItsReplacementIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		for i := 2; i < 150; i++ {
+			e.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+		}
+		settle(time.Second)
+		if got := api.count(); got != 2 {
+			t.Fatalf("%d slices, want 2", got)
+		}
+		api.took()
+		refused := 0
+		api.refuseWith(func(change pack.Change) error {
+			if change.Verb == pack.Update {
+				refused++
+				return errBusy
+			}
+			return nil
+		})
+		e.PutService(slicetest.Service("web", func(service *corev1.Service) {
+			service.Spec.Ports[0].TargetPort = intstr.FromInt32(9090)
+		}))
+		for i := 50; i < 150; i++ {
+			e.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+		}
+		settle(10 * time.Second)
+		if got := api.took(); got != 0 || refused == 0 {
+			t.Errorf("%d writes while %d updates were refused, want none", got, refused)
+		}
+		api.refuseWith(nil)
+		settle(2 * time.Minute)
+		if got := len(api.only(t).Endpoints); got != 50 {
+			t.Errorf("%d endpoints in the end, want 50", got)
 		}
 	})
 }
