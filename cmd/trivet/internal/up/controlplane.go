@@ -1,0 +1,86 @@
+package up
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+)
+
+// controlPlane is the cluster that Trivet serves: started here, or the caller's own.
+type controlPlane struct {
+	kubeconfig string
+	etcd       etcdconn.Config
+	cluster    *devcluster.Cluster // nil if the cluster is the caller's
+	advertise  string              // address of the kube-apiserver for pods; empty: to be found
+}
+
+func newControlPlane(ctx context.Context, opts Options, dir string) (*controlPlane, error) {
+	if opts.Kubeconfig != "" {
+		return &controlPlane{kubeconfig: opts.Kubeconfig, etcd: opts.Etcd}, nil
+	}
+	cluster, err := devcluster.Start(ctx, devcluster.Config{
+		AssetsDir: opts.AssetsDir, DataDir: filepath.Join(dir, "control-plane"), Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, err
+	}
+	etcd := etcdconn.DefaultConfig()
+	etcd.Endpoints = cluster.EtcdEndpoints()
+	etcd.CAFile, etcd.CertFile, etcd.KeyFile = cluster.EtcdFiles()
+	return &controlPlane{kubeconfig: cluster.Kubeconfig(), etcd: etcd, cluster: cluster, advertise: advertiseAddress()}, nil
+}
+
+// documentationAddress stands in the endpoints of a machine that has no address but loopback, which Kubernetes refuses
+// there. It is of TEST-NET-1 (RFC 5737) and leads nowhere; no pod of a simulated fleet tries it.
+const documentationAddress = "192.0.2.1"
+
+func advertiseAddress() string {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return ""
+	}
+	for _, address := range addresses {
+		if network, ok := address.(*net.IPNet); ok && network.IP.IsGlobalUnicast() {
+			return "" // bootstrapsvc knows how to choose
+		}
+	}
+	return documentationAddress
+}
+
+func (c *controlPlane) describe() string {
+	if c.cluster == nil {
+		return "yours, by " + c.kubeconfig
+	}
+	return fmt.Sprintf("etcd and kube-apiserver at %s", c.cluster.RESTConfig().Host)
+}
+
+// adminConfig is for writing the simulated fleet; Trivet's own servers get a fenced one.
+func (c *controlPlane) adminConfig() (*rest.Config, error) {
+	cfg := kubeconn.DefaultConfig()
+	cfg.Kubeconfig = c.kubeconfig
+	return kubeconn.RESTConfig(cfg)
+}
+
+func (c *controlPlane) done() <-chan struct{} {
+	if c.cluster == nil {
+		return nil
+	}
+	return c.cluster.Done()
+}
+
+func (c *controlPlane) err() error { return c.cluster.Err() }
+
+func (c *controlPlane) stop() error {
+	if c == nil || c.cluster == nil {
+		return nil
+	}
+	return c.cluster.Stop()
+}

@@ -1,0 +1,165 @@
+package up
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/rpcclient"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/services/slicesvc"
+)
+
+// servers are the four servers, each the very process that its own command would be, sharing one log.
+type servers struct {
+	tasks       *tasks
+	logger      *slog.Logger
+	logPath     string
+	log         io.Closer
+	processes   map[string]*process.Process // by service
+	httpAddress string
+	client      *grpc.ClientConn // to the gateway
+}
+
+func startServers(control *controlPlane, opts Options, logPath string) (*servers, error) {
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	s := &servers{
+		tasks: newTasks(), logPath: logPath, log: log, processes: map[string]*process.Process{},
+		logger: observe.NewLogger(log, observe.LogConfig{Level: "info", Format: "text"}),
+	}
+	observe.Bridge(s.logger)
+	if err := s.build(control, opts); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	for name, p := range s.processes {
+		s.tasks.start(name, p.Run)
+	}
+	return s, nil
+}
+
+func (s *servers) build(control *controlPlane, opts Options) error {
+	programs, err := s.programs(control, opts)
+	if err != nil {
+		return err
+	}
+	for _, program := range programs {
+		cfg := process.DefaultConfig(program)
+		cfg.RPC.Insecure = true // on loopback only, which the server checks
+		cfg.Etcd = control.etcd
+		cfg.Kube.Kubeconfig = control.kubeconfig
+		if opts.FreePorts {
+			cfg.RPC.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
+		}
+		if err := validate(cfg, program); err != nil {
+			return err
+		}
+		if s.processes[program.Name], err = process.New(cfg, program, s.logger); err != nil {
+			return fmt.Errorf("%s: %w; is another Trivet running? --free-ports avoids it", program.Name, err)
+		}
+	}
+	s.client, err = rpcclient.Dial(s.gatewayAddress(), rpcclient.Config{Insecure: true}, s.logger)
+	return err
+}
+
+func validate(cfg process.Config, program process.Program) error {
+	problems := cfg.Validate(program)
+	if program.Validate != nil {
+		problems = append(problems, program.Validate()...)
+	}
+	return errors.Join(problems...)
+}
+
+func (s *servers) programs(control *controlPlane, opts Options) ([]process.Program, error) {
+	lease, bootstrap, slice, gate := leasesvc.DefaultConfig(), bootstrapsvc.DefaultConfig(), slicesvc.DefaultConfig(), gateway.DefaultConfig()
+	bootstrap.AdvertiseAddress = control.advertise
+	if opts.FreePorts {
+		address, err := freeAddress()
+		if err != nil {
+			return nil, err
+		}
+		gate.HTTPListen = address
+	}
+	s.httpAddress = gate.HTTPListen
+	return []process.Program{
+		leasesvc.Program(&lease), bootstrapsvc.Program(&bootstrap), slicesvc.Program(&slice), gateway.Program(&gate),
+	}, nil
+}
+
+// freeAddress finds a port that is free now; somebody else could take it before the gateway does, which then says so.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+func (s *servers) describe() string {
+	return "leasesvc, bootstrapsvc, slicesvc and gateway are listening"
+}
+
+func (s *servers) addressOf(service string) string { return s.processes[service].Member().GRPCAddress }
+func (s *servers) gatewayAddress() string          { return s.addressOf("gateway") }
+func (s *servers) pageURL() string                 { return "http://" + s.httpAddress + "/" }
+
+// awaitHealthy asks the gateway until it finds every leg healthy. When ctx ends first, the error says what is missing.
+func (s *servers) awaitHealthy(ctx context.Context) error {
+	client := gatewayv1.NewGatewayServiceClient(s.client)
+	missing := "the gateway has not answered yet"
+	for {
+		reply, err := client.GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %s", context.Cause(ctx), missing)
+		case err != nil:
+			missing = err.Error()
+		case reply.GetStatus().GetHealthy():
+			return nil
+		default:
+			missing = problemsOf(reply.GetStatus())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func problemsOf(status *gatewayv1.ClusterStatus) string {
+	var problems []string
+	for _, service := range status.GetServices() {
+		for _, problem := range service.GetProblems() {
+			problems = append(problems, service.GetService()+": "+problem)
+		}
+	}
+	return strings.Join(problems, "; ")
+}
+
+// stop ends the servers, which hand over and drain as they would by a signal; nil has nothing to stop.
+func (s *servers) stop() error {
+	if s == nil {
+		return nil
+	}
+	s.tasks.stop()
+	var err error
+	if s.client != nil {
+		err = s.client.Close()
+	}
+	return errors.Join(err, s.log.Close())
+}

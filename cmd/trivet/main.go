@@ -1,0 +1,42 @@
+// Command trivet runs a whole Trivet on one machine and asks the gateway of any Trivet how it fares.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/up"
+	"github.com/trivet-dev/trivet/internal/identity"
+)
+
+func main() {
+	streams := terminal.Standard()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // restores the default action, so that a second signal ends the process at once
+
+	err := command(streams).ExecuteContext(ctx)
+	exit.Report(streams.Err, err)
+	os.Exit(exit.CodeOf(err))
+}
+
+func command(streams terminal.Streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "trivet",
+		Short:         "Three small services under a Kubernetes control plane",
+		Version:       identity.Version(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetOut(streams.Out)
+	root.SetErr(streams.Err)
+	root.AddCommand(up.NewCommand(streams, os.Args[0]), status.NewCommand(streams))
+	return root
+}

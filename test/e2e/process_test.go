@@ -1,0 +1,174 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+)
+
+// running is a command that was started.
+type running struct {
+	command *exec.Cmd
+	output  *transcript
+	ended   chan struct{}
+	admin   string // address of the admin server, for servers
+	grpc    string
+}
+
+// transcript keeps what a command says, for tests that wait for it and for people who read failures.
+type transcript struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (o *transcript) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *transcript) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// run starts a command; it is killed with its children when the test ends, if it still runs.
+func run(t *testing.T, name string, args ...string) *running {
+	t.Helper()
+	r := &running{
+		command: exec.Command(filepath.Join(binaries(t), name), args...),
+		output:  &transcript{}, ended: make(chan struct{}),
+	}
+	r.command.Stdout, r.command.Stderr = r.output, r.output
+	r.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := r.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(r.ended)
+		_ = r.command.Wait() // the exit code is read from ProcessState
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-r.command.Process.Pid, syscall.SIGKILL) // usually gone already
+		<-r.ended
+		if t.Failed() {
+			t.Logf("%s %s said:\n%s", name, strings.Join(args, " "), r.output)
+		}
+	})
+	return r
+}
+
+// serve starts a server against the cluster on free ports.
+func serve(t *testing.T, cluster *devcluster.Cluster, name string, args ...string) *running {
+	t.Helper()
+	ca, cert, key := cluster.EtcdFiles()
+	grpc, admin := freeAddress(t), freeAddress(t)
+	r := run(t, name, append([]string{
+		"--kubeconfig=" + cluster.Kubeconfig(), "--etcd-endpoints=" + strings.Join(cluster.EtcdEndpoints(), ","),
+		"--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
+		"--listen=" + grpc, "--admin-listen=" + admin, "--insecure",
+	}, args...)...)
+	r.grpc, r.admin = grpc, admin
+	return r
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// said returns nil once the command has said the text, and an error while it has not; an ended command is a final one.
+func (r *running) said(text string) error {
+	if strings.Contains(r.output.String(), text) {
+		return nil
+	}
+	return fmt.Errorf("has not said %q", text)
+}
+
+func (r *running) ready() error {
+	code, body, err := fetch("http://" + r.admin + "/readyz")
+	if err != nil {
+		return err
+	}
+	if code != http.StatusOK {
+		return fmt.Errorf("readyz: %d %s", code, body)
+	}
+	return nil
+}
+
+// stop sends a signal and returns the exit code; it fails the test when the command does not end in time.
+func (r *running) stop(t *testing.T, signal os.Signal, within time.Duration) int {
+	t.Helper()
+	if err := r.command.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Fatal(err)
+	}
+	select {
+	case <-r.ended:
+	case <-time.After(within):
+		t.Fatalf("still running %v after %v", within, signal)
+	}
+	return r.command.ProcessState.ExitCode()
+}
+
+func fetch(url string) (int, string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	request.Close = true
+	reply, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer reply.Body.Close()
+	body, err := io.ReadAll(reply.Body)
+	return reply.StatusCode, string(body), err
+}
+
+// children returns the process ids below a process, as the kernel has them.
+func children(t *testing.T, pid int) []int {
+	t.Helper()
+	var found []int
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		content, err := os.ReadFile(thread)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, field := range strings.Fields(string(content)) {
+			var child int
+			if _, err := fmt.Sscan(field, &child); err != nil {
+				t.Fatal(err)
+			}
+			found = append(append(found, child), children(t, child)...)
+		}
+	}
+	return found
+}
+
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }

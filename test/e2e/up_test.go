@@ -1,0 +1,227 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/trivet-dev/trivet/internal/testkit"
+)
+
+const (
+	upNodes    = 6
+	upServices = 4
+	upPods     = 12
+)
+
+// startUp runs `trivet up` on free ports and waits until it says that all legs are ready.
+func startUp(t *testing.T, args ...string) *running {
+	t.Helper()
+	assets, err := filepath.Abs(filepath.Join("..", "..", ".assets"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := run(t, "trivet", append([]string{
+		"up", "--free-ports", "--assets-dir", assets, "--churn", "500ms",
+		"--nodes", fmt.Sprint(upNodes), "--services", fmt.Sprint(upServices), "--pods", fmt.Sprint(upPods),
+	}, args...)...)
+	testkit.Eventually(t, 2*time.Minute, func() error { return up.said("Ctrl-C stops everything.") })
+	return up
+}
+
+// field reads a value from the lines that `trivet up` prints when it is ready.
+func (r *running) field(t *testing.T, name string) string {
+	t.Helper()
+	match := regexp.MustCompile(`(?m)^\s+` + name + `\s+(\S+)$`).FindStringSubmatch(r.output.String())
+	if match == nil {
+		t.Fatalf("trivet up does not say %q", name)
+	}
+	return match[1]
+}
+
+func kubeOf(t *testing.T, kubeconfig string) kubernetes.Interface {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kube
+}
+
+func TestUp_EveryLegDoesItsJobAndNothingIsLeft(t *testing.T) {
+	up := startUp(t)
+	dataDir := filepath.Dir(filepath.Dir(up.field(t, "kubeconfig")))
+	kube := kubeOf(t, up.field(t, "kubeconfig"))
+
+	t.Run("status names a leader for each leg", func(t *testing.T) { statusNamesLeaders(t, up.field(t, "page")) })
+	t.Run("leasesvc keeps every node's Lease", func(t *testing.T) { leasesAreKept(t, kube) })
+	t.Run("bootstrapsvc keeps the kubernetes endpoints", func(t *testing.T) { kubernetesEndpointsAreKept(t, kube) })
+	t.Run("slicesvc keeps every Service's slices", func(t *testing.T) { slicesAreKept(t, kube) })
+	t.Run("the suggested commands work", func(t *testing.T) { suggestedStatusWorks(t, up) })
+
+	below := children(t, up.command.Process.Pid)
+	if len(below) < 2 {
+		t.Fatalf("children = %v, want at least etcd and kube-apiserver", below)
+	}
+	if code := up.stop(t, os.Interrupt, time.Minute); code != 0 {
+		t.Errorf("exit code = %d after Ctrl-C, want 0", code)
+	}
+	for _, pid := range below {
+		if alive(pid) {
+			t.Errorf("process %d outlived trivet up", pid)
+		}
+	}
+	if _, err := os.Stat(dataDir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("folder %s outlived trivet up (%v)", dataDir, err)
+	}
+}
+
+func statusNamesLeaders(t *testing.T, page string) {
+	code, body, err := fetch(page + "v1/status")
+	if err != nil || code != 200 {
+		t.Fatalf("status: %d %v\n%s", code, err, body)
+	}
+	var reply struct {
+		Status struct {
+			Healthy  bool
+			Services []struct {
+				Service, Leader string
+				Healthy         bool
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &reply); err != nil {
+		t.Fatal(err)
+	}
+	leaders := map[string]bool{}
+	for _, service := range reply.Status.Services {
+		leaders[service.Service] = service.Leader != "" && service.Healthy
+	}
+	for _, leg := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
+		if !leaders[leg] {
+			t.Errorf("%s has no leader or is not healthy:\n%s", leg, body)
+		}
+	}
+}
+
+func leasesAreKept(t *testing.T, kube kubernetes.Interface) {
+	testkit.Eventually(t, 40*time.Second, func() error {
+		leases, err := kube.CoordinationV1().Leases("kube-node-lease").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if len(leases.Items) != upNodes {
+			return fmt.Errorf("%d Leases, want %d", len(leases.Items), upNodes)
+		}
+		for _, lease := range leases.Items {
+			owners := lease.OwnerReferences
+			if len(owners) != 1 || owners[0].Kind != "Node" || owners[0].Name != lease.Name || owners[0].UID == "" {
+				return fmt.Errorf("Lease %s belongs to %v, want its Node", lease.Name, owners)
+			}
+			if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != lease.Name {
+				return fmt.Errorf("Lease %s has holder %v", lease.Name, lease.Spec.HolderIdentity)
+			}
+			if !lease.Spec.RenewTime.After(lease.CreationTimestamp.Add(time.Second)) {
+				return fmt.Errorf("Lease %s has not been renewed yet", lease.Name)
+			}
+		}
+		return nil
+	})
+}
+
+func kubernetesEndpointsAreKept(t *testing.T, kube kubernetes.Interface) {
+	testkit.Eventually(t, 20*time.Second, func() error {
+		endpoints, err := kube.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(endpoints.Subsets) != 1 || len(endpoints.Subsets[0].Addresses) != 1 {
+			return fmt.Errorf("subsets = %v, want one address", endpoints.Subsets)
+		}
+		slice, err := kube.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != endpoints.Subsets[0].Addresses[0].IP {
+			return fmt.Errorf("slice holds %v, Endpoints hold %v", slice.Endpoints, endpoints.Subsets[0].Addresses)
+		}
+		return nil
+	})
+}
+
+func slicesAreKept(t *testing.T, kube kubernetes.Interface) {
+	testkit.Eventually(t, 20*time.Second, func() error {
+		slices, err := kube.DiscoveryV1().EndpointSlices("demo").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		endpoints := map[string]int{}
+		for _, slice := range slices.Items {
+			endpoints[slice.Labels["kubernetes.io/service-name"]] += len(slice.Endpoints)
+		}
+		if len(endpoints) != upServices {
+			return fmt.Errorf("slices of %d Services, want %d", len(endpoints), upServices)
+		}
+		for service, n := range endpoints {
+			if n != upPods/upServices {
+				return fmt.Errorf("Service %s has %d endpoints, want %d", service, n, upPods/upServices)
+			}
+		}
+		return nil
+	})
+}
+
+func suggestedStatusWorks(t *testing.T, up *running) {
+	match := regexp.MustCompile(`--server (\S+)`).FindStringSubmatch(up.output.String())
+	if match == nil {
+		t.Fatal("trivet up suggests no status command")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	status := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), "status", "--server", match[1])
+	if output, err := status.CombinedOutput(); err != nil {
+		t.Errorf("trivet status: %v\n%s", err, output)
+	}
+}
+
+func TestUp_KilledLeavesNoProcess(t *testing.T) {
+	up := startUp(t, "--pods=0", "--services=0")
+	below := children(t, up.command.Process.Pid)
+	up.stop(t, syscall.SIGKILL, 10*time.Second)
+	testkit.Eventually(t, 10*time.Second, func() error {
+		for _, pid := range below {
+			if alive(pid) {
+				return fmt.Errorf("process %d outlived trivet up", pid)
+			}
+		}
+		return nil
+	})
+}
+
+func TestUp_WithoutBinariesSaysWhatToDo(t *testing.T) {
+	t.Setenv("KUBEBUILDER_ASSETS", "")
+	up := run(t, "trivet", "up", "--free-ports", "--assets-dir", t.TempDir())
+	<-up.ended
+	if code := up.command.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("exit code = %d, want 1", code)
+	}
+	if err := up.said("make assets"); err != nil {
+		t.Error(err)
+	}
+}
