@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+// load is one way of sending heartbeats.
+type load struct {
+	name           string
+	connections    int
+	streams        int // of each connection
+	holders        int // of each stream
+	between        time.Duration
+	perSecondFloor float64 // a run below it measured something else: it fails
+}
+
+// measureBeats sends heartbeats of holders that have no Node, so that no Lease object is written: what is measured is
+// the heartbeat alone.
+func measureBeats(ctx context.Context, cfg config, lease *leg) ([]row, error) {
+	var rows []row
+	for _, l := range []load{
+		{name: "100 connections × 100 streams × 1 holder at 1 s", connections: 100, streams: 100, holders: 1, between: time.Second, perSecondFloor: 8000},
+		{name: "16 connections × 64 streams × 1 holder, as fast as it goes", connections: 16, streams: 64, holders: 1, perSecondFloor: 1000},
+		{name: "4 connections × 1 stream × 256 holders, as fast as it goes", connections: 4, streams: 1, holders: 256, perSecondFloor: 1000},
+	} {
+		var beats int64
+		cpu, err := lease.spent(func() (err error) {
+			beats, err = l.run(ctx, lease.grpc, cfg.beatFor)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		rate := float64(beats) / cfg.beatFor.Seconds()
+		if rate < l.perSecondFloor {
+			return nil, fmt.Errorf("%s: %.0f renewals/s, below %.0f: the load did not come about", l.name, rate, l.perSecondFloor)
+		}
+		rows = append(rows, row{
+			what: "heartbeats, " + l.name,
+			figure: fmt.Sprintf("%.0f renewals/s, %.1f µs of server CPU each, %.0f renewals per CPU second",
+				rate, float64(cpu.Microseconds())/float64(beats), float64(beats)/cpu.Seconds()),
+		})
+	}
+	return rows, nil
+}
+
+// run opens all streams, beats for the given time and returns how many renewals were acknowledged.
+func (l load) run(ctx context.Context, address string, beatFor time.Duration) (int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		group    sync.WaitGroup
+		renewals atomic.Int64
+		failures = make(chan error, l.connections*l.streams)
+	)
+	deadline := time.Now().Add(beatFor)
+	for c := range l.connections {
+		connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return 0, err
+		}
+		defer connection.Close()
+		for s := range l.streams {
+			group.Go(func() {
+				if err := l.beat(ctx, connection, fmt.Sprintf("bench-%d-%d", c, s), deadline, &renewals); err != nil {
+					failures <- err
+				}
+			})
+		}
+	}
+	group.Wait()
+	close(failures)
+	return renewals.Load(), <-failures
+}
+
+// beat keeps one stream: a message, its answer, a pause, and again.
+func (l load) beat(ctx context.Context, connection *grpc.ClientConn, name string, deadline time.Time, renewals *atomic.Int64) error {
+	stream, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx)
+	if err != nil {
+		return err
+	}
+	request := &leasev1.StreamHeartbeatsRequest{Holders: l.introduce(name)}
+	for time.Now().Before(deadline) {
+		request.Sequence++
+		if err := stream.Send(request); err != nil {
+			return err
+		}
+		reply, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if len(reply.GetRefusedHandles()) > 0 {
+			return fmt.Errorf("refused: %v", reply.GetRefusedHandles()[0])
+		}
+		if request.Handles == nil {
+			if request, err = l.afterWelcome(reply); err != nil {
+				return err
+			}
+		}
+		renewals.Add(int64(l.holders))
+		pause(ctx, l.between)
+	}
+	if err := stream.CloseSend(); err != nil {
+		return err
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+func (l load) introduce(name string) []*leasev1.Holder {
+	holders := make([]*leasev1.Holder, l.holders)
+	for i := range holders {
+		holders[i] = &leasev1.Holder{Class: "node", Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}
+	}
+	return holders
+}
+
+func (l load) afterWelcome(reply *leasev1.StreamHeartbeatsResponse) (*leasev1.StreamHeartbeatsRequest, error) {
+	next := &leasev1.StreamHeartbeatsRequest{Sequence: reply.GetSequence()}
+	for _, welcome := range reply.GetWelcomes() {
+		if welcome.GetRefusal() != nil {
+			return nil, fmt.Errorf("not welcome: %v", welcome.GetRefusal())
+		}
+		next.Handles = append(next.Handles, welcome.GetHandle())
+	}
+	return next, nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	if d == 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

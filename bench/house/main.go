@@ -1,0 +1,67 @@
+// Command house measures the whole house once on this machine and prints a Markdown table: how long `trivet up` takes, what
+// a heartbeat and a readiness flip cost, and how much memory each leg holds.
+//
+// It starts an etcd and a kube-apiserver of its own and each leg as a process of its own, so that CPU time is read from the
+// kernel and not guessed. Everything shares the machine's cores; only ratios taken in one run mean much.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	var cfg config
+	flag.StringVar(&cfg.binDir, "bin", "../bin", "folder with the built commands")
+	flag.DurationVar(&cfg.beatFor, "beat-for", 20*time.Second, "how long to send heartbeats")
+	flag.IntVar(&cfg.flips, "flips", 3000, "readiness flips to write")
+	flag.IntVar(&cfg.flipRate, "flip-rate", 100, "readiness flips per second")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := measure(ctx, cfg, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintf(os.Stderr, "house: %v\n", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+type config struct {
+	binDir          string
+	beatFor         time.Duration
+	flips, flipRate int
+}
+
+// row is one measured figure.
+type row struct{ what, figure string }
+
+func measure(ctx context.Context, cfg config, out, progress io.Writer) error {
+	var table []row
+	for _, part := range []struct {
+		name string
+		run  func(context.Context, config) ([]row, error)
+	}{
+		{name: "start of trivet up", run: measureUp},
+		{name: "heartbeats and readiness flips", run: measureLegs},
+	} {
+		fmt.Fprintf(progress, "measuring %s…\n", part.name)
+		rows, err := part.run(ctx, cfg)
+		if err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+		table = append(table, rows...)
+	}
+	fmt.Fprintln(out, "| what | figure |")
+	fmt.Fprintln(out, "|---|---|")
+	for _, r := range table {
+		fmt.Fprintf(out, "| %s | %s |\n", r.what, r.figure)
+	}
+	return nil
+}
