@@ -92,13 +92,14 @@ func (r *reports) add(err error) {
 	r.all = append(r.all, err)
 }
 
-func (r *reports) last() (error, bool) {
+// last returns the latest report, and whether there is one.
+func (r *reports) last() (reported bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.all) == 0 {
-		return nil, false
+		return false, nil
 	}
-	return r.all[len(r.all)-1], true
+	return true, r.all[len(r.all)-1]
 }
 
 // lead begins a term, which ends after the test at the latest.

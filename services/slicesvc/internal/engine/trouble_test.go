@@ -1,0 +1,227 @@
+package engine_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+// A watch that lags two seconds must not make the engine plan from the past:
+// the second pass waits for the event of the first write, and not longer.
+func TestRun_WaitsForItsOwnWritesAndNotLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		api.mu.Lock()
+		api.lag = 2 * time.Second
+		api.mu.Unlock()
+		e.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
+		settle(100 * time.Millisecond)
+		e.PutPod(slicetest.Pod("web-3", "10.1.0.4"))
+		settle(1800 * time.Millisecond)
+		if got := api.took(); got != 1 {
+			t.Fatalf("%d writes before the first was shown, want 1", got)
+		}
+		if preview, _ := e.Preview(key("web")); !preview.Behind {
+			t.Error("the preview does not say that the cache is behind")
+		}
+		settle(200 * time.Millisecond)
+		if got := len(api.only(t).Endpoints); got != 4 {
+			t.Errorf("%d endpoints once the first write was shown, want 4", got)
+		}
+		settle(20 * time.Second)
+		if got := api.took(); got != 1 {
+			t.Errorf("%d more writes, want 1", got)
+		}
+	})
+}
+
+func TestRun_FrozenWatchWedgesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		thaw := api.freeze()
+		e.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
+		settle(time.Minute)
+		e.PutPod(slicetest.Pod("web-3", "10.1.0.4"))
+		settle(time.Minute)
+		if state, _ := e.State(key("web")); state.History.Failures == 0 {
+			t.Error("plans from a frozen cache were not refused")
+		}
+		thaw()
+		settle(2 * time.Minute)
+		if got := len(api.only(t).Endpoints); got != 4 {
+			t.Errorf("%d endpoints after the watch went on, want 4", got)
+		}
+		if state, _ := e.State(key("web")); state.History.Failures != 0 || state.History.LastError != "" {
+			t.Errorf("history is %+v, want no failure", state.History)
+		}
+	})
+}
+
+func TestRun_ConflictCostsOneSliceOnePass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		refused := false
+		api.refuseWith(func(change pack.Change) error {
+			if refused || change.Verb != pack.Update {
+				return nil
+			}
+			refused = true
+			return fmt.Errorf("update: %w", apply.ErrConflict)
+		})
+		// 110 more pods: 100 need a new slice, ten go into the old one, and only that update is refused.
+		for i := 2; i < 112; i++ {
+			e.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+		}
+		settle(5 * time.Second)
+		endpoints := map[string]int{}
+		api.mu.Lock()
+		for _, slice := range api.slices {
+			for _, endpoint := range slice.Endpoints {
+				endpoints[endpoint.TargetRef.Name]++
+			}
+		}
+		api.mu.Unlock()
+		if len(endpoints) != 112 {
+			t.Errorf("%d pods have endpoints, want 112", len(endpoints))
+		}
+		for pod, count := range endpoints {
+			if count != 1 {
+				t.Errorf("pod %s has %d endpoints", pod, count)
+			}
+		}
+		if !refused {
+			t.Error("no update was refused")
+		}
+	})
+}
+
+func TestRun_OneBadServiceCostsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, held := shop(t)
+		for _, name := range []string{"bad", "good", "fine"} {
+			e.PutService(slicetest.Service(name))
+		}
+		api.refuseWith(func(change pack.Change) error {
+			if change.Slice.Labels[discoveryv1.LabelServiceName] == "bad" {
+				panic("no such thing")
+			}
+			return nil
+		})
+		e.PutService(slicetest.Service("bad", selectorOf("x")))
+		for range 300 {
+			e.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
+			settle(time.Second)
+			e.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
+			settle(time.Second)
+		}
+		if reported, err := held.reports.last(); err != nil || !reported {
+			t.Errorf("the work as a whole reports %v", err)
+		}
+		if got := describe(webSlice(t, e)); got != "10.1.0.1 ready zone-a, 10.1.0.2 ready zone-a" {
+			t.Errorf("web holds %q", got)
+		}
+		bad, _ := e.State(key("bad"))
+		// Pauses double from a tenth of a second to a minute: some 18 passes in ten minutes.
+		if got := bad.History.Failures; got < 10 || got > 30 {
+			t.Errorf("%d passes over the bad Service, want between 10 and 30", got)
+		}
+		if want := "panic: no such thing"; bad.History.LastError != want {
+			t.Errorf("last error is %q, want %q", bad.History.LastError, want)
+		}
+	})
+}
+
+func webSlice(t *testing.T, e *engine.Engine) *discoveryv1.EndpointSlice {
+	t.Helper()
+	state, ok := e.State(key("web"))
+	if !ok || len(state.Slices) != 1 {
+		t.Fatalf("web has slices %v, want one", state.Slices)
+	}
+	return state.Slices[0]
+}
+
+func TestRun_ReportsWhenEverythingFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, held := shop(t)
+		settle(2 * time.Second)
+		if reported, err := held.reports.last(); err != nil || !reported {
+			t.Fatalf("reports %v at rest, want success", err)
+		}
+		api.refuseWith(func(pack.Change) error { return errBusy })
+		e.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
+		settle(5 * time.Second)
+		if _, err := held.reports.last(); err == nil || !strings.Contains(err.Error(), "1 of 1 services fail, shop/web with: busy") {
+			t.Errorf("reports %v, want that the only Service fails", err)
+		}
+		api.refuseWith(nil)
+		settle(2 * time.Minute)
+		if _, err := held.reports.last(); err != nil {
+			t.Errorf("still reports %v", err)
+		}
+	})
+}
+
+func TestRun_TerminatingNamespaceIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		api.refuseWith(func(pack.Change) error { return fmt.Errorf("create: %w", apply.ErrNamespaceTerminating) })
+		e.PutService(slicetest.Service("late"))
+		settle(time.Minute)
+		if state, _ := e.State(key("late")); state.History.Failures != 0 {
+			t.Errorf("history is %+v, want no failure", state.History)
+		}
+		if got := api.took(); got != 0 {
+			t.Errorf("%d writes, want none", got)
+		}
+	})
+}
+
+// As long as the slice with the new ports cannot be written, the one with the
+// old ports is all that clients have.
+func TestRun_NothingIsDeletedBeforeItsReplacementIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		for i := 2; i < 150; i++ {
+			e.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+		}
+		settle(time.Second)
+		if got := api.count(); got != 2 {
+			t.Fatalf("%d slices, want 2", got)
+		}
+		api.took()
+		refused := 0
+		api.refuseWith(func(change pack.Change) error {
+			if change.Verb == pack.Update {
+				refused++
+				return errBusy
+			}
+			return nil
+		})
+		e.PutService(slicetest.Service("web", func(service *corev1.Service) {
+			service.Spec.Ports[0].TargetPort = intstr.FromInt32(9090)
+		}))
+		for i := 50; i < 150; i++ {
+			e.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+		}
+		settle(10 * time.Second)
+		if got := api.took(); got != 0 || refused == 0 {
+			t.Errorf("%d writes while %d updates were refused, want none", got, refused)
+		}
+		api.refuseWith(nil)
+		settle(2 * time.Minute)
+		if got := len(api.only(t).Endpoints); got != 50 {
+			t.Errorf("%d endpoints in the end, want 50", got)
+		}
+	})
+}
