@@ -39,9 +39,10 @@ type Config struct {
 	Dial func(target string) (*grpc.ClientConn, error)
 	// Holders are there from the start; Add brings more.
 	Holders []Holder
-	// AnswerTimeout is how long the first answer on a stream may take; 0 means 10 s. Later ones may take two intervals.
+	// AnswerTimeout is how long the first answer on a stream may take; 0 means 10 s. Later ones may take two
+	// intervals, and a second at least.
 	AnswerTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the pause before a connection; 0 means 200 ms and 10 s.
+	// MinBackoff and MaxBackoff bound the pause before a connection; 0 means 200 ms and 5 s.
 	MinBackoff, MaxBackoff time.Duration
 	// Logger gets a line when the agent connects and when it loses its connection; nil discards.
 	Logger *slog.Logger
@@ -60,7 +61,7 @@ type Agent struct {
 func New(cfg Config) (*Agent, error) {
 	cfg.AnswerTimeout = cmp.Or(cfg.AnswerTimeout, 10*time.Second)
 	cfg.MinBackoff = cmp.Or(cfg.MinBackoff, 200*time.Millisecond)
-	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 10*time.Second)
+	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 5*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	a := &Agent{
 		cfg:    cfg,

@@ -20,6 +20,8 @@ const (
 	refusedPause = time.Minute
 	// minInterval is the least that a server can mean; what it says below that is an error that shall not become a flood.
 	minInterval = 10 * time.Millisecond
+	// minPatience lets a server with a short interval pause without losing all its streams.
+	minPatience = time.Second
 	// reasonSuperseded and reasonUnknownHandle are reasons of the API on which the agent acts.
 	reasonSuperseded    = "SUPERSEDED"
 	reasonUnknownHandle = "UNKNOWN_HANDLE"
@@ -196,7 +198,7 @@ func (c *conversation) watch() {
 	}
 	patience := c.cfg.AnswerTimeout
 	if c.interval > 0 {
-		patience = 2 * c.interval
+		patience = max(2*c.interval, minPatience)
 	}
 	c.watchdog.Reset(time.Until(c.asked[0].sent.Add(patience)))
 }
