@@ -284,10 +284,12 @@ func TestCluster_TerminatingNamespaceIsNoFailure(t *testing.T) {
 	})
 }
 
-func TestCluster_DualStack(t *testing.T) {
+// ownCluster is for tests that need another cluster than the shared one, or break it.
+func ownCluster(t *testing.T, cfg devcluster.Config) *devcluster.Cluster {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cluster, err := devcluster.Start(ctx, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
+	cluster, err := devcluster.Start(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,6 +298,31 @@ func TestCluster_DualStack(t *testing.T) {
 			t.Errorf("stop: %v", err)
 		}
 	})
+	return cluster
+}
+
+func TestCluster_ApiserverGoesAndComesBack(t *testing.T) {
+	cluster := ownCluster(t, devcluster.Config{})
+	w := newWorldOn(t, cluster.RESTConfig())
+	node := w.node("a", "zone-a")
+	w.service()
+	w.pod("web-0", node, []string{"10.1.0.1"})
+	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
+	names := w.names()
+	w.must(cluster.StopAPIServer())
+	if _, err := w.client.PlanService(w.ctx(), planRequest(w)); err != nil {
+		t.Errorf("without an apiserver a plan cannot be read: %v", err)
+	}
+	w.must(cluster.StartAPIServer())
+	w.pod("web-1", node, []string{"10.1.0.2"})
+	w.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS, web-1 10.1.0.2 zone-a RS")
+	if diff := gocmp.Diff(names, w.names()); diff != "" {
+		t.Errorf("slices were made anew (-before +after):\n%s", diff)
+	}
+}
+
+func TestCluster_DualStack(t *testing.T) {
+	cluster := ownCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
 	w := newWorldOn(t, cluster.RESTConfig())
 	node := w.node("a", "zone-a")
 	policy := corev1.IPFamilyPolicyRequireDualStack
