@@ -73,6 +73,31 @@ func flagTables(text string) map[string]map[string]string {
 	return tables
 }
 
+// A metric that does not exist never raises an alarm.
+func TestOperations_NamesMetricsThatExist(t *testing.T) {
+	text, err := os.ReadFile("operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code strings.Builder
+	eachFile(t, ".go", func(path string) {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		code.Write(content)
+	}, "services", "gateway", "internal")
+	named := regexp.MustCompile(`\btrivet_[a-z_]+`).FindAllString(string(text), -1)
+	if len(named) == 0 {
+		t.Fatal("operations.md names no metric")
+	}
+	for _, metric := range named {
+		if !strings.Contains(code.String(), `"`+metric+`"`) {
+			t.Errorf("operations.md names %s, which nothing registers", metric)
+		}
+	}
+}
+
 // Links between the documents lead somewhere.
 func TestDocuments_LinkToWhatExists(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#]+)(?:#[^)]*)?\)`)
