@@ -102,8 +102,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
-// Loops tells how the gateway's loops fare.
-func (s *Service) Loops() []loop.Status { return s.loops.Status() }
+// Loops are the service's loops, for the process to show and to judge by.
+func (s *Service) Loops() *loop.Runner { return s.loops }
 
 // Counts tells how many replicas are registered and how many of them a connection is kept to.
 func (s *Service) Counts() map[string]int64 {
@@ -125,10 +125,13 @@ func (s *Service) serveHTTP(ctx context.Context) error {
 	return s.http.Serve(ctx, listener)
 }
 
+// connectionsLoop is what --loops calls the gateway's one loop.
+const connectionsLoop = "connections"
+
 // ownLoops are the gateway's loops: one, which keeps no connection to a replica that left.
 func (s *Service) ownLoops() []loop.Loop {
 	return []loop.Loop{{
-		Name:  "connections",
+		Name:  connectionsLoop,
 		Doc:   "Closes connections to replicas that are no longer registered.",
 		Scope: loop.Always,
 		Run:   s.keepConnections,

@@ -5,12 +5,13 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// Program makes the gateway a server process of its own; cfg gets its flags.
+// Program is the gateway as a server process. cfg is filled by flags and read when the service is built.
 func Program(cfg *Config) process.Program {
 	return process.Program{
 		Name:     "gateway",
-		Short:    "answers for all Trivet services of a cluster: gRPC, HTTP/JSON and a page",
+		Short:    "Answers for all Trivet services of a cluster: gRPC, HTTP/JSON and a page.",
 		GRPCPort: 7600, AdminPort: 7610,
+		Loops:         []string{connectionsLoop},
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,
 		Build: func(deps process.Deps) (process.Service, error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 )
@@ -74,6 +75,9 @@ func (c *Config) Validate(program Program) []error {
 			"--cluster: %q is not a name of at most 63 lower-case letters, digits, '-' and '.'", c.Cluster))
 	}
 	if err := checkAdvertise(c.AdvertiseAddress); err != nil {
+		problems = append(problems, err)
+	}
+	if _, err := loop.ParseSelection(program.Loops, c.Loops); err != nil {
 		problems = append(problems, err)
 	}
 	problems = append(problems, c.RPC.Validate()...)

@@ -3,7 +3,6 @@ package process
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/identity"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
-	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
@@ -117,7 +115,7 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	if err != nil {
 		return &UsageError{Err: err} // only a setting can make a constructor fail: it contacts nobody
 	}
-	p.ready.Add("loops", func() error { return loopsReady(p.service.Loops()) })
+	p.ready.Add("loops", p.service.Loops().CheckReady)
 	return p.buildServers(cfg, registry)
 }
 
@@ -148,13 +146,13 @@ func (p *Process) buildServers(cfg Config, registry *prometheus.Registry) error 
 	p.rpc.Register(p.service.Register)
 	p.rpc.Register(status.New(status.Deps{
 		Member: p.member, Ready: p.ready, Terms: func() []term.Holding { return p.candidate.Status().Shards },
-		Loops: p.service.Loops, Dependencies: p.dependencies, Counts: p.service.Counts,
+		Loops: p.service.Loops().Status, Dependencies: p.dependencies, Counts: p.service.Counts,
 	}).Register)
 	live := observe.NewChecks()
-	live.Add("loops", func() error { return loopsLive(p.service.Loops()) })
+	live.Add("loops", p.service.Loops().Check)
 	p.admin = observe.NewAdmin(cfg.Admin, observe.AdminDeps{
 		Gatherer: registry, Live: live, Ready: p.ready,
-		Loops: func() any { return p.service.Loops() }, Logger: p.logger,
+		Loops: func() any { return p.service.Loops().Status() }, Logger: p.logger,
 	})
 	return nil
 }
@@ -173,29 +171,6 @@ func dependency(name string, err error, lastContact time.Time) status.Dependency
 		found.Reason = err.Error()
 	}
 	return found
-}
-
-// loopsLive fails when a loop hangs: only a restart can help then.
-func loopsLive(loops []loop.Status) error {
-	var errs []error
-	for _, l := range loops {
-		if l.State == loop.Stalled {
-			errs = append(errs, fmt.Errorf("loop %s has not finished a pass for too long", l.Name))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// loopsReady fails also when a loop has never worked yet and fails now. A loop that worked before and fails now is told
-// on /loops: taking its replica out of service would not help.
-func loopsReady(loops []loop.Status) error {
-	errs := []error{loopsLive(loops)}
-	for _, l := range loops {
-		if l.State == loop.Failing && l.LastSuccess.IsZero() {
-			errs = append(errs, fmt.Errorf("loop %s has not succeeded yet: %s", l.Name, l.LastError))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // close releases what New opened. Listeners that were served are closed already, so their errors say nothing.

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // recorder is a service that notes what happens to it.
 type recorder struct {
 	runErr error
+	loops  *loop.Runner
 
 	mu     sync.Mutex
 	events []string // guarded by mu
@@ -46,10 +47,8 @@ func (r *recorder) seen() []string {
 	return append([]string(nil), r.events...)
 }
 
-// Register adds a health watcher's end to the events, because a stream in progress shows when RPCs are drained.
 func (r *recorder) Register(grpc.ServiceRegistrar) {}
-func (r *recorder) Drain()                         { r.note("drain") }
-func (r *recorder) Loops() []loop.Status           { return []loop.Status{{Name: "rest", State: loop.Running}} }
+func (r *recorder) Loops() *loop.Runner            { return r.loops }
 func (r *recorder) Counts() map[string]int64       { return map[string]int64{"things": 3} }
 
 func (r *recorder) Run(ctx context.Context) error {
@@ -62,7 +61,13 @@ func (r *recorder) Run(ctx context.Context) error {
 }
 
 func program(r *recorder) Program {
-	return Program{Name: "testsvc", Short: "serves a test", Build: func(Deps) (Service, error) { return r, nil }}
+	return Program{
+		Name: "testsvc", Short: "serves a test", Loops: []string{"rest"},
+		Build: func(deps Deps) (_ Service, err error) {
+			r.loops, err = loop.NewRunner(loop.Config{Selection: deps.LoopSelection, Logger: deps.Logger})
+			return r, err
+		},
+	}
 }
 
 func config(endpoints ...string) Config {
@@ -188,7 +193,7 @@ func TestRun_StopsInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-ended
-	want := []string{"drain", "RPC ended: " + codes.Unavailable.String(), "service stopped"}
+	want := []string{"RPC ended: " + codes.Unavailable.String(), "service stopped"}
 	if diff := cmp.Diff(want, r.seen()); diff != "" {
 		t.Errorf("order of the stop (-want +got):\n%s", diff)
 	}
@@ -219,13 +224,13 @@ func TestNew_TakenPortIsAMistakeOfTheCaller(t *testing.T) {
 func TestMain_EveryMistakeAndExitCode64(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	code := run(t.Context(), invocation{
-		args:    []string{"--listen=0.0.0.0:1", "--insecure", "--cluster=Not/valid", "--nonsense", "--admin-listen=there"},
+		args:    []string{"--listen=0.0.0.0:1", "--insecure", "--cluster=Not/valid", "--nonsense", "--admin-listen=there", "--loops=idle"},
 		environ: []string{"TRIVET_LOG_LEVEL=loud"}, stdout: &stdout, stderr: &stderr,
 	}, program(&recorder{}))
 	if code != exitUsage {
 		t.Errorf("exit code = %d, want %d", code, exitUsage)
 	}
-	for _, flag := range []string{"--listen", "--cluster", "--nonsense", "--admin-listen", "--log-level"} {
+	for _, flag := range []string{"--listen", "--cluster", "--nonsense", "--admin-listen", "--log-level", "--loops"} {
 		if !strings.Contains(stderr.String(), flag) {
 			t.Errorf("the mistake of %s is not reported:\n%s", flag, stderr.String())
 		}

@@ -29,6 +29,8 @@ type Program struct {
 	Shards int
 	// Kube says whether the service talks to a kube-apiserver.
 	Kube bool
+	// Loops are the names that --loops may select.
+	Loops []string
 	// Unvalidated lists full gRPC methods whose messages the service checks by itself.
 	Unvalidated []string
 	// RegisterFlags adds the service's own flags; nil if it has none.
@@ -45,16 +47,10 @@ type Service interface {
 	Register(grpc.ServiceRegistrar)
 	// Run does the service's work, leadership included. It blocks until ctx ends and its goroutines have returned.
 	Run(ctx context.Context) error
-	// Loops tells how the loops fare.
-	Loops() []loop.Status
+	// Loops are the service's loops: /loops shows them, /livez and /readyz judge by them.
+	Loops() *loop.Runner
 	// Counts tells what there is to count, by stable snake_case names.
 	Counts() map[string]int64
-}
-
-// Drainer is a Service with streams that would outlive a graceful stop.
-type Drainer interface {
-	// Drain is called once when the process begins to stop, before RPCs are drained: it makes open streams end soon.
-	Drain()
 }
 
 // Deps is what a process gives to its service.

@@ -27,9 +27,6 @@ func (p *Process) Run(ctx context.Context) error {
 
 	<-ctx.Done()
 	p.logger.Info("stopping", "cause", context.Cause(ctx))
-	if drainer, ok := p.service.(Drainer); ok {
-		drainer.Drain()
-	}
 	serve.stop()
 	work.stop()
 	admin.stop()

@@ -136,8 +136,8 @@ func (s *Service) newKeeper(name string, objects objects) *keeper {
 	return k
 }
 
-// Loops tells how the loops fare.
-func (s *Service) Loops() []loop.Status { return s.runner.Status() }
+// Loops are the service's loops, for the process to show and to judge by.
+func (s *Service) Loops() *loop.Runner { return s.runner }
 
 // Counts are "namespaces" (system namespaces that exist), "apiservers", "ready_apiservers" and "endpoint_addresses", known
 // only while this replica leads, and "repairs", its writes since it started.

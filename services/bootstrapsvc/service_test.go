@@ -91,7 +91,7 @@ func (h *house) wantPublished(t testing.TB, want ...string) {
 
 func (h *house) statusOf(t testing.TB, name string) loop.Status {
 	t.Helper()
-	for _, status := range h.Loops() {
+	for _, status := range h.Loops().Status() {
 		if status.Name == name {
 			return status
 		}

@@ -85,7 +85,7 @@ func TestNew_RefusesUnknownLoops(t *testing.T) {
 func TestLoops_AreTheDocumentedOnes(t *testing.T) {
 	f := newFixture(t, setup{})
 	var names []string
-	for _, l := range f.service.Loops() {
+	for _, l := range f.service.Loops().Status() {
 		names = append(names, l.Name)
 	}
 	if want := []string{"lease-writeback", "sessions"}; !slices.Equal(names, want) {

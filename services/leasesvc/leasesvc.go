@@ -142,8 +142,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Loops tells how the loops fare.
-func (s *Service) Loops() []loop.Status { return s.runner.Status() }
+// Loops are the service's loops, for the process to show and to judge by.
+func (s *Service) Loops() *loop.Runner { return s.runner }
 
 // Counts tells how many sessions there are in each state, how many Lease objects were written since the start of the
 // process, and how many heartbeat streams are open.

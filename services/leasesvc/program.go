@@ -17,6 +17,7 @@ func Program(cfg *Config) process.Program {
 		AdminPort:     7611,
 		Shards:        1,
 		Kube:          true,
+		Loops:         []string{SessionsLoop, WritebackLoop},
 		Unvalidated:   Unvalidated(),
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,

@@ -6,14 +6,15 @@ import (
 	"github.com/trivet-dev/trivet/internal/process"
 )
 
-// Program makes slicesvc a server process of its own; cfg gets its flags.
+// Program is slicesvc as a server process. cfg is filled by flags and read when the service is built.
 func Program(cfg *Config) process.Program {
 	return process.Program{
 		Name:     "slicesvc",
-		Short:    "keeps the EndpointSlices of every Service with a selector",
+		Short:    "Keeps the EndpointSlices of every Service with a selector.",
 		GRPCPort: 7603, AdminPort: 7613,
 		Shards:        1,
 		Kube:          true,
+		Loops:         []string{LoopName},
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,
 		Build: func(deps process.Deps) (process.Service, error) {

@@ -144,8 +144,8 @@ func (s *Service) Run(ctx context.Context) error {
 // Register adds the SliceService to a gRPC server.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) { registerServer(registrar, s) }
 
-// Loops tells how the loops fare.
-func (s *Service) Loops() []loop.Status { return s.runner.Status() }
+// Loops are the service's loops, for the process to show and to judge by.
+func (s *Service) Loops() *loop.Runner { return s.runner }
 
 // Counts tells what the caches hold and how many Services wait for a pass.
 func (s *Service) Counts() map[string]int64 {

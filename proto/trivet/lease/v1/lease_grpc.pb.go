@@ -69,7 +69,8 @@ type LeaseServiceClient interface {
 	// Caller: the holder, when it stops for good.
 	// Leadership: the holder of the term.
 	// Idempotency: releasing a session that does not exist succeeds.
-	// Errors: ABORTED (SUPERSEDED) when the session belongs to another boot; UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
+	// Errors: ABORTED (SUPERSEDED) when the session belongs to another boot; UNAVAILABLE (LEASE_NOT_DELETED) when the object
+	// could not be deleted, and then the session stays: call again; UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	ReleaseLease(ctx context.Context, in *ReleaseLeaseRequest, opts ...grpc.CallOption) (*ReleaseLeaseResponse, error)
 	// GetLease returns one session with its Lease object's last write.
 	//
@@ -218,7 +219,8 @@ type LeaseServiceServer interface {
 	// Caller: the holder, when it stops for good.
 	// Leadership: the holder of the term.
 	// Idempotency: releasing a session that does not exist succeeds.
-	// Errors: ABORTED (SUPERSEDED) when the session belongs to another boot; UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
+	// Errors: ABORTED (SUPERSEDED) when the session belongs to another boot; UNAVAILABLE (LEASE_NOT_DELETED) when the object
+	// could not be deleted, and then the session stays: call again; UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	ReleaseLease(context.Context, *ReleaseLeaseRequest) (*ReleaseLeaseResponse, error)
 	// GetLease returns one session with its Lease object's last write.
 	//
