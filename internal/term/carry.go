@@ -26,10 +26,10 @@ func (r *replica) claim(ctx context.Context, steps []sharding.Step) error {
 	for batch := range slices.Chunk(shards, batchSize) {
 		records, err := r.session.claim(ctx, r.keys, r.cfg.Member.ID, r.anchor(), batch)
 		if err != nil {
-			return r.hesitate(err)
+			return r.unanswered(err)
 		}
 		if len(records) == 0 {
-			r.hesitate(nil) // the members have changed; the watch is about to say how
+			r.hesitate() // the members have changed; the watch is about to say how
 		}
 		for i, answer := range records {
 			r.take(batch[i], answer, borrowed[batch[i]])
@@ -135,7 +135,7 @@ func (r *replica) flush(ctx context.Context) error {
 	for batch := range slices.Chunk(r.withPhase(returned), batchSize) {
 		deleted, revision, err := r.session.release(ctx, r.keys, batch)
 		if err != nil {
-			return r.hesitate(err)
+			return r.unanswered(err)
 		}
 		for _, shard := range deleted {
 			r.view.dropTerm(time.Now(), shard, revision, true)
@@ -159,9 +159,12 @@ func (r *replica) withPhase(p phase) []*holding {
 	return found
 }
 
-// hesitate puts off the next claim or release, and ends the lease if etcd does not know it.
-func (r *replica) hesitate(err error) error {
-	r.retryAt = time.Now().Add(jittered(writeRetry))
+// hesitate puts off the next claim or release.
+func (r *replica) hesitate() { r.retryAt = time.Now().Add(jittered(writeRetry)) }
+
+// unanswered puts off the next claim or release after one that failed, and ends the lease if etcd does not know it.
+func (r *replica) unanswered(err error) error {
+	r.hesitate()
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		r.session.lease.End(errLeaseGone)
 	}

@@ -21,8 +21,13 @@
 //     end of its context keeps its shard; this is logged, fails [Candidate.Check], and others wait for it.
 //   - A shard whose holder vanished without handing it over is started only after a short pause, in which the former holder
 //     learns of it: a lease can be revoked by an operator, and then no clock has warned anybody.
+//   - Replicas that divide the work into different numbers of shards never work side by side, because one object would belong
+//     to two shards. The number of the member that joined first counts; the others wait until it, and all who agree with it,
+//     have left. A rolling update that changes the number is therefore safe, and done when the last old replica is gone.
 //   - Whatever happens to the session (expiry, revocation, compaction, no leader, no quorum, a key deleted by hand) ends
 //     terms and never the process. The candidate joins again with a new lease, after a backoff with jitter.
+//   - A replica joins only after a renewal has succeeded, and a body that returns during its term is not started again before
+//     a backoff has passed. Meanwhile others may take its shard over: a replica that lives but cannot work blocks nobody.
 //   - At rest a replica makes one request every third of a TTL and one list every half a minute, however many shards there are.
 //
 // Malformed keys and values of others are reported once and then ignored; a key that exists is never overwritten, whoever

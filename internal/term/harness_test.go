@@ -185,17 +185,6 @@ func (p *participant) revokeLease(t testing.TB) {
 	}
 }
 
-// heldHere lists the shards that a replica says it holds.
-func (p *participant) heldHere() []int {
-	var held []int
-	for _, h := range p.Status().Shards {
-		if h.Here {
-			held = append(held, h.Shard)
-		}
-	}
-	return held
-}
-
 // testLog collects a log that several goroutines write.
 type testLog struct {
 	mu   sync.Mutex // guards text

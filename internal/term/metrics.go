@@ -9,7 +9,7 @@ import (
 // Why a term that this replica did not mean to end was lost, as the label of a metric.
 const (
 	lossLapsed  = "lapsed"       // no renewal was acknowledged in time
-	lossLease   = "lease_gone"   // etcd expired or revoked the lease
+	lossLease   = "lease_gone"   // etcd expired or revoked the lease, which shows first in the member key
 	lossKey     = "key_gone"     // the term's own key was deleted
 	lossSession = "session_lost" // anything else that ended the session
 )

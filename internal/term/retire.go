@@ -73,7 +73,7 @@ func lossReason(err error) string {
 	switch {
 	case errors.Is(err, tenure.ErrLapsed):
 		return lossLapsed
-	case errors.Is(err, errLeaseGone):
+	case errors.Is(err, errLeaseGone), errors.Is(err, errMemberGone):
 		return lossLease
 	default:
 		return lossSession

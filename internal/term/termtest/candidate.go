@@ -176,7 +176,7 @@ func (c *Candidate) reason() error {
 func (c *Candidate) Session() (clientv3.LeaseID, context.Context, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.lease == nil {
+	if c.lease == nil || c.lease.Remaining() == 0 {
 		return clientv3.NoLease, nil, false
 	}
 	return clientv3.NoLease, c.lease.Context(), true

@@ -91,7 +91,7 @@ func (c child) write(ctx context.Context, client *clientv3.Client, held *term.Te
 func TestFault_FrozenProcessWakesUpToTheEndOfItsTerm(t *testing.T) {
 	cluster := etcd(t)
 	client := dial(t, cluster, &wire{})
-	counter := term.Prefix(clusterName(t)) + "counter"
+	counter := fmt.Sprintf("%scounter-%d", term.Prefix(clusterName(t)), time.Now().UnixNano())
 	c := child{
 		Endpoints: cluster.EtcdEndpoints(), TTL: 2 * time.Second, Counter: counter,
 		Member: term.Member{ID: "a", Service: service, Cluster: clusterName(t), StartTime: time.Now()},
