@@ -14,6 +14,11 @@
 // are for, so that two writers with the same view try the same names and one of
 // them is refused.
 //
+// It departs from upstream on purpose in three corners: endpoints above the
+// limit are moved when the limit was lowered; the empty slice of an earlier
+// Service of the same name is replaced; and an empty slice that others left is
+// reused or becomes the placeholder, where upstream may keep it beside the others.
+//
 // Invariants: no I/O, no clock; inputs are never changed, and what a plan writes
 // may share memory with them, so it must not be changed either; the order of
 // inputs does not matter; a plan made after a plan was carried out is empty; no

@@ -86,9 +86,12 @@ func drawCandidate(t *rapid.T, i int) desired.Candidate {
 			pod.Spec.Hostname, pod.Spec.Subdomain = pod.Name, "web"
 		}
 	})
+	if rapid.IntRange(0, 4).Draw(t, "node") == 0 {
+		return desired.Candidate{Pod: pod}
+	}
 	return desired.Candidate{
 		Pod:       pod,
-		NodeKnown: rapid.IntRange(0, 4).Draw(t, "node") > 0,
+		NodeKnown: true,
 		Zone:      rapid.SampledFrom([]string{"", "zone-a"}).Draw(t, "zone"),
 	}
 }
