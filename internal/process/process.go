@@ -97,7 +97,7 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 		return &UsageError{Err: err}
 	}
 	p.candidate, err = term.New(p.etcd, term.Config{
-		Member: p.member, Shards: p.program.Shards, TTL: term.DefaultTTL, Logger: logger, Metrics: registry,
+		Member: p.member, Shards: p.program.shards(), TTL: term.DefaultTTL, Logger: logger, Metrics: registry,
 	})
 	if err != nil {
 		return err

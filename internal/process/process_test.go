@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -218,6 +219,25 @@ func TestNew_TakenPortIsAMistakeOfTheCaller(t *testing.T) {
 	var usage *UsageError
 	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "--admin-listen") {
 		t.Errorf("New = %v, want a usage error that names --admin-listen", err)
+	}
+}
+
+func TestNew_ShardsAreReadAfterTheFlags(t *testing.T) {
+	shards := 64
+	sharded := program(&recorder{})
+	sharded.Shards = func() int { return shards }
+	sharded.RegisterFlags = func(fs *pflag.FlagSet) { fs.IntVar(&shards, "shards", shards, "how many") }
+	cfg := config("http://127.0.0.1:1")
+	if problems := applySettings(flagSet(&cfg, sharded), []string{"--shards=3"}, nil, ""); len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	p, err := New(cfg, sharded, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	if got := len(p.candidate.Status().Shards); got != 3 {
+		t.Errorf("the work is divided into %d shards, want the 3 of the flag", got)
 	}
 }
 

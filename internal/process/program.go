@@ -25,8 +25,9 @@ type Program struct {
 	Short string
 	// GRPCPort and AdminPort are the default ports on loopback.
 	GRPCPort, AdminPort int
-	// Shards is how many terms the service divides its work into; 0 means that it only makes itself known.
-	Shards int
+	// Shards returns how many terms the service divides its work into; it is called when the process is built, after flags
+	// have been read. nil, or 0, means that the service only makes itself known.
+	Shards func() int
 	// Kube says whether the service talks to a kube-apiserver.
 	Kube bool
 	// Loops are the names that --loops may select.
@@ -39,6 +40,14 @@ type Program struct {
 	Validate func() []error
 	// Build makes the service. It starts nothing.
 	Build func(Deps) (Service, error)
+}
+
+// shards is how many terms there are to hold.
+func (p Program) shards() int {
+	if p.Shards == nil {
+		return 0
+	}
+	return p.Shards()
 }
 
 // Service is what a process runs. Its methods may be called concurrently once Run has been called; Loops and Counts also before.
@@ -61,7 +70,7 @@ type Deps struct {
 	Etcd *clientv3.Client
 	// KubeConfig refuses every write without a held term; nil unless Program.Kube. See kubeconn.Fence.
 	KubeConfig *rest.Config
-	// Candidate is this replica's part in leadership; the service runs it, unless Program.Shards is 0.
+	// Candidate is this replica's part in leadership; the service runs it, unless Program.Shards says 0.
 	Candidate *term.Candidate
 	// Peers is how to dial other Trivet processes: with this process's own certificates.
 	Peers   rpcclient.Config

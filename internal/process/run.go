@@ -38,7 +38,7 @@ func (p *Process) startWork(work *stage) {
 	if p.probe != nil {
 		work.start(p.probe.Run)
 	}
-	if p.program.Shards == 0 {
+	if p.program.shards() == 0 {
 		work.start(func(ctx context.Context) error { return p.candidate.Run(ctx, nil) })
 	}
 	work.start(p.service.Run)

@@ -15,7 +15,7 @@ func Program(cfg *Config) process.Program {
 		Short:         "Keeps system namespaces, the kubernetes Service and its endpoints.",
 		GRPCPort:      7602,
 		AdminPort:     7612,
-		Shards:        1,
+		Shards:        func() int { return 1 },
 		Kube:          true,
 		Loops:         []string{probeLoop, namespacesLoop, serviceLoop, endpointsLoop},
 		RegisterFlags: cfg.RegisterFlags,

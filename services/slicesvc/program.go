@@ -12,7 +12,7 @@ func Program(cfg *Config) process.Program {
 		Name:     "slicesvc",
 		Short:    "Keeps the EndpointSlices of every Service with a selector.",
 		GRPCPort: 7603, AdminPort: 7613,
-		Shards:        1,
+		Shards:        func() int { return 1 },
 		Kube:          true,
 		Loops:         []string{LoopName},
 		RegisterFlags: cfg.RegisterFlags,
