@@ -151,7 +151,9 @@ func (s *Service) keepConnections(ctx context.Context, report loop.Report) error
 }
 
 func dialer(deps Deps) fanout.Dial {
-	return func(address string) (*grpc.ClientConn, error) {
-		return rpcclient.Dial(address, deps.Peers, deps.Logger)
+	return func(member term.Member) (*grpc.ClientConn, error) {
+		peers := deps.Peers
+		peers.ServerName = member.Service // its address may be in no certificate: a pod's is not known beforehand
+		return rpcclient.Dial(member.GRPCAddress, peers, deps.Logger)
 	}
 }

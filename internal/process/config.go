@@ -126,3 +126,19 @@ func advertised(flag string, listener net.Addr) (string, error) {
 	return "", fmt.Errorf("--listen %s accepts on every address, so that replicas cannot guess where to reach this one: "+
 		"give --advertise-address (in a pod: the pod's IP)", listener)
 }
+
+// beside is where others reach a second listener of the same process: on its own host, or, if it accepts on every
+// address, on the host that is advertised for the first.
+func beside(advertised string, listener net.Addr) string {
+	host, port, err := net.SplitHostPort(listener.String())
+	if err != nil {
+		return listener.String()
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+		return listener.String()
+	}
+	if host, _, err = net.SplitHostPort(advertised); err != nil {
+		return listener.String()
+	}
+	return net.JoinHostPort(host, port)
+}

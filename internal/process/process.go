@@ -82,7 +82,7 @@ func (p *Process) listen(cfg Config, logger *slog.Logger) error {
 		Cluster:      cfg.Cluster,
 		Version:      identity.Version(),
 		GRPCAddress:  address,
-		AdminAddress: p.adminAt.Addr().String(),
+		AdminAddress: beside(address, p.adminAt.Addr()),
 		StartTime:    time.Now(),
 	}
 	p.logger = logger.With("service", p.member.Service, "replica", p.member.ID)

@@ -27,6 +27,9 @@ type Config struct {
 	// TLS holds the client's certificate and key (empty: it presents none, which Trivet's servers refuse) and the
 	// authorities of servers' certificates (empty: the system's).
 	TLS identity.Files
+	// ServerName is the name that the server's certificate must hold; empty: the host of the target. Trivet's servers hold
+	// the name of their service, because the addresses of replicas come and go.
+	ServerName string
 	// Insecure connects without TLS. Trivet's servers accept that over loopback only.
 	Insecure bool
 }
@@ -40,7 +43,7 @@ func Dial(target string, cfg Config, logger *slog.Logger, extra ...grpc.DialOpti
 	if err != nil {
 		return nil, fmt.Errorf("dial %q: %w", target, err)
 	}
-	conn, err := grpc.NewClient(target, append(defaults(transport), extra...)...)
+	conn, err := grpc.NewClient(target, append(defaults(transport, cfg.ServerName), extra...)...)
 	if err != nil {
 		return nil, fmt.Errorf("dial %q: %w", target, err)
 	}
@@ -58,9 +61,10 @@ func transportOption(cfg Config, logger *slog.Logger) (grpc.DialOption, error) {
 	return grpc.WithTransportCredentials(newRotating(client)), nil
 }
 
-func defaults(transport grpc.DialOption) []grpc.DialOption {
+func defaults(transport grpc.DialOption, serverName string) []grpc.DialOption {
 	return []grpc.DialOption{
 		transport,
+		grpc.WithAuthority(serverName), // empty: gRPC's own choice
 		grpc.WithUserAgent("trivet/" + identity.Version()),
 		grpc.WithDefaultServiceConfig(serviceConfig()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes)),

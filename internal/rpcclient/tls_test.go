@@ -67,6 +67,23 @@ func TestTLS_CertificateOfAnotherNameIsRefused(t *testing.T) {
 	})
 }
 
+func TestTLS_ServerIsKnownByTheNameOfItsService(t *testing.T) {
+	authority := identitytest.NewAuthority(t, "authority")
+	for name, want := range map[string]codes.Code{"leasesvc": codes.OK, "slicesvc": codes.Unavailable} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := rpcserver.DefaultConfig("127.0.0.1:0")
+				cfg.TLS = authority.Files(t, "leasesvc", authority)
+				client := connectAs(t, "passthrough:///10.244.0.7:7601", answering(), cfg,
+					rpcclient.Config{TLS: authority.Files(t, "gateway", authority), ServerName: name})
+				if _, err := client.GetLease(t.Context(), request()); status.Code(err) != want {
+					t.Errorf("GetLease() from leasesvc at an address in no certificate = %v, want %v", err, want)
+				}
+			})
+		})
+	}
+}
+
 func TestTLS_WholeAuthorityRotatesUnderTheConnection(t *testing.T) {
 	before, after := identitytest.NewAuthority(t, "before"), identitytest.NewAuthority(t, "after")
 	serverFiles, clientFiles := before.Files(t, "server", before), before.Files(t, "client", before)

@@ -18,8 +18,8 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// Dial makes a connection to host:port without contacting it.
-type Dial func(address string) (*grpc.ClientConn, error)
+// Dial makes a connection to a member's gRPC server without contacting it.
+type Dial func(member term.Member) (*grpc.ClientConn, error)
 
 // Config is what a Fan needs.
 type Config struct {
@@ -124,7 +124,7 @@ func (f *Fan) connection(member term.Member) (*grpc.ClientConn, error) {
 	if conn, ok := f.conns[keyOf(member)]; ok {
 		return conn, nil
 	}
-	conn, err := f.dial(member.GRPCAddress)
+	conn, err := f.dial(member)
 	if err != nil {
 		return nil, fmt.Errorf("dial %q: %w", member.GRPCAddress, err)
 	}

@@ -45,13 +45,14 @@ func NewAuthority(t testing.TB, name string) *Authority {
 // PEM returns the authority's certificate.
 func (a *Authority) PEM() []byte { return a.pem }
 
-// Issue returns a certificate, valid for 127.0.0.1, and its key.
+// Issue returns a certificate, valid for 127.0.0.1 and for name, and its key.
 func (a *Authority) Issue(t testing.TB, name string) (certificate, key []byte) {
 	t.Helper()
 	leaf := newKey(t)
 	template := template(t, name)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	template.DNSNames = []string{name}
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	der := sign(t, template, a.certificate, leaf, a.key)
 	raw, err := x509.MarshalPKCS8PrivateKey(leaf)

@@ -1,0 +1,45 @@
+package process
+
+import (
+	"net"
+	"testing"
+)
+
+func TestAdvertised_CompletesTheFlagAndRefusesToGuess(t *testing.T) {
+	for name, c := range map[string]struct{ flag, listener, want string }{
+		"where it listens":            {flag: "", listener: "127.0.0.1:7601", want: "127.0.0.1:7601"},
+		"host only":                   {flag: "10.1.2.3", listener: "0.0.0.0:7601", want: "10.1.2.3:7601"},
+		"IPv6 host only":              {flag: "fd00::3", listener: "[::]:7601", want: "[fd00::3]:7601"},
+		"host and port":               {flag: "lease.example:443", listener: "[::]:7601", want: "lease.example:443"},
+		"everywhere, nothing is said": {flag: "", listener: "[::]:7601", want: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := advertised(c.flag, address(t, c.listener))
+			if got != c.want || (err != nil) != (c.want == "") {
+				t.Errorf("advertised = %q, %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestBeside_TakesTheAdvertisedHostOnlyWhereItMust(t *testing.T) {
+	for name, c := range map[string]struct{ advertised, listener, want string }{
+		"own host":   {advertised: "10.1.2.3:7601", listener: "127.0.0.1:7611", want: "127.0.0.1:7611"},
+		"everywhere": {advertised: "10.1.2.3:7601", listener: "[::]:7611", want: "10.1.2.3:7611"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := beside(c.advertised, address(t, c.listener)); got != c.want {
+				t.Errorf("beside = %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func address(t *testing.T, text string) net.Addr {
+	t.Helper()
+	a, err := net.ResolveTCPAddr("tcp", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
