@@ -1,6 +1,7 @@
 package process
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -96,7 +97,7 @@ func applyFile(fs *pflag.FlagSet, path, kind string) []error {
 		return []error{fmt.Errorf("--config: %w", err)}
 	}
 	var content file
-	if err := yaml.UnmarshalStrict(data, &content); err != nil {
+	if err := yaml.UnmarshalStrict(data, &content, numbersAsWritten); err != nil {
 		return []error{fmt.Errorf("--config %s: %w", path, err)}
 	}
 	var problems []error
@@ -123,6 +124,12 @@ func applyFile(fs *pflag.FlagSet, path, kind string) []error {
 	return problems
 }
 
+// numbersAsWritten keeps 1048576 from becoming the float 1.048576e+06, which no integer flag takes.
+func numbersAsWritten(decoder *json.Decoder) *json.Decoder {
+	decoder.UseNumber()
+	return decoder
+}
+
 func sortedKeys(settings map[string]any) []string {
 	names := make([]string, 0, len(settings))
 	for name := range settings {
@@ -135,7 +142,7 @@ func sortedKeys(settings map[string]any) []string {
 // settingText writes a YAML value as a flag's value: scalars as they are, lists joined by commas.
 func settingText(value any) (string, error) {
 	switch v := value.(type) {
-	case string, bool, float64:
+	case string, bool, json.Number:
 		return fmt.Sprint(v), nil
 	case []any:
 		parts := make([]string, len(v))
@@ -153,7 +160,11 @@ func settingText(value any) (string, error) {
 }
 
 func appendSet(problems []error, fs *pflag.FlagSet, flag *pflag.Flag, value, source string) []error {
+	before := flag.Value.String()
 	if err := fs.Set(flag.Name, value); err != nil {
+		if _, isList := flag.Value.(pflag.SliceValue); !isList {
+			_ = flag.Value.Set(before) // pflag left zero there, which would count as a second mistake
+		}
 		return append(problems, fmt.Errorf("%s: %q is no %s", source, value, flag.Value.Type()))
 	}
 	return problems

@@ -56,6 +56,34 @@ settings: {name: file, max-count: 500, list: [a, -b], switch: true}
 	}
 }
 
+func TestApplySettings_NumbersOfTheFileArriveAsWritten(t *testing.T) {
+	path := writeConfig(t, `
+apiVersion: config.trivet.dev/v1
+kind: TestConfiguration
+settings: {max-count: 9007199254740993, list: [1048576, 0.25]}
+`)
+	var got settings
+	if problems := applySettings(got.flags(), []string{"--config", path}, nil, "TestConfiguration"); problems != nil {
+		t.Fatalf("problems: %v", problems)
+	}
+	want := settings{Config: path, Name: "default", Count: 9007199254740993, List: []string{"1048576", "0.25"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("settings (-want +got):\n%s", diff)
+	}
+}
+
+func TestApplySettings_AMistakeLeavesTheValueAsItWas(t *testing.T) {
+	var got settings
+	problems := applySettings(got.flags(), []string{"--max-count=many", "--switch=perhaps", "--list=\"a"}, nil, "TestConfiguration")
+	if len(problems) != 3 {
+		t.Errorf("problems = %v, want one for each flag", problems)
+	}
+	want := settings{Name: "default", Count: 1, List: []string{"*"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("settings (-want +got):\n%s", diff)
+	}
+}
+
 func TestApplySettings_EveryMistakeIsReportedAtOnce(t *testing.T) {
 	path := writeConfig(t, `
 apiVersion: config.trivet.dev/v9
