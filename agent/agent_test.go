@@ -237,6 +237,31 @@ func TestRun_RefusedHolderIsTriedAgainWhenTheServerSays(t *testing.T) {
 	})
 }
 
+// Questions and answers of a full stream are larger than what gRPC buffers in either direction.
+func TestRun_FullStreamIsIntroducedThoughItsAnswersAreLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t)
+		s.change = func(_ int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			for i, w := range answer.Welcomes {
+				if i%2 == 0 {
+					w.Handle = 0
+					w.Result = &leasev1.Welcome_Refusal{Refusal: &leasev1.Refusal{Reason: "TOO_MANY_HOLDERS", Message: strings.Repeat("full ", 20)}}
+				}
+			}
+			return answer
+		}
+		var many []agent.Holder
+		for i := range agent.MaxHolders {
+			many = append(many, node(fmt.Sprintf("n%d.%s", i, strings.Repeat("x", 200))))
+		}
+		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: many})
+		after(time.Second)
+		if got := a.Status(); got.Welcome != agent.MaxHolders/2 || got.Streams != 1 {
+			t.Errorf("%d welcome on stream %d, want %d on the first", got.Welcome, got.Streams, agent.MaxHolders/2)
+		}
+	})
+}
+
 func TestRun_DirectivesAreFollowed(t *testing.T) {
 	for directive, want := range map[leasev1.StreamHeartbeatsResponse_Directive]struct {
 		messages []message

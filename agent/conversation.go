@@ -58,6 +58,8 @@ type conversation struct {
 	// watchdog gives the stream up, even while a send hangs, when the oldest of them gets no answer in time.
 	watchdog *time.Timer
 	interval time.Duration // of the last grant; 0 before
+	// introducing is set while an introduction has no answer.
+	introducing bool
 	beat     *time.Timer
 	beatAt   time.Time // when beat fires; zero while it does not
 	answered bool
@@ -144,17 +146,19 @@ func (c *conversation) listen(ctx context.Context) error {
 	}
 }
 
-// introduce sends everybody who waits for it. The first message of a stream always has somebody, because the roster does.
+// introduce sends those who wait for it, one message at a time: the answers are as large as the questions, so a client that
+// sent all of them before it reads would find the server waiting for it to read. The first message of a stream always has
+// somebody, because the roster does.
 func (c *conversation) introduce() error {
-	for {
-		newcomers := c.roster.newcomers(time.Now(), maxIntroductions)
-		if len(newcomers) == 0 {
-			return nil
-		}
-		if err := c.send(newcomers, nil); err != nil {
-			return err
-		}
+	if c.introducing {
+		return nil
 	}
+	newcomers := c.roster.newcomers(time.Now(), maxIntroductions)
+	if len(newcomers) == 0 {
+		return nil
+	}
+	c.introducing = true
+	return c.send(newcomers, nil)
 }
 
 // sendBeats renews everybody, and introduces those whose time to try again has come.

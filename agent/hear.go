@@ -21,6 +21,10 @@ func (c *conversation) hear(response *leasev1.StreamHeartbeatsResponse) error {
 			return err
 		}
 	}
+	if len(question.introduced) > 0 {
+		c.introducing = false
+		c.roster.signal() // the next may be waiting
+	}
 	if response.Grant != nil {
 		c.rhythm(response.Grant)
 	}
