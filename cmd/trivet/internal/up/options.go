@@ -3,12 +3,13 @@ package up
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"reflect"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
 // Options are what `trivet up` can be told.
@@ -64,8 +65,8 @@ func (o *Options) Validate() []error {
 	problems = appendSize(problems, "--nodes", o.Nodes)
 	problems = appendSize(problems, "--services", o.Services)
 	problems = appendSize(problems, "--pods", o.Pods)
-	if o.Pods > 0 && o.Nodes == 0 {
-		problems = append(problems, errors.New("--pods: pods need at least one node; raise --nodes or set --pods=0"))
+	if o.Pods > 0 && (o.Nodes == 0 || o.Services == 0) {
+		problems = append(problems, errors.New("--pods: pods need a node and a Service; raise --nodes and --services or set --pods=0"))
 	}
 	if o.Churn < 0 {
 		problems = append(problems, fmt.Errorf("--churn: %v is negative", o.Churn))
@@ -73,10 +74,22 @@ func (o *Options) Validate() []error {
 	if o.Fleet != "auto" && o.Fleet != "on" && o.Fleet != "off" {
 		problems = append(problems, fmt.Errorf("--fleet: %q is none of auto, on, off", o.Fleet))
 	}
-	if o.Kubeconfig == "" && !slices.Equal(o.Etcd.Endpoints, etcdconn.DefaultConfig().Endpoints) {
-		problems = append(problems, errors.New("--kubeconfig: needed with --etcd-endpoints, because both belong to one cluster"))
+	if o.ReadyTimeout <= 0 {
+		problems = append(problems, fmt.Errorf("--ready-timeout: %v is not positive", o.ReadyTimeout))
 	}
-	return problems
+	return append(problems, o.validateCluster()...)
+}
+
+// validateCluster checks what leads to a cluster that exists.
+func (o *Options) validateCluster() []error {
+	if o.Kubeconfig == "" {
+		if reflect.DeepEqual(o.Etcd, etcdconn.DefaultConfig()) {
+			return nil
+		}
+		return []error{errors.New("--kubeconfig: needed with the --etcd-* flags, because both belong to one cluster")}
+	}
+	kube := kubeconn.Config{Kubeconfig: o.Kubeconfig}
+	return append(kube.Validate(), o.Etcd.Validate()...)
 }
 
 // maxFleet bounds the simulated load to what one machine's apiserver bears.

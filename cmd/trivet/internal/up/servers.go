@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -44,16 +45,14 @@ func startServers(control *controlPlane, opts Options, logPath string) (*servers
 		logger: observe.NewLogger(log, observe.LogConfig{Level: "info", Format: "text"}),
 	}
 	observe.Bridge(s.logger)
-	if err := s.build(control, opts); err != nil {
-		return nil, errors.Join(err, s.stop())
-	}
-	for name, p := range s.processes {
-		s.tasks.start(name, p.Run)
+	if err := s.start(control, opts); err != nil {
+		return nil, errors.Join(explain(err), s.stop())
 	}
 	return s, nil
 }
 
-func (s *servers) build(control *controlPlane, opts Options) error {
+// start makes and starts one server after the other. Those that run when one cannot be made are left to stop.
+func (s *servers) start(control *controlPlane, opts Options) error {
 	programs, err := s.programs(control, opts)
 	if err != nil {
 		return err
@@ -69,11 +68,22 @@ func (s *servers) build(control *controlPlane, opts Options) error {
 		if err := validate(cfg, program); err != nil {
 			return err
 		}
-		if s.processes[program.Name], err = process.New(cfg, program, s.logger); err != nil {
-			return fmt.Errorf("%s: %w; is another Trivet running? --free-ports avoids it", program.Name, err)
+		p, err := process.New(cfg, program, s.logger)
+		if err != nil {
+			return fmt.Errorf("%s: %w", program.Name, err)
 		}
+		s.processes[program.Name] = p
+		s.tasks.start(program.Name, p.Run)
 	}
 	s.client, err = rpcclient.Dial(s.gatewayAddress(), rpcclient.Config{Insecure: true}, s.logger)
+	return err
+}
+
+// explain adds what helps against a port that is taken, which has no flag of its own here.
+func explain(err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w; is another Trivet running? --free-ports avoids it", err)
+	}
 	return err
 }
 

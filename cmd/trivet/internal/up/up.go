@@ -1,6 +1,7 @@
 package up
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,7 +135,16 @@ func (h *house) awaitHealthy(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.opts.ReadyTimeout,
 		fmt.Errorf("not ready after %v (--ready-timeout)", h.opts.ReadyTimeout))
 	defer cancel()
-	if err := h.servers.awaitHealthy(ctx); err != nil {
+	ctx, give := context.WithCancelCause(ctx)
+	watched := make(chan error, 1)
+	go func() {
+		err := h.wait(ctx)
+		give(err) // what has ended never becomes healthy
+		watched <- err
+	}()
+	err := h.servers.awaitHealthy(ctx)
+	give(nil)
+	if err := cmp.Or(<-watched, err); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%.1f s after the start", h.progress.elapsed().Seconds()), nil
@@ -156,13 +166,13 @@ func (h *house) printNext() {
 	p.line("Ctrl-C stops everything.")
 }
 
-// wait blocks until the end is asked for or something that should run has ended.
+// wait blocks until ctx ends or something that should run has ended, which is the error.
 func (h *house) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
 	case err := <-h.servers.tasks.failed():
-		return err
+		return explain(err)
 	case err := <-h.load.failed():
 		return err
 	case <-h.control.done():
