@@ -39,8 +39,8 @@ type Config struct {
 	Dial func(target string) (*grpc.ClientConn, error)
 	// Holders are there from the start; Add brings more.
 	Holders []Holder
-	// AnswerTimeout is how long the first answer on a stream may take; 0 means 10 s. Later ones may take two
-	// intervals, and a second at least.
+	// AnswerTimeout is how long it may take to connect, and then how long the first answer may take; 0 means 10 s. Later
+	// answers may take two intervals, and a second at least.
 	AnswerTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the pause before a connection; 0 means 200 ms and 5 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -129,24 +129,29 @@ func (a *Agent) connect(ctx context.Context) error {
 func (a *Agent) converse(ctx context.Context, target string, connection grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	watchdog := time.AfterFunc(a.cfg.AnswerTimeout, func() { cancel(errNoAnswer) })
+	defer watchdog.Stop()
 	wire, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx)
 	if err != nil {
-		return fmt.Errorf("open stream to %s: %w", target, err)
+		return fmt.Errorf("open stream to %s: %w", target, because(ctx, err))
 	}
-	c := newConversation(a, target, wire, cancel)
+	c := newConversation(a, target, wire, watchdog)
 	var listener sync.WaitGroup
 	defer listener.Wait()
 	defer cancel(nil)
-	defer c.watchdog.Stop()
 	listener.Go(func() { c.failed <- c.listen(ctx) })
 	if err := c.run(ctx); err != nil {
-		// A stream that was given up from here says only that; the cause says why.
-		if cause := context.Cause(ctx); errors.Is(cause, errNoAnswer) {
-			err = cause
-		}
-		return fmt.Errorf("stream to %s: %w", target, err)
+		return fmt.Errorf("stream to %s: %w", target, because(ctx, err))
 	}
 	return nil
+}
+
+// because returns why a stream that was given up from here ended, of which err says only that it did; of other ends, err.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errNoAnswer) {
+		return cause
+	}
+	return err
 }
 
 func (a *Agent) lost(err error) {

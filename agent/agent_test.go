@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -118,6 +119,39 @@ func TestRun_SilentServerIsLeftForTheNext(t *testing.T) {
 			Targets: []string{"absent", "dead", "a"}, Dial: network{"dead": dead, "a": s}.dial, Holders: []agent.Holder{node("n1")},
 		})
 		after(15 * time.Second)
+		if got := a.Status(); got.Target != "a" || got.Welcome != 1 {
+			t.Errorf("status %+v, want welcome at a", got)
+		}
+	})
+}
+
+func TestRun_HostThatDropsPacketsIsLeftForTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hole, s := &server{listener: bufconn.Listen(1)}, serve(t) // nobody accepts
+		a := run(t, agent.Config{
+			Targets: []string{"hole", "a"}, Dial: network{"hole": hole, "a": s}.dial, Holders: []agent.Holder{node("n1")},
+		})
+		after(11 * time.Second)
+		if got := a.Status(); got.Target != "a" || !strings.Contains(got.LastError, "open stream to hole: no answer in time") {
+			t.Errorf("status %+v, want connected to a after AnswerTimeout", got)
+		}
+	})
+}
+
+// The sessions live for four intervals: the first ask of a leader that died without a word must not cost a second timeout.
+func TestRun_LeaderThatFellSilentIsNotAskedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dying, s := serve(t), serve(t)
+		dying.change = func(stream int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			if stream > 1 || answer.Grant != nil {
+				return nil
+			}
+			return answer
+		}
+		a := run(t, agent.Config{
+			Targets: []string{"dying", "a"}, Dial: network{"dying": dying, "a": s}.dial, Holders: []agent.Holder{node("n1")},
+		})
+		after(3*interval + interval/4)
 		if got := a.Status(); got.Target != "a" || got.Welcome != 1 {
 			t.Errorf("status %+v, want welcome at a", got)
 		}

@@ -55,16 +55,17 @@ type conversation struct {
 	wire   grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
 	// asked are the messages without an answer, oldest first.
 	asked []question
-	// watchdog gives the stream up, even while a send hangs, when the oldest of them gets no answer in time.
+	// watchdog gives the stream up, even while a send hangs, when the oldest of them gets no answer in time, and before the
+	// first one when there is no connection in time.
 	watchdog *time.Timer
 	interval time.Duration // of the last grant; 0 before
 	// introducing is set while an introduction has no answer.
 	introducing bool
-	beat     *time.Timer
-	beatAt   time.Time // when beat fires; zero while it does not
-	answered bool
-	heard    chan *leasev1.StreamHeartbeatsResponse
-	failed   chan error // has one item, in the end
+	beat        *time.Timer
+	beatAt      time.Time // when beat fires; zero while it does not
+	answered    bool
+	heard       chan *leasev1.StreamHeartbeatsResponse
+	failed      chan error // has one item, in the end
 }
 
 type question struct {
@@ -73,9 +74,7 @@ type question struct {
 	sent       time.Time
 }
 
-func newConversation(a *Agent, target string, wire grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse], giveUp context.CancelCauseFunc) *conversation {
-	watchdog := time.AfterFunc(a.cfg.AnswerTimeout, func() { giveUp(errNoAnswer) })
-	watchdog.Stop()
+func newConversation(a *Agent, target string, wire grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse], watchdog *time.Timer) *conversation {
 	beat := time.NewTimer(time.Hour)
 	beat.Stop()
 	return &conversation{

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -29,16 +30,20 @@ func (r *route) target() string {
 
 // after takes the end of a connection and returns the pause before the next.
 func (r *route) after(err error) time.Duration {
-	if moved, ok := asMoved(err); ok {
+	moved, told := asMoved(err)
+	switch {
+	case told:
 		r.hint = moved.to
-	} else if rpcerror.ReasonOf(err) == rpcerror.NotLeaderReason {
+	case rpcerror.ReasonOf(err) == rpcerror.NotLeaderReason:
 		r.hint = rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey)
+	case errors.Is(err, errNoAnswer):
+		r.hint = "" // a host that has gone silent would cost another timeout, and a session does not live for many
 	}
 	return r.backoff.pause()
 }
 
-// worked notes that a connection is good: it is the first to try when it breaks. Its sessions live for several intervals, so
-// there is time then to come back at a random moment of a quarter of one.
+// worked notes that a connection is good: it is the first to try when it breaks, though not when it goes silent. Its sessions
+// live for several intervals, so there is time then to come back at a random moment of a quarter of one.
 func (r *route) worked(target string, interval time.Duration) {
 	r.hint = target
 	r.backoff.failures, r.backoff.spread = 0, interval/4
