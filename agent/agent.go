@@ -20,16 +20,6 @@ import (
 // MaxHolders is how many holders one Agent has at most, because one stream carries no more.
 const MaxHolders = 10_000
 
-// Holder is one thing that beats.
-type Holder struct {
-	// Class is the kind of holder, for example "node"; the server decides by it how often to beat.
-	Class string
-	// Name is unique within the class: a DNS subdomain. For a node, the Node's name.
-	Name string
-	// BootID differs for every life of the holder: at every boot of the node or start of the process.
-	BootID string
-}
-
 // Config is what an Agent is made of.
 type Config struct {
 	// Targets are the replicas to try, in turn, while nobody says where the leader is.
@@ -91,7 +81,7 @@ func (c *Config) validate() []error {
 }
 
 // Add lets holders beat from the next moment on. One that is there already under another boot id goes on as the new boot; under
-// the same one, nothing changes. With an error none is added.
+// the same one, nothing changes. With an error, which names every holder that the API does not allow, none is added.
 func (a *Agent) Add(holders ...Holder) error { return a.roster.add(holders) }
 
 // Remove stops the holders' beats; those that are not there are ignored. Their sessions expire in time.

@@ -360,7 +360,7 @@ func TestRun_NonsensicalAnswersEndTheStreamAndNothingElse(t *testing.T) {
 
 func TestNew_NamesEveryProblem(t *testing.T) {
 	_, err := agent.New(agent.Config{Holders: []agent.Holder{{Class: "node"}}, MinBackoff: time.Minute})
-	for _, want := range []string{"no targets", "no Dial", "empty field", "backoff 1m0s to 5s"} {
+	for _, want := range []string{"no targets", "no Dial", "name:", "boot id:", "backoff 1m0s to 5s"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)
 		}

@@ -1,18 +1,12 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 )
-
-// key names a holder over its boots.
-type key struct{ class, name string }
-
-func (h Holder) key() key { return key{class: h.Class, name: h.Name} }
 
 // member is a holder and how it stands on the present stream.
 type member struct {
@@ -50,13 +44,13 @@ func (r *roster) signal() {
 }
 
 func (r *roster) add(holders []Holder) error {
+	if err := validate(holders); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fresh := map[key]bool{}
 	for _, h := range holders {
-		if h.Class == "" || h.Name == "" || h.BootID == "" {
-			return fmt.Errorf("agent: holder %+v has an empty field", h)
-		}
 		if r.members[h.key()] == nil {
 			fresh[h.key()] = true
 		}
@@ -207,8 +201,4 @@ func (r *roster) describe(s *Status) {
 	}
 	slices.SortFunc(s.Superseded, compare)
 	slices.SortFunc(s.Refused, func(a, b Refusal) int { return compare(a.Holder, b.Holder) })
-}
-
-func compare(a, b Holder) int {
-	return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Name, b.Name))
 }
