@@ -47,14 +47,17 @@ func (o *transcript) String() string {
 	return o.text.String()
 }
 
-// run starts a command; it is killed with its children when the test ends, if it still runs.
+// run starts a command; it is killed with its children when the test ends, if it still runs. What it leaves in its folder
+// for temporary files goes then, too.
 func run(t *testing.T, name string, args ...string) *running {
 	t.Helper()
+	temporary := t.TempDir()
 	r := &running{
 		command: exec.Command(filepath.Join(binaries(t), name), args...),
 		output:  &transcript{}, ended: make(chan struct{}),
 	}
 	r.command.Stdout, r.command.Stderr = r.output, r.output
+	r.command.Env = append(os.Environ(), "TMPDIR="+temporary)
 	r.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := r.command.Start(); err != nil {
 		t.Fatal(err)
@@ -73,13 +76,19 @@ func run(t *testing.T, name string, args ...string) *running {
 	return r
 }
 
-// serve starts a server against the cluster on free ports.
+// serve starts a server of Kubernetes objects against the cluster on free ports.
 func serve(t *testing.T, cluster *devcluster.Cluster, name string, args ...string) *running {
+	t.Helper()
+	return serveEtcd(t, cluster, name, append([]string{"--kubeconfig=" + cluster.Kubeconfig()}, args...)...)
+}
+
+// serveEtcd starts a server that needs no more than the cluster's etcd.
+func serveEtcd(t *testing.T, cluster *devcluster.Cluster, name string, args ...string) *running {
 	t.Helper()
 	ca, cert, key := cluster.EtcdFiles()
 	grpc, admin := freeAddress(t), freeAddress(t)
 	r := run(t, name, append([]string{
-		"--kubeconfig=" + cluster.Kubeconfig(), "--etcd-endpoints=" + strings.Join(cluster.EtcdEndpoints(), ","),
+		"--etcd-endpoints=" + strings.Join(cluster.EtcdEndpoints(), ","),
 		"--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
 		"--listen=" + grpc, "--admin-listen=" + admin, "--insecure",
 	}, args...)...)
@@ -171,4 +180,13 @@ func children(t *testing.T, pid int) []int {
 	return found
 }
 
-func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+// alive tells whether a process runs. One that has ended and was not reaped does not: whether process 1 of a container does
+// that is not ours to say.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	afterName := stat[bytes.LastIndexByte(stat, ')')+1:]
+	return !bytes.HasPrefix(bytes.TrimSpace(afterName), []byte("Z"))
+}

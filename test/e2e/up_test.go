@@ -2,13 +2,13 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -93,29 +93,13 @@ func TestUp_EveryLegDoesItsJobAndNothingIsLeft(t *testing.T) {
 }
 
 func statusNamesLeaders(t *testing.T, page string) {
-	code, body, err := fetch(page + "v1/status")
-	if err != nil || code != 200 {
-		t.Fatalf("status: %d %v\n%s", code, err, body)
-	}
-	var reply struct {
-		Status struct {
-			Healthy  bool
-			Services []struct {
-				Service, Leader string
-				Healthy         bool
-			}
-		}
-	}
-	if err := json.Unmarshal([]byte(body), &reply); err != nil {
+	reply, err := status(strings.TrimSuffix(page, "/"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	leaders := map[string]bool{}
-	for _, service := range reply.Status.Services {
-		leaders[service.Service] = service.Leader != "" && service.Healthy
-	}
 	for _, leg := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
-		if !leaders[leg] {
-			t.Errorf("%s has no leader or is not healthy:\n%s", leg, body)
+		if !reply.leads(leg) {
+			t.Errorf("%s has no leader or is not healthy: %+v", leg, reply)
 		}
 	}
 }
@@ -194,8 +178,8 @@ func suggestedStatusWorks(t *testing.T, up *running) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	status := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), "status", "--server", match[1])
-	if output, err := status.CombinedOutput(); err != nil {
+	command := exec.CommandContext(ctx, filepath.Join(binaries(t), "trivet"), "status", "--server", match[1])
+	if output, err := command.CombinedOutput(); err != nil {
 		t.Errorf("trivet status: %v\n%s", err, output)
 	}
 }
