@@ -53,16 +53,34 @@ type Write struct {
 }
 
 // Plan returns at most budget writes that may start now, the most urgent first. It looks at every slot once: a scan of
-// compact slots ten times a second costs less than keeping them in order at every beat.
+// compact slots ten times a second costs less than keeping them in order at every beat. It holds no more than twice the budget
+// at a time, because after a takeover every slot is due.
 func Plan(now monotonic.Instant, policies []Policy, slots []Slot, budget int) []Write {
+	if budget <= 0 {
+		return nil
+	}
 	var due []Write
+	crowded := false // due was cut, and nothing behind its place budget-1 can come first any more
 	for i := range slots {
-		if s := &slots[i]; s.mayStart(now) {
-			due = append(due, s.write(uint32(i), policies))
+		s := &slots[i]
+		if !s.mayStart(now) {
+			continue
+		}
+		w := s.write(uint32(i), policies)
+		if crowded && urgency(w, due[budget-1]) > 0 {
+			continue
+		}
+		if due = append(due, w); len(due) == 2*budget {
+			due, crowded = mostUrgent(due, budget), true
 		}
 	}
+	return mostUrgent(due, budget)
+}
+
+// mostUrgent sorts due and cuts it down to the budget.
+func mostUrgent(due []Write, budget int) []Write {
 	slices.SortFunc(due, urgency)
-	return due[:min(len(due), max(budget, 0))]
+	return due[:min(len(due), budget)]
 }
 
 func (s *Slot) mayStart(now monotonic.Instant) bool {

@@ -173,6 +173,39 @@ func checkUrgency(t *rapid.T, now monotonic.Instant, slots []writeback.Slot, wri
 	}
 }
 
+func TestPlan_OfABacklogTakesTheMostUrgent(t *testing.T) {
+	const holders, stride = 10_007, 7919 // coprime, so that the beats are a permutation
+	slots := make([]writeback.Slot, holders)
+	for i := range slots {
+		slots[i] = writeback.Open(0, monotonic.Instant(i*stride%holders))
+	}
+	for _, budget := range []int{1, 2, 64, holders} {
+		var got []monotonic.Instant
+		for _, w := range writeback.Plan(at(1), []writeback.Policy{policy}, slots, budget) {
+			got = append(got, w.Beat)
+		}
+		var want []monotonic.Instant
+		for beat := range budget {
+			want = append(want, monotonic.Instant(beat))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("budget %d (-want +got):\n%s", budget, diff)
+		}
+	}
+}
+
+// After a takeover every holder is due, and the beats wait while the owner of the slots plans.
+func BenchmarkPlan_100kHoldersAllDue(b *testing.B) {
+	slots := make([]writeback.Slot, 100_000)
+	for i := range slots {
+		slots[i] = writeback.Open(0, monotonic.Instant(i*7919%len(slots)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		writeback.Plan(at(20), []writeback.Policy{policy}, slots, 64)
+	}
+}
+
 func BenchmarkPlan_130kHolders(b *testing.B) {
 	slots := make([]writeback.Slot, 130_000)
 	for i := range slots {
