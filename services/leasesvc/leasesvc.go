@@ -36,7 +36,7 @@ const (
 	writeTimeout = 10 * time.Second
 	// sessionsStall is far beyond the 100 ms between two passes, and short of a Lease's duration.
 	sessionsStall = 15 * time.Second
-	// writebackStall covers a batch of writes that all time out.
+	// writebackStall is far beyond the two writeTimeouts between two passes of which every write hangs.
 	writebackStall = 2 * time.Minute
 	// sessionsPoll is how soon writing begins after the sessions have.
 	sessionsPoll = 50 * time.Millisecond

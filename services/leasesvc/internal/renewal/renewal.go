@@ -28,9 +28,11 @@ const (
 	poll = 100 * time.Millisecond
 	// pass is the time whose writes are judged together: long enough that one failure among many successes is not a pass.
 	pass = time.Second
-	// batch is how many writes are taken at a time: enough to keep the workers busy, few enough that what becomes urgent
-	// meanwhile waits only milliseconds.
+	// batch is how many writes are taken at a time, at most: enough to keep the workers busy, few enough that what becomes
+	// urgent meanwhile waits only milliseconds.
 	batch = 64
+	// rounds is how many writes of a batch one worker may have, at most: a pass is not over before all of them have begun.
+	rounds = 2
 )
 
 // Source has the jobs. *keeper.Keeper is one.
@@ -63,7 +65,7 @@ type Loop struct {
 func New(cfg Config, writer Writer) *Loop { return &Loop{cfg: cfg, writer: writer} }
 
 // Run writes what source has until ctx, which carries the term, ends or source does. It reports a pass at
-// once and every second from then on.
+// once and every second from then on, but no sooner than its writes have begun, which takes two Timeouts at most.
 func (l *Loop) Run(ctx context.Context, source Source, report func(error)) error {
 	r := &run{Loop: l, source: source, jobs: make(chan keeper.Job)}
 	var workers sync.WaitGroup
@@ -105,7 +107,8 @@ type run struct {
 
 // distribute gives one batch to the workers and tells whether there may be more.
 func (r *run) distribute(ctx context.Context) (more bool, err error) {
-	jobs, err := r.source.Start(ctx, batch)
+	budget := min(batch, rounds*r.cfg.Workers)
+	jobs, err := r.source.Start(ctx, budget)
 	if err != nil {
 		return false, err
 	}
@@ -116,7 +119,7 @@ func (r *run) distribute(ctx context.Context) (more bool, err error) {
 			return false, r.abandon(jobs[i:], context.Cause(ctx))
 		}
 	}
-	return len(jobs) == batch, nil
+	return len(jobs) == budget, nil
 }
 
 // abandon finishes jobs that no worker got, so that they can be started again.

@@ -55,13 +55,18 @@ type apiserver struct {
 	mu         sync.Mutex
 	busy, peak int
 	failures   map[string]error
+	hangs      bool
 }
 
 func (a *apiserver) Write(ctx context.Context, r leaseobject.Renewal) (*coordinationv1.Lease, leaseobject.Verb, error) {
 	a.enter(1)
 	defer a.enter(-1)
+	took := 900 * time.Millisecond
+	if a.hangs {
+		took = time.Hour
+	}
 	select {
-	case <-time.After(900 * time.Millisecond):
+	case <-time.After(took):
 	case <-ctx.Done():
 		return nil, leaseobject.Update, context.Cause(ctx)
 	}
@@ -154,6 +159,32 @@ func TestRun_ReportsAPassInWhichNothingWorked(t *testing.T) {
 			h.run(t, newSource("a", "b"), 1500*time.Millisecond)
 			if got := errors.Join(h.reports...); !errors.Is(got, c.want) || (c.want == nil) != (got == nil) {
 				t.Errorf("%s: reported %v, want %v", name, got, c.want)
+			}
+		})
+	}
+}
+
+// A loop that is silent for long is taken for stuck, and its process restarted, in the middle of an outage.
+func TestRun_ReportsInTimeHoweverFewTheWorkersAre(t *testing.T) {
+	for _, workers := range []int{1, 4, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			const timeout = 10 * time.Second
+			metrics, err := renewal.NewMetrics(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := renewal.New(renewal.Config{Workers: workers, Timeout: timeout, Metrics: metrics}, &apiserver{hangs: true})
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			last, longest, failures := time.Now(), time.Duration(0), 0
+			err = l.Run(ctx, newSource(make([]string, 1000)...), func(err error) {
+				last, longest = time.Now(), max(longest, time.Since(last))
+				if errors.Is(err, context.DeadlineExceeded) {
+					failures++
+				}
+			})
+			if err != nil || failures == 0 || longest > 2*timeout {
+				t.Errorf("%d workers: %v, %d failed passes, longest silence %v; want some, and %v at most", workers, err, failures, longest, 2*timeout)
 			}
 		})
 	}
