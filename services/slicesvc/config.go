@@ -18,21 +18,28 @@ const (
 	// maxEndpointsPerSlice is what the API allows in one slice.
 	maxEndpointsPerSlice = 1000
 	maxServiceSyncs      = 50
+	// maxShards is what a candidate for terms takes.
+	maxShards = 4096
 )
 
 // Config is what slicesvc can be told.
 type Config struct {
+	// Shards is into how many shards Services are divided among the replicas, 1 to
+	// 4096. Replicas that say different numbers do not work side by side.
+	Shards int
 	// MaxEndpointsPerSlice is how many endpoints are put into one slice, 1 to 1000.
 	MaxEndpointsPerSlice int
-	// ConcurrentServiceSyncs is how many Services are worked on at the same time, 1 to 50.
+	// ConcurrentServiceSyncs is how many Services a replica works on at the same
+	// time, over all its shards, 1 to 50.
 	ConcurrentServiceSyncs int
 	// ManagedBy is the value of the managed-by label of the slices that are ours.
 	ManagedBy string
 }
 
-// DefaultConfig returns upstream's defaults.
+// DefaultConfig returns upstream's defaults, and 64 shards.
 func DefaultConfig() Config {
 	return Config{
+		Shards:                 64,
 		MaxEndpointsPerSlice:   100,
 		ConcurrentServiceSyncs: 5,
 		ManagedBy:              UpstreamManagedBy,
@@ -41,10 +48,12 @@ func DefaultConfig() Config {
 
 // RegisterFlags adds slicesvc's own flags, with c's values as defaults.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&c.Shards, "shards", c.Shards,
+		"Into how many shards Services are divided among the replicas, 1 to 4096. Where replicas differ, those that agree with the oldest work and the others wait until these are gone.")
 	fs.IntVar(&c.MaxEndpointsPerSlice, "max-endpoints-per-slice", c.MaxEndpointsPerSlice,
 		"How many endpoints are put into one EndpointSlice, 1 to 1000. Lowering it rewrites the slices that are fuller.")
 	fs.IntVar(&c.ConcurrentServiceSyncs, "concurrent-service-syncs", c.ConcurrentServiceSyncs,
-		"How many Services are worked on at the same time, 1 to 50.")
+		"How many Services this replica works on at the same time, over all its shards, 1 to 50.")
 	fs.StringVar(&c.ManagedBy, "managed-by", c.ManagedBy,
 		"Value of the endpointslice.kubernetes.io/managed-by label of the EndpointSlices that are kept. With the default, slices of kube-controller-manager are adopted, "+
 			"whose own loop must then be off (--controllers=*,-endpointslice-controller).")
@@ -53,6 +62,9 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 // Validate returns every problem of the configuration, each naming its flag.
 func (c *Config) Validate() []error {
 	var problems []error
+	if c.Shards < 1 || c.Shards > maxShards {
+		problems = append(problems, fmt.Errorf("--shards is %d, must be 1 to %d", c.Shards, maxShards))
+	}
 	if c.MaxEndpointsPerSlice < 1 || c.MaxEndpointsPerSlice > maxEndpointsPerSlice {
 		problems = append(problems, fmt.Errorf("--max-endpoints-per-slice is %d, must be 1 to %d", c.MaxEndpointsPerSlice, maxEndpointsPerSlice))
 	}

@@ -7,16 +7,18 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-func TestDefaultConfig_IsUpstreams(t *testing.T) {
+func TestDefaultConfig_IsUpstreamsWithShards(t *testing.T) {
 	cfg := slicesvc.DefaultConfig()
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cfg.RegisterFlags(fs)
 	got := map[string]string{}
 	fs.VisitAll(func(flag *pflag.Flag) { got[flag.Name] = flag.DefValue })
 	want := map[string]string{
+		"shards":                   "64",
 		"max-endpoints-per-slice":  "100",
 		"concurrent-service-syncs": "5",
 		"managed-by":               "endpointslice-controller.k8s.io",
@@ -36,14 +38,14 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 	}{
 		"all at once": {
 			cfg:  slicesvc.Config{ManagedBy: "not a label"},
-			want: []string{"--max-endpoints-per-slice is 0", "--concurrent-service-syncs is 0", `--managed-by is "not a label"`},
+			want: []string{"--shards is 0", "--max-endpoints-per-slice is 0", "--concurrent-service-syncs is 0", `--managed-by is "not a label"`},
 		},
 		"too much": {
-			cfg:  slicesvc.Config{MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51},
-			want: []string{"--max-endpoints-per-slice is 1001", "--concurrent-service-syncs is 51", "--managed-by is empty"},
+			cfg:  slicesvc.Config{Shards: 4097, MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51},
+			want: []string{"--shards is 4097", "--max-endpoints-per-slice is 1001", "--concurrent-service-syncs is 51", "--managed-by is empty"},
 		},
 		"the bounds themselves": {
-			cfg: slicesvc.Config{MaxEndpointsPerSlice: 1000, ConcurrentServiceSyncs: 50, ManagedBy: "x"},
+			cfg: slicesvc.Config{Shards: 4096, MaxEndpointsPerSlice: 1000, ConcurrentServiceSyncs: 50, ManagedBy: "x"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,6 +67,11 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 		t.Error("an empty configuration is accepted")
 	}
 	deps := fakeDeps(t)
+	deps.Leadership = termtest.NewCandidate(member(), 3)
+	if _, err := slicesvc.New(slicesvc.DefaultConfig(), deps); err == nil || !strings.Contains(err.Error(), "--shards is 64") {
+		t.Errorf("error is %v, want that 64 shards are not 3", err)
+	}
+	deps = fakeDeps(t)
 	deps.LoopSelection = []string{"nonsense"}
 	if _, err := slicesvc.New(slicesvc.DefaultConfig(), deps); err == nil || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("error is %v, want one that names the loop nonsense", err)

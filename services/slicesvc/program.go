@@ -12,7 +12,7 @@ func Program(cfg *Config) process.Program {
 		Name:     "slicesvc",
 		Short:    "Keeps the EndpointSlices of every Service with a selector.",
 		GRPCPort: 7603, AdminPort: 7613,
-		Shards:        func() int { return 1 },
+		Shards:        func() int { return cfg.Shards },
 		Kube:          true,
 		Loops:         []string{LoopName},
 		RegisterFlags: cfg.RegisterFlags,

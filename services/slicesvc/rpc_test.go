@@ -36,7 +36,7 @@ func fakeDeps(t *testing.T, objects ...runtime.Object) slicesvc.Deps {
 	return slicesvc.Deps{
 		Member:     member(),
 		Kube:       fake.NewClientset(objects...),
-		Leadership: termtest.NewCandidate(member(), 1),
+		Leadership: termtest.NewCandidate(member(), slicesvc.DefaultConfig().Shards),
 		Logger:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Ready:      observe.NewChecks(),
 	}
@@ -169,7 +169,7 @@ func TestPlanService_ShowsWhatAStandbyWouldWrite(t *testing.T) {
 	if slices, err := deps.Kube.DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{}); err != nil || len(slices.Items) != 0 {
 		t.Errorf("a standby wrote %d slices (%v)", len(slices.Items), err)
 	}
-	wantCounts := map[string]int64{"services": 1, "endpoint_slices": 0, "endpoints": 0, "pods": 2, "queue": 0}
+	wantCounts := map[string]int64{"services": 0, "endpoint_slices": 0, "endpoints": 0, "pods": 0, "queue": 0}
 	if diff := gocmp.Diff(wantCounts, service.Counts()); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}

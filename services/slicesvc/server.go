@@ -33,11 +33,11 @@ func (s *server) GetServiceSlices(_ context.Context, request *slicev1.GetService
 	if err := s.available(); err != nil {
 		return nil, toStatus(err)
 	}
-	freshness := s.freshness()
 	key, ok := parseName(request.GetName())
 	if !ok {
 		return nil, toStatus(notFound(request.GetName()))
 	}
+	freshness := s.freshness(s.service.epochOf(key))
 	state, ok := s.service.engine.State(key)
 	if !ok {
 		return nil, toStatus(notFound(request.GetName()))
@@ -58,7 +58,7 @@ func (s *server) ListServiceSlices(_ context.Context, request *slicev1.ListServi
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	response := &slicev1.ListServiceSlicesResponse{Freshness: s.freshness()}
+	response := &slicev1.ListServiceSlicesResponse{Freshness: s.freshness(s.service.newestEpoch())}
 	keys := following(s.service.engine.Keys(namespace), after)
 	size := pageSize(request.GetPageSize())
 	for i, key := range keys {
@@ -79,11 +79,11 @@ func (s *server) PlanService(_ context.Context, request *slicev1.PlanServiceRequ
 	if err := s.available(); err != nil {
 		return nil, toStatus(err)
 	}
-	freshness := s.freshness()
 	key, ok := parseName(request.GetName())
 	if !ok {
 		return nil, toStatus(notFound(request.GetName()))
 	}
+	freshness := s.freshness(s.service.epochOf(key))
 	preview, ok := s.service.engine.Preview(key)
 	if !ok {
 		return nil, toStatus(notFound(request.GetName()))
@@ -108,8 +108,8 @@ func (s *server) available() error {
 
 // freshness is taken before the cache is read, so that it never claims more
 // than the answer holds.
-func (s *server) freshness() *statusv1.Freshness {
-	return status.Freshness(s.service.member.ID, s.service.epoch(), s.service.engine.ResourceVersion())
+func (s *server) freshness(epoch int64) *statusv1.Freshness {
+	return status.Freshness(s.service.member.ID, epoch, s.service.engine.ResourceVersion())
 }
 
 func (s *server) convert(state engine.State) *slicev1.ServiceSlices {

@@ -18,6 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/watch"
 )
 
@@ -61,10 +62,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := errors.Join(cfg.Validate()...); err != nil {
 		return nil, err
 	}
+	if divided := len(deps.Leadership.Status().Shards); divided != cfg.Shards {
+		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, divided)
+	}
 	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership}
 	var err error
 	s.engine, err = engine.New(engine.Config{
 		ManagedBy: cfg.ManagedBy,
+		Shards:    cfg.Shards,
 		Limit:     cfg.MaxEndpointsPerSlice,
 		Workers:   cfg.ConcurrentServiceSyncs,
 	}, engine.Deps{
@@ -98,10 +103,14 @@ func (s *Service) sliceLoop() loop.Loop {
 		Scope: loop.Leader,
 		Stall: stall,
 		Run: func(ctx context.Context, report loop.Report) error {
+			held, ok := term.FromContext(ctx)
+			if !ok {
+				return term.ErrNone
+			}
 			if !s.awaitCaches(ctx, report) {
 				return nil
 			}
-			return s.engine.Run(ctx, report)
+			return s.engine.Hold(ctx, held.Shard(), report)
 		},
 	}
 }
@@ -132,6 +141,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, func() { s.stopping.Store(true) })()
 	group.Go(func() error { return s.watch.Run(ctx) })
+	group.Go(func() error { return s.engine.Run(ctx) })
 	group.Go(func() error { return s.runner.Run(ctx) })
 	group.Go(func() error {
 		return s.leadership.Run(ctx, func(ctx context.Context, _ *term.Term) error {
@@ -147,9 +157,19 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) { registerServer(reg
 // Loops are the service's loops, for the process to show and to judge by.
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
-// Counts tells what the caches hold and how many Services wait for a pass.
+// Counts tells what belongs to the shards held here, and how many Services of
+// them wait for a pass. Every Service, slice, endpoint and pod of the cluster is
+// in one shard (a pod in the one its own name falls into), so the counts of all
+// replicas add up to those of the cluster, and a replica without a shard has
+// none, though its caches are as full as anybody's.
 func (s *Service) Counts() map[string]int64 {
-	counts := s.engine.Counts()
+	var held []int
+	for _, holding := range s.leadership.Status().Shards {
+		if holding.Here {
+			held = append(held, holding.Shard)
+		}
+	}
+	counts := s.engine.Counts(held)
 	return map[string]int64{
 		"services":        int64(counts.Services),
 		"endpoint_slices": int64(counts.EndpointSlices),
@@ -159,8 +179,18 @@ func (s *Service) Counts() map[string]int64 {
 	}
 }
 
-// epoch is that of the term held here, 0 when there is none.
-func (s *Service) epoch() int64 {
+// epochOf is that of the term under which a Service is worked on here, 0 when
+// its shard is not held here.
+func (s *Service) epochOf(key engine.Key) int64 {
+	holding := s.leadership.Status().Shards[shard.Of(key, s.cfg.Shards)]
+	if !holding.Here {
+		return 0
+	}
+	return holding.Epoch
+}
+
+// newestEpoch is that of the latest of the terms held here, 0 when there is none.
+func (s *Service) newestEpoch() int64 {
 	var newest int64
 	for _, holding := range s.leadership.Status().Shards {
 		if holding.Here {

@@ -64,7 +64,7 @@ func (w *world) startService(config *rest.Config) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.candidate = termtest.NewCandidate(member(), 1)
+	w.candidate = termtest.NewCandidate(member(), slicesvc.DefaultConfig().Shards)
 	deps := slicesvc.Deps{
 		Member:     member(),
 		Kube:       fenced,

@@ -18,64 +18,98 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
 // apiserver keeps slices as a kube-apiserver does: it counts versions, refuses
-// writes that are not up to date and tells the engine of every change, a lag
+// writes that are not up to date and tells its replicas of every change, a lag
 // later. Its events arrive in order.
 type apiserver struct {
-	engine *engine.Engine
-	events chan func()
+	t *testing.T
 
-	mu      sync.Mutex // guards all below
-	version int
-	slices  map[string]*discoveryv1.EndpointSlice
-	// lag is how long an event takes; frozen, while set, holds all of them up.
-	lag    time.Duration
-	frozen chan struct{}
+	mu       sync.Mutex // guards all below
+	version  int
+	slices   map[string]*discoveryv1.EndpointSlice
+	replicas []*replica
+	// lag is how long an event takes.
+	lag time.Duration
 	// writes has the verb and name of every write that was stored.
 	writes []string
 	// refuse, if set, may refuse a write before it is looked at.
 	refuse func(pack.Change) error
 }
 
+// replica is an engine with its watch of an apiserver.
+type replica struct {
+	*engine.Engine
+	api    *apiserver
+	events chan func()
+	frozen chan struct{} // guarded by api.mu; while set, it holds all events up
+}
+
+// shards is enough for Services to be apart and few enough to be together.
+const shards = 4
+
 // start returns an engine with two workers on an empty apiserver. Both are
 // stopped after the test, which must run in a synctest bubble.
 func start(t *testing.T) (*engine.Engine, *apiserver) {
 	t.Helper()
 	api := &apiserver{
-		events: make(chan func(), 10000),
+		t:      t,
 		slices: map[string]*discoveryv1.EndpointSlice{},
 		lag:    500 * time.Microsecond,
 	}
-	e, err := engine.New(engine.Config{
+	return api.join(t).Engine, api
+}
+
+// join starts another replica, before there are any slices.
+func (a *apiserver) join(t *testing.T) *replica {
+	t.Helper()
+	r := &replica{api: a, events: make(chan func(), 10000)}
+	var err error
+	r.Engine, err = engine.New(engine.Config{
 		ManagedBy: slicetest.ManagedBy,
+		Shards:    shards,
 		Limit:     100,
 		Workers:   2,
 	}, engine.Deps{
-		Writer: api,
+		Writer: r,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	api.engine = e
+	a.mu.Lock()
+	a.replicas = append(a.replicas, r)
+	a.mu.Unlock()
+	r.run(t)
+	return r
+}
+
+// run lets the engine work and its watch deliver until the test ends.
+func (r *replica) run(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	returned := make(chan error, 1)
+	go func() { returned <- r.Run(ctx) }()
 	delivered := make(chan struct{})
 	go func() {
 		defer close(delivered)
-		for deliver := range api.events {
+		for deliver := range r.events {
 			deliver()
 		}
 	}()
 	t.Cleanup(func() {
-		close(api.events)
+		cancel()
+		if err := <-returned; err != nil {
+			t.Errorf("run: %v", err)
+		}
+		close(r.events)
 		<-delivered
 	})
-	return e, api
 }
 
-// term is one Run of an engine.
+// term is a time in which an engine holds shards.
 type term struct {
 	end     func()
 	reports *reports
@@ -102,32 +136,50 @@ func (r *reports) last() (reported bool, err error) {
 	return true, r.all[len(r.all)-1]
 }
 
-// lead begins a term, which ends after the test at the latest.
+// lead begins a term of all shards, which ends after the test at the latest.
 func lead(t *testing.T, e *engine.Engine) term {
+	t.Helper()
+	return hold(t, e, 0, 1, 2, 3)
+}
+
+// hold begins a term of some shards, which ends after the test at the latest.
+func hold(t *testing.T, e *engine.Engine, shards ...int) term {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var seen reports
-	returned := make(chan error, 1)
-	go func() { returned <- e.Run(ctx, seen.add) }()
+	returned := make(chan error, len(shards))
+	for _, number := range shards {
+		held := context.WithValue(ctx, shardKey{}, number)
+		go func() { returned <- e.Hold(held, number, seen.add) }()
+	}
 	end := sync.OnceFunc(func() {
 		cancel()
-		if err := <-returned; err != nil {
-			t.Errorf("run: %v", err)
+		for range shards {
+			if err := <-returned; err != nil {
+				t.Errorf("hold: %v", err)
+			}
 		}
 	})
 	t.Cleanup(end)
 	return term{end: end, reports: &seen}
 }
 
+// shardKey is under what the context of a term has its shard in these tests.
+type shardKey struct{}
+
 // Write stores a change as a kube-apiserver would. Request and answer take a
 // millisecond each, so that events come before and after answers.
-func (a *apiserver) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+func (r *replica) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	time.Sleep(time.Millisecond)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	defer time.Sleep(time.Millisecond)
-	return a.handle(change)
+	service := change.Slice.Labels[discoveryv1.LabelServiceName]
+	if held, want := ctx.Value(shardKey{}), shard.Of(key(service), shards); held != want {
+		r.api.t.Errorf("%s of Service %s, which is in shard %d, is written under the term of shard %v", change.Slice.Name, service, want, held)
+	}
+	return r.api.handle(change)
 }
 
 func (a *apiserver) handle(change pack.Change) (*discoveryv1.EndpointSlice, error) {
@@ -162,7 +214,7 @@ func (a *apiserver) store(slice *discoveryv1.EndpointSlice) *discoveryv1.Endpoin
 		stored.CreationTimestamp = metav1.Now()
 	}
 	a.slices[stored.Name] = stored
-	a.tell(func() { a.engine.PutSlice(stored) })
+	a.tell(func(e *engine.Engine) { e.PutSlice(stored) })
 	return stored
 }
 
@@ -178,31 +230,37 @@ func (a *apiserver) remove(name string) {
 	a.version++
 	gone.ResourceVersion = strconv.Itoa(a.version)
 	delete(a.slices, name)
-	a.tell(func() { a.engine.DeleteSlice(gone) })
+	a.tell(func(e *engine.Engine) { e.DeleteSlice(gone) })
 }
 
 // tell needs a.mu.
-func (a *apiserver) tell(event func()) {
-	due, frozen := time.Now().Add(a.lag), a.frozen
-	a.events <- func() {
-		if frozen != nil {
-			<-frozen
+func (a *apiserver) tell(event func(*engine.Engine)) {
+	due := time.Now().Add(a.lag)
+	for _, r := range a.replicas {
+		frozen := r.frozen
+		r.events <- func() {
+			if frozen != nil {
+				<-frozen
+			}
+			time.Sleep(time.Until(due))
+			event(r.Engine)
 		}
-		time.Sleep(time.Until(due))
-		event()
 	}
 }
 
-// freeze holds up all events from now on, until the function it returns is called.
-func (a *apiserver) freeze() (thaw func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.frozen = make(chan struct{})
+// freeze holds up all events of the first replica from now on, until the
+// function it returns is called.
+func (a *apiserver) freeze() (thaw func()) { return a.replicas[0].freeze() }
+
+func (r *replica) freeze() (thaw func()) {
+	r.api.mu.Lock()
+	defer r.api.mu.Unlock()
+	r.frozen = make(chan struct{})
 	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		close(a.frozen)
-		a.frozen = nil
+		r.api.mu.Lock()
+		defer r.api.mu.Unlock()
+		close(r.frozen)
+		r.frozen = nil
 	}
 }
 

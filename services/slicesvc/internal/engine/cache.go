@@ -18,8 +18,8 @@ type cache struct {
 	newest string
 }
 
-func newCache(managedBy string) *cache {
-	return &cache{index: index.New(managedBy)}
+func newCache(managedBy string, shards int) *cache {
+	return &cache{index: index.New(managedBy, shards)}
 }
 
 // change gives one writer the index. version is that of the object it puts in.
@@ -72,10 +72,16 @@ func (c *cache) keys(namespace string) []Key {
 	return c.index.Keys(namespace)
 }
 
-func (c *cache) counts() index.Counts {
+func (c *cache) shardKeys(shard int) []Key {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.index.Counts()
+	return c.index.ShardKeys(shard)
+}
+
+func (c *cache) counts(shards []int) index.Counts {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.index.Counts(shards)
 }
 
 func (c *cache) resourceVersion() string {

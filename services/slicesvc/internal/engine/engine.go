@@ -30,9 +30,11 @@ type Writer interface {
 type Config struct {
 	// ManagedBy marks slices as ours.
 	ManagedBy string
+	// Shards is into how many shards the Services are divided.
+	Shards int
 	// Limit is how many endpoints a slice may hold.
 	Limit int
-	// Workers is how many Services are worked on at the same time.
+	// Workers is how many Services are worked on at the same time, over all shards.
 	Workers int
 }
 
@@ -52,16 +54,18 @@ type Engine struct {
 	metrics *metrics
 	cache   *cache
 	ledger  *ledger
+	running chan struct{} // closed by Run
 }
 
 // New returns an Engine with an empty cache; it starts nothing.
 func New(cfg Config, deps Deps) (*Engine, error) {
 	e := &Engine{
-		cfg:    cfg,
-		writer: deps.Writer,
-		logger: deps.Logger,
-		cache:  newCache(cfg.ManagedBy),
-		ledger: newLedger(),
+		cfg:     cfg,
+		writer:  deps.Writer,
+		logger:  deps.Logger,
+		cache:   newCache(cfg.ManagedBy, cfg.Shards),
+		ledger:  newLedger(cfg.Shards),
+		running: make(chan struct{}),
 	}
 	var err error
 	e.metrics, err = newMetrics(deps.Metrics, e.QueueLength)
@@ -123,13 +127,13 @@ func (e *Engine) Preview(key Key) (Preview, bool) {
 // Keys returns the Services of a namespace, or of all for "", in order.
 func (e *Engine) Keys(namespace string) []Key { return e.cache.keys(namespace) }
 
-// Counts returns the sizes of the cache.
-func (e *Engine) Counts() index.Counts { return e.cache.counts() }
+// Counts returns the sizes of some shards, held or not.
+func (e *Engine) Counts(shards []int) index.Counts { return e.cache.counts(shards) }
 
 // ResourceVersion is the newest one that was put in.
 func (e *Engine) ResourceVersion() string { return e.cache.resourceVersion() }
 
-// QueueLength is how many Services wait to be worked on; 0 outside a term.
+// QueueLength is how many Services wait to be worked on; about 0 while no shard is held.
 func (e *Engine) QueueLength() int { return e.ledger.queueLength() }
 
 func (e *Engine) input(observed index.Observed, endpoints desired.Endpoints) pack.Input {

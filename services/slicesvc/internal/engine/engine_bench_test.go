@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -39,6 +40,7 @@ func BenchmarkFlip(b *testing.B) {
 			m := &mirror{wrote: make(chan struct{}, 10000)}
 			e, err := engine.New(engine.Config{
 				ManagedBy: slicetest.ManagedBy,
+				Shards:    1,
 				Limit:     100,
 				Workers:   1,
 			}, engine.Deps{
@@ -51,8 +53,9 @@ func BenchmarkFlip(b *testing.B) {
 			m.engine = e
 			pods := fill(e, size.services, size.pods)
 			ctx, cancel := context.WithCancel(b.Context())
-			returned := make(chan error, 1)
-			go func() { returned <- e.Run(ctx, func(error) {}) }()
+			returned := make(chan error, 2)
+			go func() { returned <- e.Run(ctx) }()
+			go func() { returned <- e.Hold(ctx, 0, func(error) {}) }()
 			for range size.services * ((size.pods + 99) / 100) {
 				<-m.wrote
 			}
@@ -68,7 +71,7 @@ func BenchmarkFlip(b *testing.B) {
 				<-m.wrote
 			}
 			cancel()
-			if err := <-returned; err != nil {
+			if err := errors.Join(<-returned, <-returned); err != nil {
 				b.Fatal(err)
 			}
 		})

@@ -7,8 +7,10 @@ import (
 	"time"
 )
 
-// reportHealth reports about once a second until ctx ends.
-func (e *Engine) reportHealth(ctx context.Context, work queue, busy *atomic.Int32, report func(error)) {
+// reportHealth reports about once a second until ctx ends. Every holding is told
+// the same, because a shard alone may have a single Service, which would then
+// stand for all.
+func (e *Engine) reportHealth(ctx context.Context, busy *atomic.Int32) {
 	ticker := time.NewTicker(healthPeriod)
 	defer ticker.Stop()
 	for {
@@ -17,23 +19,37 @@ func (e *Engine) reportHealth(ctx context.Context, work queue, busy *atomic.Int3
 			return
 		case <-ticker.C:
 		}
-		passes, err := e.ledger.health(e.Counts().Managed)
-		idle := work.Len() == 0 && busy.Load() == 0
+		holdings := e.ledger.holdings()
+		idle := e.QueueLength() == 0 && busy.Load() == 0
 		// Workers that are all stuck finish nothing; the silence shows as a stall.
-		if passes > 0 || idle {
-			report(err)
+		if passes := e.ledger.takePasses(); passes == 0 && !idle {
+			continue
+		}
+		err := e.health(holdings)
+		for _, h := range holdings {
+			h.tell(err)
 		}
 	}
 }
 
-// health gives the passes finished since it was last asked, and an error when
-// at least half of the managed Services fail: then the fault is not theirs.
-func (l *ledger) health(managed int) (passes int, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	passes, l.passes = l.passes, 0
-	if l.failing > 0 && 2*l.failing >= managed {
-		err = fmt.Errorf("%d of %d services fail, %s with: %w", l.failing, managed, l.lastFailure.key, l.lastFailure.err)
+// health gives an error when at least half of the managed Services of the
+// shards held fail: then the fault is not theirs.
+func (e *Engine) health(holdings []*holding) error {
+	var shards []int
+	var failing int
+	var last Key
+	var latest failure
+	for _, h := range holdings {
+		count, key, how := h.failing()
+		shards = append(shards, h.shard)
+		failing += count
+		if how.at.After(latest.at) {
+			last, latest = key, how
+		}
 	}
-	return passes, err
+	managed := e.Counts(shards).Managed
+	if failing == 0 || 2*failing < managed {
+		return nil
+	}
+	return fmt.Errorf("%d of %d services fail, %s with: %w", failing, managed, last, latest.err)
 }

@@ -1,79 +1,58 @@
 package engine
 
 import (
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/expect"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
-// expectationLife is how long a write of ours that the cache never shows holds
-// its Service up. It is far longer than a watch lags when all is well.
-const expectationLife = 10 * time.Second
-
 // queue holds the Services to be worked on, each once.
-type queue = workqueue.TypedRateLimitingInterface[Key]
+type queue = workqueue.TypedDelayingInterface[Key]
 
-// History is how passes over a Service went.
+// History is how passes over a Service went on this replica.
 type History struct {
 	// LastSync is when one last succeeded; zero if none did.
 	LastSync time.Time
-	// LastError is what the last one failed with; empty when it succeeded.
+	// LastError is what the last one failed with; empty when it succeeded, and
+	// when the Service's shard is not held here.
 	LastError string
 	// Failures counts those that failed since the last success.
 	Failures int
 }
 
-// ledger is what the engine remembers beside the cache.
+// ledger knows which shards are held here and what is to be done for them.
 type ledger struct {
 	mu sync.Mutex // guards all below; never held across I/O
-	// queue takes work; nil outside a term.
-	queue    queue
-	expected *expect.Expectations
-	history  map[Key]History
-	// failing counts the histories with failures, lastFailure is the latest.
-	failing     int
-	lastFailure failure
+	// queue takes work; nil while Run is not running.
+	queue queue
+	// held has a holding for each shard that is held here, nil for the others.
+	held []*holding
+	// synced is when a pass over a Service last succeeded here, in whatever term.
+	synced map[Key]time.Time
 	// passes counts passes finished since health was last asked.
 	passes int
-	// met has the Services that had a pass in this term, by UID.
-	met map[Key]types.UID
-	// changed is when the changes came about that a Service's next pass answers.
-	changed map[Key]time.Time
 }
 
-type failure struct {
-	key Key
-	err error
-}
-
-func newLedger() *ledger {
+func newLedger(shards int) *ledger {
 	return &ledger{
-		expected: expect.New(expectationLife),
-		history:  map[Key]History{},
-		met:      map[Key]types.UID{},
-		changed:  map[Key]time.Time{},
+		held:   make([]*holding, shards),
+		synced: map[Key]time.Time{},
 	}
 }
 
-// open begins a term. What changed before it may have been answered by
-// somebody else, so the times of those changes are forgotten.
 func (l *ledger) open(work queue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue = work
-	l.passes = 0
-	clear(l.met)
-	clear(l.changed)
 }
 
-// close ends a term.
 func (l *ledger) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,159 +68,147 @@ func (l *ledger) queueLength() int {
 	return l.queue.Len()
 }
 
-// enqueue asks for a pass. Outside a term nobody works; the next one begins
-// with a pass over every Service.
-func (l *ledger) enqueue(key Key) {
+// hold begins a term of a shard. From now on changes lead to passes.
+func (l *ledger) hold(h *holding) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.add(key)
+	if h.shard < 0 || h.shard >= len(l.held) {
+		return fmt.Errorf("shard %d is none of the %d into which Services are divided", h.shard, len(l.held))
+	}
+	if l.held[h.shard] != nil {
+		return fmt.Errorf("shard %d is held already", h.shard)
+	}
+	l.held[h.shard] = h
+	return nil
 }
 
-// add needs l.mu.
-func (l *ledger) add(key Key) {
+// release ends a term: no pass begins any more. It returns when those under way
+// have returned.
+func (l *ledger) release(h *holding) {
+	l.mu.Lock()
+	l.held[h.shard] = nil
+	l.mu.Unlock()
+	h.finish()
+}
+
+// enter begins a pass over a Service, which must end with underway.Done; nil
+// when the Service's shard is not held, or not any more.
+func (l *ledger) enter(key Key) *holding {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.holder(key)
+	if h == nil || h.ctx.Err() != nil {
+		return nil
+	}
+	h.underway.Add(1)
+	return h
+}
+
+// holder returns the holding that a Service belongs to, nil when its shard is
+// not held here. It needs l.mu.
+func (l *ledger) holder(key Key) *holding { return l.held[shard.Of(key, len(l.held))] }
+
+func (l *ledger) holderOf(key Key) *holding {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holder(key)
+}
+
+// holdings returns what is held, ordered by shard.
+func (l *ledger) holdings() []*holding {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.held), func(h *holding) bool { return h == nil })
+}
+
+// enqueue asks for passes over Services. For those whose shard is not held here
+// nothing is asked: whoever holds it sees the same, and its next term here begins
+// with a pass over all of them.
+func (l *ledger) enqueue(keys ...Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, key := range keys {
+		if l.queue != nil && l.holder(key) != nil {
+			l.queue.Add(key)
+		}
+	}
+}
+
+// enqueueAfter asks for a pass over a Service after a while.
+func (l *ledger) enqueueAfter(key Key, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.queue != nil {
-		l.queue.Add(key)
+		l.queue.AddAfter(key, wait)
 	}
 }
 
 // affected asks for passes over the Services a change concerns.
 func (l *ledger) affected(effect index.Effect) {
-	if len(effect.Services) == 0 {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, key := range effect.Services {
-		l.note(key, effect.Time)
-		l.add(key)
-	}
-}
-
-// note needs l.mu. Of several changes one pass answers, the earliest counts.
-func (l *ledger) note(key Key, at time.Time) {
-	if l.queue == nil || at.IsZero() {
-		return
-	}
-	if earlier, ok := l.changed[key]; !ok || at.Before(earlier) {
-		l.changed[key] = at
+		if h := l.holderOf(key); h != nil {
+			h.note(key, effect.Time)
+			l.enqueue(key)
+		}
 	}
 }
 
 // sliceSeen takes note of a slice event and asks for a pass over those Services
 // that somebody else's hand is in, or that waited for it.
 func (l *ledger) sliceSeen(services []Key, slice expect.Version, gone bool, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	observe := l.expected.Shown
-	if gone {
-		observe = l.expected.Gone
-	}
 	for _, key := range services {
-		if observe(key, slice, now) {
-			l.add(key)
+		if h := l.holderOf(key); h != nil && h.sliceSeen(key, slice, gone, now) {
+			l.enqueue(key)
 		}
 	}
 }
 
-// begin starts a pass; it must not go on if wait is positive.
-func (l *ledger) begin(key Key, uid types.UID, now time.Time) (wait time.Duration) {
+// ended takes down that a pass over a Service has ended.
+func (l *ledger) ended(key Key, err error, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.expected.Begin(key, uid, now)
-}
-
-// changeTime takes out the time of the change that the pass answers. For a
-// Service that has no slices and is met for the first time in this term, that is
-// its creation. One that has slices changed at a time nobody saw.
-func (l *ledger) changeTime(key Key, observed index.Observed) time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	at := l.changed[key]
-	delete(l.changed, key)
-	if l.met[key] == observed.Service.UID {
-		return at
-	}
-	l.met[key] = observed.Service.UID
-	if len(observed.Slices) == 0 {
-		return observed.Service.CreationTimestamp.Time
-	}
-	return time.Time{}
-}
-
-func (l *ledger) wrote(key Key, verb pack.Verb, slice *discoveryv1.EndpointSlice, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if verb == pack.Delete {
-		l.expected.Deleted(key, versionOf(slice), now)
-		return
-	}
-	l.expected.Wrote(key, versionOf(slice), now)
-}
-
-// end finishes a pass that answered a change of the given time. A time that
-// was not written is kept for the pass that will write.
-func (l *ledger) end(key Key, changeTime time.Time, err error, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.expected.End(key) {
-		l.add(key)
-	}
-	if err != nil {
-		l.note(key, changeTime)
-	}
-	l.record(key, err, now)
-}
-
-// abandon finishes a pass that was cut short by the end of the term.
-func (l *ledger) abandon(key Key) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.expected.End(key)
-}
-
-// record needs l.mu.
-func (l *ledger) record(key Key, err error, now time.Time) {
 	l.passes++
-	entry := l.history[key]
-	wasFailing := entry.Failures > 0
 	if err == nil {
-		entry = History{LastSync: now}
-	} else {
-		entry.LastError = err.Error()
-		entry.Failures++
-		l.lastFailure = failure{key: key, err: err}
+		l.synced[key] = now
 	}
-	l.history[key] = entry
-	switch {
-	case wasFailing && err == nil:
-		l.failing--
-	case !wasFailing && err != nil:
-		l.failing++
-	}
+}
+
+// takePasses returns how many passes have ended since it was last asked.
+func (l *ledger) takePasses() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	passes := l.passes
+	l.passes = 0
+	return passes
 }
 
 // forget drops what is known of a Service that is gone or not managed.
 func (l *ledger) forget(key Key) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.history[key].Failures > 0 {
-		l.failing--
+	delete(l.synced, key)
+	h := l.holder(key)
+	l.mu.Unlock()
+	if h != nil {
+		h.forget(key)
 	}
-	l.expected.Forget(key)
-	delete(l.history, key)
-	delete(l.met, key)
-	delete(l.changed, key)
 }
 
 func (l *ledger) historyOf(key Key) History {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.history[key]
+	h, history := l.holder(key), History{LastSync: l.synced[key]}
+	l.mu.Unlock()
+	if h == nil {
+		return history
+	}
+	if failure := h.failureOf(key); failure.count > 0 {
+		history.LastError, history.Failures = failure.err.Error(), failure.count
+	}
+	return history
 }
 
-// behind reports whether the cache has yet to show a write for the Service.
+// behind reports whether the cache has yet to show a write of this replica for
+// the Service.
 func (l *ledger) behind(key Key) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.expected.Pending(key, time.Now())
+	h := l.holderOf(key)
+	return h != nil && h.behind(key, time.Now())
 }

@@ -46,7 +46,7 @@ func newMetrics(registerer prometheus.Registerer, queueLength func() int) (*metr
 	}
 	depth := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "trivet_slice_queue_depth",
-		Help: "Services that wait for a pass; 0 on a standby.",
+		Help: "Services that wait for a pass; 0 on a replica that holds no shard.",
 	}, func() float64 { return float64(queueLength()) })
 	return m, register(registerer, m.passes, m.changes, m.duration, depth)
 }

@@ -12,6 +12,8 @@
 //     rarest pair of its selector.
 //   - A node finds the pods bound to it, and through them the Services whose
 //     endpoints wait for it or carry its zone.
+//   - A shard knows its Services and its sizes, so that to begin with a shard
+//     costs what is in it. The Index itself always holds all shards.
 //
 // Invariants: no I/O, no clock; objects are kept as given and never changed;
 // the result of any sequence of calls depends only on the objects last put, not

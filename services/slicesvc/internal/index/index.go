@@ -1,14 +1,17 @@
 package index
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
 // Key names a Service, a pod or a slice.
@@ -19,16 +22,34 @@ type Index struct {
 	managedBy  string
 	namespaces map[string]*namespace
 	nodes      map[string]*node
-	counts     Counts
+	shares     []share // one for each shard
 }
 
-// Counts are the sizes of an Index.
+// share is what belongs to one shard.
+type share struct {
+	services map[Key]struct{}
+	counts   Counts
+}
+
+// Counts are the sizes of some shards of an Index. Whatever is counted belongs
+// to one shard, so that the counts of all shards add up to those of the cluster.
 type Counts struct {
 	// Services counts all Services; Managed those which get slices.
 	Services, Managed int
-	Pods, Nodes       int
-	// EndpointSlices counts the slices with the index's managed-by value, Endpoints what they hold.
+	// Pods counts each pod in the shard that its own name falls into, since the
+	// Services that select it may be in several.
+	Pods int
+	// EndpointSlices counts the slices with the index's managed-by value, Endpoints
+	// what they hold, both in the shard of the Service the slices name.
 	EndpointSlices, Endpoints int
+}
+
+func (c *Counts) add(other Counts) {
+	c.Services += other.Services
+	c.Managed += other.Managed
+	c.Pods += other.Pods
+	c.EndpointSlices += other.EndpointSlices
+	c.Endpoints += other.Endpoints
 }
 
 // namespace is one namespace's share; no selector reaches beyond it.
@@ -71,17 +92,32 @@ type node struct {
 	pods  map[Key]*pod
 }
 
-// New returns an empty Index. Slices are ours when their managed-by label is managedBy.
-func New(managedBy string) *Index {
-	return &Index{
+// New returns an empty Index that files Services under so many shards, at least
+// one. Slices are ours when their managed-by label is managedBy.
+func New(managedBy string, shards int) *Index {
+	x := &Index{
 		managedBy:  managedBy,
 		namespaces: map[string]*namespace{},
 		nodes:      map[string]*node{},
+		shares:     make([]share, shards),
 	}
+	for i := range x.shares {
+		x.shares[i].services = map[Key]struct{}{}
+	}
+	return x
 }
 
-// Counts returns the sizes.
-func (x *Index) Counts() Counts { return x.counts }
+// Counts returns the sizes of some shards.
+func (x *Index) Counts(shards []int) Counts {
+	var sum Counts
+	for _, number := range shards {
+		sum.add(x.shares[number].counts)
+	}
+	return sum
+}
+
+// share returns what the object of that key is part of.
+func (x *Index) share(key Key) *share { return &x.shares[shard.Of(key, len(x.shares))] }
 
 // Keys returns the Services of one namespace, or of all for "", in order of
 // namespace and name.
@@ -97,6 +133,15 @@ func (x *Index) Keys(within string) []Key {
 	}
 	slices.SortFunc(keys, CompareKeys)
 	return keys
+}
+
+// ShardKeys returns the Services of one shard, in order of namespace and name.
+func (x *Index) ShardKeys(number int) []Key {
+	return slices.SortedFunc(maps.Keys(x.shares[number].services), CompareKeys)
+}
+
+func objectKey(object metav1.Object) Key {
+	return Key{Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
 // CompareKeys orders by namespace, then by name.

@@ -13,7 +13,7 @@ import (
 // BenchmarkPutPod_Flip is one readiness flip among 1,000 Services of 20 pods in
 // one namespace, where upstream scans all Services.
 func BenchmarkPutPod_Flip(b *testing.B) {
-	x := index.New(slicetest.ManagedBy)
+	x := index.New(slicetest.ManagedBy, shards)
 	for i := range 1000 {
 		app := fmt.Sprintf("app-%d", i)
 		x.PutService(slicetest.Service(app, selector("app", app, "tier", "same")))

@@ -11,8 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
+
+// shards is enough for Services to be apart and few enough to be together.
+const shards = 4
+
+func everyShard() []int { return []int{0, 1, 2, 3} }
 
 func key(name string) index.Key { return index.Key{Namespace: slicetest.Namespace, Name: name} }
 
@@ -43,7 +49,7 @@ func toMap(pairs []string) map[string]string {
 // filled has Services web and api, which share the label tier, and all, which
 // selects by it, and the pods web-0 and api-0.
 func filled() *index.Index {
-	x := index.New(slicetest.ManagedBy)
+	x := index.New(slicetest.ManagedBy, shards)
 	x.PutNode("node-a", "zone-a")
 	x.PutService(slicetest.Service("web", selector("tier", "front", "app", "web")))
 	x.PutService(slicetest.Service("api", selector("tier", "front", "app", "api")))
@@ -119,7 +125,7 @@ func TestDeletePod_NamesTheServicesThatLoseIt(t *testing.T) {
 }
 
 func TestPutNode_WakesThoseWhoWaitForIt(t *testing.T) {
-	x := index.New(slicetest.ManagedBy)
+	x := index.New(slicetest.ManagedBy, shards)
 	x.PutService(slicetest.Service("web"))
 	x.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
 	observed, _ := x.Observed(key("web"))
@@ -157,7 +163,7 @@ func TestPutNode_WakesThoseWhoWaitForIt(t *testing.T) {
 func TestPutSlice_NamesServicesBeforeAndAfter(t *testing.T) {
 	service, other := slicetest.Service("web"), slicetest.Service("api")
 	foreign := func(slice *discoveryv1.EndpointSlice) { slice.Labels[discoveryv1.LabelManagedBy] = "somebody" }
-	x := index.New(slicetest.ManagedBy)
+	x := index.New(slicetest.ManagedBy, shards)
 	for _, step := range []struct {
 		name  string
 		slice *discoveryv1.EndpointSlice
@@ -177,13 +183,14 @@ func TestPutSlice_NamesServicesBeforeAndAfter(t *testing.T) {
 			t.Errorf("%s: the name is free", step.name)
 		}
 	}
-	if got := x.Counts(); got.EndpointSlices != 1 || got.Endpoints != 1 {
-		t.Errorf("counts are %+v, want one slice with one endpoint", got)
+	own := []int{shard.Of(key("web"), shards)}
+	if got := x.Counts(own); got != (index.Counts{EndpointSlices: 1, Endpoints: 1}) {
+		t.Errorf("the Service's shard counts %+v, want one slice with one endpoint", got)
 	}
 	if diff := gocmp.Diff(keys("web"), x.DeleteSlice(key("s"))); diff != "" {
 		t.Errorf("deleted: Services (-want +got):\n%s", diff)
 	}
-	if got := x.Counts(); got != (index.Counts{}) {
+	if got := x.Counts(everyShard()); got != (index.Counts{}) {
 		t.Errorf("counts are %+v, want none", got)
 	}
 }
@@ -202,7 +209,7 @@ func TestManagement(t *testing.T) {
 		if got := index.Management(service); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-		x := index.New(slicetest.ManagedBy)
+		x := index.New(slicetest.ManagedBy, shards)
 		x.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
 		x.PutService(service)
 		observed, _ := x.Observed(key("web"))
@@ -214,7 +221,7 @@ func TestManagement(t *testing.T) {
 
 // A label that all Services share must not lead each pod to all of them.
 func TestPutService_IsFiledUnderItsOwnLabel(t *testing.T) {
-	x := index.New(slicetest.ManagedBy)
+	x := index.New(slicetest.ManagedBy, shards)
 	names := []string{"a", "b", "c", "d"}
 	for _, name := range names {
 		x.PutService(slicetest.Service(name, selector("all", "same", "zzz", name)))

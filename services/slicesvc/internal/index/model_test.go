@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
@@ -68,7 +69,7 @@ func TestIndex_AgreesWithAScanOfEverything(t *testing.T) {
 		return rapid.MapOfN(rapid.SampledFrom([]string{"app", "tier"}), rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "labels")
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		x := index.New(slicetest.ManagedBy)
+		x := index.New(slicetest.ManagedBy, shards)
 		m := &model{services: map[string]*corev1.Service{}, pods: map[string]*corev1.Pod{}}
 		t.Repeat(map[string]func(*rapid.T){
 			"put service": func(t *rapid.T) {
@@ -107,12 +108,42 @@ func TestIndex_AgreesWithAScanOfEverything(t *testing.T) {
 						t.Fatalf("pods of %s (-want +got):\n%s", name, diff)
 					}
 				}
-				if got := x.Counts(); got.Services != len(m.services) || got.Pods != len(m.pods) {
-					t.Fatalf("counts are %+v, want %d Services and %d pods", got, len(m.services), len(m.pods))
+				if diff := gocmp.Diff(m.counts(), x.Counts(everyShard())); diff != "" {
+					t.Fatalf("counts (-want +got):\n%s", diff)
 				}
+				checkShards(t, x, m)
 			},
 		})
 	})
+}
+
+func (m *model) counts() index.Counts {
+	counts := index.Counts{Services: len(m.services), Pods: len(m.pods)}
+	for _, service := range m.services {
+		if index.Management(service) == index.Managed {
+			counts.Managed++
+		}
+	}
+	return counts
+}
+
+// checkShards looks for every Service in its shard and nowhere else.
+func checkShards(t *rapid.T, x *index.Index, m *model) {
+	for _, number := range everyShard() {
+		var want []index.Key
+		for name := range m.services {
+			if shard.Of(key(name), shards) == number {
+				want = append(want, key(name))
+			}
+		}
+		slices.SortFunc(want, index.CompareKeys)
+		if diff := gocmp.Diff(want, x.ShardKeys(number), cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("Services of shard %d (-want +got):\n%s", number, diff)
+		}
+		if got := x.Counts([]int{number}).Services; got != len(want) {
+			t.Fatalf("shard %d counts %d Services, want %d", number, got, len(want))
+		}
+	}
 }
 
 // concerned names the Services that must hear of a change from one pod to the

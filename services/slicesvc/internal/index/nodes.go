@@ -16,9 +16,6 @@ func (x *Index) PutNode(name, zone string) Effect {
 	if entry.known && entry.zone == zone {
 		return Effect{}
 	}
-	if !entry.known {
-		x.counts.Nodes++
-	}
 	entry.known, entry.zone = true, zone
 	return Effect{Services: entry.services()}
 }
@@ -32,7 +29,6 @@ func (x *Index) DeleteNode(name string) {
 	if entry == nil || !entry.known {
 		return
 	}
-	x.counts.Nodes--
 	entry.known, entry.zone = false, ""
 	x.pruneNode(name)
 }

@@ -26,7 +26,7 @@ func (x *Index) PutPod(object *corev1.Pod) Effect {
 	if entry == nil {
 		entry = &pod{object: object, services: map[string]*service{}}
 		ns.pods[object.Name] = entry
-		x.counts.Pods++
+		x.share(objectKey(object)).counts.Pods++
 		x.place(entry, object.Spec.NodeName)
 		ns.label(entry)
 		return effect(object.Namespace, entry.services, transition(nil, object))
@@ -62,7 +62,7 @@ func (x *Index) DeletePod(key Key) Effect {
 	x.displace(entry)
 	ns.unlabel(entry)
 	delete(ns.pods, key.Name)
-	x.counts.Pods--
+	x.share(key).counts.Pods--
 	x.prune(key.Namespace)
 	return effect(key.Namespace, affected, time.Time{})
 }
@@ -111,19 +111,15 @@ func (x *Index) place(entry *pod, name string) {
 		bound = &node{pods: map[Key]*pod{}}
 		x.nodes[name] = bound
 	}
-	bound.pods[keyOf(entry.object)] = entry
+	bound.pods[objectKey(entry.object)] = entry
 }
 
 func (x *Index) displace(entry *pod) {
 	name := entry.object.Spec.NodeName
 	if bound := x.nodes[name]; bound != nil {
-		delete(bound.pods, keyOf(entry.object))
+		delete(bound.pods, objectKey(entry.object))
 		x.pruneNode(name)
 	}
-}
-
-func keyOf(object *corev1.Pod) Key {
-	return Key{Namespace: object.Namespace, Name: object.Name}
 }
 
 // endpointChanged reports whether anything but the labels differs that an

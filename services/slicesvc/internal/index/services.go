@@ -39,7 +39,7 @@ func (x *Index) PutService(object *corev1.Service) {
 	case entry == nil:
 		entry = &service{object: object}
 		ns.services[object.Name] = entry
-		x.counts.Services++
+		x.enlist(objectKey(object))
 	case selectorOf(entry.object).equal(selectorOf(object)):
 		entry.object = object
 		return
@@ -58,8 +58,21 @@ func (x *Index) DeleteService(key Key) {
 	}
 	x.unlink(ns, ns.services[key.Name])
 	delete(ns.services, key.Name)
-	x.counts.Services--
+	x.strike(key)
 	x.prune(key.Namespace)
+}
+
+// enlist files a Service under its shard, strike takes it out.
+func (x *Index) enlist(key Key) {
+	own := x.share(key)
+	own.services[key] = struct{}{}
+	own.counts.Services++
+}
+
+func (x *Index) strike(key Key) {
+	own := x.share(key)
+	delete(own.services, key)
+	own.counts.Services--
 }
 
 // link files a Service under its anchor and finds its pods.
@@ -69,7 +82,7 @@ func (x *Index) link(ns *namespace, entry *service) {
 	if len(selector) == 0 {
 		return
 	}
-	x.counts.Managed++
+	x.share(objectKey(entry.object)).counts.Managed++
 	pairs := selector.pairs()
 	entry.anchor = ns.lightestAnchor(pairs)
 	file(ns.anchors, entry.anchor, entry.object.Name, entry)
@@ -86,7 +99,7 @@ func (x *Index) unlink(ns *namespace, entry *service) {
 	if len(selectorOf(entry.object)) == 0 {
 		return
 	}
-	x.counts.Managed--
+	x.share(objectKey(entry.object)).counts.Managed--
 	unfile(ns.anchors, entry.anchor, entry.object.Name)
 	for _, member := range entry.pods {
 		delete(member.services, entry.object.Name)

@@ -17,8 +17,9 @@ func (x *Index) PutSlice(object *discoveryv1.EndpointSlice) []Key {
 	ns.slices[object.Name] = entry
 	if entry.owner != "" {
 		file(ns.byService, entry.owner, object.Name, entry)
-		x.counts.EndpointSlices++
-		x.counts.Endpoints += len(object.Endpoints)
+		counts := &x.share(Key{Namespace: object.Namespace, Name: entry.owner}).counts
+		counts.EndpointSlices++
+		counts.Endpoints += len(object.Endpoints)
 	}
 	return owners(object.Namespace, before, entry.owner)
 }
@@ -43,8 +44,9 @@ func (x *Index) dropSlice(ns *namespace, name string) string {
 	delete(ns.slices, name)
 	if entry.owner != "" {
 		unfile(ns.byService, entry.owner, name)
-		x.counts.EndpointSlices--
-		x.counts.Endpoints -= len(entry.object.Endpoints)
+		counts := &x.share(Key{Namespace: entry.object.Namespace, Name: entry.owner}).counts
+		counts.EndpointSlices--
+		counts.Endpoints -= len(entry.object.Endpoints)
 	}
 	return entry.owner
 }
