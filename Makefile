@@ -89,6 +89,10 @@ modules: ## Vet and test what has a go.mod of its own: tools and bench
 bench: assets ## Run the benchmarks, one package at a time (BENCH=Heartbeat PACKAGES=./services/leasesvc/...)
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -p 1 $(PACKAGES)
 
+.PHONY: bench-term
+bench-term: assets ## Leadership beside client-go's and etcd's own: failover, handover, cost at rest; 8 minutes (ARGS='--kills 40')
+	cd bench && go run ./term $(ARGS)
+
 .PHONY: clean
 clean: ## Remove all that make has built (Go's build cache stays, so the next build is quick)
 	rm -rf bin .tools .assets
