@@ -86,7 +86,8 @@ func (k *Keeper) Drop(hold *Hold) {
 		}
 		beat := k.slots[hold.slot].Beat
 		k.slots[hold.slot] = writeback.Open(k.slots[hold.slot].Policy, beat)
-		k.entries[hold.slot].object = nil
+		k.entries[hold.slot] = entry{tenant: hold.tenant, idle: k.entries[hold.slot].idle}
+		k.announce(Modified, hold.slot)
 	})
 }
 

@@ -180,7 +180,15 @@ func TestDrop_SessionOfANewerBootGoesOnAndIsWrittenAnew(t *testing.T) {
 		if _, err := k.Hold(t.Context(), node("a", "1")); !errors.Is(err, keeper.ErrSuperseded) {
 			t.Errorf("error %v, want ErrSuperseded", err)
 		}
+		sub := watch(t, k, nil)
 		k.Drop(held)
+		want := []change{{Type: keeper.Modified, Name: "a", State: session.Alive, Write: writeback.Pending}}
+		if diff := cmp.Diff(want, drain(sub)); diff != "" {
+			t.Errorf("told the watchers (-want +got):\n%s", diff)
+		}
+		if got := get(t, k, node("a", "2")).Write; got != (keeper.Write{State: writeback.Pending}) {
+			t.Errorf("write %+v, want nothing of the object that is gone", got)
+		}
 		jobs := start(t, k)
 		if len(jobs) != 1 || jobs[0].Last != nil || jobs[0].Reason != writeback.First {
 			t.Errorf("jobs %+v, want one first write", jobs)
