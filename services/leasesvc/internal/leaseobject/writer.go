@@ -91,7 +91,7 @@ func (w *Writer) Write(ctx context.Context, r Renewal) (*coordinationv1.Lease, V
 		} else {
 			written, verb, err = w.update(ctx, last, r, uid)
 		}
-		if !overtaken(err) {
+		if !overtaken(verb, err) {
 			return written, verb, err
 		}
 		last = nil
@@ -100,9 +100,10 @@ func (w *Writer) Write(ctx context.Context, r Renewal) (*coordinationv1.Lease, V
 }
 
 // overtaken tells whether a write failed because the object is not as it was last seen. A PUT could even create a Lease that
-// has vanished, as the kube-apiserver allows that for Leases; the UID in its body is what turns it into a conflict.
-func overtaken(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+// has vanished, as the kube-apiserver allows that for Leases; the UID in its body is what turns it into a conflict. What a
+// create does not find is the namespace.
+func overtaken(verb Verb, err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || verb == Update && apierrors.IsNotFound(err)
 }
 
 // get returns nil without an error when there is no such Lease.
