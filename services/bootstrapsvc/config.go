@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 // Config is what an operator decides. DefaultConfig has the defaults.
@@ -129,6 +130,12 @@ func (c *Config) serviceRange() (netip.Prefix, error) {
 		parsed, err := netip.ParsePrefix(strings.TrimSpace(text))
 		if err != nil {
 			return netip.Prefix{}, fmt.Errorf("%q is not a range like 10.0.0.0/16", text)
+		}
+		if parsed.Addr().Is4In6() {
+			return netip.Prefix{}, fmt.Errorf("%q is an IPv4 range in IPv6 notation, which no apiserver takes", text)
+		}
+		if _, err := baseline.FirstAddress(parsed); err != nil {
+			return netip.Prefix{}, err
 		}
 		ranges = append(ranges, parsed.Masked())
 	}

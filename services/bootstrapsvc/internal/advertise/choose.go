@@ -60,6 +60,8 @@ func Routable(address netip.Addr) error {
 		return errors.New("is a link-local address")
 	case !address.IsGlobalUnicast():
 		return errors.New("is no unicast address")
+	case address.Zone() != "":
+		return errors.New("has a zone, which means something on this machine alone")
 	default:
 		return nil
 	}

@@ -91,7 +91,7 @@ func TestRoutable(t *testing.T) {
 	for address, want := range map[string]bool{
 		"10.1.0.1": true, "8.8.8.8": true, "fd00::1": true, "2001:db8::1": true,
 		"127.0.0.1": false, "::1": false, "0.0.0.0": false, "::": false,
-		"169.254.1.1": false, "fe80::1": false, "224.0.0.1": false, "ff02::1": false,
+		"169.254.1.1": false, "fe80::1": false, "2001:db8::1%eth0": false, "224.0.0.1": false, "ff02::1": false,
 	} {
 		if got := Routable(netip.MustParseAddr(address)) == nil; got != want {
 			t.Errorf("Routable(%s) = %t, want %t", address, got, want)

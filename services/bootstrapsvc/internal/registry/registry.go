@@ -121,8 +121,9 @@ func (r *Registry) Publish(ctx context.Context, entry Entry, session clientv3.Le
 	return r.swap(ctx, key, revision, clientv3.OpPut(key, encoded, clientv3.WithLease(session)))
 }
 
-// Evict deletes the key of an address if an earlier life of its sidecar left it, and says whether there was one. It
-// leaves this replica's own key alone, so that it may be called again after a restart of the loop.
+// Evict deletes the key of an address that is now this replica's, and says whether there was one. It is for what an earlier
+// life of the sidecar left, readable or not. It leaves this replica's own key alone, so that it may be called again after a
+// restart of the loop.
 func (r *Registry) Evict(ctx context.Context, address netip.Addr) (bool, error) {
 	revision, owner, err := r.owner(ctx, address)
 	if err != nil || revision == 0 || owner == r.replica {
