@@ -98,12 +98,21 @@ func (f *Fleet) apply(ctx context.Context, c change) error {
 	if c.verb != replace {
 		return f.reportStatus(ctx, c.after)
 	}
-	if err := f.createPod(ctx, c.after); err != nil {
-		return err
+	err := f.createPod(ctx, c.after)
+	if err == nil {
+		err = f.deletePod(ctx, c.before)
 	}
-	err := f.kube.CoreV1().Pods(f.namespace()).Delete(ctx, c.before.name, metav1.DeleteOptions{})
+	if err != nil {
+		// Left out means left out: a successor that stayed would be known to nobody.
+		return errors.Join(err, f.deletePod(ctx, c.after))
+	}
+	return nil
+}
+
+func (f *Fleet) deletePod(ctx context.Context, p pod) error {
+	err := f.kube.CoreV1().Pods(f.namespace()).Delete(ctx, p.name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete Pod %s: %w", c.before.name, err)
+		return fmt.Errorf("delete Pod %s: %w", p.name, err)
 	}
 	return nil
 }
@@ -112,31 +121,41 @@ func (f *Fleet) createNode(ctx context.Context, i int) error {
 	wanted := node(i, time.Now())
 	made, err := f.kube.CoreV1().Nodes().Create(ctx, wanted, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil
+		return f.adoptNode(ctx, wanted)
 	}
 	if err != nil {
 		return fmt.Errorf("create Node %s: %w", wanted.Name, err)
 	}
-	made.Status = wanted.Status
-	if _, err := f.kube.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("report status of Node %s: %w", wanted.Name, err)
-	}
-	return f.untaint(ctx, wanted.Name)
+	return f.finishNode(ctx, made, wanted.Status)
 }
 
-// untaint removes the taint that admission puts on every new Node and that a node controller would remove: a node that
-// is born ready needs none.
-func (f *Fleet) untaint(ctx context.Context, name string) error {
-	made, err := f.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("read Node %s: %w", name, err)
+// adoptNode finishes what an earlier run may have left half done.
+func (f *Fleet) adoptNode(ctx context.Context, wanted *corev1.Node) error {
+	found, err := f.kube.CoreV1().Nodes().Get(ctx, wanted.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("read Node %s: %w", wanted.Name, err)
+	case found.Labels[Label] != "true":
+		return fmt.Errorf("create Node %s: it exists without the label %s=true, so it is somebody's own", wanted.Name, Label)
+	default:
+		return f.finishNode(ctx, found, wanted.Status)
 	}
-	if len(made.Spec.Taints) == 0 {
+}
+
+// finishNode reports the status and removes the taint that admission puts on every new Node and that a node controller
+// would remove: a node that is born ready needs none.
+func (f *Fleet) finishNode(ctx context.Context, made *corev1.Node, status corev1.NodeStatus) error {
+	made.Status = status
+	reported, err := f.kube.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("report status of Node %s: %w", made.Name, err)
+	}
+	if len(reported.Spec.Taints) == 0 {
 		return nil
 	}
-	made.Spec.Taints = nil
-	if _, err := f.kube.CoreV1().Nodes().Update(ctx, made, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("untaint Node %s: %w", name, err)
+	reported.Spec.Taints = nil
+	if _, err := f.kube.CoreV1().Nodes().Update(ctx, reported, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("untaint Node %s: %w", made.Name, err)
 	}
 	return nil
 }

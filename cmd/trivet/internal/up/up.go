@@ -121,13 +121,13 @@ func (h *house) startFleet(ctx context.Context) (string, error) {
 	if err := h.fleet.Create(ctx); err != nil {
 		return "", err
 	}
-	h.load = newTasks()
-	h.load.start("churn", func(ctx context.Context) error { return h.fleet.Churn(ctx, h.opts.Churn) })
 	beats, err := newHeartbeats(h.servers.addressOf("leasesvc"), h.fleet.Nodes(), h.servers.logger)
 	if err != nil {
 		return "", err
 	}
+	h.load = newTasks()
 	h.load.start("heartbeats", beats.Run)
+	h.load.start("churn", func(ctx context.Context) error { return h.fleet.Churn(ctx, h.opts.Churn) })
 	return fmt.Sprintf("%d nodes, %d services, %d pods in namespace demo", h.opts.Nodes, h.opts.Services, h.opts.Pods), nil
 }
 
