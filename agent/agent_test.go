@@ -271,6 +271,32 @@ func TestRun_RefusedHolderIsTriedAgainWhenTheServerSays(t *testing.T) {
 	})
 }
 
+// Another stream may lead to a replica that has room; and a stream on which nobody was introduced would have nothing to do.
+func TestRun_RefusedHolderIsIntroducedAgainOnANewStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t)
+		s.change = func(stream int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse {
+			if stream == 1 {
+				answer.Welcomes[0] = &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{
+					Refusal: &leasev1.Refusal{Reason: "TOO_MANY_HOLDERS", RetryAfter: durationpb.New(time.Hour)},
+				}}
+			}
+			return answer
+		}
+		s.end = func(stream int) error {
+			if stream == 1 {
+				return rpcerror.ShuttingDown()
+			}
+			return nil
+		}
+		a := run(t, agent.Config{Targets: []string{"a"}, Dial: network{"a": s}.dial, Holders: []agent.Holder{node("n1")}})
+		after(interval)
+		if got := a.Status(); got.Welcome != 1 || got.Streams != 2 {
+			t.Errorf("status %+v, want it welcome on the second stream", got)
+		}
+	})
+}
+
 // Questions and answers of a full stream are larger than what gRPC buffers in either direction.
 func TestRun_FullStreamIsIntroducedThoughItsAnswersAreLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -176,13 +176,13 @@ func (m *member) refused(reason string, retry time.Time) {
 	m.superseded = reason == reasonSuperseded
 }
 
-// disconnect takes all handles back: they die with their stream.
+// disconnect takes all handles back: they die with their stream. So do refusals, for the next may lead to another replica.
 func (r *roster) disconnect() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.handles)
 	for _, m := range r.members {
-		m.handle, m.asked = 0, false
+		m.handle, m.asked, m.retry = 0, false, time.Time{}
 	}
 	r.signal()
 }
