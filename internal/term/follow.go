@@ -1,6 +1,7 @@
 package term
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,8 @@ type change struct {
 type follower struct {
 	client *clientv3.Client
 	span   span
+	// since is the revision of the first list; 0 means the newest.
+	since  int64
 	logger *slog.Logger
 }
 
@@ -58,6 +61,7 @@ func (f *follower) run(ctx context.Context, deliver func(change)) {
 // follow lists once and watches for one resync period.
 func (f *follower) follow(ctx context.Context, deliver func(change)) error {
 	listed, err := f.list(ctx)
+	f.since = 0 // it may be compacted by now, and what happened since then has been missed anyhow
 	if err != nil {
 		return err
 	}
@@ -91,13 +95,13 @@ func (f *follower) list(ctx context.Context) (change, error) {
 	defer cancel()
 	var reads []clientv3.Op
 	for _, prefix := range f.span.prefixes {
-		reads = append(reads, clientv3.OpGet(prefix, clientv3.WithPrefix()))
+		reads = append(reads, clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithRev(f.since)))
 	}
 	response, err := f.client.Txn(ctx).Then(reads...).Commit()
 	if err != nil {
 		return change{}, fmt.Errorf("list %q: %w", f.span.prefixes, err)
 	}
-	listed := change{revision: response.Header.Revision, whole: true}
+	listed := change{revision: cmp.Or(f.since, response.Header.Revision), whole: true}
 	for _, read := range response.Responses {
 		listed.entries = append(listed.entries, read.GetResponseRange().Kvs...)
 	}

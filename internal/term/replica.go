@@ -130,7 +130,9 @@ func (r *replica) begin(s *session, tasks *sync.WaitGroup) <-chan change {
 	r.retryAt, r.blocked, r.troubles = time.Time{}, "", troubles{}
 	changes := make(chan change)
 	ended := s.lease.Context()
-	f := &follower{client: r.client, span: r.keys.span(), logger: r.logger}
+	// From the moment of joining on, others hand shards over to this replica. It has to see them do so, because a shard that
+	// is found vacant might have vanished under its holder and is started only after a pause.
+	f := &follower{client: r.client, span: r.keys.span(), since: s.joined, logger: r.logger}
 	tasks.Go(s.renew)
 	tasks.Go(func() {
 		f.run(ended, func(c change) {
