@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Bounds of Config.BackendTimeout. Below the first no network answers; beyond the second nobody waits.
+// Bounds of Config.BackendTimeout. Below the first no network answers. A replica that hangs delays every status by the second,
+// and the page and `trivet status` take a gateway that says nothing for some eight seconds for dead.
 const (
 	minBackendTimeout = 50 * time.Millisecond
-	maxBackendTimeout = 30 * time.Second
+	maxBackendTimeout = 5 * time.Second
 )
 
 // Config is how the gateway asks and where it answers over HTTP. Its gRPC server is not its own.

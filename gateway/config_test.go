@@ -1,6 +1,8 @@
 package gateway_test
 
 import (
+	"io/fs"
+	"regexp"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/gateway/web"
 )
 
 func TestConfig_FlagsHaveTheDocumentedDefaults(t *testing.T) {
@@ -41,13 +44,13 @@ func TestConfig_ValidateTellsAllProblems(t *testing.T) {
 			cfg:  gateway.Config{HTTPListen: "localhost"},
 			problems: []string{
 				`--http-listen="localhost": must be host:port, for example "127.0.0.1:7680", or empty: address localhost: missing port in address`,
-				"--backend-timeout=0s: must be between 50ms and 30s",
+				"--backend-timeout=0s: must be between 50ms and 5s",
 			},
 		},
 		{
 			name:     "port out of range",
 			cfg:      gateway.Config{HTTPListen: "127.0.0.1:76800", BackendTimeout: time.Minute},
-			problems: []string{`--http-listen="127.0.0.1:76800": port "76800" is not a number from 0 to 65535`, "--backend-timeout=1m0s: must be between 50ms and 30s"},
+			problems: []string{`--http-listen="127.0.0.1:76800": port "76800" is not a number from 0 to 65535`, "--backend-timeout=1m0s: must be between 50ms and 5s"},
 		},
 		{
 			name:     "a name is no interface",
@@ -65,6 +68,31 @@ func TestConfig_ValidateTellsAllProblems(t *testing.T) {
 				t.Errorf("problems (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A page that is more impatient than the gateway may be slow would begin anew for ever while one replica hangs.
+func TestConfig_ThePageOutwaitsTheSlowestAnswer(t *testing.T) {
+	script, err := fs.ReadFile(web.Files(), "assets/stream.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := regexp.MustCompile(`const silenceLimit = (\d+);`).FindSubmatch(script)
+	interval := regexp.MustCompile(`\?interval=(\d+s)`).FindSubmatch(script)
+	if limit == nil || interval == nil {
+		t.Fatal("stream.js does not say how long it waits for a status, or how often it wants one")
+	}
+	patience, err := time.ParseDuration(string(limit[1]) + "ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pause, err := time.ParseDuration(string(interval[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := gateway.Config{BackendTimeout: patience - pause}
+	if len(cfg.Validate()) == 0 {
+		t.Errorf("--backend-timeout=%s is accepted, and the page gives up after %s without a status", cfg.BackendTimeout, patience)
 	}
 }
 
