@@ -11,25 +11,35 @@
 // Invariants:
 //   - Decisions are pure (internal/index, desired, pack); PlanService shows what
 //     the next pass will do because it is the same function.
-//   - Nothing is written outside a held term. Each update carries the
-//     resourceVersion, each deletion UID and resourceVersion, of the slice it was
-//     planned from, and new slices have names made from what they are for: a
-//     writer that does not know yet that its term is over is refused.
-//   - A Service is not planned from a cache older than our own writes for it.
+//   - Nothing is written outside a held term of the Service's shard. Each update
+//     carries the resourceVersion, each deletion UID and resourceVersion, of the
+//     slice it was planned from, and new slices have names made from what they are
+//     for: a writer that does not know yet that its term is over is refused.
+//   - A Service is not planned from a cache older than our own writes for it in
+//     the same term.
 //   - Slices whose managed-by label is not ours are never touched, and what
 //     others add to ours beside labels and endpoints (annotations, finalizers,
 //     owners) stays.
 //
-// Caches are filled on every replica, so a standby answers reads and plans as
-// the leader does, and takes over without reading the cluster first.
+// Services are divided into shards (--shards) by a hash of namespace and name,
+// and the shards among the replicas; all replicas work at the same time. Caches
+// are whole on every replica, so each answers reads and plans for all Services,
+// and takes a shard over without reading the cluster first.
+//
+// A shard that comes to a replica whose watch lags is planned from the past for
+// as long. That is refused, with one exception: if somebody else meanwhile created
+// a slice, created another after it and deleted the first, all unseen, a slice of
+// the first one's name may be created with endpoints that the second one holds.
+// They are then in two slices, which clients must bear with in any case, until
+// the watch shows the second one.
 //
 // Owned in Kubernetes: EndpointSlices with our managed-by label: labels,
 // endpoints, ports, the annotation endpoints.kubernetes.io/last-change-trigger-time.
 // Owned in etcd: nothing but the terms of this service.
 //
 // What it does not do yet: topology hints (those found on our slices are
-// removed), sharding, compaction of slices that are half empty. What it does not
-// do at all: slices of a Service that is or becomes ExternalName or loses its
+// removed), compaction of slices that are half empty. What it does not do at
+// all: slices of a Service that is or becomes ExternalName or loses its
 // selector are left as they are; slices of a deleted Service are left to the
 // garbage collector; hand-written Endpoints are not mirrored.
 package slicesvc

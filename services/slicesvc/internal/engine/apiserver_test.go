@@ -38,6 +38,8 @@ type apiserver struct {
 	writes []string
 	// refuse, if set, may refuse a write before it is looked at.
 	refuse func(pack.Change) error
+	// underway counts, by shard, the writes that are not answered yet.
+	underway [shards]int
 }
 
 // replica is an engine with its watch of an apiserver.
@@ -170,16 +172,31 @@ type shardKey struct{}
 // Write stores a change as a kube-apiserver would. Request and answer take a
 // millisecond each, so that events come before and after answers.
 func (r *replica) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+	own := shard.Of(key(change.Slice.Labels[discoveryv1.LabelServiceName]), shards)
+	if held := ctx.Value(shardKey{}); held != own {
+		r.api.t.Errorf("%s, which is in shard %d, is written under the term of shard %v", change.Slice.Name, own, held)
+	}
+	r.api.count(own, 1)
+	defer r.api.count(own, -1)
 	time.Sleep(time.Millisecond)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	defer time.Sleep(time.Millisecond)
-	service := change.Slice.Labels[discoveryv1.LabelServiceName]
-	if held, want := ctx.Value(shardKey{}), shard.Of(key(service), shards); held != want {
-		r.api.t.Errorf("%s of Service %s, which is in shard %d, is written under the term of shard %v", change.Slice.Name, service, want, held)
-	}
 	return r.api.handle(change)
+}
+
+func (a *apiserver) count(shard, by int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.underway[shard] += by
+}
+
+// writing returns how many writes for a shard are not answered yet.
+func (a *apiserver) writing(shard int) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.underway[shard]
 }
 
 func (a *apiserver) handle(change pack.Change) (*discoveryv1.EndpointSlice, error) {
@@ -299,8 +316,19 @@ func (a *apiserver) only(t *testing.T) *discoveryv1.EndpointSlice {
 	return nil
 }
 
-// count returns how many slices there are.
-func (a *apiserver) count() int {
+// contents gives the state of each slice by name.
+func (a *apiserver) contents() map[string]string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	contents := map[string]string{}
+	for name, slice := range a.slices {
+		contents[name] = fmt.Sprintf("%s at %s with %d endpoints", slice.UID, slice.ResourceVersion, len(slice.Endpoints))
+	}
+	return contents
+}
+
+// size returns how many slices there are.
+func (a *apiserver) size() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.slices)

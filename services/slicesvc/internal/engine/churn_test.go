@@ -19,50 +19,72 @@ import (
 
 // TestRun_AfterAnyChurnSlicesAreExact lets everything happen at once, pods,
 // nodes and Services that come, change and go, others who edit our slices,
-// refused writes, watches that stand still, terms that end, and looks at the
-// outcome after quiet.
+// refused writes, watches that stand still, shards that are lost and move between
+// replicas, and looks at the outcome after quiet.
 func TestRun_AfterAnyChurnSlicesAreExact(t *testing.T) {
-	for seed := range uint64(30) {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e, api := start(t)
-				storm := &storm{
-					random: rand.New(rand.NewPCG(seed, 0)),
-					engine: e,
-					api:    api,
-					thaw:   func() {},
-					term:   lead(t, e),
-				}
-				for range 300 {
-					storm.step(t)
-				}
-				storm.calm(t)
-				settle(5 * time.Minute)
-				checkExact(t, e, api)
+	for _, replicas := range []int{1, 3} {
+		for seed := range uint64(30) {
+			t.Run(fmt.Sprintf("replicas=%d/seed=%d", replicas, seed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					_, api := start(t)
+					for range replicas - 1 {
+						api.join(t)
+					}
+					storm := newStorm(t, api, seed)
+					for range 300 {
+						storm.step(t)
+					}
+					storm.calm(t)
+					settle(5 * time.Minute)
+					checkExact(t, api)
+				})
 			})
-		})
+		}
 	}
 }
 
 type storm struct {
 	random *rand.Rand
-	engine *engine.Engine
 	api    *apiserver
-	thaw   func()
-	term   term
+	thaws  []func() // of the replicas
+	terms  [shards]term
 	made   int
+}
+
+func newStorm(t *testing.T, api *apiserver, seed uint64) *storm {
+	s := &storm{random: rand.New(rand.NewPCG(seed, 0)), api: api}
+	for range api.replicas {
+		s.thaws = append(s.thaws, func() {})
+	}
+	for number := range s.terms {
+		s.terms[number] = hold(t, s.replica().Engine, number)
+	}
+	return s
+}
+
+func (s *storm) replica() *replica { return s.api.replicas[s.random.IntN(len(s.api.replicas))] }
+
+// put tells every replica of something that is not a slice.
+func (s *storm) put(news func(*engine.Engine)) {
+	for _, r := range s.api.replicas {
+		news(r.Engine)
+	}
 }
 
 func (s *storm) step(t *testing.T) {
 	switch s.random.IntN(13) {
 	case 0, 1, 2, 3:
-		s.engine.PutPod(s.pod())
+		pod := s.pod()
+		s.put(func(e *engine.Engine) { e.PutPod(pod) })
 	case 4, 5:
-		s.engine.DeletePod(s.pod())
+		pod := s.pod()
+		s.put(func(e *engine.Engine) { e.DeletePod(pod) })
 	case 6:
-		s.engine.PutNode(node(s.pick("node-a", "node-b"), s.pick("zone-a", "zone-b")))
+		changed := node(s.pick("node-a", "node-b"), s.pick("zone-a", "zone-b"))
+		s.put(func(e *engine.Engine) { e.PutNode(changed) })
 	case 7:
-		s.engine.DeleteNode(node(s.pick("node-a", "node-b"), ""))
+		gone := node(s.pick("node-a", "node-b"), "")
+		s.put(func(e *engine.Engine) { e.DeleteNode(gone) })
 	case 8:
 		s.service()
 	case 9:
@@ -70,18 +92,29 @@ func (s *storm) step(t *testing.T) {
 	case 10:
 		s.refuse()
 	case 11:
-		s.thaw()
-		s.thaw = func() {}
-		if s.random.IntN(3) == 0 {
-			s.thaw = s.api.freeze()
-		}
+		s.freeze()
 	case 12:
-		if s.random.IntN(5) == 0 {
-			s.term.end()
-			s.term = lead(t, s.engine)
-		}
+		s.move(t)
 	}
 	time.Sleep(time.Duration(s.random.IntN(20)) * time.Millisecond)
+}
+
+// freeze lets the watch of one replica run, and now and then stands it still.
+func (s *storm) freeze() {
+	number := s.random.IntN(len(s.thaws))
+	s.thaws[number]()
+	s.thaws[number] = func() {}
+	if s.random.IntN(3) == 0 {
+		s.thaws[number] = s.api.replicas[number].freeze()
+	}
+}
+
+// move takes a shard from whoever holds it and gives it to anybody.
+func (s *storm) move(t *testing.T) {
+	number := s.random.IntN(shards)
+	s.terms[number].end()
+	time.Sleep(time.Duration(s.random.IntN(3)) * time.Millisecond)
+	s.terms[number] = hold(t, s.replica().Engine, number)
 }
 
 func (s *storm) pick(among ...string) string { return among[s.random.IntN(len(among))] }
@@ -103,14 +136,15 @@ func (s *storm) pod() *corev1.Pod {
 func (s *storm) service() {
 	name := s.pick("web", "api")
 	if s.random.IntN(3) == 0 {
-		s.engine.DeleteService(slicetest.Service(name))
+		s.put(func(e *engine.Engine) { e.DeleteService(slicetest.Service(name)) })
 		s.made++
 	}
-	s.engine.PutService(slicetest.Service(name, func(service *corev1.Service) {
+	service := slicetest.Service(name, func(service *corev1.Service) {
 		service.UID = types.UID(fmt.Sprintf("%s-%d", name, s.made))
 		service.Labels = map[string]string{"made": fmt.Sprint(s.made)}
 		service.Spec.PublishNotReadyAddresses = s.random.IntN(2) == 0
-	}))
+	})
+	s.put(func(e *engine.Engine) { e.PutService(service) })
 }
 
 // meddle edits or deletes one of our slices.
@@ -144,39 +178,59 @@ func (s *storm) refuse() {
 
 // calm ends all trouble and makes sure that there is something to show.
 func (s *storm) calm(t *testing.T) {
-	s.thaw()
+	for _, thaw := range s.thaws {
+		thaw()
+	}
 	s.api.refuseWith(nil)
-	for _, name := range []string{"web", "api"} {
-		s.engine.PutService(slicetest.Service(name))
+	s.put(func(e *engine.Engine) {
+		for _, name := range []string{"web", "api"} {
+			e.PutService(slicetest.Service(name))
+		}
+		for _, name := range []string{"node-a", "node-b"} {
+			e.PutNode(node(name, "zone-a"))
+		}
+		for i := range 12 {
+			e.PutPod(slicetest.Pod(fmt.Sprintf("pod-%d", i), slicetest.Address(i), func(pod *corev1.Pod) {
+				pod.Labels["app"] = []string{"web", "api"}[i%2]
+			}))
+		}
+		if _, ok := e.State(key("web")); !ok {
+			t.Fatal("no Service is left")
+		}
+	})
+}
+
+func checkExact(t *testing.T, api *apiserver) {
+	t.Helper()
+	api.took()
+	for _, r := range api.replicas {
+		for _, name := range []string{"web", "api"} {
+			preview, _ := r.Preview(key(name))
+			if !preview.Plan.Empty() || preview.Behind {
+				t.Errorf("%s: after quiet there is still to do: %+v", name, preview)
+			}
+			state, _ := r.State(key(name))
+			if state.History.LastError != "" {
+				t.Errorf("%s: last error is %q", name, state.History.LastError)
+			}
+		}
 	}
-	for _, name := range []string{"node-a", "node-b"} {
-		s.engine.PutNode(node(name, "zone-a"))
+	if got := len(endpointsOf(t, api)); got != 12 {
+		t.Errorf("%d endpoints, want 12", got)
 	}
-	for i := range 12 {
-		s.engine.PutPod(slicetest.Pod(fmt.Sprintf("pod-%d", i), slicetest.Address(i), func(pod *corev1.Pod) {
-			pod.Labels["app"] = []string{"web", "api"}[i%2]
-		}))
-	}
-	if _, ok := s.engine.State(key("web")); !ok {
-		t.Fatal("no Service is left")
+	settle(time.Hour)
+	if got := api.took(); got != 0 {
+		t.Errorf("%d writes while nothing changed, want none", got)
 	}
 }
 
-func checkExact(t *testing.T, e *engine.Engine, api *apiserver) {
+// endpointsOf gives Service and address of all endpoints, each of which must be
+// there once.
+func endpointsOf(t *testing.T, api *apiserver) map[string]bool {
 	t.Helper()
-	api.took()
-	for _, name := range []string{"web", "api"} {
-		preview, _ := e.Preview(key(name))
-		if !preview.Plan.Empty() || preview.Behind {
-			t.Errorf("%s: after quiet there is still to do: %+v", name, preview)
-		}
-		state, _ := e.State(key(name))
-		if state.History.LastError != "" {
-			t.Errorf("%s: last error is %q", name, state.History.LastError)
-		}
-	}
-	seen := map[string]bool{}
 	api.mu.Lock()
+	defer api.mu.Unlock()
+	seen := map[string]bool{}
 	for _, slice := range api.slices {
 		for _, endpoint := range slice.Endpoints {
 			at := slice.Labels[discoveryv1.LabelServiceName] + " " + endpoint.Addresses[0]
@@ -186,12 +240,5 @@ func checkExact(t *testing.T, e *engine.Engine, api *apiserver) {
 			seen[at] = true
 		}
 	}
-	api.mu.Unlock()
-	if len(seen) != 12 {
-		t.Errorf("%d endpoints, want 12: %v", len(seen), seen)
-	}
-	settle(time.Hour)
-	if got := api.took(); got != 0 {
-		t.Errorf("%d writes while nothing changed, want none", got)
-	}
+	return seen
 }

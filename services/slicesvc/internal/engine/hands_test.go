@@ -57,7 +57,7 @@ func TestRun_NoticesOthersHandsDuringAPass(t *testing.T) {
 		})
 		e.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
 		settle(time.Second)
-		if got := api.count(); !meddled || got != 2 {
+		if got := api.size(); !meddled || got != 2 {
 			t.Errorf("%d slices, want the one deleted meanwhile replaced", got)
 		}
 	})

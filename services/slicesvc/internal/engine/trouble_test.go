@@ -196,7 +196,7 @@ func TestRun_NothingIsDeletedBeforeItsReplacementIsWritten(t *testing.T) {
 			e.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
 		}
 		settle(time.Second)
-		if got := api.count(); got != 2 {
+		if got := api.size(); got != 2 {
 			t.Fatalf("%d slices, want 2", got)
 		}
 		api.took()
