@@ -53,6 +53,17 @@ test: ## Everything CI checks, each step with the time it took
 test-go: ## All Go tests, with the race detector, on a real control plane (PACKAGES=./internal/term/...)
 	go test -race -timeout 15m -p 2 $(PACKAGES)
 
+# Each history is reproduced by its seed: make faults FIRST=7 SEEDS=1 EACH=60. KEEP=dir keeps the logs of all processes.
+SEEDS ?= 40
+FIRST ?= 1000
+EACH  ?= 60
+KEEP  ?=
+
+.PHONY: faults
+faults: assets ## Long histories under faults, replicas as processes on a real etcd (SEEDS=40 FIRST=1000 EACH=60 KEEP=dir)
+	go test -race -count=1 -v -timeout 6h ./test/faults/... -run '^(TestHistories|TestQuorum|TestCareless)' \
+		-args -faults.seeds=$(SEEDS) -faults.first=$(FIRST) -faults.each=$(EACH) -faults.keep=$(KEEP)
+
 .PHONY: check
 check: lint gen-check law ## What needs no control plane: linters, generated code, import law
 

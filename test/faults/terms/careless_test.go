@@ -1,0 +1,61 @@
+package terms
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
+)
+
+// Replicas that neither ask whether their terms go on nor guard what they write do harm as soon as one is frozen for longer
+// than its lease. The judge must see all of it, or it would see nothing elsewhere either.
+func TestCareless_IsFoundOut(t *testing.T) {
+	s := newScene(t, 1, 2)
+	s.open(2, func(r *replica) { r.Careless = true })
+	if err := s.allHeld(); err != nil {
+		t.Fatal(err)
+	}
+	frozen := s.holder(t, 0)
+	if err := frozen.process.signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	err := s.eventually(heldWithin, func() error { return s.writtenSince(0, frozen.settings.ID) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := frozen.process.signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	err = s.eventually(heldWithin, func() error {
+		if versions, claims, _ := s.witness.testimony(); len(history.Judge(history.History{
+			Shards: 1, Versions: versions, Claims: claims,
+		}).Stale) == 0 {
+			return errNothingYet
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("the replica that was frozen did not write again: %v", err)
+	}
+	pause(t.Context(), 300*time.Millisecond) // in which others read and write
+	for _, p := range s.places {
+		p.process.kill() // they would never stop by themselves
+	}
+	h, err := s.close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verdict := history.Judge(h)
+	t.Logf("careless replicas: %v", verdict)
+	for what, found := range map[string][]string{
+		"not linearizable": verdict.Illegal, "stale writes": verdict.Stale, "two holders": verdict.Overlaps,
+	} {
+		if len(found) == 0 {
+			t.Errorf("%s: none found", what)
+		}
+	}
+	if verdict.Err(history.Floor{}) == nil {
+		t.Error("the verdict has no error")
+	}
+}

@@ -1,0 +1,178 @@
+package terms
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/etcdconn"
+)
+
+// readyWithin is far beyond what a start of etcd takes, even on a starved machine.
+const readyWithin = 60 * time.Second
+
+// etcdMember is one etcd that can be killed and started again; its ports and its data stay. It speaks without TLS, on
+// loopback.
+type etcdMember struct {
+	name, dir, binary string
+	client, peer      string // host:port
+	args              []string
+	process           *process
+}
+
+// startEtcd starts a cluster of n members below dir, which end with the test.
+func startEtcd(t testing.TB, dir string, n int) []*etcdMember {
+	t.Helper()
+	binary, err := etcdBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var members []*etcdMember
+	var peers []string
+	for i := range n {
+		m := &etcdMember{name: fmt.Sprintf("etcd-%d", i), dir: dir, binary: binary, client: freeAddress(t), peer: freeAddress(t)}
+		members, peers = append(members, m), append(peers, m.name+"=http://"+m.peer)
+	}
+	for _, m := range members {
+		m.args = m.flags(strings.Join(peers, ","))
+		t.Cleanup(m.kill)
+		if err := m.start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range members {
+		if err := m.ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return members
+}
+
+func (m *etcdMember) flags(cluster string) []string {
+	return []string{
+		"--name=" + m.name, "--data-dir=" + filepath.Join(m.dir, m.name),
+		"--listen-client-urls=http://" + m.client, "--advertise-client-urls=http://" + m.client,
+		"--listen-peer-urls=http://" + m.peer, "--initial-advertise-peer-urls=http://" + m.peer,
+		"--initial-cluster=" + cluster, "--unsafe-no-fsync", "--log-level=warn", "--log-outputs=stderr",
+	}
+}
+
+func (m *etcdMember) endpoint() string { return "http://" + m.client }
+
+func (m *etcdMember) start() error {
+	log, err := os.OpenFile(filepath.Join(m.dir, m.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the child has a descriptor of its own
+	command := exec.Command(m.binary, m.args...)
+	command.Env = []string{"HOME=" + m.dir}
+	command.Stdout, command.Stderr = log, log
+	m.process, err = launch(command)
+	return err
+}
+
+func (m *etcdMember) kill() {
+	if m.process != nil {
+		m.process.kill()
+	}
+}
+
+// ready waits until the member serves; a member without a quorum does not.
+func (m *etcdMember) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	for {
+		err := m.serves(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not serve: %w", m.name, err)
+		case <-m.process.exited:
+			log, _ := os.ReadFile(filepath.Join(m.dir, m.name+".log"))
+			return fmt.Errorf("%s died; its log: %s", m.name, log[max(0, len(log)-2000):])
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (m *etcdMember) serves(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.endpoint()+"/health", nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != http.StatusOK {
+		return errors.Join(fmt.Errorf("%s: %s", response.Status, body), err)
+	}
+	return nil
+}
+
+// etcdBinary is the one that `make assets` built, or that of KUBEBUILDER_ASSETS.
+func etcdBinary() (string, error) {
+	dir := os.Getenv("KUBEBUILDER_ASSETS")
+	if dir == "" {
+		root, err := filepath.Abs("../../..")
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(root, ".assets")
+	}
+	binary := filepath.Join(dir, "etcd")
+	if _, err := os.Stat(binary); err != nil {
+		return "", fmt.Errorf("%w: run `make assets`", err)
+	}
+	return binary, nil
+}
+
+// freeAddress is a free loopback address, its port below those that kernels give to outgoing connections: a client that keeps
+// dialling a killed etcd could otherwise be given that very port.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(10000))
+		if listener, err := net.Listen("tcp", address); err == nil {
+			listener.Close()
+			return address
+		}
+	}
+	t.Fatal("100 ports tried on 127.0.0.1 are all taken")
+	return ""
+}
+
+// connect is a client as production makes it.
+func connect(endpoints ...string) (*clientv3.Client, error) {
+	return etcdconn.Connect(etcdconn.Config{Endpoints: endpoints}, slog.New(slog.DiscardHandler))
+}
+
+func mustConnect(t testing.TB, endpoints ...string) *clientv3.Client {
+	t.Helper()
+	client, err := connect(endpoints...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}

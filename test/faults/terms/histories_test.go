@@ -1,0 +1,87 @@
+package terms
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
+	"github.com/trivet-dev/trivet/test/faults/terms/internal/schedule"
+)
+
+var (
+	first = flag.Uint64("faults.first", 1, "seed of the first history; those that follow have the next numbers")
+	seeds = flag.Int("faults.seeds", 20, "number of histories")
+	each  = flag.Int("faults.each", 6, "faults in each history")
+	abide = flag.Int("faults.together", 4, "histories under way at one time")
+	keep  = flag.String("faults.keep", "", "directory that keeps the logs of all processes, one folder for each history")
+)
+
+// Whatever strikes the replicas and etcd: registers stay linearizable, nothing takes effect under an old epoch, no two act
+// for a shard at once, and no shard is left alone for longer than it must be.
+func TestHistories(t *testing.T) {
+	var all tally
+	slots := make(chan struct{}, max(1, *abide))
+	var running sync.WaitGroup
+	for seed := *first; seed < *first+uint64(*seeds); seed++ {
+		running.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { all.add(oneHistory(t, seed)) })
+		})
+	}
+	running.Wait()
+	t.Logf("%d histories from seed %d, %d faults in each: %v", all.histories, *first, *each, all.sum)
+}
+
+// oneHistory lets the faults of a seed strike and judges what came of it.
+func oneHistory(t *testing.T, seed uint64) history.Verdict {
+	replicas, shards := 3+int(seed%3), 6+int(seed%4)
+	faults := schedule.Draw(seed, schedule.Setting{Replicas: replicas, Faults: *each, TTL: ttl})
+	t.Logf("reproduce with -faults.first=%d -faults.seeds=1 -faults.each=%d; %d replicas, %d shards; %s",
+		seed, *each, replicas, shards, schedule.Describe(faults))
+	s := newScene(t, 1, shards)
+	s.open(replicas, nil)
+	if err := s.allHeld(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.strike(faults); err != nil {
+		t.Errorf("a fault did not strike: %v", err)
+	}
+	if err := s.allHeld(); err != nil {
+		t.Error(err)
+	}
+	pause(context.Background(), time.Second) // of work after the last fault
+	h, err := s.close()
+	if err != nil {
+		t.Error(err)
+	}
+	verdict := history.Judge(h)
+	t.Logf("seed %d: %v", seed, verdict)
+	if err := verdict.Err(floor(shards, len(faults))); err != nil {
+		t.Errorf("seed %d: %v", seed, err)
+	}
+	return verdict
+}
+
+// floor is a small part of what a loaded machine sees.
+func floor(shards, faults int) history.Floor {
+	return history.Floor{Applied: 2 * faults, Reads: 20 * faults, Terms: shards + 1}
+}
+
+// tally adds verdicts up.
+type tally struct {
+	mu        sync.Mutex // guards what follows
+	histories int
+	sum       history.Verdict
+}
+
+func (a *tally) add(v history.Verdict) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.histories++
+	a.sum = a.sum.Plus(v)
+}

@@ -1,0 +1,137 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// checkTimeout bounds the search for a linearization of one shard's register. Histories are made so that it takes far less.
+const checkTimeout = 30 * time.Second
+
+// operations returns the writes and reads of a shard, each once, with the last that is known about it.
+func (h History) operations(shard int) []Event {
+	var found []Event
+	for _, log := range h.Logs {
+		place := map[string]int{}
+		for _, event := range log.Events {
+			if event.Shard != shard || event.Kind != Wrote && event.Kind != Read {
+				continue
+			}
+			name := string(event.Kind) + event.ID + event.Value.ID
+			if i, known := place[name]; known {
+				found[i] = event
+				continue
+			}
+			place[name] = len(found)
+			found = append(found, event)
+		}
+	}
+	return found
+}
+
+// linearizable says whether a register's operations can be put in an order that respects both the register's rule and the
+// times of calls and answers.
+func linearizable(operations []Event) porcupine.CheckResult {
+	seen := firstSeen(operations)
+	var history []porcupine.Operation
+	for client, op := range operations {
+		if op.Outcome == Unknown {
+			at, wasSeen := seen[op.Value.ID]
+			if op.Kind == Read || !wasSeen {
+				continue // it changes nothing, or comes after everything else
+			}
+			op.Outcome, op.To = Applied, max(at, op.From)
+		}
+		history = append(history, porcupine.Operation{ClientId: client, Input: op, Call: op.From, Output: op.Outcome, Return: op.To})
+	}
+	return porcupine.CheckOperationsTimeout(registerModel(), history, checkTimeout)
+}
+
+// firstSeen returns, for the id of each value that was seen, the earliest time at which somebody had been answered with it.
+func firstSeen(operations []Event) map[string]int64 {
+	seen := map[string]int64{}
+	for _, op := range operations {
+		if op.Outcome == Answered || op.Outcome == Refused {
+			at, known := seen[op.Seen.ID]
+			if !known {
+				at = math.MaxInt64
+			}
+			seen[op.Seen.ID] = min(at, op.To)
+		}
+	}
+	return seen
+}
+
+// registerModel is a register that lets no epoch be written after a higher one.
+func registerModel() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return Register{} },
+		Step: func(state, input, output any) (bool, any) {
+			present, op := state.(Register), input.(Event)
+			if output.(Outcome) == Applied {
+				return op.Value.Epoch >= present.Epoch, op.Value
+			}
+			return op.Seen == present, present
+		},
+		DescribeOperation: func(input, _ any) string {
+			op := input.(Event)
+			return fmt.Sprintf("%s %v: %s, saw %v", op.Kind, op.Value, op.Outcome, op.Seen)
+		},
+	}
+}
+
+// stale returns the versions of a shard that took effect under an old epoch, each with the reason.
+func (h History) stale(shard int) []string {
+	gone := map[int64]int64{}
+	for _, claim := range h.Claims {
+		if claim.Shard == shard {
+			gone[claim.Epoch] = claim.Gone
+		}
+	}
+	versions := slices.SortedFunc(slices.Values(h.versions(shard)), func(a, b Version) int { return cmp.Compare(a.Revision, b.Revision) })
+	var found []string
+	highest := int64(0)
+	for _, v := range versions {
+		deleted, claimed := gone[v.Register.Epoch]
+		switch {
+		case v.Register.Epoch < highest:
+			found = append(found, fmt.Sprintf("shard %d: revision %d wrote epoch %d after %d", shard, v.Revision, v.Register.Epoch, highest))
+		case !claimed:
+			found = append(found, fmt.Sprintf("shard %d: revision %d wrote epoch %d, which nobody claimed", shard, v.Revision, v.Register.Epoch))
+		case deleted != 0 && deleted <= v.Revision:
+			found = append(found, fmt.Sprintf("shard %d: revision %d wrote epoch %d, whose key had gone at %d", shard, v.Revision, v.Register.Epoch, deleted))
+		}
+		highest = max(highest, v.Register.Epoch)
+	}
+	return found
+}
+
+func (h History) versions(shard int) []Version {
+	return slices.DeleteFunc(slices.Clone(h.Versions), func(v Version) bool { return v.Shard != shard })
+}
+
+// contradictions returns the answers to writes of a shard that the witness does not confirm.
+func (h History) contradictions(shard int) []string {
+	took := h.tookEffect(shard)
+	var found []string
+	for _, op := range h.operations(shard) {
+		if op.Kind == Wrote && op.Outcome != Unknown && took[op.Value.ID] != (op.Outcome == Applied) {
+			found = append(found, fmt.Sprintf("shard %d: write %v was answered %q, took effect: %t", shard, op.Value, op.Outcome, took[op.Value.ID]))
+		}
+	}
+	return found
+}
+
+// tookEffect returns the ids of the effective writes of a shard.
+func (h History) tookEffect(shard int) map[string]bool {
+	took := map[string]bool{}
+	for _, v := range h.versions(shard) {
+		took[v.Register.ID] = true
+	}
+	return took
+}

@@ -1,0 +1,69 @@
+package schedule_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trivet-dev/trivet/test/faults/terms/internal/schedule"
+)
+
+func TestDraw_SeedDecidesEverything(t *testing.T) {
+	setting := schedule.Setting{Replicas: 3, Faults: 40, TTL: 2 * time.Second}
+	first := schedule.Draw(7, setting)
+	if diff := cmp.Diff(first, schedule.Draw(7, setting)); diff != "" {
+		t.Errorf("the same seed drew something else (-first +second):\n%s", diff)
+	}
+	if cmp.Equal(first, schedule.Draw(8, setting)) {
+		t.Error("another seed drew the same")
+	}
+}
+
+func TestDraw_EveryKindOnceBeforeAnyTwice(t *testing.T) {
+	counts := map[schedule.Kind]int{}
+	for _, f := range schedule.Draw(1, schedule.Setting{Replicas: 5, Faults: 22, TTL: 2 * time.Second}) {
+		counts[f.Kind]++
+	}
+	if len(counts) != 11 {
+		t.Errorf("%d kinds in 22 faults, want 11: %v", len(counts), counts)
+	}
+	for kind, n := range counts {
+		if n != 2 {
+			t.Errorf("%d times %s, want 2", n, kind)
+		}
+	}
+}
+
+// Two faults on one target at once would make the second one a blow at nothing.
+func TestDraw_NoTargetIsStruckTwiceAtOnce(t *testing.T) {
+	etcd := func(k schedule.Kind) bool {
+		return slices.Contains([]schedule.Kind{schedule.Outage, schedule.OutageLong, schedule.Revoke, schedule.Compact}, k)
+	}
+	outage := func(k schedule.Kind) bool { return k == schedule.Outage || k == schedule.OutageLong }
+	for seed := range uint64(200) {
+		drawn := schedule.Draw(seed, schedule.Setting{Replicas: 3, Faults: 30, TTL: 2 * time.Second})
+		for i, a := range drawn {
+			for _, b := range drawn[i+1:] {
+				if b.At < a.At {
+					t.Fatalf("seed %d: %v comes after %v", seed, a, b)
+				}
+				together := etcd(a.Kind) && etcd(b.Kind) || !outage(a.Kind) && !outage(b.Kind) && a.Replica == b.Replica
+				if together && b.At <= a.At+a.Lasts {
+					t.Errorf("seed %d: %v while %v", seed, b, a)
+				}
+			}
+		}
+	}
+}
+
+func TestEnds_IsWhenTheLastIsOver(t *testing.T) {
+	faults := []schedule.Fault{{At: time.Second, Lasts: 5 * time.Second}, {At: 3 * time.Second, Lasts: time.Second}}
+	if got := schedule.Ends(faults); got != 6*time.Second {
+		t.Errorf("Ends = %v, want 6s", got)
+	}
+	if got := schedule.Ends(nil); got != 0 {
+		t.Errorf("Ends of nothing = %v", got)
+	}
+}

@@ -1,0 +1,7 @@
+package terms
+
+import "syscall"
+
+func dyingWithParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}

@@ -1,0 +1,142 @@
+package terms
+
+import (
+	"net"
+	"sync"
+	"testing"
+)
+
+// relay stands between a replica and etcd. Each direction can be held up by itself: what was sent meanwhile arrives late,
+// as it does when packets are dropped and TCP sends them again. Severed, the relay drops every connection and refuses new ones.
+type relay struct {
+	listener net.Listener
+	target   string
+	workers  sync.WaitGroup
+	toEtcd   *gate
+	fromEtcd *gate
+
+	mu      sync.Mutex // guards what follows
+	severed bool
+	conns   map[net.Conn]bool
+}
+
+func newRelay(t testing.TB, target string) *relay {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{listener: listener, target: target, toEtcd: newGate(), fromEtcd: newGate(), conns: map[net.Conn]bool{}}
+	r.workers.Go(r.accept)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		r.sever(true)
+		r.toEtcd.set(true)
+		r.fromEtcd.set(true)
+		r.workers.Wait()
+	})
+	return r
+}
+
+func (r *relay) endpoint() string { return "http://" + r.listener.Addr().String() }
+
+func (r *relay) sever(severed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.severed = severed
+	if severed {
+		for conn := range r.conns {
+			_ = conn.Close()
+		}
+	}
+}
+
+// keep notes a connection so that severing closes it; it is false when that has happened.
+func (r *relay) keep(conn net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.severed {
+		r.conns[conn] = true
+	}
+	return !r.severed
+}
+
+func (r *relay) drop(conn net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, conn)
+	_ = conn.Close()
+}
+
+func (r *relay) accept() {
+	for {
+		replica, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		r.workers.Go(func() { r.carry(replica) })
+	}
+}
+
+func (r *relay) carry(replica net.Conn) {
+	defer r.drop(replica)
+	if !r.keep(replica) {
+		return
+	}
+	etcd, err := net.Dial("tcp", r.target)
+	if err != nil {
+		return
+	}
+	defer r.drop(etcd)
+	if !r.keep(etcd) {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() {
+		r.fromEtcd.pump(replica, etcd)
+		_ = replica.Close()
+	})
+	r.toEtcd.pump(etcd, replica)
+	_ = etcd.Close()
+	back.Wait()
+}
+
+// gate lets the bytes of one direction pass while it is open.
+type gate struct {
+	mu     sync.Mutex // guards open
+	opened sync.Cond
+	open   bool
+}
+
+func newGate() *gate {
+	g := &gate{open: true}
+	g.opened.L = &g.mu
+	return g
+}
+
+func (g *gate) set(open bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open = open
+	g.opened.Broadcast()
+}
+
+func (g *gate) wait() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for !g.open {
+		g.opened.Wait()
+	}
+}
+
+// pump carries bytes until either end is closed, each no earlier than the gate is open.
+func (g *gate) pump(to, from net.Conn) {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		g.wait()
+		if _, failed := to.Write(buffer[:n]); failed != nil || err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package terms
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
+)
+
+const (
+	// replicaVariable makes the test binary run one replica, as the JSON in it says, and nothing else.
+	replicaVariable = "TRIVET_FAULTS_REPLICA"
+
+	service = "leasesvc"
+	cluster = "faults"
+
+	// opTimeout is how long a replica waits for an answer.
+	opTimeout = 500 * time.Millisecond
+)
+
+func termsPrefix() string          { return term.Prefix(cluster) + "terms/" + service + "/" }
+func registersPrefix() string      { return term.Prefix(cluster) + "checkpoints/" + service + "/" }
+func registerKey(shard int) string { return fmt.Sprintf("%s%d", registersPrefix(), shard) }
+func memberKey(id string) string   { return term.Prefix(cluster) + "members/" + service + "/" + id }
+
+// format and parse are the value of a register in etcd.
+func format(r history.Register) string { return fmt.Sprintf("%d %s", r.Epoch, r.ID) }
+
+func parse(value []byte) (r history.Register, err error) {
+	_, err = fmt.Sscanf(string(value), "%d %s", &r.Epoch, &r.ID)
+	return r, err
+}
+
+// replica is one process under test.
+type replica struct {
+	ID        string
+	Endpoints []string
+	Shards    int
+	TTL       time.Duration
+	// Log is the file that takes its events.
+	Log string
+	// Careless replicas neither ask whether their terms go on nor guard what they write. They show that the judge finds it.
+	Careless bool
+}
+
+// runReplica runs the replica that the environment describes until it is told to end, and returns the exit code.
+func runReplica() int {
+	var r replica
+	err := json.Unmarshal([]byte(os.Getenv(replicaVariable)), &r)
+	if err == nil {
+		err = r.run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func (r replica) run() error {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+	file, err := os.OpenFile(r.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	client, err := connect(r.Endpoints...)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	candidate, err := term.New(client, term.Config{
+		Member: term.Member{ID: r.ID, Service: service, Cluster: cluster, StartTime: time.Now()},
+		Shards: r.Shards, TTL: r.TTL, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	w := &worker{replica: r, client: client, file: file}
+	var reading sync.WaitGroup
+	reading.Go(func() { w.read(ctx) })
+	err = candidate.Run(ctx, w.body)
+	reading.Wait()
+	return err
+}
+
+// worker does what the bodies of one process do.
+type worker struct {
+	replica
+	client *clientv3.Client
+	file   *os.File
+}
+
+// note appends an event by one write, which is whole even if a kill follows at once.
+func (w *worker) note(e history.Event) {
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = w.file.Write(append(line, '\n'))
+	}
+	if err != nil {
+		panic(err) // a log with holes would prove nothing
+	}
+}
+
+// body writes and, beside that, checks again and again whether it may act.
+func (w *worker) body(ctx context.Context, t *term.Term) error {
+	mine := history.Register{Epoch: t.Epoch()}
+	w.note(history.Event{Kind: history.Began, Shard: t.Shard(), Value: mine, From: clock()})
+	if w.Careless {
+		var unstoppable context.CancelFunc
+		ctx, unstoppable = context.WithCancel(context.WithoutCancel(ctx))
+		defer unstoppable()
+	}
+	var checking sync.WaitGroup
+	checking.Go(func() {
+		for ctx.Err() == nil {
+			w.check(t)
+			pause(ctx, 25*time.Millisecond)
+		}
+	})
+	for n := 0; ctx.Err() == nil; n++ {
+		if w.check(t) {
+			pause(ctx, rand.N(20*time.Millisecond)) // of work between check and write, in which anything may happen
+			mine.ID = fmt.Sprintf("%s/%d/%d/%d", w.ID, t.Shard(), t.Epoch(), n)
+			w.write(t, mine)
+		}
+		pause(ctx, 20*time.Millisecond+rand.N(60*time.Millisecond))
+	}
+	checking.Wait()
+	w.note(history.Event{Kind: history.Ended, Shard: t.Shard(), Value: mine, From: clock()})
+	return nil
+}
+
+// check asks whether the body may act and notes it if so.
+func (w *worker) check(t *term.Term) bool {
+	from := clock()
+	if !w.Careless && t.Check() != nil {
+		return false
+	}
+	w.note(history.Event{Kind: history.Passed, Shard: t.Shard(), Value: history.Register{Epoch: t.Epoch()}, From: from, To: clock()})
+	return true
+}
+
+// write puts a value into the shard's register if the guard holds, and else reads what is there. The end of the term does not
+// hold it back: it stands for all writes that are on their way just then, so that the guard is all there is against them.
+func (w *worker) write(t *term.Term, value history.Register) {
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+	defer cancel()
+	event := history.Event{Kind: history.Wrote, Shard: t.Shard(), Value: value, From: clock()}
+	w.note(event)
+	key := registerKey(t.Shard())
+	var guards []clientv3.Cmp
+	if !w.Careless {
+		guards = append(guards, t.Guard())
+	}
+	answer, err := w.client.Txn(ctx).If(guards...).
+		Then(clientv3.OpPut(key, format(value))).Else(clientv3.OpGet(key)).Commit()
+	event.To = clock()
+	if err != nil {
+		return // whether it took effect is unknown
+	}
+	if event.Outcome = history.Applied; !answer.Succeeded {
+		event.Outcome = history.Refused
+		event.Seen = contents((*clientv3.GetResponse)(answer.Responses[0].GetResponseRange()))
+	}
+	w.note(event)
+}
+
+// read reads registers, held here or not, until ctx ends.
+func (w *worker) read(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		event := history.Event{Kind: history.Read, Shard: rand.IntN(w.Shards), ID: fmt.Sprintf("%s/%d", w.ID, n), From: clock()}
+		if answer, err := w.get(ctx, event.Shard); err == nil {
+			event.To, event.Outcome, event.Seen = clock(), history.Answered, contents(answer)
+			w.note(event)
+		}
+		pause(ctx, 20*time.Millisecond+rand.N(40*time.Millisecond))
+	}
+}
+
+func (w *worker) get(ctx context.Context, shard int) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	return w.client.Get(ctx, registerKey(shard))
+}
+
+func contents(answer *clientv3.GetResponse) history.Register {
+	for _, entry := range answer.Kvs {
+		r, err := parse(entry.Value)
+		if err != nil {
+			panic(err) // nobody else writes here
+		}
+		return r
+	}
+	return history.Register{}
+}
+
+// pause lets time pass on a real system; nothing is expected to be over afterwards.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
