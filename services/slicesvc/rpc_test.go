@@ -46,7 +46,13 @@ func fakeDeps(t *testing.T, objects ...runtime.Object) slicesvc.Deps {
 // function that stops it earlier.
 func run(t *testing.T, deps slicesvc.Deps) (*slicesvc.Service, slicev1.SliceServiceClient, func()) {
 	t.Helper()
-	service, err := slicesvc.New(slicesvc.DefaultConfig(), deps)
+	return runWith(t, slicesvc.DefaultConfig(), deps)
+}
+
+// runWith is run with another configuration than the default.
+func runWith(t *testing.T, cfg slicesvc.Config, deps slicesvc.Deps) (*slicesvc.Service, slicev1.SliceServiceClient, func()) {
+	t.Helper()
+	service, err := slicesvc.New(cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

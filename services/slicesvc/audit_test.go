@@ -1,0 +1,172 @@
+package slicesvc_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
+)
+
+// write is one request that passed a replica's fence.
+type write struct {
+	replica string
+	shard   int
+	epoch   int64
+	verb    string
+	// service is the Service the slice is for; zero for a deletion, whose request does not say.
+	service types.NamespacedName
+	// version is the resourceVersion it led to; 0 when it was refused, deleted the slice, or the answer is unknown.
+	version uint64
+}
+
+// audit records the writes of all replicas.
+type audit struct {
+	mu     sync.Mutex // guards writes
+	writes []write
+}
+
+// record returns a copy of config whose writes are recorded as those of a
+// replica, with the term each is made under.
+func (a *audit) record(config *rest.Config, replica string) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.ContentType = "application/json"
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &recorder{audit: a, replica: replica, next: next}
+	})
+	return config
+}
+
+type recorder struct {
+	audit   *audit
+	replica string
+	next    http.RoundTripper
+}
+
+func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodGet {
+		return r.next.RoundTrip(req)
+	}
+	made := write{replica: r.replica, shard: -1, verb: req.Method}
+	if held, ok := term.FromContext(req.Context()); ok {
+		made.shard, made.epoch = held.Shard(), held.Epoch()
+	}
+	if req.GetBody != nil {
+		if body, err := req.GetBody(); err == nil {
+			made.service, _ = sliceIn(body)
+		}
+	}
+	answer, err := r.next.RoundTrip(req)
+	if err == nil && answer.StatusCode < http.StatusMultipleChoices && req.Method != http.MethodDelete {
+		var text []byte
+		text, err = io.ReadAll(answer.Body)
+		answer.Body = struct {
+			io.Reader
+			io.Closer
+		}{bytes.NewReader(text), answer.Body}
+		_, made.version = sliceIn(io.NopCloser(bytes.NewReader(text)))
+	}
+	r.audit.mu.Lock()
+	defer r.audit.mu.Unlock()
+	r.audit.writes = append(r.audit.writes, made)
+	return answer, err
+}
+
+// sliceIn reads which Service the slice in a body is for, and its version.
+func sliceIn(body io.ReadCloser) (types.NamespacedName, uint64) {
+	defer body.Close()
+	var slice metav1.PartialObjectMetadata
+	if err := json.NewDecoder(body).Decode(&slice); err != nil {
+		return types.NamespacedName{}, 0
+	}
+	version, _ := strconv.ParseUint(slice.ResourceVersion, 10, 64)
+	return types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}, version
+}
+
+// check finds fault with every write that was not made under the term of the
+// Service's shard, by its holder, and with every write of an older term that took
+// effect after one of a newer term. Claims are what etcd saw.
+func (a *audit) check(t *testing.T, shards int, claims map[claim]string) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.writes {
+		if holder := claims[claim{shard: w.shard, epoch: w.epoch}]; holder != w.replica {
+			t.Errorf("%+v was made under a term of %q", w, holder)
+		}
+		if w.service.Name != "" && shard.Of(w.service, shards) != w.shard {
+			t.Errorf("%+v belongs to shard %d", w, shard.Of(w.service, shards))
+		}
+	}
+	took := slices.DeleteFunc(slices.Clone(a.writes), func(w write) bool { return w.version == 0 })
+	slices.SortFunc(took, func(a, b write) int { return int(int64(a.version) - int64(b.version)) })
+	newest := map[int]write{}
+	for _, w := range took {
+		if before := newest[w.shard]; before.epoch > w.epoch {
+			t.Errorf("%+v took effect after %+v", w, before)
+		}
+		newest[w.shard] = w
+	}
+}
+
+// figures counts the writes, the terms and the replicas that made them.
+func (a *audit) figures() (writes, terms, replicas int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	held, by := map[claim]bool{}, map[string]bool{}
+	for _, w := range a.writes {
+		held[claim{shard: w.shard, epoch: w.epoch}] = true
+		by[w.replica] = true
+	}
+	return len(a.writes), len(held), len(by)
+}
+
+// claim is one term of a shard.
+type claim struct {
+	shard int
+	epoch int64
+}
+
+// claimsSince reads from etcd's history who claimed which shard when, from a
+// revision on.
+func claimsSince(t *testing.T, etcd *clientv3.Client, cluster string, revision int64) map[claim]string {
+	t.Helper()
+	const end = "members/end-of-history"
+	if _, err := etcd.Put(t.Context(), term.Prefix(cluster)+end, "{}"); err != nil {
+		t.Fatal(err)
+	}
+	claims := map[claim]string{}
+	prefix := term.Prefix(cluster)
+	for news := range etcd.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(revision)) {
+		if err := news.Err(); err != nil {
+			t.Fatal(err)
+		}
+		for _, event := range news.Events {
+			key := strings.TrimPrefix(string(event.Kv.Key), prefix)
+			var number int
+			switch _, err := fmt.Sscanf(key, "terms/slicesvc/%d", &number); {
+			case key == end:
+				return claims
+			case err == nil && event.IsCreate():
+				claims[claim{shard: number, epoch: event.Kv.CreateRevision}] = string(event.Kv.Value)
+			}
+		}
+	}
+	t.Fatal("the history of terms ended early")
+	return nil
+}
