@@ -61,24 +61,26 @@ func run(ctx context.Context, call invocation, program Program) int {
 	}
 	logger := observe.NewLogger(call.stderr, cfg.Log)
 	observe.Bridge(logger)
-	return runProcess(ctx, cfg, program, call.stderr)
-}
-
-func runProcess(ctx context.Context, cfg Config, program Program, stderr io.Writer) int {
-	p, err := New(cfg, program, observe.NewLogger(stderr, cfg.Log))
-	var usage *UsageError
-	switch {
-	case errors.As(err, &usage):
-		reportProblems(stderr, program.Name, []error{usage.Err})
-		return exitUsage
-	case err == nil:
+	p, err := New(cfg, program, logger)
+	if err == nil {
 		err = p.Run(ctx)
 	}
-	if err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", program.Name, err)
+	return report(call.stderr, program.Name, err)
+}
+
+// report says why a process ended and returns its exit code.
+func report(stderr io.Writer, name string, err error) int {
+	var usage *UsageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage):
+		reportProblems(stderr, name, []error{usage.Err})
+		return exitUsage
+	default:
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
 		return exitFailure
 	}
-	return exitOK
 }
 
 func flagSet(cfg *Config, program Program) *pflag.FlagSet {

@@ -61,9 +61,6 @@ func New(cfg Config, program Program, logger *slog.Logger) (*Process, error) {
 // Member returns this replica as others see it.
 func (p *Process) Member() term.Member { return p.member }
 
-// NotReady returns why the process does not serve its purpose now; empty when it is ready.
-func (p *Process) NotReady() []error { return p.ready.Failed() }
-
 func (p *Process) listen(cfg Config, logger *slog.Logger) error {
 	var err error
 	if p.rpcAt, err = rpcserver.Listen(cfg.RPC); err != nil {

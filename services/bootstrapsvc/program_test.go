@@ -2,7 +2,6 @@ package bootstrapsvc_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
@@ -51,13 +51,13 @@ func startProcess(t *testing.T, address string) *process.Process {
 
 func TestProgram_OutagesPassAndTakeNothingAway(t *testing.T) {
 	p := startProcess(t, "10.99.8.1")
-	ready := func() error { return errors.Join(p.NotReady()...) }
-	testkit.Eventually(t, soon, ready)
 	connection, err := grpc.NewClient(p.Member().GRPCAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer connection.Close()
+	ready := isReady(t, statusv1.NewStatusServiceClient(connection))
+	testkit.Eventually(t, soon, ready)
 	client := bootstrapv1.NewBootstrapServiceClient(connection)
 	testkit.Eventually(t, soon, published(t, client, "10.99.8.1"))
 
@@ -83,6 +83,20 @@ func TestProgram_OutagesPassAndTakeNothingAway(t *testing.T) {
 			testkit.Eventually(t, soon, published(t, client, "10.99.8.1"))
 			testkit.Eventually(t, soon, serverIsReady(t, client))
 		})
+	}
+}
+
+// isReady returns an error unless the process says that it serves its purpose.
+func isReady(t *testing.T, client statusv1.StatusServiceClient) func() error {
+	return func() error {
+		answer, err := client.GetStatus(t.Context(), &statusv1.GetStatusRequest{})
+		if err != nil {
+			return err
+		}
+		if !answer.GetReady() {
+			return fmt.Errorf("not ready: %q", answer.GetUnreadyReasons())
+		}
+		return nil
 	}
 }
 

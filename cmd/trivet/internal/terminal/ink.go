@@ -13,9 +13,6 @@ func (i Ink) Fair(text string) string { return i.dye("33", text) }
 // Bad is for what is broken.
 func (i Ink) Bad(text string) string { return i.dye("31", text) }
 
-// Quiet is for what is there and needs no look.
-func (i Ink) Quiet(text string) string { return i.dye("90", text) }
-
 // Strong is for headings and for what matters most.
 func (i Ink) Strong(text string) string { return i.dye("01", text) }
 
