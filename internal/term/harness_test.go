@@ -202,3 +202,11 @@ func (l *testLog) String() string {
 	defer l.mu.Unlock()
 	return l.text.String()
 }
+
+// logged is nil once a log contains the text.
+func logged(log *testLog, text string) error {
+	if all := log.String(); !strings.Contains(all, text) {
+		return fmt.Errorf("not logged so far: %q; log:\n%s", text, all)
+	}
+	return nil
+}
