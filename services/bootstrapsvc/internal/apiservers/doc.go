@@ -14,10 +14,13 @@
 //   - A plan, once applied, leaves nothing to write, and what it was given is never changed. Labels and annotations of
 //     others stay.
 //
-// The shape is the one kube-apiserver gives these objects itself (pkg/controlplane/reconcilers), so that both may run
-// during a move without fighting: the slice is named after the Service, carries no managed-by label, and the Endpoints
-// object is labelled so that nobody mirrors it. The order of addresses is not a difference. Unlike there, ports are
-// repaired at every pass, and an empty slice keeps its address type. Other slices of the Service are reported only.
+// The shape is the one kube-apiserver gives these objects itself (pkg/controlplane/reconcilers), so that a move from one to
+// the other recreates nothing: the slice is named after the Service, carries no managed-by label, and the Endpoints object
+// is labelled so that nobody mirrors it. The order of addresses is not a difference. Unlike there, ports are repaired at
+// every pass, and an empty slice keeps its address type. Other slices of the Service are reported only.
+//
+// Only servers with a sidecar count. Until each has one, those without are taken out of the list; a kube-apiserver whose own
+// reconciler still runs then puts its list back, every ten seconds.
 //
 // The package does no I/O and knows no clock.
 package apiservers
