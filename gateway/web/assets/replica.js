@@ -12,15 +12,16 @@ const states = {
   STATE_STALLED: { word: "stalled", health: "bad" },
 };
 
-// replicaView shows a replica that answered. Its loops are open where they matter: at the leader, and at a single replica.
-export function replicaView({ replica, ready, loops }, { clock, leads, only }) {
+// replicaView shows a replica that answered. Its loops are open where they matter: where it has a duty, and at a single
+// replica.
+export function replicaView({ replica, ready, loops }, { clock, duty, only }) {
   const health = ready ? "good" : "fair";
   const summary = h("summary", {},
     h("span", { class: "dot", "data-health": health }),
     h("span", { class: "id", title: `${replica.id}\n${replica.grpcAddress}\n${replica.version}` }, replica.id),
-    leads && h("span", { class: "badge" }, "leads"),
+    duty && h("span", { class: "badge" }, duty),
     h("span", { class: "quiet end" }, `${ready ? "ready" : "not ready"}, up ${clock.age(replica.startTime)}`));
-  return h("details", { key: `replica ${replica.id}`, initial: { open: leads || only }, class: "replica" },
+  return h("details", { key: `replica ${replica.id}`, initial: { open: duty !== "" || only }, class: "replica" },
     summary,
     loops.length > 0 && h("ul", { class: "loops" }, loops.map((loop) => loopView(loop, clock))),
     h("p", { class: "quiet address" }, `${replica.grpcAddress} · ${replica.version}`));

@@ -82,11 +82,17 @@ function counts({ replicas }) {
 }
 
 function replicaList(service, silent, clock) {
-  const leaders = new Set(service.terms.map(({ replicaId }) => replicaId));
+  const shares = new Map(sharesOf(service.terms));
   const only = service.replicas.length === 1;
   return h("div", { class: "replicas" },
-    service.replicas.map((replica) => replicaView(replica, { clock, leads: leaders.has(replica.replica.id), only })),
+    service.replicas.map((replica) => replicaView(replica, { clock, duty: dutyOf(shares.get(replica.replica.id) ?? 0, service.terms.length), only })),
     silent.map((source) => silentView(source)));
+}
+
+// dutyOf says what a replica does in its service; nothing of one that stands by. Where there are shards, nobody leads.
+function dutyOf(held, shards) {
+  if (held === 0) return "";
+  return shards === 1 ? "leads" : `holds ${count(held)} of ${count(shards)} shards`;
 }
 
 customElements.define("trivet-service", Service);

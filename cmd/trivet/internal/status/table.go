@@ -103,7 +103,8 @@ func answerOf(service *gatewayv1.ServiceStatus, id string) *statusv1.GetStatusRe
 	return nil
 }
 
-// roleOf says what a replica does in its service, and the newest epoch it does it under.
+// roleOf says what a replica does in its service, and the newest epoch it does it under. Where the work is divided into
+// shards nobody leads: each replica holds some.
 func roleOf(service *gatewayv1.ServiceStatus, id string) (role, epoch string) {
 	held, newest := 0, int64(0)
 	for _, term := range service.GetTerms() {
@@ -119,10 +120,8 @@ func roleOf(service *gatewayv1.ServiceStatus, id string) (role, epoch string) {
 		return "standby", "-"
 	case total == 1:
 		return "* leader", fmt.Sprint(newest)
-	case service.GetLeader() == id:
-		return fmt.Sprintf("* %d of %d shards", held, total), fmt.Sprint(newest)
 	default:
-		return fmt.Sprintf("%d of %d shards", held, total), fmt.Sprint(newest)
+		return fmt.Sprintf("holds %d of %d shards", held, total), fmt.Sprint(newest)
 	}
 }
 

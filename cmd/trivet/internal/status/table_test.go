@@ -89,6 +89,15 @@ func healthyCluster() *gatewayv1.ClusterStatus {
 	})
 }
 
+// divided gives shards to holders in turn.
+func divided(shards int, holders ...string) []string {
+	held := make([]string, shards)
+	for shard := range held {
+		held[shard] = holders[shard%len(holders)]
+	}
+	return held
+}
+
 func states() map[string]*gatewayv1.ClusterStatus {
 	return map[string]*gatewayv1.ClusterStatus{
 		"healthy": healthyCluster(),
@@ -102,6 +111,10 @@ func states() map[string]*gatewayv1.ClusterStatus {
 		}, silent("leasesvc", "node-2-slow1")),
 		"sharded": cluster([]*gatewayv1.ServiceStatus{
 			service("leasesvc", []string{"a", "b", "a", "a"}, nil, well("leasesvc", "a", time.Hour, nil), well("leasesvc", "b", time.Hour, nil), well("leasesvc", "c", time.Hour, nil)),
+			service("slicesvc", divided(64, "node-1-b8m1f", "node-2-k2v9s", "node-3-t7r4d"), nil,
+				well("slicesvc", "node-1-b8m1f", time.Hour, map[string]int64{"services": 35, "queue": 0}, running("endpointslices")),
+				well("slicesvc", "node-2-k2v9s", time.Hour, map[string]int64{"services": 33, "queue": 1}, running("endpointslices")),
+				well("slicesvc", "node-3-t7r4d", time.Hour, map[string]int64{"services": 32, "queue": 0}, running("endpointslices"))),
 		}),
 		"empty": {},
 		"hostile": cluster([]*gatewayv1.ServiceStatus{
