@@ -44,12 +44,32 @@ func termList(holdings []term.Holding) []*statusv1.Term {
 			AcquireTime: timestamp(h.AcquireTime),
 			HeldHere:    h.Here,
 			GrpcAddress: h.GRPCAddress,
+			ReleaseTime: timestamp(h.ReleaseTime),
+			Move:        move(h.Move),
 		}
 		if h.Here {
 			converted.Remaining = durationpb.New(max(h.Remaining, 0))
 		}
 		return converted
 	})
+}
+
+func move(m term.Move) *statusv1.Move {
+	if m.State == term.Staying {
+		return nil
+	}
+	return &statusv1.Move{ToReplicaId: m.To, State: moveState(m.State), StartTime: timestamp(m.Since)}
+}
+
+func moveState(state term.MoveState) statusv1.Move_State {
+	switch state {
+	case term.Waiting:
+		return statusv1.Move_STATE_WAITING
+	case term.Draining:
+		return statusv1.Move_STATE_DRAINING
+	default:
+		return statusv1.Move_STATE_UNSPECIFIED
+	}
 }
 
 func loopList(statuses []loop.Status) []*statusv1.Loop {

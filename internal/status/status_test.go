@@ -107,7 +107,7 @@ func TestGetStatus_SaysWhatTheProcessKnows(t *testing.T) {
 	}
 }
 
-// leader holds two shards of three; everything it knows is out of order.
+// leader holds three shards of four, two of which are to move; everything it knows is out of order.
 func leader() status.Deps {
 	return status.Deps{
 		Member: term.Member{
@@ -117,8 +117,12 @@ func leader() status.Deps {
 		Ready: checks(nil),
 		Terms: func() []term.Holding {
 			return []term.Holding{
-				{Shard: 2, ReplicaID: "a-x7k2p", Epoch: 41, AcquireTime: moment(2), Here: true, Remaining: -time.Second, GRPCAddress: "10.0.0.7:7601"},
-				{Shard: 1},
+				{
+					Shard: 2, ReplicaID: "a-x7k2p", Epoch: 41, AcquireTime: moment(2), Here: true, Remaining: -time.Second, GRPCAddress: "10.0.0.7:7601",
+					Move: term.Move{State: term.Draining, Since: moment(5)},
+				},
+				{Shard: 3, ReplicaID: "a-x7k2p", Epoch: 42, Here: true, Move: term.Move{State: term.Waiting, To: "b-x7k2p", Since: moment(4)}},
+				{Shard: 1, ReleaseTime: moment(7)},
 				{Shard: 0, ReplicaID: "a-x7k2p", Epoch: 43, AcquireTime: moment(3), Here: true, Remaining: 3 * time.Second, GRPCAddress: "10.0.0.7:7601"},
 			}
 		},
@@ -150,8 +154,15 @@ func leaderStatus() *statusv1.GetStatusResponse {
 		Ready: true,
 		Terms: []*statusv1.Term{
 			{Shard: 0, ReplicaId: "a-x7k2p", Epoch: 43, AcquireTime: pb(moment(3)), HeldHere: true, Remaining: durationpb.New(3 * time.Second), GrpcAddress: "10.0.0.7:7601"},
-			{Shard: 1},
-			{Shard: 2, ReplicaId: "a-x7k2p", Epoch: 41, AcquireTime: pb(moment(2)), HeldHere: true, Remaining: durationpb.New(0), GrpcAddress: "10.0.0.7:7601"},
+			{Shard: 1, ReleaseTime: pb(moment(7))},
+			{
+				Shard: 2, ReplicaId: "a-x7k2p", Epoch: 41, AcquireTime: pb(moment(2)), HeldHere: true, Remaining: durationpb.New(0), GrpcAddress: "10.0.0.7:7601",
+				Move: &statusv1.Move{State: statusv1.Move_STATE_DRAINING, StartTime: pb(moment(5))},
+			},
+			{
+				Shard: 3, ReplicaId: "a-x7k2p", Epoch: 42, HeldHere: true, Remaining: durationpb.New(0),
+				Move: &statusv1.Move{ToReplicaId: "b-x7k2p", State: statusv1.Move_STATE_WAITING, StartTime: pb(moment(4))},
+			},
 		},
 		Loops: []*statusv1.Loop{
 			{Name: "adopt", State: statusv1.Loop_STATE_STANDBY},

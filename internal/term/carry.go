@@ -59,6 +59,9 @@ func (r *replica) take(shard int, answer record, borrowed bool) {
 	h.borrowed = borrowed
 	r.work[shard] = h
 	r.metrics.takeovers.Inc()
+	if !before.held && before.revision > 0 { // else nobody knows for how long the shard had no holder
+		r.metrics.gaps.Observe((now.Sub(before.since) + wait).Seconds())
+	}
 	r.logger.Info("shard claimed", "shard", shard, "epoch", answer.epoch, "borrowed", borrowed, "pause", wait)
 	go func() {
 		h.work(r.body, wait)
@@ -73,9 +76,23 @@ func (r *replica) yield(ctx context.Context, now time.Time, steps []sharding.Ste
 			continue
 		}
 		r.moves.AllowN(now, 1)
+		r.work[step.Shard].next = step.To
 		r.give(r.work[step.Shard], string(step.Reason), fmt.Errorf("shard is %s to replica %q", step.Reason, step.To))
 	}
 	return r.flush(ctx)
+}
+
+// queue notes which shards wait for their turn to move, and where to.
+func (r *replica) queue(now time.Time, postponed []sharding.Step) {
+	next := make(map[int]string, len(postponed))
+	for _, step := range postponed {
+		next[step.Shard] = step.To
+	}
+	for _, h := range r.withPhase(running) {
+		if to := next[h.shard]; to != h.next {
+			h.next, h.queued = to, now
+		}
+	}
 }
 
 // give ends a term by this replica's own will.

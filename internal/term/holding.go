@@ -37,6 +37,9 @@ type holding struct {
 	begun    time.Time
 	borrowed bool // claimed because its owner let it lie
 
+	next   string    // the replica that is to hold the shard, once it is to move
+	queued time.Time // when that became known while the body was to run on for a while
+
 	phase    phase
 	over     time.Time // when the term ended or was given up
 	reported time.Time // when it was last complained that the body ignores that
@@ -76,6 +79,18 @@ func (h *holding) end(now time.Time, cause error) bool {
 	h.phase, h.over = ending, now
 	h.giveUp(cause)
 	return true
+}
+
+// move says how far the shard is on its way to another replica.
+func (h *holding) move() Move {
+	switch {
+	case h.phase != running:
+		return Move{State: Draining, To: h.next, Since: h.over}
+	case h.next != "":
+		return Move{State: Waiting, To: h.next, Since: h.queued}
+	default:
+		return Move{}
+	}
 }
 
 // rest is how long a shard is left alone after its body has returned by itself.

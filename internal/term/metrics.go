@@ -18,6 +18,7 @@ type metrics struct {
 	takeovers prometheus.Counter
 	losses    *prometheus.CounterVec
 	releases  *prometheus.CounterVec
+	gaps      prometheus.Histogram
 }
 
 // newMetrics registers with r unless it is nil. What can be read from a snapshot is read when it is scraped.
@@ -32,6 +33,12 @@ func newMetrics(r prometheus.Registerer, c *Candidate) (*metrics, error) {
 		releases: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_term_releases_total", Help: "Terms given up by this replica, by reason.",
 		}, []string{"reason"}),
+		gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "trivet_term_gap_seconds",
+			Help: "How long a shard claimed by this replica had no holder: from when this replica learnt of that to the start of its body.",
+			// From a handover to sessions that ran out one after the other.
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}),
 	}
 	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "trivet_terms_held", Help: "Shards held by this replica.",
@@ -43,7 +50,7 @@ func newMetrics(r prometheus.Registerer, c *Candidate) (*metrics, error) {
 		return m, nil
 	}
 	var problems []error
-	for _, collector := range []prometheus.Collector{m.takeovers, m.losses, m.releases, held, remaining} {
+	for _, collector := range []prometheus.Collector{m.takeovers, m.losses, m.releases, m.gaps, held, remaining} {
 		problems = append(problems, r.Register(collector))
 	}
 	return m, errors.Join(problems...)

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// rejoinMin and rejoinMax bound the backoff between sessions, before jitter.
+	// rejoinMin and rejoinMax bound the backoff between sessions, before jitter. It is a quarter of the TTL at most, so that
+	// replicas are back soon after an etcd that was away for long.
 	rejoinMin = 100 * time.Millisecond
 	rejoinMax = 3 * time.Second
 	// writeRetry is the pause after a claim or release that got no answer or a refusal.
@@ -84,7 +85,7 @@ func (r *replica) run(ctx context.Context) error {
 		r.troubles = troubles{join: err}
 		r.publish()
 		r.idle(ctx, jittered(wait))
-		wait = min(2*wait, rejoinMax)
+		wait = min(2*wait, rejoinMax, r.cfg.TTL/4)
 	}
 	return r.stop(context.WithoutCancel(ctx))
 }
@@ -203,12 +204,13 @@ func (r *replica) act(ctx context.Context) time.Duration {
 	}
 	decision := sharding.Plan(r.situation(now))
 	r.note(decision.Blocked)
+	r.queue(now, decision.Postponed)
 	r.troubles.write = errors.Join(r.claim(ctx, decision.Steps), r.yield(ctx, now, decision.Steps))
 	wait := lookAgain
 	if decision.Wait > 0 {
 		wait = min(wait, decision.Wait)
 	}
-	if decision.Postponed > 0 {
+	if len(decision.Postponed) > 0 {
 		wait = min(wait, time.Second/time.Duration(r.cfg.MovesPerSecond))
 	}
 	if hesitation := time.Until(r.retryAt); hesitation > 0 {
@@ -262,6 +264,7 @@ func (r *replica) publish() {
 	for number := range next.shards {
 		known := r.view.shard(number)
 		if !known.held {
+			next.shards[number].vacated = known.since
 			continue
 		}
 		state := shardState{
@@ -269,7 +272,7 @@ func (r *replica) publish() {
 			address: r.view.members[known.holder].GRPCAddress,
 		}
 		if h, ok := r.work[number]; ok && h.session == r.session && h.term.Epoch() == known.epoch {
-			state.term = h.term
+			state.term, state.move = h.term, h.move()
 		}
 		next.shards[number] = state
 	}

@@ -41,7 +41,35 @@ type Holding struct {
 	Remaining time.Duration
 	// GRPCAddress is where to reach the holder; empty when unknown.
 	GRPCAddress string
+	// ReleaseTime is when this replica learnt that nobody holds the shard any more, or that nobody did when it joined; zero
+	// while somebody does.
+	ReleaseTime time.Time
+	// Move is the shard's way to another replica; known only where Here.
+	Move Move
 }
+
+// Move says how far a shard is on its way from its holder to another replica.
+type Move struct {
+	// State says how far; the zero value is that the shard stays.
+	State MoveState
+	// To is the replica that is to hold the shard. It is empty while the holder gives it up for whoever comes, because it
+	// stops or its body has failed.
+	To string
+	// Since is when the state began.
+	Since time.Time
+}
+
+// MoveState is how far a move is.
+type MoveState int
+
+const (
+	// Staying: the shard is not to move.
+	Staying MoveState = iota
+	// Waiting: the shard is to move when its turn comes; its body still runs.
+	Waiting
+	// Draining: the body has been told to return, and the shard's key is deleted once it has.
+	Draining
+)
 
 // snapshot is what Run last published. It is immutable; what depends on the time is worked out when it is read.
 type snapshot struct {
@@ -57,7 +85,9 @@ type shardState struct {
 	epoch   int64
 	since   time.Time
 	address string
+	vacated time.Time
 	term    *Term // this replica's own, nil otherwise
+	move    Move  // of that term
 }
 
 func (s *snapshot) status() Status {
@@ -66,11 +96,11 @@ func (s *snapshot) status() Status {
 	for number, state := range s.shards {
 		holding := Holding{
 			Shard: number, ReplicaID: state.holder, Epoch: state.epoch,
-			AcquireTime: state.since, GRPCAddress: state.address,
+			AcquireTime: state.since, GRPCAddress: state.address, ReleaseTime: state.vacated,
 		}
 		if state.term != nil && status.Session.Alive {
 			holding.Here = true
-			holding.Remaining = state.term.Remaining()
+			holding.Remaining, holding.Move = state.term.Remaining(), state.move
 		}
 		status.Shards = append(status.Shards, holding)
 	}

@@ -91,8 +91,8 @@ type Step struct {
 type Decision struct {
 	// Steps are ordered by shard.
 	Steps []Step
-	// Postponed is how many releases the budget did not allow.
-	Postponed int
+	// Postponed are the releases that the budget did not allow, ordered by shard.
+	Postponed []Step
 	// Wait is the time after which the passing of time alone may change the decision; 0 when it cannot.
 	Wait time.Duration
 	// Blocked says why this replica may claim nothing; empty when it may.
@@ -142,12 +142,13 @@ func (p *planner) release(number int, shard Shard) {
 		p.wait(p.Settle - shard.HeldFor)
 		return
 	}
+	release := Step{Shard: number, Verb: Release, Reason: reason, To: to}
 	if p.budget <= 0 {
-		p.decision.Postponed++
+		p.decision.Postponed = append(p.decision.Postponed, release)
 		return
 	}
 	p.budget--
-	p.step(Step{Shard: number, Verb: Release, Reason: reason, To: to})
+	p.step(release)
 }
 
 func (p *planner) claim(number int, shard Shard) {

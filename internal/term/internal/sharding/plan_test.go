@@ -111,8 +111,8 @@ func TestPlan_MovesKeepToTheirBudget(t *testing.T) {
 			yours++
 		}
 	}
-	if len(decision.Steps) != 8 || decision.Postponed != yours-8 {
-		t.Errorf("%d moves and %d postponed, want 8 and %d", len(decision.Steps), decision.Postponed, yours-8)
+	if len(decision.Steps) != 8 || len(decision.Postponed) != yours-8 {
+		t.Errorf("%d moves and %d postponed, want 8 and %d", len(decision.Steps), len(decision.Postponed), yours-8)
 	}
 }
 

@@ -26,6 +26,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// State of a move.
+type Move_State int32
+
+const (
+	// Not stated.
+	Move_STATE_UNSPECIFIED Move_State = 0
+	// The shard is to move when its turn comes; until then its holder does the work as before.
+	Move_STATE_WAITING Move_State = 1
+	// The holder finishes its work and then lets the shard go.
+	Move_STATE_DRAINING Move_State = 2
+)
+
+// Enum value maps for Move_State.
+var (
+	Move_State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_WAITING",
+		2: "STATE_DRAINING",
+	}
+	Move_State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_WAITING":     1,
+		"STATE_DRAINING":    2,
+	}
+)
+
+func (x Move_State) Enum() *Move_State {
+	p := new(Move_State)
+	*p = x
+	return p
+}
+
+func (x Move_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Move_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_status_v1_status_proto_enumTypes[0].Descriptor()
+}
+
+func (Move_State) Type() protoreflect.EnumType {
+	return &file_trivet_status_v1_status_proto_enumTypes[0]
+}
+
+func (x Move_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Move_State.Descriptor instead.
+func (Move_State) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{4, 0}
+}
+
 // State of a loop.
 type Loop_State int32
 
@@ -75,11 +128,11 @@ func (x Loop_State) String() string {
 }
 
 func (Loop_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_status_v1_status_proto_enumTypes[0].Descriptor()
+	return file_trivet_status_v1_status_proto_enumTypes[1].Descriptor()
 }
 
 func (Loop_State) Type() protoreflect.EnumType {
-	return &file_trivet_status_v1_status_proto_enumTypes[0]
+	return &file_trivet_status_v1_status_proto_enumTypes[1]
 }
 
 func (x Loop_State) Number() protoreflect.EnumNumber {
@@ -88,7 +141,7 @@ func (x Loop_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Loop_State.Descriptor instead.
 func (Loop_State) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{4, 0}
+	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{5, 0}
 }
 
 // Verb of a change.
@@ -136,11 +189,11 @@ func (x Change_Verb) String() string {
 }
 
 func (Change_Verb) Descriptor() protoreflect.EnumDescriptor {
-	return file_trivet_status_v1_status_proto_enumTypes[1].Descriptor()
+	return file_trivet_status_v1_status_proto_enumTypes[2].Descriptor()
 }
 
 func (Change_Verb) Type() protoreflect.EnumType {
-	return &file_trivet_status_v1_status_proto_enumTypes[1]
+	return &file_trivet_status_v1_status_proto_enumTypes[2]
 }
 
 func (x Change_Verb) Number() protoreflect.EnumNumber {
@@ -149,7 +202,7 @@ func (x Change_Verb) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Change_Verb.Descriptor instead.
 func (Change_Verb) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{8, 0}
+	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // GetStatusRequest asks one replica for its state.
@@ -414,7 +467,11 @@ type Term struct {
 	// How long the holder may still act without hearing from etcd; only the holder knows it.
 	Remaining *durationpb.Duration `protobuf:"bytes,6,opt,name=remaining" json:"remaining,omitempty"`
 	// Where others reach the holder's gRPC server, host:port; empty while nobody holds the shard.
-	GrpcAddress   string `protobuf:"bytes,7,opt,name=grpc_address,json=grpcAddress" json:"grpc_address,omitempty"`
+	GrpcAddress string `protobuf:"bytes,7,opt,name=grpc_address,json=grpcAddress" json:"grpc_address,omitempty"`
+	// When this replica learnt that nobody holds the shard any more, or that nobody did when it joined; unset while somebody does.
+	ReleaseTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=release_time,json=releaseTime" json:"release_time,omitempty"`
+	// The shard's way to another replica; unset while it stays. Only the holder knows of it.
+	Move          *Move `protobuf:"bytes,9,opt,name=move" json:"move,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -498,6 +555,85 @@ func (x *Term) GetGrpcAddress() string {
 	return ""
 }
 
+func (x *Term) GetReleaseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReleaseTime
+	}
+	return nil
+}
+
+func (x *Term) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+// Move says how far a shard is on its way from its holder to another replica.
+type Move struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the replica that is to hold the shard. Empty while the holder gives it up for whoever comes, because it stops
+	// or cannot do the work.
+	ToReplicaId string `protobuf:"bytes,1,opt,name=to_replica_id,json=toReplicaId" json:"to_replica_id,omitempty"`
+	// How far it is.
+	State Move_State `protobuf:"varint,2,opt,name=state,enum=trivet.status.v1.Move_State" json:"state,omitempty"`
+	// When the state began.
+	StartTime     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=start_time,json=startTime" json:"start_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Move) Reset() {
+	*x = Move{}
+	mi := &file_trivet_status_v1_status_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Move) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Move) ProtoMessage() {}
+
+func (x *Move) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_status_v1_status_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Move.ProtoReflect.Descriptor instead.
+func (*Move) Descriptor() ([]byte, []int) {
+	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Move) GetToReplicaId() string {
+	if x != nil {
+		return x.ToReplicaId
+	}
+	return ""
+}
+
+func (x *Move) GetState() Move_State {
+	if x != nil {
+		return x.State
+	}
+	return Move_STATE_UNSPECIFIED
+}
+
+func (x *Move) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
 // Loop is one reconcile loop of a process.
 type Loop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -521,7 +657,7 @@ type Loop struct {
 
 func (x *Loop) Reset() {
 	*x = Loop{}
-	mi := &file_trivet_status_v1_status_proto_msgTypes[4]
+	mi := &file_trivet_status_v1_status_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +669,7 @@ func (x *Loop) String() string {
 func (*Loop) ProtoMessage() {}
 
 func (x *Loop) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_status_v1_status_proto_msgTypes[4]
+	mi := &file_trivet_status_v1_status_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +682,7 @@ func (x *Loop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loop.ProtoReflect.Descriptor instead.
 func (*Loop) Descriptor() ([]byte, []int) {
-	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{4}
+	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Loop) GetName() string {
@@ -615,7 +751,7 @@ type Dependency struct {
 
 func (x *Dependency) Reset() {
 	*x = Dependency{}
-	mi := &file_trivet_status_v1_status_proto_msgTypes[5]
+	mi := &file_trivet_status_v1_status_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +763,7 @@ func (x *Dependency) String() string {
 func (*Dependency) ProtoMessage() {}
 
 func (x *Dependency) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_status_v1_status_proto_msgTypes[5]
+	mi := &file_trivet_status_v1_status_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +776,7 @@ func (x *Dependency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dependency.ProtoReflect.Descriptor instead.
 func (*Dependency) Descriptor() ([]byte, []int) {
-	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{5}
+	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Dependency) GetName() string {
@@ -688,7 +824,7 @@ type Freshness struct {
 
 func (x *Freshness) Reset() {
 	*x = Freshness{}
-	mi := &file_trivet_status_v1_status_proto_msgTypes[6]
+	mi := &file_trivet_status_v1_status_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +836,7 @@ func (x *Freshness) String() string {
 func (*Freshness) ProtoMessage() {}
 
 func (x *Freshness) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_status_v1_status_proto_msgTypes[6]
+	mi := &file_trivet_status_v1_status_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +849,7 @@ func (x *Freshness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Freshness.ProtoReflect.Descriptor instead.
 func (*Freshness) Descriptor() ([]byte, []int) {
-	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{6}
+	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Freshness) GetReplicaId() string {
@@ -763,7 +899,7 @@ type ObjectReference struct {
 
 func (x *ObjectReference) Reset() {
 	*x = ObjectReference{}
-	mi := &file_trivet_status_v1_status_proto_msgTypes[7]
+	mi := &file_trivet_status_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +911,7 @@ func (x *ObjectReference) String() string {
 func (*ObjectReference) ProtoMessage() {}
 
 func (x *ObjectReference) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_status_v1_status_proto_msgTypes[7]
+	mi := &file_trivet_status_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +924,7 @@ func (x *ObjectReference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectReference.ProtoReflect.Descriptor instead.
 func (*ObjectReference) Descriptor() ([]byte, []int) {
-	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{7}
+	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ObjectReference) GetApiVersion() string {
@@ -843,7 +979,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_trivet_status_v1_status_proto_msgTypes[8]
+	mi := &file_trivet_status_v1_status_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +991,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_status_v1_status_proto_msgTypes[8]
+	mi := &file_trivet_status_v1_status_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +1004,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{8}
+	return file_trivet_status_v1_status_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Change) GetVerb() Change_Verb {
@@ -925,7 +1061,7 @@ const file_trivet_status_v1_status_proto_rawDesc = "" +
 	"\fgrpc_address\x18\x05 \x01(\tR\vgrpcAddress\x12#\n" +
 	"\radmin_address\x18\x06 \x01(\tR\fadminAddress\x129\n" +
 	"\n" +
-	"start_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\"\x89\x02\n" +
+	"start_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\"\xf4\x02\n" +
 	"\x04Term\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x05R\x05shard\x12\x1d\n" +
 	"\n" +
@@ -934,7 +1070,18 @@ const file_trivet_status_v1_status_proto_rawDesc = "" +
 	"\facquire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vacquireTime\x12\x1b\n" +
 	"\theld_here\x18\x05 \x01(\bR\bheldHere\x127\n" +
 	"\tremaining\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tremaining\x12!\n" +
-	"\fgrpc_address\x18\a \x01(\tR\vgrpcAddress\"\xa5\x03\n" +
+	"\fgrpc_address\x18\a \x01(\tR\vgrpcAddress\x12=\n" +
+	"\frelease_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vreleaseTime\x12*\n" +
+	"\x04move\x18\t \x01(\v2\x16.trivet.status.v1.MoveR\x04move\"\xe0\x01\n" +
+	"\x04Move\x12\"\n" +
+	"\rto_replica_id\x18\x01 \x01(\tR\vtoReplicaId\x122\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1c.trivet.status.v1.Move.StateR\x05state\x129\n" +
+	"\n" +
+	"start_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\"E\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSTATE_WAITING\x10\x01\x12\x12\n" +
+	"\x0eSTATE_DRAINING\x10\x02\"\xa5\x03\n" +
 	"\x04Loop\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1c.trivet.status.v1.Loop.StateR\x05state\x12>\n" +
@@ -996,48 +1143,54 @@ func file_trivet_status_v1_status_proto_rawDescGZIP() []byte {
 	return file_trivet_status_v1_status_proto_rawDescData
 }
 
-var file_trivet_status_v1_status_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trivet_status_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_trivet_status_v1_status_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_trivet_status_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_trivet_status_v1_status_proto_goTypes = []any{
-	(Loop_State)(0),               // 0: trivet.status.v1.Loop.State
-	(Change_Verb)(0),              // 1: trivet.status.v1.Change.Verb
-	(*GetStatusRequest)(nil),      // 2: trivet.status.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 3: trivet.status.v1.GetStatusResponse
-	(*Replica)(nil),               // 4: trivet.status.v1.Replica
-	(*Term)(nil),                  // 5: trivet.status.v1.Term
-	(*Loop)(nil),                  // 6: trivet.status.v1.Loop
-	(*Dependency)(nil),            // 7: trivet.status.v1.Dependency
-	(*Freshness)(nil),             // 8: trivet.status.v1.Freshness
-	(*ObjectReference)(nil),       // 9: trivet.status.v1.ObjectReference
-	(*Change)(nil),                // 10: trivet.status.v1.Change
-	nil,                           // 11: trivet.status.v1.GetStatusResponse.CountsEntry
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(Move_State)(0),               // 0: trivet.status.v1.Move.State
+	(Loop_State)(0),               // 1: trivet.status.v1.Loop.State
+	(Change_Verb)(0),              // 2: trivet.status.v1.Change.Verb
+	(*GetStatusRequest)(nil),      // 3: trivet.status.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),     // 4: trivet.status.v1.GetStatusResponse
+	(*Replica)(nil),               // 5: trivet.status.v1.Replica
+	(*Term)(nil),                  // 6: trivet.status.v1.Term
+	(*Move)(nil),                  // 7: trivet.status.v1.Move
+	(*Loop)(nil),                  // 8: trivet.status.v1.Loop
+	(*Dependency)(nil),            // 9: trivet.status.v1.Dependency
+	(*Freshness)(nil),             // 10: trivet.status.v1.Freshness
+	(*ObjectReference)(nil),       // 11: trivet.status.v1.ObjectReference
+	(*Change)(nil),                // 12: trivet.status.v1.Change
+	nil,                           // 13: trivet.status.v1.GetStatusResponse.CountsEntry
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
 }
 var file_trivet_status_v1_status_proto_depIdxs = []int32{
-	4,  // 0: trivet.status.v1.GetStatusResponse.replica:type_name -> trivet.status.v1.Replica
-	5,  // 1: trivet.status.v1.GetStatusResponse.terms:type_name -> trivet.status.v1.Term
-	6,  // 2: trivet.status.v1.GetStatusResponse.loops:type_name -> trivet.status.v1.Loop
-	7,  // 3: trivet.status.v1.GetStatusResponse.dependencies:type_name -> trivet.status.v1.Dependency
-	11, // 4: trivet.status.v1.GetStatusResponse.counts:type_name -> trivet.status.v1.GetStatusResponse.CountsEntry
-	8,  // 5: trivet.status.v1.GetStatusResponse.freshness:type_name -> trivet.status.v1.Freshness
-	12, // 6: trivet.status.v1.Replica.start_time:type_name -> google.protobuf.Timestamp
-	12, // 7: trivet.status.v1.Term.acquire_time:type_name -> google.protobuf.Timestamp
-	13, // 8: trivet.status.v1.Term.remaining:type_name -> google.protobuf.Duration
-	0,  // 9: trivet.status.v1.Loop.state:type_name -> trivet.status.v1.Loop.State
-	12, // 10: trivet.status.v1.Loop.last_run_time:type_name -> google.protobuf.Timestamp
-	12, // 11: trivet.status.v1.Loop.last_success_time:type_name -> google.protobuf.Timestamp
-	12, // 12: trivet.status.v1.Dependency.last_contact_time:type_name -> google.protobuf.Timestamp
-	12, // 13: trivet.status.v1.Freshness.read_time:type_name -> google.protobuf.Timestamp
-	1,  // 14: trivet.status.v1.Change.verb:type_name -> trivet.status.v1.Change.Verb
-	9,  // 15: trivet.status.v1.Change.object:type_name -> trivet.status.v1.ObjectReference
-	2,  // 16: trivet.status.v1.StatusService.GetStatus:input_type -> trivet.status.v1.GetStatusRequest
-	3,  // 17: trivet.status.v1.StatusService.GetStatus:output_type -> trivet.status.v1.GetStatusResponse
-	17, // [17:18] is the sub-list for method output_type
-	16, // [16:17] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	5,  // 0: trivet.status.v1.GetStatusResponse.replica:type_name -> trivet.status.v1.Replica
+	6,  // 1: trivet.status.v1.GetStatusResponse.terms:type_name -> trivet.status.v1.Term
+	8,  // 2: trivet.status.v1.GetStatusResponse.loops:type_name -> trivet.status.v1.Loop
+	9,  // 3: trivet.status.v1.GetStatusResponse.dependencies:type_name -> trivet.status.v1.Dependency
+	13, // 4: trivet.status.v1.GetStatusResponse.counts:type_name -> trivet.status.v1.GetStatusResponse.CountsEntry
+	10, // 5: trivet.status.v1.GetStatusResponse.freshness:type_name -> trivet.status.v1.Freshness
+	14, // 6: trivet.status.v1.Replica.start_time:type_name -> google.protobuf.Timestamp
+	14, // 7: trivet.status.v1.Term.acquire_time:type_name -> google.protobuf.Timestamp
+	15, // 8: trivet.status.v1.Term.remaining:type_name -> google.protobuf.Duration
+	14, // 9: trivet.status.v1.Term.release_time:type_name -> google.protobuf.Timestamp
+	7,  // 10: trivet.status.v1.Term.move:type_name -> trivet.status.v1.Move
+	0,  // 11: trivet.status.v1.Move.state:type_name -> trivet.status.v1.Move.State
+	14, // 12: trivet.status.v1.Move.start_time:type_name -> google.protobuf.Timestamp
+	1,  // 13: trivet.status.v1.Loop.state:type_name -> trivet.status.v1.Loop.State
+	14, // 14: trivet.status.v1.Loop.last_run_time:type_name -> google.protobuf.Timestamp
+	14, // 15: trivet.status.v1.Loop.last_success_time:type_name -> google.protobuf.Timestamp
+	14, // 16: trivet.status.v1.Dependency.last_contact_time:type_name -> google.protobuf.Timestamp
+	14, // 17: trivet.status.v1.Freshness.read_time:type_name -> google.protobuf.Timestamp
+	2,  // 18: trivet.status.v1.Change.verb:type_name -> trivet.status.v1.Change.Verb
+	11, // 19: trivet.status.v1.Change.object:type_name -> trivet.status.v1.ObjectReference
+	3,  // 20: trivet.status.v1.StatusService.GetStatus:input_type -> trivet.status.v1.GetStatusRequest
+	4,  // 21: trivet.status.v1.StatusService.GetStatus:output_type -> trivet.status.v1.GetStatusResponse
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_trivet_status_v1_status_proto_init() }
@@ -1050,8 +1203,8 @@ func file_trivet_status_v1_status_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_status_v1_status_proto_rawDesc), len(file_trivet_status_v1_status_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   10,
+			NumEnums:      3,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

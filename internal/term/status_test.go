@@ -1,0 +1,115 @@
+package term_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/testkit"
+)
+
+// A newcomer's shards wait for their turn, then for their bodies, then are gone; each with whom they go to and since when.
+func TestStatus_ShowsMoves(t *testing.T) {
+	const n = 8
+	h := newHistory()
+	finish := make(chan struct{})
+	a := join(t, etcd(t), "a", func(ctx context.Context, held *term.Term) error {
+		h.begin("a", held)
+		defer h.finish("a", held)
+		<-ctx.Done()
+		<-finish
+		return nil
+	}, shards(n), func(c *term.Config) { c.MovesPerSecond = 2 })
+	allHeld(t, h, n)
+	if moves := movesOf(a); len(moves) != 0 {
+		t.Errorf("moves while nobody else is there: %v", moves)
+	}
+	before := time.Now()
+	b := join(t, etcd(t), "b", h.body("b"), shards(n))
+	testkit.Eventually(t, patience, func() error {
+		return wantMoves(movesOf(a), before)
+	})
+	close(finish)
+	testkit.Eventually(t, patience, func() error {
+		if moves := movesOf(a); len(moves) != 0 || h.shares()["b"] == 0 {
+			return fmt.Errorf("moves %v, shares %v", moves, h.shares())
+		}
+		return nil
+	})
+	if moves := movesOf(b); len(moves) != 0 {
+		t.Errorf("moves of one that gives nothing away: %v", moves)
+	}
+	noViolations(t, h)
+}
+
+// wantMoves is nil if one shard at least drains and one waits, all of them on the way to b and none since before.
+func wantMoves(moves []term.Move, before time.Time) error {
+	counts := map[term.MoveState]int{}
+	for _, m := range moves {
+		counts[m.State]++
+		if m.To != "b" || m.Since.Before(before) || m.Since.After(time.Now()) {
+			return fmt.Errorf("move %+v, want one to b since a time after %v", m, before)
+		}
+	}
+	if counts[term.Draining] < 1 || counts[term.Waiting] < 1 {
+		return fmt.Errorf("moves by state: %v, want some draining and some waiting", counts)
+	}
+	return nil
+}
+
+func movesOf(p *participant) []term.Move {
+	var moves []term.Move
+	for _, held := range p.Status().Shards {
+		if held.Move.State != term.Staying {
+			moves = append(moves, held.Move)
+		}
+	}
+	return moves
+}
+
+func TestStatus_ShowsSinceWhenNobodyHoldsAShard(t *testing.T) {
+	began := time.Now()
+	p := join(t, etcd(t), "a", func(context.Context, *term.Term) error { return errors.New("cannot work") })
+	testkit.Eventually(t, patience, func() error {
+		held := p.Status().Shards[0]
+		if held.ReplicaID != "" || held.ReleaseTime.Before(began) {
+			return fmt.Errorf("holding = %+v, want none since a time after %v", held, began)
+		}
+		return nil
+	})
+}
+
+// Gaps are observed by whoever ends them.
+func TestMetrics_GapsOfHandovers(t *testing.T) {
+	const n = 8
+	h := newHistory()
+	registry := prometheus.NewRegistry()
+	a := join(t, etcd(t), "a", h.body("a"), shards(n))
+	allHeld(t, h, n)
+	b := join(t, etcd(t), "b", h.body("b"), shards(n), func(c *term.Config) { c.Metrics = registry })
+	settled(t, h, n, a, b)
+	if err := a.leave(); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, h, n, b)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "trivet_term_gap_seconds" {
+			gaps := family.GetMetric()[0].GetHistogram()
+			if gaps.GetSampleCount() != n || gaps.GetSampleSum() < 0 || gaps.GetSampleSum() > n*patience.Seconds() {
+				t.Errorf("%d gaps of %v s together, want %d", gaps.GetSampleCount(), gaps.GetSampleSum(), n)
+			}
+			t.Logf("%d handovers, %.3f s without a holder on average", gaps.GetSampleCount(), gaps.GetSampleSum()/n)
+			return
+		}
+	}
+	t.Error("no trivet_term_gap_seconds")
+}
