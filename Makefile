@@ -61,7 +61,7 @@ KEEP  ?=
 
 .PHONY: faults
 faults: assets ## Long histories under faults, replicas as processes on a real etcd (SEEDS=40 FIRST=1000 EACH=60 KEEP=dir)
-	go test -race -count=1 -v -timeout 6h ./test/faults/... -run '^(TestHistories|TestQuorum|TestCareless)' \
+	go test -race -count=1 -v -timeout 6h ./test/faults/terms \
 		-args -faults.seeds=$(SEEDS) -faults.first=$(FIRST) -faults.each=$(EACH) -faults.keep=$(KEEP)
 
 .PHONY: check

@@ -23,26 +23,28 @@ var (
 // Whatever strikes the replicas and etcd: registers stay linearizable, nothing takes effect under an old epoch, no two act
 // for a shard at once, and no shard is left alone for longer than it must be.
 func TestHistories(t *testing.T) {
-	var all tally
+	all := tally{struck: map[schedule.Kind]int{}}
 	slots := make(chan struct{}, max(1, *abide))
 	var running sync.WaitGroup
 	for seed := *first; seed < *first+uint64(*seeds); seed++ {
 		running.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { all.add(oneHistory(t, seed)) })
+			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { oneHistory(t, seed, &all) })
 		})
 	}
 	running.Wait()
 	t.Logf("%d histories from seed %d, %d faults in each: %v", all.histories, *first, *each, all.sum)
+	t.Logf("faults by kind: %v", all.struck)
 }
 
 // oneHistory lets the faults of a seed strike and judges what came of it.
-func oneHistory(t *testing.T, seed uint64) history.Verdict {
+func oneHistory(t *testing.T, seed uint64, all *tally) {
 	replicas, shards := 3+int(seed%3), 6+int(seed%4)
 	faults := schedule.Draw(seed, schedule.Setting{Replicas: replicas, Faults: *each, TTL: ttl})
 	t.Logf("reproduce with -faults.first=%d -faults.seeds=1 -faults.each=%d; %d replicas, %d shards; %s",
 		seed, *each, replicas, shards, schedule.Describe(faults))
+	all.strikes(faults)
 	s := newScene(t, 1, shards)
 	s.open(replicas, nil)
 	if err := s.allHeld(); err != nil {
@@ -64,7 +66,7 @@ func oneHistory(t *testing.T, seed uint64) history.Verdict {
 	if err := verdict.Err(floor(shards, len(faults))); err != nil {
 		t.Errorf("seed %d: %v", seed, err)
 	}
-	return verdict
+	all.add(verdict)
 }
 
 // floor is a small part of what a loaded machine sees.
@@ -76,7 +78,16 @@ func floor(shards, faults int) history.Floor {
 type tally struct {
 	mu        sync.Mutex // guards what follows
 	histories int
+	struck    map[schedule.Kind]int
 	sum       history.Verdict
+}
+
+func (a *tally) strikes(faults []schedule.Fault) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range faults {
+		a.struck[f.Kind]++
+	}
 }
 
 func (a *tally) add(v history.Verdict) {

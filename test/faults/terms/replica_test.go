@@ -116,8 +116,6 @@ func (w *worker) note(e history.Event) {
 
 // body writes and, beside that, checks again and again whether it may act.
 func (w *worker) body(ctx context.Context, t *term.Term) error {
-	mine := history.Register{Epoch: t.Epoch()}
-	w.note(history.Event{Kind: history.Began, Shard: t.Shard(), Value: mine, From: clock()})
 	if w.Careless {
 		var unstoppable context.CancelFunc
 		ctx, unstoppable = context.WithCancel(context.WithoutCancel(ctx))
@@ -133,13 +131,11 @@ func (w *worker) body(ctx context.Context, t *term.Term) error {
 	for n := 0; ctx.Err() == nil; n++ {
 		if w.check(t) {
 			pause(ctx, rand.N(20*time.Millisecond)) // of work between check and write, in which anything may happen
-			mine.ID = fmt.Sprintf("%s/%d/%d/%d", w.ID, t.Shard(), t.Epoch(), n)
-			w.write(t, mine)
+			w.write(t, history.Register{Epoch: t.Epoch(), ID: fmt.Sprintf("%s/%d/%d/%d", w.ID, t.Shard(), t.Epoch(), n)})
 		}
 		pause(ctx, 20*time.Millisecond+rand.N(60*time.Millisecond))
 	}
 	checking.Wait()
-	w.note(history.Event{Kind: history.Ended, Shard: t.Shard(), Value: mine, From: clock()})
 	return nil
 }
 
@@ -197,14 +193,14 @@ func (w *worker) get(ctx context.Context, shard int) (*clientv3.GetResponse, err
 }
 
 func contents(answer *clientv3.GetResponse) history.Register {
-	for _, entry := range answer.Kvs {
-		r, err := parse(entry.Value)
-		if err != nil {
-			panic(err) // nobody else writes here
-		}
-		return r
+	if len(answer.Kvs) == 0 {
+		return history.Register{}
 	}
-	return history.Register{}
+	r, err := parse(answer.Kvs[0].Value)
+	if err != nil {
+		panic(err) // nobody else writes here
+	}
+	return r
 }
 
 // pause lets time pass on a real system; nothing is expected to be over afterwards.

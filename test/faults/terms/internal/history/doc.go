@@ -12,8 +12,8 @@
 // after everything else, where no rule can be broken.
 //
 // Did a write take effect under an old epoch? By the witness's word: a version whose epoch is lower than that of a version
-// before it, or whose term's key had gone, or was never created. Replicas whose answers contradict the witness are counted,
-// too.
+// before it, or whose term's key had gone, or was never created. Replicas that believe something else than the witness, about
+// a write that was answered or about a term under which they act, are counted, too.
 //
 // Did two act at once? A replica acts for a shard from its first passed check of a term to its last. Each check carries
 // the clock before and after it; of the first the later counts and of the last the earlier, so that an overlap is real and

@@ -17,9 +17,6 @@ const (
 	// Wrote is a write to the register of a shard, Read a read.
 	Wrote Kind = "wrote"
 	Read  Kind = "read"
-	// Began and Ended frame what a body did.
-	Began Kind = "began"
-	Ended Kind = "ended"
 )
 
 // Outcome of a write or read.

@@ -120,6 +120,9 @@ func TestJudge_EveryViolationIsFound(t *testing.T) {
 			func(h *history.History) { h.Versions = append(h.Versions, version(22, register(20, "b2"))) },
 			`was answered "refused", took effect: true`,
 		},
+		"a leader that claimed nothing": {
+			func(h *history.History) { h.Claims[1].Holder = "c" }, "b acted under epoch 20, which it had not claimed",
+		},
 		"two act at once": {
 			func(h *history.History) { add(h, 0, passed(10, 3510, 3511)) },
 			"a at epoch 10 and b at epoch 20 both acted for 10ms",

@@ -47,7 +47,7 @@ func linearizable(operations []Event) porcupine.CheckResult {
 			}
 			op.Outcome, op.To = Applied, max(at, op.From)
 		}
-		history = append(history, porcupine.Operation{ClientId: client, Input: op, Call: op.From, Output: op.Outcome, Return: op.To})
+		history = append(history, porcupine.Operation{ClientId: client, Input: op, Call: op.From, Return: op.To})
 	}
 	return porcupine.CheckOperationsTimeout(registerModel(), history, checkTimeout)
 }
@@ -71,18 +71,23 @@ func firstSeen(operations []Event) map[string]int64 {
 func registerModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return Register{} },
-		Step: func(state, input, output any) (bool, any) {
-			present, op := state.(Register), input.(Event)
-			if output.(Outcome) == Applied {
-				return op.Value.Epoch >= present.Epoch, op.Value
+		Step: func(state, input, _ any) (bool, any) {
+			present, isRegister := state.(Register)
+			op, isEvent := input.(Event)
+			if !isRegister || !isEvent {
+				return false, state
 			}
-			return op.Seen == present, present
-		},
-		DescribeOperation: func(input, _ any) string {
-			op := input.(Event)
-			return fmt.Sprintf("%s %v: %s, saw %v", op.Kind, op.Value, op.Outcome, op.Seen)
+			return op.step(present)
 		},
 	}
+}
+
+// step says whether an operation can have met the register as it was, and what the register is then.
+func (e Event) step(present Register) (bool, Register) {
+	if e.Outcome == Applied {
+		return e.Value.Epoch >= present.Epoch, e.Value
+	}
+	return e.Seen == present, present
 }
 
 // stale returns the versions of a shard that took effect under an old epoch, each with the reason.
@@ -115,13 +120,21 @@ func (h History) versions(shard int) []Version {
 	return slices.DeleteFunc(slices.Clone(h.Versions), func(v Version) bool { return v.Shard != shard })
 }
 
-// contradictions returns the answers to writes of a shard that the witness does not confirm.
+// contradictions returns what replicas believed about a shard and the witness does not confirm: answers to writes, and terms.
 func (h History) contradictions(shard int) []string {
 	took := h.tookEffect(shard)
 	var found []string
 	for _, op := range h.operations(shard) {
 		if op.Kind == Wrote && op.Outcome != Unknown && took[op.Value.ID] != (op.Outcome == Applied) {
 			found = append(found, fmt.Sprintf("shard %d: write %v was answered %q, took effect: %t", shard, op.Value, op.Outcome, took[op.Value.ID]))
+		}
+	}
+	for _, a := range h.actings(shard) {
+		claimed := slices.ContainsFunc(h.Claims, func(c Claim) bool {
+			return c.Shard == shard && c.Epoch == a.epoch && c.Holder == a.replica
+		})
+		if !claimed {
+			found = append(found, fmt.Sprintf("shard %d: %s acted under epoch %d, which it had not claimed", shard, a.replica, a.epoch))
 		}
 	}
 	return found

@@ -36,6 +36,25 @@ func TestDraw_EveryKindOnceBeforeAnyTwice(t *testing.T) {
 	}
 }
 
+// What CI runs, twenty short histories, must meet every kind often enough to mean something.
+func TestDraw_TwentyShortHistoriesMeetEveryKind(t *testing.T) {
+	counts := map[schedule.Kind]int{}
+	for seed := range uint64(20) {
+		for _, f := range schedule.Draw(seed+1, schedule.Setting{Replicas: 3 + int(seed+1)%3, Faults: 6, TTL: 2 * time.Second}) {
+			counts[f.Kind]++
+		}
+	}
+	for _, kind := range []schedule.Kind{
+		schedule.Kill, schedule.Freeze, schedule.FreezeLong, schedule.Deaf, schedule.DeafLong, schedule.Mute, schedule.MuteLong,
+		schedule.Revoke, schedule.Compact, schedule.Outage, schedule.OutageLong,
+	} {
+		if counts[kind] < 5 {
+			t.Errorf("%s strikes %d times", kind, counts[kind])
+		}
+	}
+	t.Log(counts)
+}
+
 // Two faults on one target at once would make the second one a blow at nothing.
 func TestDraw_NoTargetIsStruckTwiceAtOnce(t *testing.T) {
 	etcd := func(k schedule.Kind) bool {
