@@ -61,7 +61,7 @@ func newFleet(t *testing.T) *fleet {
 	}
 	f.cluster = f.namespace
 	for i := range fleetServices {
-		f.world.service(func(service *corev1.Service) {
+		f.service(func(service *corev1.Service) {
 			service.Name = fmt.Sprintf("svc-%d", i)
 			service.Spec.Selector = map[string]string{"app": service.Name}
 		})
