@@ -39,6 +39,8 @@ type announcement struct {
 	Member
 	// Shards is the number of shards into which the replica divides the work, 0 when it takes no part in dividing it.
 	Shards int `json:"shards,omitempty"`
+	// Leaving says that the replica stops: it hands its shards over and should get no others.
+	Leaving bool `json:"leaving,omitempty"`
 }
 
 func (a announcement) encode() (string, error) {

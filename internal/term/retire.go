@@ -18,8 +18,12 @@ const maxStale = 8
 // as their bodies return, so that others can go on while the slowest is still busy.
 func (r *replica) drain(ctx context.Context) {
 	r.troubles.write = nil
-	for _, h := range r.withPhase(running) {
+	given := r.withPhase(running)
+	for _, h := range given {
 		r.give(h, "stopped", errStopped)
+	}
+	if len(given) > 0 {
+		r.troubles.write = r.announceLeave(ctx)
 	}
 	for r.await() {
 		if r.troubles.write == nil { // else the lease is revoked in the end; waiting for etcd once more would only delay that
@@ -27,6 +31,15 @@ func (r *replica) drain(ctx context.Context) {
 		}
 		r.publish()
 	}
+}
+
+// announceLeave tells the others, before the first key is deleted, that this replica stops.
+func (r *replica) announceLeave(ctx context.Context) error {
+	value, err := announcement{Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: true}.encode()
+	if err != nil {
+		return err
+	}
+	return r.session.leave(ctx, r.keys.member(r.cfg.Member.ID), value)
 }
 
 // await waits for the next body to return. It is false when there is none to wait for or the time is up.

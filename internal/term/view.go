@@ -186,7 +186,7 @@ func (v *view) shardingMembers() []sharding.Member {
 	members := make([]sharding.Member, 0, len(v.members))
 	for _, id := range slices.Sorted(maps.Keys(v.members)) {
 		m := v.members[id]
-		members = append(members, sharding.Member{ID: id, Shards: m.Shards, Joined: m.joined})
+		members = append(members, sharding.Member{ID: id, Shards: m.Shards, Joined: m.joined, Leaving: m.Leaving})
 	}
 	return members
 }

@@ -14,6 +14,9 @@ type Member struct {
 	Shards int
 	// Joined orders the members by the time they joined: the create revision of the member's key.
 	Joined int64
+	// Leaving says that the member hands its shards over and should get no others. While it is there its number of shards
+	// counts as before, because it may still hold some.
+	Leaving bool
 }
 
 // Anchor returns the member whose number of shards counts: the one that joined first. It is false when there is none. A
@@ -35,12 +38,12 @@ func Owner(shard int, members []Member) string {
 	return owner(shard, eligible(members))
 }
 
-// eligible returns the ids of the members that divide the work as the anchor does.
+// eligible returns the ids of the members that divide the work as the anchor does and are not about to leave.
 func eligible(members []Member) []string {
 	anchor, _ := Anchor(members)
 	var ids []string
 	for _, m := range members {
-		if m.Shards > 0 && m.Shards == anchor.Shards {
+		if m.Shards > 0 && m.Shards == anchor.Shards && !m.Leaving {
 			ids = append(ids, m.ID)
 		}
 	}

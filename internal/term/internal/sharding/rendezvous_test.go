@@ -114,3 +114,17 @@ func BenchmarkPlan(b *testing.B) {
 		sharding.Plan(s)
 	}
 }
+
+func TestOwner_LeavingMemberGetsNothingButItsDivisionCounts(t *testing.T) {
+	leaving := members(2, 16)
+	leaving[0].Leaving = true // the anchor
+	for shard := range 16 {
+		if got := sharding.Owner(shard, leaving); got != leaving[1].ID {
+			t.Errorf("shard %d goes to %q, want the member that stays", shard, got)
+		}
+	}
+	leaving[1].Shards = 8
+	if got := sharding.Owner(0, leaving); got != "" {
+		t.Errorf("shard 0 goes to %q, which divides the work otherwise than the leaving anchor", got)
+	}
+}
