@@ -11,6 +11,10 @@
 //	go test ./test/faults/terms -faults.first=7 -faults.seeds=1 -v the one with seed 7
 //	make faults SEEDS=100 EACH=40                                  longer
 //
+// That the histories find what they look for was tried with defects put in on purpose. Over seeds 1 to 10, a session that
+// trusts its lease three seconds for too long shows as 5 times two holders, and a guard that always holds as 13 stale writes and 2
+// registers that are not linearizable; TestCareless repeats that much on every run.
+//
 // What it cannot show: a clock that runs at the wrong rate, and a machine that loses power. etcd runs without fsync, which a
 // killed process does not notice.
 package terms

@@ -23,6 +23,9 @@ var (
 // Whatever strikes the replicas and etcd: registers stay linearizable, nothing takes effect under an old epoch, no two act
 // for a shard at once, and no shard is left alone for longer than it must be.
 func TestHistories(t *testing.T) {
+	if *seeds < 1 || *each < 1 {
+		t.Fatalf("%d histories of %d faults would show nothing", *seeds, *each)
+	}
 	all := tally{struck: map[schedule.Kind]int{}}
 	slots := make(chan struct{}, max(1, *abide))
 	var running sync.WaitGroup
