@@ -34,6 +34,8 @@ func command(streams terminal.Streams) *cobra.Command {
 		Version:       identity.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		// A suggestion comes in lines of its own, which would each look like an error.
+		DisableSuggestions: true,
 	}
 	root.SetOut(streams.Out)
 	root.SetErr(streams.Err)

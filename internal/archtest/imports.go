@@ -30,6 +30,8 @@ var bans = []ban{
 		except: []string{
 			// the merge is a function of the API's own messages: domain copies of them would say the same twice
 			`^gateway/internal/merge/.* imports ` + module + `(proto/.*|internal/term)$`,
+			// a pure function that replicas must agree on
+			` imports ` + module + `internal/shard$`,
 		},
 		because: "a core knows neither the wire nor the plumbing",
 	},

@@ -17,7 +17,7 @@ func (c *Cluster) Kubeconfig() string {
 	if c.apiServer == nil {
 		return ""
 	}
-	return c.dir.file("kubeconfig")
+	return c.dir.File("kubeconfig")
 }
 
 // RESTConfig returns a new administrator's configuration without client-side

@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/trivet-dev/trivet/internal/workdir"
 )
 
 // Cluster is a running control plane. Its methods are safe for concurrent
 // use; those that start or stop a server wait for each other.
 type Cluster struct {
 	cfg   Config
-	dir   *dataDir
+	dir   *workdir.Dir
 	creds *credentials
 
 	// life ends when Stop begins, so that Stop never waits for a start in
@@ -47,13 +49,13 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := openDataDir(cfg.DataDir)
+	dir, err := workdir.Open(cfg.DataDir, "trivet-devcluster-")
 	if err != nil {
 		return nil, err
 	}
 	creds, err := newCredentials(dir)
 	if err != nil {
-		return nil, errors.Join(err, dir.close())
+		return nil, errors.Join(err, dir.Close())
 	}
 	c := newCluster(cfg, dir, creds, paths)
 	if err := c.startServers(ctx); err != nil {
@@ -76,7 +78,7 @@ func findBinaries(cfg Config) (binaries, error) {
 	return binaries{etcd: etcd, apiServer: apiServer}, errors.Join(err, apiServerErr)
 }
 
-func newCluster(cfg Config, dir *dataDir, creds *credentials, paths binaries) *Cluster {
+func newCluster(cfg Config, dir *workdir.Dir, creds *credentials, paths binaries) *Cluster {
 	life, endLife := context.WithCancelCause(context.Background())
 	c := &Cluster{
 		cfg:     cfg,
@@ -217,7 +219,7 @@ func (c *Cluster) Stop() error {
 	}
 	c.etcd.stop()
 	c.watchers.Wait()
-	if err := c.dir.close(); err != nil {
+	if err := c.dir.Close(); err != nil {
 		c.stopErr = fmt.Errorf("remove data directory: %w", err)
 	}
 	return c.stopErr

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/workdir"
 )
 
 const (
@@ -30,9 +32,9 @@ type credentialFiles struct {
 	signingKey, verificationKey                                          string
 }
 
-func newCredentials(dir *dataDir) (*credentials, error) {
+func newCredentials(dir *workdir.Dir) (*credentials, error) {
 	now := time.Now()
-	c := &credentials{dir: dir.path}
+	c := &credentials{dir: dir.Path()}
 	if err := c.issueEtcd(now, dir); err != nil {
 		return nil, err
 	}
@@ -42,7 +44,7 @@ func newCredentials(dir *dataDir) (*credentials, error) {
 	return c, nil
 }
 
-func (c *credentials) issueEtcd(now time.Time, dir *dataDir) (err error) {
+func (c *credentials) issueEtcd(now time.Time, dir *workdir.Dir) (err error) {
 	if c.etcdCA, err = newAuthority("trivet etcd", now); err != nil {
 		return err
 	}
@@ -56,9 +58,9 @@ func (c *credentials) issueEtcd(now time.Time, dir *dataDir) (err error) {
 	if c.etcdProbe, err = newProbe(c.etcdCA, c.etcdClient); err != nil {
 		return err
 	}
-	c.files.etcdCA = dir.file("etcd-ca.crt")
-	c.files.etcdServerCert, c.files.etcdServerKey = dir.file("etcd-server.crt"), dir.file("etcd-server.key")
-	c.files.etcdClientCert, c.files.etcdClientKey = dir.file("etcd-client.crt"), dir.file("etcd-client.key")
+	c.files.etcdCA = dir.File("etcd-ca.crt")
+	c.files.etcdServerCert, c.files.etcdServerKey = dir.File("etcd-server.crt"), dir.File("etcd-server.key")
+	c.files.etcdClientCert, c.files.etcdClientKey = dir.File("etcd-client.crt"), dir.File("etcd-client.key")
 	return writeSecrets(map[string][]byte{
 		c.files.etcdCA:         c.etcdCA.certPEM,
 		c.files.etcdServerCert: server.cert,
@@ -68,7 +70,7 @@ func (c *credentials) issueEtcd(now time.Time, dir *dataDir) (err error) {
 	})
 }
 
-func (c *credentials) issueCluster(now time.Time, dir *dataDir) (err error) {
+func (c *credentials) issueCluster(now time.Time, dir *workdir.Dir) (err error) {
 	if c.clusterCA, err = newAuthority("trivet kubernetes", now); err != nil {
 		return err
 	}
@@ -86,9 +88,9 @@ func (c *credentials) issueCluster(now time.Time, dir *dataDir) (err error) {
 	if err != nil {
 		return err
 	}
-	c.files.clusterCA = dir.file("ca.crt")
-	c.files.apiServerCert, c.files.apiServerKey = dir.file("apiserver.crt"), dir.file("apiserver.key")
-	c.files.signingKey, c.files.verificationKey = dir.file("service-account.key"), dir.file("service-account.pub")
+	c.files.clusterCA = dir.File("ca.crt")
+	c.files.apiServerCert, c.files.apiServerKey = dir.File("apiserver.crt"), dir.File("apiserver.key")
+	c.files.signingKey, c.files.verificationKey = dir.File("service-account.key"), dir.File("service-account.pub")
 	return writeSecrets(map[string][]byte{
 		c.files.clusterCA:       c.clusterCA.certPEM,
 		c.files.apiServerCert:   server.cert,

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/trivet-dev/trivet/internal/workdir"
 )
 
 // running does not count a zombie: where nobody reaps orphans, as in many
@@ -94,7 +96,23 @@ func TestStart_ChildrenDieWithAKilledParent(t *testing.T) {
 	}
 	eventually(t, 10*time.Second, func() error { return gone(children...) })
 
-	// What the parent could not remove any more, the next start does.
-	sweep(temp, time.Now().Add(2*sweepAge))
+	// What the parent could not remove any more, a later start does, once it is old enough to belong to nobody.
+	old := time.Now().Add(-time.Hour)
+	left, err := filepath.Glob(filepath.Join(temp, "trivet-devcluster-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range left {
+		if err := os.Chtimes(path, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next, err := workdir.Open("", "trivet-devcluster-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Close(); err != nil {
+		t.Fatal(err)
+	}
 	requireEmpty(t, temp)
 }

@@ -35,7 +35,7 @@ func TestStart_ServesUntilStopWhichLeavesNothing(t *testing.T) {
 	if want := []string{"default", "kube-node-lease", "kube-public", "kube-system"}; !slices.Equal(names, want) {
 		t.Errorf("namespaces are %v, want %v", names, want)
 	}
-	requirePrivate(t, cluster.dir.path)
+	requirePrivate(t, cluster.dir.Path())
 
 	pids := cluster.pids()
 	if len(pids) != 2 {
@@ -196,7 +196,7 @@ func TestStart_GivenDataDirKeepsItsDataForOneClusterAtATime(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	first := begin(t, Config{EtcdOnly: true, DataDir: dir})
 	put(t, first, "/kept", "yes")
-	if _, err := Start(t.Context(), Config{EtcdOnly: true, DataDir: dir}); err == nil || !strings.Contains(err.Error(), "used by another cluster") {
+	if _, err := Start(t.Context(), Config{EtcdOnly: true, DataDir: dir}); err == nil || !strings.Contains(err.Error(), "is used by another") {
 		t.Errorf("second cluster in the same directory: %v, want a refusal", err)
 	}
 	if err := first.Stop(); err != nil {

@@ -98,6 +98,10 @@ func podStatus(p pod, now time.Time) corev1.PodStatus {
 	at := metav1.NewTime(now)
 	return corev1.PodStatus{
 		Phase: corev1.PodRunning, PodIP: podIP(p.ip), PodIPs: []corev1.PodIP{{IP: podIP(p.ip)}}, StartTime: &at,
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "app", Image: "example.invalid/app:1", Ready: p.ready, Started: &p.ready,
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at}},
+		}},
 		Conditions: []corev1.PodCondition{
 			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: at},
 			{Type: corev1.ContainersReady, Status: ready, LastTransitionTime: at},

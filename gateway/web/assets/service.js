@@ -46,7 +46,7 @@ function leadership({ service, leader, terms, replicas }, clock) {
     return h("dl", { class: "facts" },
       fact("Leader", leader || "nobody", !leader),
       term && leader && fact("Epoch", term.epoch),
-      term && leader && fact("Since", clock.age(term.acquireTime)));
+      term && leader && fact("For", clock.age(term.acquireTime)));
   }
   const shares = sharesOf(terms);
   return h("div", { class: "shards" },

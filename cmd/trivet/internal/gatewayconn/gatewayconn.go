@@ -59,7 +59,11 @@ func (c *Config) Validate() []error {
 // Dial connects lazily: whether the gateway is there shows with the first call. Calls are not retried, since the caller
 // decides whether it wants to wait. The error is a file that cannot be read.
 func (c *Config) Dial(logger *slog.Logger) (*grpc.ClientConn, error) {
-	return rpcclient.Dial(c.Server, rpcclient.Config{TLS: c.TLS, Insecure: c.plaintext()}, logger, grpc.WithDisableRetry())
+	conn, err := rpcclient.Dial(c.Server, rpcclient.Config{TLS: c.TLS, Insecure: c.plaintext()}, logger, grpc.WithDisableRetry())
+	if err != nil {
+		return nil, fmt.Errorf("--ca-file, --cert-file, --key-file: %w", err)
+	}
+	return conn, nil
 }
 
 func (c *Config) plaintext() bool {

@@ -1,6 +1,8 @@
 package up
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
@@ -24,6 +26,10 @@ func NewCommand(streams terminal.Streams, name string) *cobra.Command {
 				return exit.UsageError(problems...)
 			}
 			if err := Run(cmd.Context(), opts, streams.Out); err != nil {
+				var coded *exit.Error
+				if errors.As(err, &coded) {
+					return coded
+				}
 				return &exit.Error{Code: exit.Findings, Summary: "trivet up ended", Err: err}
 			}
 			return nil

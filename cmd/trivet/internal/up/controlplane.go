@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"path/filepath"
 
 	"k8s.io/client-go/rest"
 
@@ -27,7 +26,7 @@ func newControlPlane(ctx context.Context, opts Options, dir string) (*controlPla
 		return &controlPlane{kubeconfig: opts.Kubeconfig, etcd: opts.Etcd}, nil
 	}
 	cluster, err := devcluster.Start(ctx, devcluster.Config{
-		AssetsDir: opts.AssetsDir, DataDir: filepath.Join(dir, "control-plane"), Logger: slog.New(slog.DiscardHandler),
+		AssetsDir: opts.AssetsDir, DataDir: dir, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return nil, err

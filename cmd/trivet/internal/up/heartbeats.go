@@ -26,7 +26,6 @@ func newHeartbeats(address string, nodes []string, logger *slog.Logger) (heartbe
 				return rpcclient.Dial(target, rpcclient.Config{Insecure: true}, logger)
 			},
 			Holders: []agent.Holder{{Class: "node", Name: node, BootID: boot}},
-			Logger:  logger.With("node", node),
 		})
 		if err != nil {
 			return nil, err

@@ -16,6 +16,8 @@ import (
 type Options struct {
 	// Command is how the caller was called, for the commands that it suggests.
 	Command string
+	// Cluster is the name of the cluster in etcd's keys.
+	Cluster string
 	// Nodes, Services and Pods size the simulated fleet.
 	Nodes, Services, Pods int
 	// Churn is the mean time between two changes in the fleet; 0 keeps it still.
@@ -39,13 +41,14 @@ type Options struct {
 // DefaultOptions returns the defaults: a control plane of its own with 20 nodes, 10 services and 50 pods.
 func DefaultOptions() Options {
 	return Options{
-		Command: "trivet", Nodes: 20, Services: 10, Pods: 50, Churn: 2 * time.Second, Fleet: "auto",
+		Command: "trivet", Cluster: "default", Nodes: 20, Services: 10, Pods: 50, Churn: 2 * time.Second, Fleet: "auto",
 		Etcd: etcdconn.DefaultConfig(), ReadyTimeout: time.Minute,
 	}
 }
 
 // RegisterFlags adds the flags of `trivet up`.
 func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.Cluster, "cluster", o.Cluster, "name of the cluster, which separates the keys of several in one etcd")
 	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "simulated nodes, each with a heartbeat over a real gRPC stream")
 	fs.IntVar(&o.Services, "services", o.Services, "simulated Services")
 	fs.IntVar(&o.Pods, "pods", o.Pods, "simulated Pods, written to the real kube-apiserver")

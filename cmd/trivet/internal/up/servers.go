@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -60,7 +59,9 @@ func (s *servers) start(control *controlPlane, opts Options) error {
 	for _, program := range programs {
 		cfg := process.DefaultConfig(program)
 		cfg.RPC.Insecure = true // on loopback only, which the server checks
+		cfg.Cluster = opts.Cluster
 		cfg.Etcd = control.etcd
+		cfg.Loops = loops(program.Name, opts)
 		cfg.Kube.Kubeconfig = control.kubeconfig
 		if opts.FreePorts {
 			cfg.RPC.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
@@ -77,6 +78,15 @@ func (s *servers) start(control *controlPlane, opts Options) error {
 	}
 	s.client, err = rpcclient.Dial(s.gatewayAddress(), rpcclient.Config{Insecure: true}, s.logger)
 	return err
+}
+
+// loops selects what a server does. In a cluster that exists the kube-apiservers keep their own endpoints, and two who
+// keep them would fight.
+func loops(service string, opts Options) []string {
+	if service == "bootstrapsvc" && opts.Kubeconfig != "" {
+		return []string{"*", "-apiserver-probe", "-kubernetes-endpoints"}
+	}
+	return []string{"*"}
 }
 
 // explain adds what helps against a port that is taken, which has no flag of its own here.
@@ -109,15 +119,6 @@ func (s *servers) programs(control *controlPlane, opts Options) ([]process.Progr
 	return []process.Program{
 		leasesvc.Program(&lease), bootstrapsvc.Program(&bootstrap), slicesvc.Program(&slice), gateway.Program(&gate),
 	}, nil
-}
-
-// freeAddress finds a port that is free now; somebody else could take it before the gateway does, which then says so.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 func (s *servers) describe() string {

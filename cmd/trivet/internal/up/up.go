@@ -6,25 +6,29 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/simulate"
+	"github.com/trivet-dev/trivet/internal/workdir"
 )
 
 // Run starts everything, prints how to look at it to out, and blocks until ctx ends or a part fails. Whatever the end,
 // no process and no temporary file is left behind. An end that ctx asked for is no error.
 func Run(ctx context.Context, opts Options, out io.Writer) (err error) {
-	dir, removeDir, err := dataDir(opts.DataDir)
+	dir, err := workdir.Open(opts.DataDir, "trivet-up-")
 	if err != nil {
-		return err
+		return fmt.Errorf("--data-dir: %w", err)
 	}
 	h := &house{opts: opts, dir: dir, progress: newProgress(out)}
+	defer context.AfterFunc(ctx, func() { h.progress.line("\nstopping; a second Ctrl-C leaves %s behind", dir.Path()) })()
 	defer func() {
-		err = errors.Join(asked(ctx, err), h.stop(), removeDir())
+		err = asked(ctx, err)
+		if err != nil {
+			h.printTroubles()
+		}
+		err = errors.Join(err, h.stop(), dir.Close())
 	}()
 	if err := h.start(ctx); err != nil {
 		return err
@@ -41,29 +45,10 @@ func asked(ctx context.Context, err error) error {
 	return err
 }
 
-// dataDir returns the folder for data and how to remove it; a folder that the caller named is kept.
-func dataDir(named string) (dir string, remove func() error, err error) {
-	if named != "" {
-		dir, err = filepath.Abs(named)
-		if err != nil {
-			return "", nil, fmt.Errorf("--data-dir: %w", err)
-		}
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return "", nil, fmt.Errorf("--data-dir: %w", err)
-		}
-		return dir, func() error { return nil }, nil
-	}
-	dir, err = os.MkdirTemp("", "trivet-up-")
-	if err != nil {
-		return "", nil, fmt.Errorf("make a temporary folder: %w; give --data-dir", err)
-	}
-	return dir, func() error { return os.RemoveAll(dir) }, nil
-}
-
 // house is everything that `trivet up` runs, in the order in which it starts.
 type house struct {
 	opts     Options
-	dir      string
+	dir      *workdir.Dir
 	progress *progress
 
 	control *controlPlane
@@ -73,7 +58,13 @@ type house struct {
 }
 
 func (h *house) start(ctx context.Context) error {
-	h.progress.line("Trivet on one machine. Data and logs: %s", h.dir)
+	h.progress.line("Trivet on one machine. Data and logs: %s", h.dir.Path())
+	if err := checkPorts(h.opts); err != nil {
+		return err
+	}
+	if h.opts.Kubeconfig != "" {
+		h.progress.line("%s", foreignCluster)
+	}
 	if err := h.progress.step("control plane", func() (string, error) { return h.startControlPlane(ctx) }); err != nil {
 		return err
 	}
@@ -90,7 +81,7 @@ func (h *house) start(ctx context.Context) error {
 
 func (h *house) startControlPlane(ctx context.Context) (string, error) {
 	var err error
-	h.control, err = newControlPlane(ctx, h.opts, h.dir)
+	h.control, err = newControlPlane(ctx, h.opts, h.dir.File("control-plane"))
 	if err != nil {
 		return "", err
 	}
@@ -99,7 +90,7 @@ func (h *house) startControlPlane(ctx context.Context) (string, error) {
 
 func (h *house) startServers() (string, error) {
 	var err error
-	h.servers, err = startServers(h.control, h.opts, filepath.Join(h.dir, "trivet.log"))
+	h.servers, err = startServers(h.control, h.opts, h.dir.File("trivet.log"))
 	if err != nil {
 		return "", err
 	}
@@ -156,6 +147,10 @@ func (h *house) printNext() {
 	p.line("  page        %s", h.servers.pageURL())
 	p.line("  kubeconfig  %s", h.control.kubeconfig)
 	p.line("  etcd        %s", h.control.etcd.Endpoints[0])
+	if etcd := h.control.etcd; etcd.CAFile != "" {
+		p.line("              --etcd-ca-file %s", etcd.CAFile)
+		p.line("              --etcd-cert-file %s --etcd-key-file %s", etcd.CertFile, etcd.KeyFile)
+	}
 	p.line("  logs        %s", h.servers.logPath)
 	p.line("")
 	p.line("Try next:")
@@ -164,6 +159,17 @@ func (h *house) printNext() {
 	p.line("  curl -s %sv1/status", h.servers.pageURL())
 	p.line("")
 	p.line("Ctrl-C stops everything.")
+}
+
+// foreignCluster warns of what is easily forgotten; docs/operations.md says how to switch upstream's loops off.
+const foreignCluster = "This cluster has control loops of its own: switch off kube-controller-manager's endpointslice controller first, or both\n" +
+	"write the same slices. Its kube-apiservers keep their own endpoints; bootstrapsvc leaves them alone here."
+
+// printTroubles shows the end of the log, which goes with the folder.
+func (h *house) printTroubles() {
+	for _, line := range lastTroubles(h.dir.File("trivet.log"), shownTroubles) {
+		h.progress.line("  %s", line)
+	}
 }
 
 // wait blocks until ctx ends or something that should run has ended, which is the error.

@@ -1,0 +1,79 @@
+package workdir
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+const prefix = "trivet-workdir-"
+
+func TestSweep_SparesWhatIsUsedYoungOrNotOurs(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	abandoned, err := Open("", prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := abandoned.lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	used, err := Open("", prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(temp, prefix+"elses.txt")
+	if err := os.WriteFile(other, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	now := time.Now()
+	sweep(temp, prefix, now)
+	requireEntries(t, temp, abandoned.path, used.path, other)
+	sweep(temp, prefix, now.Add(2*sweepAge))
+	requireEntries(t, temp, used.path, other)
+	if err := used.Close(); err != nil {
+		t.Fatal(err)
+	}
+	requireEntries(t, temp, other)
+}
+
+func TestOpen_NamedIsHeldByOneAndKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	first, err := Open(path, prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := Open(path, prefix); err == nil {
+		t.Errorf("a directory in use was opened again: %v", second)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Open(path, prefix)
+	if err != nil {
+		t.Fatalf("a directory that was released: %v", err)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+	requireEntries(t, path, filepath.Join(path, lockName))
+}
+
+func requireEntries(t *testing.T, dir string, want ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, entry := range entries {
+		got = append(got, filepath.Join(dir, entry.Name()))
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("entries are %v, want %v", got, want)
+	}
+}
