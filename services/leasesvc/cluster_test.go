@@ -190,10 +190,7 @@ func TestCluster_NewTermAdoptsTheLeasesOfTheOneBefore(t *testing.T) {
 	before := r.renew(1, "")
 	r.candidate.Lose()
 	r.candidate.Regain()
-	r.eventually(func() error {
-		_, err := r.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
-		return err
-	})
+	r.awaitLeading()
 	created := r.mustObject().UID
 	var after *leasev1.Lease
 	r.eventually(func() error {

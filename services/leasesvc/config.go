@@ -22,6 +22,8 @@ const (
 	minInterval = 100 * time.Millisecond
 	maxSessions = 10_000_000
 	maxWriters  = 1024
+	// maxShards is what a candidate for terms takes.
+	maxShards = 4096
 )
 
 // Class is the rule for one kind of holder. A holder of any class bears the name of a Node, which owns its Lease.
@@ -44,9 +46,12 @@ type Class struct {
 type Config struct {
 	// Classes are the kinds of holders that are served. Flags change the class "node".
 	Classes []Class
-	// MaxSessions is how many holders are kept; further ones are told TOO_MANY_HOLDERS.
+	// Shards is into how many shards holders are divided among the replicas, 1 to 4096. Replicas that say different numbers do
+	// not work side by side.
+	Shards int
+	// MaxSessions is how many holders a replica keeps, over all its shards; further ones are told TOO_MANY_HOLDERS.
 	MaxSessions int
-	// ConcurrentWrites is how many Lease objects are written at the same time.
+	// ConcurrentWrites is how many Lease objects a replica writes at the same time, over all its shards.
 	ConcurrentWrites int
 }
 
@@ -61,6 +66,7 @@ func DefaultConfig() Config {
 			LeaseDuration:     40 * time.Second,
 			Retention:         time.Hour,
 		}},
+		Shards:           64,
 		MaxSessions:      200_000,
 		ConcurrentWrites: 32,
 	}
@@ -73,10 +79,12 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 			class.registerFlags(fs)
 		}
 	}
+	fs.IntVar(&c.Shards, "shards", c.Shards,
+		"Into how many shards holders are divided among the replicas, 1 to 4096. Where replicas differ, those that agree with the oldest work and the others wait until these are gone.")
 	fs.IntVar(&c.MaxSessions, "max-sessions", c.MaxSessions,
-		"How many holders are kept; further ones are refused until others are forgotten.")
+		"How many holders this replica keeps, over all its shards; further ones are refused until others are forgotten.")
 	fs.IntVar(&c.ConcurrentWrites, "concurrent-lease-writes", c.ConcurrentWrites,
-		"How many Lease objects are written at the same time.")
+		"How many Lease objects this replica writes at the same time, over all its shards.")
 }
 
 func (c *Class) registerFlags(fs *pflag.FlagSet) {
@@ -104,6 +112,9 @@ func (c *Config) Validate() []error {
 			problems = append(problems, fmt.Errorf("class %q in namespace %q: name and namespace must be its own", class.Name, class.Namespace))
 		}
 		names[class.Name], namespaces[class.Namespace] = true, true
+	}
+	if c.Shards < 1 || c.Shards > maxShards {
+		problems = append(problems, fmt.Errorf("--shards is %d, must be 1 to %d", c.Shards, maxShards))
 	}
 	if c.MaxSessions < 1 || c.MaxSessions > maxSessions {
 		problems = append(problems, fmt.Errorf("--max-sessions is %d, must be 1 to %d", c.MaxSessions, maxSessions))

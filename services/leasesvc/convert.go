@@ -10,6 +10,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -19,20 +20,14 @@ import (
 type catalog struct {
 	classes []Class
 	byName  map[string]session.ClassID
-	epoch   int64
+	shards  int
 }
 
-func newCatalog(classes []Class) catalog {
-	c := catalog{classes: classes, byName: map[string]session.ClassID{}}
-	for i, class := range classes {
+func newCatalog(cfg *Config) catalog {
+	c := catalog{classes: cfg.Classes, shards: cfg.Shards, byName: map[string]session.ClassID{}}
+	for i, class := range cfg.Classes {
 		c.byName[class.Name] = session.ClassID(i)
 	}
-	return c
-}
-
-// of is the catalog for answers of one term.
-func (c catalog) of(r *reign) catalog {
-	c.epoch = r.Epoch()
 	return c
 }
 
@@ -40,6 +35,19 @@ func (c catalog) of(r *reign) catalog {
 func (c catalog) holder(h *leasev1.Holder) (session.Holder, bool) {
 	class, known := c.byName[h.GetClass()]
 	return session.Holder{Key: session.Key{Class: class, Name: h.GetName()}, Boot: h.GetBootId()}, known
+}
+
+// introduction is false when the class is not served.
+func (c catalog) introduction(h *leasev1.Holder, sequence uint64) (keeper.Introduction, bool) {
+	holder, known := c.holder(h)
+	return keeper.Introduction{Holder: holder, Shard: c.shardOf(h), Sequence: sequence}, known
+}
+
+// shardOf divides by the words of the API: the numbers of classes depend on their order in the configuration.
+func (c catalog) shardOf(h *leasev1.Holder) int { return shard.Of(h.GetClass(), h.GetName(), c.shards) }
+
+func (c catalog) shardOfKey(key session.Key) int {
+	return shard.Of(c.classes[key.Class].Name, key.Name, c.shards)
 }
 
 // key is false when no class has its Leases in the namespace of the name.
@@ -76,7 +84,7 @@ func (c catalog) lease(l *keeper.Lease) *leasev1.Lease {
 		Name:         c.name(l.Holder.Key),
 		Holder:       &leasev1.Holder{Class: c.classes[l.Holder.Key.Class].Name, Name: l.Holder.Key.Name, BootId: l.Holder.Boot},
 		State:        stateOf(l.State),
-		Epoch:        c.epoch,
+		Epoch:        l.Epoch,
 		StartTime:    timestamp(l.StartTime),
 		LastBeatTime: timestamp(l.LastBeatTime),
 		Deadline:     timestamp(l.Deadline),
@@ -93,8 +101,8 @@ func (c catalog) leases(list []keeper.Lease) []*leasev1.Lease {
 	return leases
 }
 
-func (c catalog) grant(g keeper.Grant) *leasev1.Grant {
-	return &leasev1.Grant{Epoch: c.epoch, NextInterval: duration(g.Interval), Ttl: duration(g.TTL)}
+func grantOf(g keeper.Grant) *leasev1.Grant {
+	return &leasev1.Grant{Epoch: g.Epoch, NextInterval: duration(g.Interval), Ttl: duration(g.TTL)}
 }
 
 func stateOf(state session.State) leasev1.Lease_State {

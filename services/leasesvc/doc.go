@@ -2,16 +2,21 @@
 //
 // Promise: a heartbeat costs a memory write and never waits for Kubernetes. A holder that has been silent for two of its beats
 // is suspect, and for the Lease's duration expired; its Lease object is then left as it was, so that other readers come to the
-// same conclusion. This service declares no Node dead. A replica that takes over begins without sessions and learns them from
-// the beats that follow, so a failover costs nobody its life.
+// same conclusion. This service declares no Node dead. A replica that takes a shard over begins without sessions and learns
+// them from the beats that follow, so a failover costs nobody its life.
+//
+// Holders are divided into shards (--shards) by a hash of class and name, and shards among the replicas by package term. One
+// table and one set of writers serve all shards that a replica holds. A holder that comes to the wrong replica is refused and
+// told which is the right one; the others on its stream are not disturbed. Reads are answered for the shards held here.
 //
 // Invariants:
-//   - sessions exist only on the replica that holds the term, and end with it;
+//   - the session of a holder exists only on the replica that holds the term of its shard, and ends with it;
 //   - the newest boot of a holder has its session; beats are ordered by sequence, never by clocks;
-//   - Kubernetes is written only under the term's context, each write guarded by resourceVersion, each delete by UID too.
+//   - Kubernetes is written only under the context of the holder's shard's term, each write guarded by resourceVersion, each
+//     delete by UID too; a term is given up only after the writes made under it have returned.
 //
 // It owns the Leases of its classes' namespaces as far as their holderIdentity is a holder of its own: ownerReferences to the
-// Node, holderIdentity where there is none, leaseDurationSeconds and renewTime. It writes no key of etcd beyond its term.
+// Node, holderIdentity where there is none, leaseDurationSeconds and renewTime. It writes no key of etcd beyond its terms.
 //
 // It does not judge Nodes: conditions, taints and eviction are not its business yet. Kubelets that write their own Leases
 // may go on doing so beside it.

@@ -66,6 +66,7 @@ func (e handleError) Error() string {
 // problem is the one table from what went wrong to what the caller is told.
 func (s *server) problem(err error) error {
 	var (
+		elsewhere  keeper.NotKeptError
 		notFound   notFoundError
 		notDeleted notDeletedError
 		sequence   sequenceError
@@ -75,7 +76,9 @@ func (s *server) problem(err error) error {
 	case err == nil || rpcerror.ReasonOf(err) != "":
 		return err
 	case errors.Is(err, keeper.ErrEnded):
-		return s.notLeader()
+		return rpcerror.NotLeader(ServiceName, s.shards().someoneElse())
+	case errors.As(err, &elsewhere):
+		return rpcerror.NotLeader(ServiceName, s.shards().owner(elsewhere.Shard))
 	case errors.Is(err, keeper.ErrSuperseded):
 		return rpcerror.New(codes.Aborted, reasonSuperseded, err.Error())
 	case errors.Is(err, errPageToken):
@@ -96,21 +99,6 @@ func (s *server) problem(err error) error {
 		return rpcerror.New(codes.InvalidArgument, reasonUnknownHandle, err.Error())
 	}
 	return err // contexts keep their codes, the rest becomes INTERNAL in the chain
-}
-
-// notLeader says where to go instead.
-func (s *server) notLeader() error {
-	return rpcerror.NotLeader(ServiceName, s.elsewhere())
-}
-
-// elsewhere is the address of the replica that leads, if it is another one.
-func (s *server) elsewhere() string {
-	for _, holding := range s.service.leadership.Status().Shards {
-		if !holding.Here {
-			return holding.GRPCAddress
-		}
-	}
-	return ""
 }
 
 // endOf tells why a call's context ended: with the server, or with the caller.
@@ -134,6 +122,13 @@ func refusal(outcome session.Outcome) *leasev1.Refusal {
 		return &leasev1.Refusal{Reason: string(reasonUnknownHandle), Message: "the session of this handle is gone; introduce the holder again"}
 	}
 	return nil
+}
+
+// moved is the refusal of a holder whose shard is not kept here.
+func moved(number int, all shards) *leasev1.Refusal {
+	return &leasev1.Refusal{
+		Reason: string(rpcerror.NotLeaderReason), Message: keeper.NotKeptError{Shard: number}.Error(), MoveTo: all.owner(number),
+	}
 }
 
 func unknownClass(class string) *leasev1.Refusal {

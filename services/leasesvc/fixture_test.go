@@ -21,6 +21,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
@@ -37,7 +38,11 @@ type fixture struct {
 	candidate *termtest.Candidate
 	kube      kubernetes.Interface
 	registry  *prometheus.Registry
+	shards    int
+	namespace string // of the class "node"
 }
+
+var member = term.Member{ID: "replica-1", Service: leasesvc.ServiceName, GRPCAddress: "here:7601"}
 
 // setup is what a test wants different.
 type setup struct {
@@ -47,22 +52,22 @@ type setup struct {
 	loops      []string
 }
 
-// newFixture starts a service and waits until it leads, if nothing else decides that.
+// newFixture starts a service and waits until it keeps every shard, if nothing else decides that.
 func newFixture(t testing.TB, s setup) *fixture {
 	t.Helper()
 	f := &fixture{t: t, kube: s.kube, registry: prometheus.NewRegistry()}
-	member := term.Member{ID: "replica-1", Service: leasesvc.ServiceName, GRPCAddress: "here:7601"}
-	f.candidate = termtest.NewCandidate(member, 1)
-	leadership := s.leadership
-	if leadership == nil {
-		leadership = f.candidate
-	}
 	if f.kube == nil {
 		f.kube = newKube()
 	}
 	cfg := leasesvc.DefaultConfig()
 	if s.config != nil {
 		s.config(&cfg)
+	}
+	f.shards, f.namespace = cfg.Shards, cfg.Classes[0].Namespace
+	f.candidate = termtest.NewCandidate(member, cfg.Shards)
+	leadership := s.leadership
+	if leadership == nil {
+		leadership = f.candidate
 	}
 	var err error
 	f.service, err = leasesvc.New(cfg, leasesvc.Deps{
@@ -95,10 +100,31 @@ func (f *fixture) run() {
 
 func (f *fixture) awaitLeading() {
 	f.t.Helper()
+	for number := range f.shards {
+		f.awaitShard(number, "LEASE_NOT_FOUND")
+	}
+}
+
+// awaitShard waits until a lease of the shard that nobody has is refused for the reason.
+func (f *fixture) awaitShard(number int, want rpcerror.Reason) {
+	f.t.Helper()
+	name := f.nameIn(number, "nobody")
 	f.eventually(func() error {
-		_, err := f.client.ListLeases(f.t.Context(), &leasev1.ListLeasesRequest{})
-		return err
+		_, err := f.client.GetLease(f.t.Context(), &leasev1.GetLeaseRequest{Name: "namespaces/" + f.namespace + "/leases/" + name})
+		if rpcerror.ReasonOf(err) != want {
+			return fmt.Errorf("shard %d: %w", number, err)
+		}
+		return nil
 	})
+}
+
+// nameIn returns a name with the prefix that is in the shard.
+func (f *fixture) nameIn(number int, prefix string) string {
+	for i := 0; ; i++ {
+		if name := fmt.Sprintf("%s-%d", prefix, i); shard.Of("node", name, f.shards) == number {
+			return name
+		}
+	}
 }
 
 func (f *fixture) eventually(condition func() error) {
@@ -163,18 +189,6 @@ func expectError(t testing.TB, what string, err error, code codes.Code, reason s
 	if status.Code(err) != code || string(rpcerror.ReasonOf(err)) != reason {
 		t.Errorf("%s: %v %s (%v), want %v %s", what, status.Code(err), rpcerror.ReasonOf(err), err, code, reason)
 	}
-}
-
-// follower is a Leadership that sees somebody else lead.
-type follower struct{ address string }
-
-func (follower) Run(ctx context.Context, _ term.Body) error {
-	<-ctx.Done()
-	return nil
-}
-
-func (f follower) Status() term.Status {
-	return term.Status{Shards: []term.Holding{{ReplicaID: "replica-2", Epoch: 9, GRPCAddress: f.address}}}
 }
 
 type stream = grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]

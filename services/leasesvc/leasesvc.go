@@ -38,8 +38,8 @@ const (
 	sessionsStall = 15 * time.Second
 	// writebackStall is far beyond the two writeTimeouts between two passes of which every write hangs.
 	writebackStall = 2 * time.Minute
-	// sessionsPoll is how soon writing begins after the sessions have.
-	sessionsPoll = 50 * time.Millisecond
+	// keeperPoll is how soon those who need the keeper go on after its loop has started.
+	keeperPoll = 50 * time.Millisecond
 	// watchQueue is how many events a watcher may be behind.
 	watchQueue = 8192
 )
@@ -50,7 +50,7 @@ type Deps struct {
 	Member term.Member
 	// Kube reads and writes; its transport must refuse writes without a held term.
 	Kube kubernetes.Interface
-	// Leadership says who keeps the sessions.
+	// Leadership says who keeps the sessions of which shard; it must be for Config.Shards shards.
 	Leadership Leadership
 	// Logger is required.
 	Logger *slog.Logger
@@ -75,19 +75,16 @@ type Service struct {
 	server     *server
 	metrics    *metrics
 	writes     *renewal.Metrics
-	reign      atomic.Pointer[reign]
-}
-
-// reign is the sessions of one term and the context under which Kubernetes may be written for them.
-type reign struct {
-	*keeper.Keeper
-	ctx context.Context
+	keeper     atomic.Pointer[keeper.Keeper] // nil while its loop does not run
 }
 
 // New assembles the service. It starts nothing and contacts nothing.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if err := errors.Join(cfg.Validate()...); err != nil {
 		return nil, err
+	}
+	if divided := len(deps.Leadership.Status().Shards); divided != cfg.Shards {
+		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, divided)
 	}
 	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership, logger: deps.Logger}
 	var err error
@@ -101,7 +98,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s.writer = leaseobject.NewWriter(deps.Kube.CoordinationV1(), s.nodes)
-	s.renewal = renewal.New(renewal.Config{Workers: cfg.ConcurrentWrites, Timeout: writeTimeout, Metrics: s.writes}, s.writer)
+	s.renewal = renewal.New(renewal.Config{
+		Workers: cfg.ConcurrentWrites, Timeout: writeTimeout, Metrics: s.writes, Logger: deps.Logger,
+	}, s.writer)
 	s.server = newServer(s)
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops: s.loops(), Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
@@ -115,14 +114,15 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
+// loops are those of the replica, not of its terms: one keeper and one set of writers serve all shards that are held.
 func (s *Service) loops() []loop.Loop {
 	return []loop.Loop{
 		{
-			Name: SessionsLoop, Doc: "keeps the sessions of the holders that beat", Scope: loop.Leader,
+			Name: SessionsLoop, Doc: "keeps the sessions of the holders whose shards are held here", Scope: loop.Always,
 			Stall: sessionsStall, Run: s.keepSessions,
 		},
 		{
-			Name: WritebackLoop, Doc: "writes the Lease objects of the sessions", Scope: loop.Leader,
+			Name: WritebackLoop, Doc: "writes the Lease objects of the sessions", Scope: loop.Always,
 			Stall: writebackStall, Run: s.writeBack,
 		},
 	}
@@ -135,18 +135,38 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) { s.server.register(
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.nodes.Run(ctx) })
-	group.Go(func() error { return s.runner.Run(ctx) })
+	// The loops outlive the terms: shards are handed over by a keeper that still works.
+	loops, endLoops := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error { return s.runner.Run(loops) })
 	group.Go(func() error {
-		return s.leadership.Run(ctx, func(ctx context.Context, _ *term.Term) error { return s.runner.RunTerm(ctx) })
+		defer endLoops()
+		return s.leadership.Run(ctx, s.keepShard)
 	})
 	return group.Wait()
+}
+
+// keepShard is the body of a term. A shard whose keeper fails is given up, so that others may take it over. While there is
+// no keeper, because its loop starts again or is switched off, the shard is held and has no sessions.
+func (s *Service) keepShard(ctx context.Context, t *term.Term) error {
+	ticker := time.NewTicker(keeperPoll)
+	defer ticker.Stop()
+	for {
+		if k := s.keeper.Load(); k != nil {
+			return k.Keep(keeper.NewTenure(ctx, t.Shard(), t.Epoch()))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
 }
 
 // Loops are the service's loops, for the process to show and to judge by.
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
-// Counts tells how many sessions there are in each state, how many Lease objects were written since the start of the
-// process, and how many heartbeat streams are open.
+// Counts tells how many sessions there are in each state, in the shards that are held here; so the counts of all replicas
+// add up. Lease objects that were written count since the start of the process, and streams as long as they are open.
 func (s *Service) Counts() map[string]int64 {
 	c := s.sessionCounts()
 	return map[string]int64{
@@ -155,28 +175,24 @@ func (s *Service) Counts() map[string]int64 {
 	}
 }
 
-// keepSessions begins without sessions, whatever a term before this one knew.
+// keepSessions begins without sessions, whatever a keeper before this one knew.
 func (s *Service) keepSessions(ctx context.Context, report loop.Report) error {
-	t, held := term.FromContext(ctx)
-	if !held {
-		return fmt.Errorf("keep sessions: %w", term.ErrNone)
-	}
-	r := &reign{ctx: ctx, Keeper: keeper.New(keeper.Config{
-		Classes: s.cfg.rules(), Limit: s.cfg.MaxSessions, Epoch: t.Epoch(), WatchQueue: watchQueue,
+	k := keeper.New(keeper.Config{
+		Classes: s.cfg.rules(), Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, WatchQueue: watchQueue,
 		Passed: func() { report(nil) }, Logger: s.logger,
-	})}
-	s.reign.Store(r)
-	defer s.reign.CompareAndSwap(r, nil)
-	return r.Run(ctx)
+	})
+	s.keeper.Store(k)
+	defer s.keeper.CompareAndSwap(k, nil)
+	return k.Run(ctx)
 }
 
-// writeBack follows the sessions: when their loop is started anew, so is the writing.
+// writeBack follows the keeper: when its loop is started anew, so is the writing.
 func (s *Service) writeBack(ctx context.Context, report loop.Report) error {
-	ticker := time.NewTicker(sessionsPoll)
+	ticker := time.NewTicker(keeperPoll)
 	defer ticker.Stop()
 	for {
-		if r := s.reign.Load(); r != nil {
-			if err := s.renewal.Run(ctx, r, report); err != nil {
+		if k := s.keeper.Load(); k != nil {
+			if err := s.renewal.Run(ctx, k, report); err != nil {
 				return err
 			}
 		}

@@ -13,6 +13,7 @@ type metrics struct {
 	// heartbeats has a counter for every outcome, so that counting a beat looks up nothing.
 	heartbeats   [session.Full + 1]prometheus.Counter
 	unknownClass prometheus.Counter
+	elsewhere    prometheus.Counter
 }
 
 // newMetrics registers what is counted here and what s knows anyway; nil leaves all of it unregistered.
@@ -21,7 +22,9 @@ func newMetrics(registerer prometheus.Registerer, s *Service) (*metrics, error) 
 		Name: "trivet_lease_heartbeats_total",
 		Help: "Heartbeats received, one for each holder in a message, by what came of them.",
 	}, []string{"result"})
-	m := &metrics{unknownClass: heartbeats.WithLabelValues("unknown_class")}
+	m := &metrics{
+		unknownClass: heartbeats.WithLabelValues("unknown_class"), elsewhere: heartbeats.WithLabelValues("not_leader"),
+	}
 	for outcome := range m.heartbeats {
 		m.heartbeats[outcome] = heartbeats.WithLabelValues(resultOf(session.Outcome(outcome)))
 	}
@@ -62,7 +65,7 @@ func (m *metrics) count(outcome session.Outcome, n int) { m.heartbeats[outcome].
 func (s *Service) gauges() []prometheus.Collector {
 	state := func(name string, read func(session.Counts) int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "trivet_lease_sessions", Help: "Sessions kept here, by state.",
+			Name: "trivet_lease_sessions", Help: "Sessions of the shards that are held here, by state.",
 			ConstLabels: prometheus.Labels{"state": name},
 		}, func() float64 { return float64(read(s.sessionCounts())) })
 	}
@@ -75,21 +78,21 @@ func (s *Service) gauges() []prometheus.Collector {
 		}, func() float64 { return float64(s.server.streams.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "trivet_lease_blind_seconds",
-			Help: "How long in this term nothing could be received because the process did not run; deadlines are put off by as much.",
+			Help: "How long, since the sessions loop started, nothing could be received because the process did not run; deadlines are put off by as much.",
 		}, func() float64 { return s.blindSeconds() }),
 	}
 }
 
 func (s *Service) sessionCounts() session.Counts {
-	if r := s.reign.Load(); r != nil {
-		return r.Counts()
+	if k := s.keeper.Load(); k != nil {
+		return k.Counts()
 	}
 	return session.Counts{}
 }
 
 func (s *Service) blindSeconds() float64 {
-	if r := s.reign.Load(); r != nil {
-		return r.Blind().Seconds()
+	if k := s.keeper.Load(); k != nil {
+		return k.Blind().Seconds()
 	}
 	return 0
 }

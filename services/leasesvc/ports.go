@@ -8,11 +8,11 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// Leadership decides which replica leads. *term.Candidate is one.
+// Leadership divides the shards among the replicas. *term.Candidate is one.
 type Leadership interface {
 	// Run blocks until ctx ends and calls body for each term held here; see term.Candidate.
 	Run(ctx context.Context, body term.Body) error
-	// Status answers from memory.
+	// Status answers from memory, with one entry for every shard, before Run too.
 	Status() term.Status
 }
 

@@ -15,7 +15,7 @@ func Program(cfg *Config) process.Program {
 		Short:         "Keeps the heartbeats of nodes in memory and their Lease objects in Kubernetes.",
 		GRPCPort:      7601,
 		AdminPort:     7611,
-		Shards:        func() int { return 1 },
+		Shards:        func() int { return cfg.Shards },
 		Kube:          true,
 		Loops:         []string{SessionsLoop, WritebackLoop},
 		Unvalidated:   Unvalidated(),

@@ -33,29 +33,29 @@ type server struct {
 }
 
 func newServer(s *Service) *server {
-	return &server{service: s, catalog: newCatalog(s.cfg.Classes), deleter: s.writer}
+	return &server{service: s, catalog: newCatalog(&s.cfg), deleter: s.writer}
 }
 
 func (s *server) register(registrar grpc.ServiceRegistrar) {
 	leasev1.RegisterLeaseServiceServer(registrar, s)
 }
 
-// lead returns the sessions of the present term, or keeper.ErrEnded while it is held elsewhere.
-func (s *server) lead() (*reign, error) {
-	if r := s.service.reign.Load(); r != nil {
-		return r, nil
+// keeper returns the sessions of the shards that are held here, or keeper.ErrEnded while nobody keeps any.
+func (s *server) keeper() (*keeper.Keeper, error) {
+	if k := s.service.keeper.Load(); k != nil {
+		return k, nil
 	}
 	return nil, keeper.ErrEnded
 }
 
 // freshness is that of an answer made from memory alone.
-func (s *server) freshness(r *reign) *statusv1.Freshness {
-	return status.Freshness(s.service.member.ID, r.Epoch(), "")
+func (s *server) freshness(epoch int64) *statusv1.Freshness {
+	return status.Freshness(s.service.member.ID, epoch, "")
 }
 
 // Heartbeat implements the RPC.
 func (s *server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
-	r, err := s.lead()
+	k, err := s.keeper()
 	if err != nil {
 		return nil, s.problem(err)
 	}
@@ -64,35 +64,35 @@ func (s *server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	x.Unordered = true
 	var places []int // of each introduction in the request
 	for i, beat := range request.Beats {
-		holder, known := s.catalog.holder(beat.Holder)
+		introduction, known := s.catalog.introduction(beat.Holder, beat.Sequence)
 		if !known {
 			response.Results[i] = &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: unknownClass(beat.Holder.GetClass())}}
 			s.service.metrics.unknownClass.Inc()
 			continue
 		}
-		x.Holders = append(x.Holders, keeper.Introduction{Holder: holder, Sequence: beat.Sequence})
+		x.Holders = append(x.Holders, introduction)
 		places = append(places, i)
 	}
-	if err := r.Exchange(ctx, x); err != nil {
+	if err := k.Exchange(ctx, x); err != nil {
 		return nil, s.problem(err)
 	}
+	reception := s.reception()
 	for i, met := range x.Met {
-		s.service.metrics.count(met.Outcome, 1)
-		response.Results[places[i]] = heartbeatResult(s.catalog.of(r), met)
+		response.Results[places[i]] = heartbeatResult(met, reception.refusal(met, x.Holders[i].Shard))
 	}
 	return response, nil
 }
 
-func heartbeatResult(c catalog, met keeper.Met) *leasev1.HeartbeatResult {
-	if why := refusal(met.Outcome); why != nil {
+func heartbeatResult(met keeper.Met, why *leasev1.Refusal) *leasev1.HeartbeatResult {
+	if why != nil {
 		return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: why}}
 	}
-	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: c.grant(met.Grant)}}
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: grantOf(met.Grant)}}
 }
 
 // ReleaseLease implements the RPC.
 func (s *server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
-	r, err := s.lead()
+	k, err := s.keeper()
 	if err != nil {
 		return nil, s.problem(err)
 	}
@@ -100,28 +100,33 @@ func (s *server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 	if !known {
 		return &leasev1.ReleaseLeaseResponse{}, nil // such a session cannot exist
 	}
-	if err := s.release(ctx, r, holder); err != nil {
+	if err := s.release(ctx, k, holder, s.catalog.shardOf(request.Holder)); err != nil {
 		return nil, s.problem(err)
 	}
 	return &leasev1.ReleaseLeaseResponse{}, nil
 }
 
 // release deletes the object before it forgets the session: a failure in between leaves something to try again with.
-func (s *server) release(ctx context.Context, r *reign, holder session.Holder) error {
-	hold, err := r.Hold(ctx, holder)
+func (s *server) release(ctx context.Context, k *keeper.Keeper, holder session.Holder, shard int) error {
+	hold, err := k.Hold(ctx, holder, shard)
 	if err != nil || hold == nil {
 		return err
 	}
 	deleted := false
 	defer func() {
 		if deleted {
-			r.Drop(hold)
+			k.Drop(hold)
 		} else {
-			r.Let(hold)
+			k.Let(hold)
 		}
 	}()
+	held, end, ok := hold.Begin()
+	if !ok {
+		return keeper.NotKeptError{Shard: shard}
+	}
+	defer end()
 	// The write needs the term's context; the caller's end and a limit of its own bound it as well.
-	write, cancel := context.WithTimeout(r.ctx, writeTimeout)
+	write, cancel := context.WithTimeout(held, writeTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	err = s.deleter.Delete(write, hold.Namespace, hold.Name, hold.Last)
@@ -130,8 +135,8 @@ func (s *server) release(ctx context.Context, r *reign, holder session.Holder) e
 	case err == nil:
 		deleted = true
 		return nil
-	case r.ctx.Err() != nil:
-		return keeper.ErrEnded
+	case held.Err() != nil:
+		return keeper.NotKeptError{Shard: shard}
 	case ctx.Err() != nil:
 		return endOf(ctx)
 	}
@@ -140,7 +145,7 @@ func (s *server) release(ctx context.Context, r *reign, holder session.Holder) e
 
 // GetLease implements the RPC.
 func (s *server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
-	r, err := s.lead()
+	k, err := s.keeper()
 	if err != nil {
 		return nil, s.problem(err)
 	}
@@ -148,19 +153,19 @@ func (s *server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest)
 	if !served {
 		return nil, s.problem(notFoundError{name: request.Name})
 	}
-	lease, found, err := r.Get(ctx, key)
+	lease, found, err := k.Get(ctx, key, s.catalog.shardOfKey(key))
 	if err == nil && !found {
 		err = notFoundError{name: request.Name}
 	}
 	if err != nil {
 		return nil, s.problem(err)
 	}
-	return &leasev1.GetLeaseResponse{Lease: s.catalog.of(r).lease(&lease), Freshness: s.freshness(r)}, nil
+	return &leasev1.GetLeaseResponse{Lease: s.catalog.lease(&lease), Freshness: s.freshness(lease.Epoch)}, nil
 }
 
 // ListLeases implements the RPC.
 func (s *server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequest) (*leasev1.ListLeasesResponse, error) {
-	r, err := s.lead()
+	k, err := s.keeper()
 	if err != nil {
 		return nil, s.problem(err)
 	}
@@ -173,11 +178,12 @@ func (s *server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequ
 			return nil, s.problem(err)
 		}
 	}
-	page, more, err := r.Page(ctx, query)
+	epoch := k.Epoch() // before the read, so that it never claims more than the answer holds
+	page, more, err := k.Page(ctx, query)
 	if err != nil {
 		return nil, s.problem(err)
 	}
-	response := &leasev1.ListLeasesResponse{Leases: s.catalog.of(r).leases(page), Freshness: s.freshness(r)}
+	response := &leasev1.ListLeasesResponse{Leases: s.catalog.leases(page), Freshness: s.freshness(epoch)}
 	if more {
 		response.NextPageToken = pageToken(arguments, s.catalog.name(page[len(page)-1].Holder.Key))
 	}

@@ -27,13 +27,17 @@ const (
 
 // StreamHeartbeats implements the RPC.
 func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
-	r, err := s.lead()
+	k, err := s.keeper()
 	if err != nil {
 		return s.problem(err)
 	}
+	over, some := k.Serving()
+	if !some {
+		return s.problem(keeper.ErrEnded) // there is nobody whom a stream could be for
+	}
 	s.streams.Add(1)
 	defer s.streams.Add(-1)
-	c := &connection{server: s, reign: r, catalog: s.catalog.of(r), wire: wire, exchange: keeper.NewExchange()}
+	c := &connection{server: s, sessions: k, wire: wire, exchange: keeper.NewExchange()}
 
 	// Only returning from here ends a stream, and a goroutine in Recv cannot return. So another one does the work, and this
 	// one waits for what the client does not know of. The other ends with the stream.
@@ -46,7 +50,9 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 			return c.move(end.err)
 		}
 		return s.problem(end.err)
-	case <-r.Done():
+	case <-over:
+		return c.move(keeper.ErrEnded)
+	case <-k.Done():
 		return c.move(keeper.ErrEnded)
 	case <-wire.Context().Done():
 		return c.move(endOf(wire.Context()))
@@ -56,9 +62,8 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 // connection is one open stream.
 type connection struct {
 	*server
-	reign   *reign
-	catalog catalog
-	wire    grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
+	sessions *keeper.Keeper
+	wire     grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
 
 	sending sync.Mutex // guards sends on wire and moved
 	moved   bool       // nothing is sent any more
@@ -73,8 +78,9 @@ type connection struct {
 }
 
 type handle struct {
-	ref  session.Ref
-	dead bool
+	ref   session.Ref
+	shard uint16
+	dead  bool
 }
 
 // ending is how the work on a stream ended.
@@ -139,7 +145,7 @@ func (c *connection) move(why error) error {
 	if errors.Is(why, keeper.ErrEnded) || rpcerror.ReasonOf(why) == rpcerror.ShuttingDownReason {
 		// Should it not arrive, the error that follows says the same.
 		_ = c.wire.Send(&leasev1.StreamHeartbeatsResponse{
-			Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, MoveTo: c.elsewhere(),
+			Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, MoveTo: c.shards().someoneElse(),
 		})
 	}
 	return c.problem(why)

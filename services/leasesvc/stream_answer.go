@@ -30,11 +30,12 @@ func (c *connection) answer(request *leasev1.StreamHeartbeatsRequest) (*answer, 
 	for _, number := range request.Handles {
 		x.Refs = append(x.Refs, c.handles[number-1].ref)
 	}
-	if err := c.reign.Exchange(c.wire.Context(), x); err != nil {
+	if err := c.sessions.Exchange(c.wire.Context(), x); err != nil {
 		return nil, err
 	}
-	c.welcome(a)
-	c.renewed(a, request.Handles)
+	reception := c.reception()
+	c.welcome(a, reception)
+	c.renewed(a, request.Handles, reception)
 	if c.hasty(request) {
 		a.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN
 	}
@@ -73,51 +74,52 @@ func (c *connection) introductions(request *leasev1.StreamHeartbeatsRequest) []*
 	}
 	welcomes := make([]*leasev1.Welcome, len(request.Holders))
 	for i, h := range request.Holders {
-		holder, known := c.catalog.holder(h)
+		introduction, known := c.catalog.introduction(h, request.Sequence)
 		if !known {
 			welcomes[i] = &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: unknownClass(h.GetClass())}}
 			c.service.metrics.unknownClass.Inc()
 			continue
 		}
-		c.exchange.Holders = append(c.exchange.Holders, keeper.Introduction{Holder: holder, Sequence: request.Sequence})
+		c.exchange.Holders = append(c.exchange.Holders, introduction)
 	}
 	return welcomes
 }
 
 // welcome puts what the keeper said into the empty places.
-func (c *connection) welcome(a *answer) {
+func (c *connection) welcome(a *answer, r *reception) {
 	place := 0
-	for _, met := range c.exchange.Met {
+	for i, met := range c.exchange.Met {
 		place += slices.Index(a.Welcomes[place:], nil)
-		a.Welcomes[place] = c.met(met)
+		shard := c.exchange.Holders[i].Shard
+		a.Welcomes[place] = c.met(met, shard, r.refusal(met, shard))
 		a.lost = a.lost || met.Outcome == session.Superseded
 	}
 }
 
-func (c *connection) met(met keeper.Met) *leasev1.Welcome {
-	c.service.metrics.count(met.Outcome, 1)
-	if why := refusal(met.Outcome); why != nil {
+func (c *connection) met(met keeper.Met, shard int, why *leasev1.Refusal) *leasev1.Welcome {
+	if why != nil {
 		return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}}
 	}
-	c.handles = append(c.handles, handle{ref: met.Ref})
+	c.handles = append(c.handles, handle{ref: met.Ref, shard: uint16(shard)})
 	c.live++
 	return &leasev1.Welcome{
-		Handle: uint32(len(c.handles)), Result: &leasev1.Welcome_Grant{Grant: c.catalog.grant(met.Grant)},
+		Handle: uint32(len(c.handles)), Result: &leasev1.Welcome_Grant{Grant: grantOf(met.Grant)},
 	}
 }
 
-func (c *connection) renewed(a *answer, numbers []uint32) {
+func (c *connection) renewed(a *answer, numbers []uint32, r *reception) {
 	x := c.exchange
 	if x.Renewed > 0 {
 		c.service.metrics.count(session.Renewed, x.Renewed)
-		a.Grant = c.catalog.grant(x.Grant)
+		a.Grant = grantOf(x.Grant)
 	}
 	for _, missed := range x.Missed {
 		number := numbers[missed.Index]
-		c.service.metrics.count(missed.Outcome, 1)
-		a.RefusedHandles = append(a.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: refusal(missed.Outcome)})
+		h := &c.handles[number-1]
+		why := r.missed(missed.Outcome, int(h.shard))
+		a.RefusedHandles = append(a.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: why})
 		a.lost = a.lost || missed.Outcome == session.Superseded
-		if h := &c.handles[number-1]; !h.dead {
+		if !h.dead {
 			h.dead = true
 			c.live--
 		}

@@ -8,6 +8,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // bookmarkPeriod is how long a watch may be quiet.
@@ -15,16 +16,16 @@ const bookmarkPeriod = 30 * time.Second
 
 // WatchLeases implements the RPC.
 func (s *server) WatchLeases(request *leasev1.WatchLeasesRequest, wire grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]) error {
-	r, err := s.lead()
+	k, err := s.keeper()
 	if err != nil {
 		return s.problem(err)
 	}
-	subscription, err := r.Watch(wire.Context(), s.catalog.within(request.Parent))
+	subscription, err := k.Watch(wire.Context(), s.catalog.within(request.Parent))
 	if err != nil {
 		return s.problem(err)
 	}
-	defer r.Unwatch(subscription)
-	w := &watcher{server: s, reign: r, catalog: s.catalog.of(r), wire: wire}
+	defer k.Unwatch(subscription)
+	w := &watcher{server: s, sessions: k, wants: subscription.Wants, wire: wire}
 	if err := w.begin(subscription.Existing); err != nil {
 		return err
 	}
@@ -35,9 +36,9 @@ func (s *server) WatchLeases(request *leasev1.WatchLeasesRequest, wire grpc.Serv
 // watcher is one WatchLeases call.
 type watcher struct {
 	*server
-	reign   *reign
-	catalog catalog
-	wire    grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]
+	sessions *keeper.Keeper
+	wants    func(session.ClassID) bool
+	wire     grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]
 }
 
 func (w *watcher) begin(existing []keeper.Lease) error {
@@ -59,10 +60,10 @@ func (w *watcher) follow(events <-chan *keeper.Event) error {
 			if !open {
 				return errSlowWatcher
 			}
-			err = w.send(eventTypeOf(e.Type), &e.Lease)
+			err = w.tell(e)
 		case <-quiet.C:
 			err = w.send(leasev1.WatchLeasesResponse_TYPE_BOOKMARK, nil)
-		case <-w.reign.Done():
+		case <-w.sessions.Done():
 			return keeper.ErrEnded
 		case <-w.wire.Context().Done():
 			return endOf(w.wire.Context())
@@ -74,10 +75,28 @@ func (w *watcher) follow(events <-chan *keeper.Event) error {
 	}
 }
 
+func (w *watcher) tell(e *keeper.Event) error {
+	if e.Type != keeper.Dismissed {
+		return w.send(eventTypeOf(e.Type), &e.Lease)
+	}
+	for i := range e.Dismissed {
+		lease := &e.Dismissed[i]
+		if !w.wants(lease.Holder.Key.Class) {
+			continue
+		}
+		if err := w.send(leasev1.WatchLeasesResponse_TYPE_DELETED, lease); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (w *watcher) send(what leasev1.WatchLeasesResponse_Type, lease *keeper.Lease) error {
-	event := &leasev1.WatchLeasesResponse{Type: what, Freshness: w.freshness(w.reign)}
-	if lease != nil {
-		event.Lease = w.catalog.lease(lease)
+	event := &leasev1.WatchLeasesResponse{Type: what}
+	if lease == nil {
+		event.Freshness = w.freshness(w.sessions.Epoch())
+	} else {
+		event.Lease, event.Freshness = w.catalog.lease(lease), w.freshness(lease.Epoch)
 	}
 	return w.wire.Send(event)
 }

@@ -34,7 +34,7 @@ type StreamHeartbeatsResponse_Directive int32
 const (
 	// Nothing special.
 	StreamHeartbeatsResponse_DIRECTIVE_UNSPECIFIED StreamHeartbeatsResponse_Directive = 0
-	// Connect to another replica; sessions stay valid meanwhile.
+	// Connect to another replica, for all holders; sessions stay valid meanwhile.
 	StreamHeartbeatsResponse_DIRECTIVE_MOVE StreamHeartbeatsResponse_Directive = 1
 	// Beat at the interval of the last grant and no faster.
 	StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN StreamHeartbeatsResponse_Directive = 2
@@ -217,7 +217,7 @@ const (
 	WatchLeasesResponse_TYPE_ADDED WatchLeasesResponse_Type = 1
 	// Its state, boot or last write changed.
 	WatchLeasesResponse_TYPE_MODIFIED WatchLeasesResponse_Type = 2
-	// It was released or forgotten.
+	// It was released or forgotten, or its shard is not held here any more.
 	WatchLeasesResponse_TYPE_DELETED WatchLeasesResponse_Type = 3
 	// All sessions that existed at the start have been sent, or nothing happened for a while.
 	WatchLeasesResponse_TYPE_BOOKMARK WatchLeasesResponse_Type = 4
@@ -336,7 +336,8 @@ func (x *Holder) GetBootId() string {
 // Grant is what a holder gets for a beat.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Epoch of the term under which the beat was accepted; it only grows.
+	// Epoch of the term under which the beat was accepted; for one holder it only grows. For several holders at once, the newest
+	// of the terms of their shards.
 	Epoch int64 `protobuf:"varint,1,opt,name=epoch" json:"epoch,omitempty"`
 	// When to beat again, counted from the receipt of this answer. The server spreads holders over the interval.
 	NextInterval *durationpb.Duration `protobuf:"bytes,2,opt,name=next_interval,json=nextInterval" json:"next_interval,omitempty"`
@@ -400,12 +401,15 @@ func (x *Grant) GetTtl() *durationpb.Duration {
 // Refusal says why one item of a batch was not accepted.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A reason code as in ErrorInfo: UNKNOWN_CLASS, SUPERSEDED, TOO_MANY_HOLDERS, UNKNOWN_HANDLE.
+	// A reason code as in ErrorInfo: UNKNOWN_CLASS, SUPERSEDED, TOO_MANY_HOLDERS, UNKNOWN_HANDLE, NOT_LEADER.
 	Reason string `protobuf:"bytes,1,opt,name=reason" json:"reason,omitempty"`
 	// The same for people.
 	Message string `protobuf:"bytes,2,opt,name=message" json:"message,omitempty"`
 	// Set when trying again after this pause may succeed.
-	RetryAfter    *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter" json:"retry_after,omitempty"`
+	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter" json:"retry_after,omitempty"`
+	// With NOT_LEADER, where the replica is that holds the holder's shard, host:port; empty while nobody is known to, or when
+	// this replica has just claimed it. Then try again after a jittered pause, here or anywhere.
+	MoveTo        string `protobuf:"bytes,4,opt,name=move_to,json=moveTo" json:"move_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -459,6 +463,13 @@ func (x *Refusal) GetRetryAfter() *durationpb.Duration {
 		return x.RetryAfter
 	}
 	return nil
+}
+
+func (x *Refusal) GetMoveTo() string {
+	if x != nil {
+		return x.MoveTo
+	}
+	return ""
 }
 
 // HeartbeatRequest is a batch of beats.
@@ -717,7 +728,7 @@ type StreamHeartbeatsResponse struct {
 	RefusedHandles []*RefusedHandle `protobuf:"bytes,4,rep,name=refused_handles,json=refusedHandles" json:"refused_handles,omitempty"`
 	// What the client should do beside beating on.
 	Directive StreamHeartbeatsResponse_Directive `protobuf:"varint,5,opt,name=directive,enum=trivet.lease.v1.StreamHeartbeatsResponse_Directive" json:"directive,omitempty"`
-	// For directive MOVE: where to connect, host:port; empty while nobody leads.
+	// For directive MOVE: a replica that holds shards, host:port; empty while none is known.
 	MoveTo        string `protobuf:"bytes,6,opt,name=move_to,json=moveTo" json:"move_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1653,12 +1664,13 @@ const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"\x05Grant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12>\n" +
 	"\rnext_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\fnextInterval\x12+\n" +
-	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"w\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\x90\x01\n" +
 	"\aRefusal\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter\"\xc0\x01\n" +
+	"retryAfter\x12\x17\n" +
+	"\amove_to\x18\x04 \x01(\tR\x06moveTo\"\xc0\x01\n" +
 	"\x10HeartbeatRequest\x12L\n" +
 	"\x05beats\x18\x01 \x03(\v2&.trivet.lease.v1.HeartbeatRequest.BeatB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05beats\x1a^\n" +
 	"\x04Beat\x12:\n" +

@@ -35,15 +35,18 @@ const (
 //
 // LeaseService keeps one session for every holder that beats, and one Lease object in Kubernetes for every session.
 //
-// Sessions live in the memory of the replica that holds the term. Another replica refuses with UNAVAILABLE, reason NOT_LEADER;
-// metadata "grpc_address" of that ErrorInfo says where to go instead, and is empty while nobody leads. Reasons are listed in
-// docs/reasons.md; every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev". A message that is
-// too large or cannot be decoded is refused by gRPC itself, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
+// Holders are divided into shards by class and name, and shards among the replicas: the session of a holder lives in the memory
+// of the replica that holds the term of its shard. Another replica refuses the holder with NOT_LEADER and says where to go
+// instead, or nothing while nobody holds the shard: in Refusal.move_to where one message speaks for many holders, else in an
+// error UNAVAILABLE with metadata "grpc_address". Reasons are listed in docs/reasons.md; every error that a handler gives
+// carries exactly one ErrorInfo with domain "trivet.dev". A message that is too large or cannot be decoded is refused by gRPC
+// itself, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
 type LeaseServiceClient interface {
 	// Heartbeat renews the sessions of one or many holders, opening those that do not exist.
 	//
 	// Caller: agents that cannot keep a stream, and batching sidecars.
-	// Leadership: the holder of the term.
+	// Leadership: any replica, each for the holders of its shards; the others are refused one by one, and the caller SHOULD beat
+	// for them where Refusal.move_to says.
 	// Idempotency: a beat whose sequence is not above the last accepted one of the same boot renews nothing and is answered
 	// with the session as it stands, so a repeated call does no harm.
 	// Ordering: items are taken in order; one refused item does not stop the others, and results keep the order of the request.
@@ -56,8 +59,12 @@ type LeaseServiceClient interface {
 	// The first message MUST introduce at least one holder; later messages MAY introduce more. Every introduced holder gets a
 	// handle in the reply, valid on this stream only; later messages name holders by handle. Every request message is answered
 	// by exactly one response message with the same sequence, in order.
-	// Leadership: the holder of the term. A replica that loses its term sends a last response with directive MOVE and ends the
-	// stream with UNAVAILABLE (NOT_LEADER); the client SHOULD open a new one at the address given, after a jittered pause.
+	// Leadership: a replica that holds a shard, for the holders of its shards. Holders of other shards are refused with
+	// NOT_LEADER when they are introduced, and when their handle is renewed after their shard has left; the client SHOULD
+	// introduce them where Refusal.move_to says, at once, or anywhere after a jittered pause when it says nothing. The stream goes
+	// on for the other holders, and SHOULD be closed by a client that has none left on it. A replica without any shard refuses
+	// the stream with UNAVAILABLE (NOT_LEADER); one that loses its last shard sends a last response with directive MOVE before.
+	// The client SHOULD then open a new stream at the address given, after a jittered pause.
 	// Idempotency: sequence MUST grow by each message; a repeated or lower one ends the stream.
 	// A broken stream is a suspicion, never a death: the sessions live on until their deadlines.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, HOLDER_EXPECTED, UNKNOWN_HANDLE);
@@ -67,7 +74,7 @@ type LeaseServiceClient interface {
 	// ReleaseLease ends a session on purpose and deletes its Lease object, if the object is this session's.
 	//
 	// Caller: the holder, when it stops for good.
-	// Leadership: the holder of the term.
+	// Leadership: the holder of the term of the holder's shard.
 	// Idempotency: releasing a session that does not exist succeeds.
 	// Errors: ABORTED (SUPERSEDED) when the session belongs to another boot; UNAVAILABLE (LEASE_NOT_DELETED) when the object
 	// could not be deleted, and then the session stays: call again; UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
@@ -75,27 +82,30 @@ type LeaseServiceClient interface {
 	// GetLease returns one session with its Lease object's last write.
 	//
 	// Caller: people, the gateway.
-	// Leadership: the holder of the term.
+	// Leadership: the holder of the term of the lease's shard.
 	// Idempotency: a read without side effects.
 	// Errors: NOT_FOUND (LEASE_NOT_FOUND); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	GetLease(ctx context.Context, in *GetLeaseRequest, opts ...grpc.CallOption) (*GetLeaseResponse, error)
-	// ListLeases returns sessions ordered by name, a page at a time.
+	// ListLeases returns the sessions of this replica's shards, ordered by name, a page at a time. The lists of all replicas
+	// together are those of the cluster; a token of one of them is understood by all.
 	//
 	// Caller: people, the gateway.
-	// Leadership: the holder of the term.
-	// Idempotency: a read without side effects. Pages are cut from the live table: a session that appears or ends between two
-	// pages may or may not be listed, every other one is listed exactly once.
+	// Leadership: any replica, for the shards that it holds; one that holds none has an empty list, with epoch 0.
+	// Idempotency: a read without side effects. Pages are cut from the live table: a session that appears, ends or moves to
+	// another replica between two pages may or may not be listed, every other one is listed exactly once.
 	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN) for a token that is not from a list with the same arguments;
 	// UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	ListLeases(ctx context.Context, in *ListLeasesRequest, opts ...grpc.CallOption) (*ListLeasesResponse, error)
-	// WatchLeases sends every session as ADDED, then one BOOKMARK, then changes as they happen.
+	// WatchLeases sends every session of this replica's shards as ADDED, then one BOOKMARK, then changes as they happen.
 	//
 	// Caller: people, the gateway.
-	// Leadership: the holder of the term; its loss ends the stream with UNAVAILABLE (NOT_LEADER).
+	// Leadership: any replica, for the shards that it holds. When it loses a shard it sends DELETED for each session of it, with
+	// the epoch of the term that ended; at the replica that gains the shard the sessions are ADDED at a higher epoch, as their
+	// holders beat. A reader of several replicas keeps for each name what has the highest epoch.
 	// Renewals alone are not changes: an event is sent when a session's state, boot or last write changes.
 	// Ordering: events of one session come in order. A reader that is too slow is cut off with RESOURCE_EXHAUSTED (SLOW_WATCHER)
 	// and MUST list again; nothing is skipped silently.
-	// Errors: the above, and UNAVAILABLE (SHUTTING_DOWN).
+	// Errors: the above, and UNAVAILABLE (NOT_LEADER) when the replica had to forget all its sessions, (SHUTTING_DOWN).
 	WatchLeases(ctx context.Context, in *WatchLeasesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLeasesResponse], error)
 }
 
@@ -185,15 +195,18 @@ type LeaseService_WatchLeasesClient = grpc.ServerStreamingClient[WatchLeasesResp
 //
 // LeaseService keeps one session for every holder that beats, and one Lease object in Kubernetes for every session.
 //
-// Sessions live in the memory of the replica that holds the term. Another replica refuses with UNAVAILABLE, reason NOT_LEADER;
-// metadata "grpc_address" of that ErrorInfo says where to go instead, and is empty while nobody leads. Reasons are listed in
-// docs/reasons.md; every error that a handler gives carries exactly one ErrorInfo with domain "trivet.dev". A message that is
-// too large or cannot be decoded is refused by gRPC itself, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
+// Holders are divided into shards by class and name, and shards among the replicas: the session of a holder lives in the memory
+// of the replica that holds the term of its shard. Another replica refuses the holder with NOT_LEADER and says where to go
+// instead, or nothing while nobody holds the shard: in Refusal.move_to where one message speaks for many holders, else in an
+// error UNAVAILABLE with metadata "grpc_address". Reasons are listed in docs/reasons.md; every error that a handler gives
+// carries exactly one ErrorInfo with domain "trivet.dev". A message that is too large or cannot be decoded is refused by gRPC
+// itself, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
 type LeaseServiceServer interface {
 	// Heartbeat renews the sessions of one or many holders, opening those that do not exist.
 	//
 	// Caller: agents that cannot keep a stream, and batching sidecars.
-	// Leadership: the holder of the term.
+	// Leadership: any replica, each for the holders of its shards; the others are refused one by one, and the caller SHOULD beat
+	// for them where Refusal.move_to says.
 	// Idempotency: a beat whose sequence is not above the last accepted one of the same boot renews nothing and is answered
 	// with the session as it stands, so a repeated call does no harm.
 	// Ordering: items are taken in order; one refused item does not stop the others, and results keep the order of the request.
@@ -206,8 +219,12 @@ type LeaseServiceServer interface {
 	// The first message MUST introduce at least one holder; later messages MAY introduce more. Every introduced holder gets a
 	// handle in the reply, valid on this stream only; later messages name holders by handle. Every request message is answered
 	// by exactly one response message with the same sequence, in order.
-	// Leadership: the holder of the term. A replica that loses its term sends a last response with directive MOVE and ends the
-	// stream with UNAVAILABLE (NOT_LEADER); the client SHOULD open a new one at the address given, after a jittered pause.
+	// Leadership: a replica that holds a shard, for the holders of its shards. Holders of other shards are refused with
+	// NOT_LEADER when they are introduced, and when their handle is renewed after their shard has left; the client SHOULD
+	// introduce them where Refusal.move_to says, at once, or anywhere after a jittered pause when it says nothing. The stream goes
+	// on for the other holders, and SHOULD be closed by a client that has none left on it. A replica without any shard refuses
+	// the stream with UNAVAILABLE (NOT_LEADER); one that loses its last shard sends a last response with directive MOVE before.
+	// The client SHOULD then open a new stream at the address given, after a jittered pause.
 	// Idempotency: sequence MUST grow by each message; a repeated or lower one ends the stream.
 	// A broken stream is a suspicion, never a death: the sessions live on until their deadlines.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, HOLDER_EXPECTED, UNKNOWN_HANDLE);
@@ -217,7 +234,7 @@ type LeaseServiceServer interface {
 	// ReleaseLease ends a session on purpose and deletes its Lease object, if the object is this session's.
 	//
 	// Caller: the holder, when it stops for good.
-	// Leadership: the holder of the term.
+	// Leadership: the holder of the term of the holder's shard.
 	// Idempotency: releasing a session that does not exist succeeds.
 	// Errors: ABORTED (SUPERSEDED) when the session belongs to another boot; UNAVAILABLE (LEASE_NOT_DELETED) when the object
 	// could not be deleted, and then the session stays: call again; UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
@@ -225,27 +242,30 @@ type LeaseServiceServer interface {
 	// GetLease returns one session with its Lease object's last write.
 	//
 	// Caller: people, the gateway.
-	// Leadership: the holder of the term.
+	// Leadership: the holder of the term of the lease's shard.
 	// Idempotency: a read without side effects.
 	// Errors: NOT_FOUND (LEASE_NOT_FOUND); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	GetLease(context.Context, *GetLeaseRequest) (*GetLeaseResponse, error)
-	// ListLeases returns sessions ordered by name, a page at a time.
+	// ListLeases returns the sessions of this replica's shards, ordered by name, a page at a time. The lists of all replicas
+	// together are those of the cluster; a token of one of them is understood by all.
 	//
 	// Caller: people, the gateway.
-	// Leadership: the holder of the term.
-	// Idempotency: a read without side effects. Pages are cut from the live table: a session that appears or ends between two
-	// pages may or may not be listed, every other one is listed exactly once.
+	// Leadership: any replica, for the shards that it holds; one that holds none has an empty list, with epoch 0.
+	// Idempotency: a read without side effects. Pages are cut from the live table: a session that appears, ends or moves to
+	// another replica between two pages may or may not be listed, every other one is listed exactly once.
 	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN) for a token that is not from a list with the same arguments;
 	// UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	ListLeases(context.Context, *ListLeasesRequest) (*ListLeasesResponse, error)
-	// WatchLeases sends every session as ADDED, then one BOOKMARK, then changes as they happen.
+	// WatchLeases sends every session of this replica's shards as ADDED, then one BOOKMARK, then changes as they happen.
 	//
 	// Caller: people, the gateway.
-	// Leadership: the holder of the term; its loss ends the stream with UNAVAILABLE (NOT_LEADER).
+	// Leadership: any replica, for the shards that it holds. When it loses a shard it sends DELETED for each session of it, with
+	// the epoch of the term that ended; at the replica that gains the shard the sessions are ADDED at a higher epoch, as their
+	// holders beat. A reader of several replicas keeps for each name what has the highest epoch.
 	// Renewals alone are not changes: an event is sent when a session's state, boot or last write changes.
 	// Ordering: events of one session come in order. A reader that is too slow is cut off with RESOURCE_EXHAUSTED (SLOW_WATCHER)
 	// and MUST list again; nothing is skipped silently.
-	// Errors: the above, and UNAVAILABLE (SHUTTING_DOWN).
+	// Errors: the above, and UNAVAILABLE (NOT_LEADER) when the replica had to forget all its sessions, (SHUTTING_DOWN).
 	WatchLeases(*WatchLeasesRequest, grpc.ServerStreamingServer[WatchLeasesResponse]) error
 	mustEmbedUnimplementedLeaseServiceServer()
 }

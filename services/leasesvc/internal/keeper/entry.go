@@ -14,7 +14,7 @@ type entry struct {
 	// tenant numbers the uses of the slot, so that the end of a write finds out whether its holder still has it. Boots of one
 	// holder share a tenant, because they share the object.
 	tenant uint64
-	// object is the Lease as last written; nil until then.
+	// object is the Lease as last written in this term; nil until then.
 	object    *coordinationv1.Lease
 	writeTime time.Time
 	lastError string
@@ -31,8 +31,10 @@ func (e *entry) wake() {
 
 // Lease is a session and its object, at one moment, with times by the wall clock.
 type Lease struct {
-	Holder       session.Holder
-	State        session.State
+	Holder session.Holder
+	State  session.State
+	// Epoch is that of the term under which the session is kept.
+	Epoch        int64
 	Sequence     uint64
 	StartTime    time.Time
 	LastBeatTime time.Time
@@ -56,7 +58,7 @@ type Write struct {
 func (k *Keeper) lease(s session.Session) Lease {
 	now := k.now()
 	return Lease{
-		Holder: s.Holder, State: s.State, Sequence: s.Sequence,
+		Holder: s.Holder, State: s.State, Epoch: k.epoch(s.Ref.Slot()), Sequence: s.Sequence,
 		StartTime:    k.clock.wall(now, s.Started),
 		LastBeatTime: k.clock.wall(now, s.LastBeat),
 		Deadline:     k.clock.wall(now, s.Deadline),
@@ -78,8 +80,13 @@ func (k *Keeper) write(slot uint32) Write {
 
 // vacate forgets the object of a session that is gone from the table and tells the watchers.
 func (k *Keeper) vacate(slot uint32, h session.Holder) {
-	last := Lease{Holder: h, State: session.Gone, Write: k.write(slot)}
+	last := k.gone(slot, h)
+	k.clear(slot)
+	k.send(&Event{Type: Deleted, Lease: last})
+}
+
+// clear frees a slot for another session.
+func (k *Keeper) clear(slot uint32) {
 	k.entries[slot].wake()
-	k.slots[slot], k.entries[slot] = writeback.Slot{}, entry{}
-	k.send(Event{Type: Deleted, Lease: last})
+	k.slots[slot], k.shards[slot], k.entries[slot] = writeback.Slot{}, noShard, entry{}
 }

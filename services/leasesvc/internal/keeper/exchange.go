@@ -25,7 +25,7 @@ type Exchange struct {
 	Met []Met
 	// Missed are the Refs that were not renewed.
 	Missed []Missed
-	// Grant is what the renewed Refs got: the shortest of their classes.
+	// Grant is what the renewed Refs got: the shortest of their classes, and the newest of their terms.
 	Grant Grant
 	// Renewed is how many Refs were renewed.
 	Renewed int
@@ -33,22 +33,27 @@ type Exchange struct {
 	answered chan struct{}
 }
 
-// Introduction is a holder and the number of its beat.
+// Introduction is a holder, its shard and the number of its beat.
 type Introduction struct {
 	Holder   session.Holder
+	Shard    int
 	Sequence uint64
 }
 
 // Grant says when to beat again and how long the session lives.
 type Grant struct {
 	Interval, TTL time.Duration
+	// Epoch is that of the term under which the beat was accepted.
+	Epoch int64
 }
 
 // Met is what came of an Introduction. Ref and Grant are set when the outcome is accepted.
 type Met struct {
-	Outcome session.Outcome
-	Ref     session.Ref
-	Grant   Grant
+	// Elsewhere is set when the holder's shard is not kept here. Then nothing else is.
+	Elsewhere bool
+	Outcome   session.Outcome
+	Ref       session.Ref
+	Grant     Grant
 }
 
 // Missed is a Ref that was not renewed: its place in Refs, and why.
@@ -99,13 +104,16 @@ func (k *Keeper) hear(now monotonic.Instant, x *Exchange, index int, ref session
 	slot := ref.Slot()
 	k.slots[slot] = k.slots[slot].Heard(now)
 	x.Renewed++
-	x.Grant = x.Grant.shorter(k.grant(k.slots[slot].Policy))
+	x.Grant = x.Grant.shorter(k.grant(slot))
 	if outcome == session.Recovered {
 		k.announce(Modified, slot)
 	}
 }
 
 func (k *Keeper) meet(now monotonic.Instant, x *Exchange, in *Introduction) Met {
+	if k.kept[in.Shard] == nil {
+		return Met{Elsewhere: true}
+	}
 	call := k.table.Introduce
 	if x.Unordered {
 		call = k.table.Renew
@@ -114,7 +122,10 @@ func (k *Keeper) meet(now monotonic.Instant, x *Exchange, in *Introduction) Met 
 	if !outcome.Accepted() {
 		return Met{Outcome: outcome}
 	}
-	met := Met{Outcome: outcome, Ref: ref, Grant: k.grant(uint8(in.Holder.Key.Class))}
+	if outcome == session.Opened {
+		k.occupy(now, ref.Slot(), in)
+	}
+	met := Met{Outcome: outcome, Ref: ref, Grant: k.grant(ref.Slot())}
 	if outcome == session.Repeated {
 		met.Grant.TTL = k.left(now, ref)
 		return met
@@ -130,7 +141,6 @@ func (k *Keeper) meet(now monotonic.Instant, x *Exchange, in *Introduction) Met 
 // note brings the write slot in line with what happened to the session.
 func (k *Keeper) note(now monotonic.Instant, slot uint32, outcome session.Outcome) {
 	if outcome == session.Opened {
-		k.occupy(now, slot)
 		k.announce(Added, slot)
 		return
 	}
@@ -140,14 +150,15 @@ func (k *Keeper) note(now monotonic.Instant, slot uint32, outcome session.Outcom
 	}
 }
 
-func (k *Keeper) occupy(now monotonic.Instant, slot uint32) {
+func (k *Keeper) occupy(now monotonic.Instant, slot uint32, in *Introduction) {
 	for int(slot) >= len(k.slots) {
 		k.slots = append(k.slots, writeback.Slot{})
+		k.shards = append(k.shards, noShard)
 		k.entries = append(k.entries, entry{})
 	}
 	k.tenants++
-	s, _ := k.table.At(slot)
-	k.slots[slot] = writeback.Open(uint8(s.Holder.Key.Class), now)
+	k.slots[slot] = writeback.Open(uint8(in.Holder.Key.Class), now)
+	k.shards[slot] = uint16(in.Shard)
 	k.entries[slot] = entry{tenant: k.tenants}
 }
 
@@ -157,9 +168,9 @@ func (k *Keeper) left(now monotonic.Instant, ref session.Ref) time.Duration {
 	return max(s.Deadline.Sub(now), 0)
 }
 
-func (k *Keeper) grant(class uint8) Grant {
-	c := &k.cfg.Classes[class].Session
-	return Grant{Interval: c.Interval, TTL: c.TTL}
+func (k *Keeper) grant(slot uint32) Grant {
+	c := &k.cfg.Classes[k.slots[slot].Policy].Session
+	return Grant{Interval: c.Interval, TTL: c.TTL, Epoch: k.epoch(slot)}
 }
 
 // shorter is the grant that both holders can keep; the zero Grant is none yet.
@@ -167,5 +178,5 @@ func (g Grant) shorter(other Grant) Grant {
 	if g == (Grant{}) {
 		return other
 	}
-	return Grant{Interval: min(g.Interval, other.Interval), TTL: min(g.TTL, other.TTL)}
+	return Grant{Interval: min(g.Interval, other.Interval), TTL: min(g.TTL, other.TTL), Epoch: max(g.Epoch, other.Epoch)}
 }

@@ -12,11 +12,15 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// ErrEnded says that the Keeper's term is over, and its sessions with it.
-var ErrEnded = errors.New("the term of these sessions has ended")
+// ErrEnded says that the Keeper has ended, and its sessions with it.
+var ErrEnded = errors.New("the sessions are not kept any more")
 
-// waiting bounds the exchanges that may wait for the owner; the senders of further ones block.
-const waiting = 256
+const (
+	// waiting bounds the exchanges that may wait for the owner; the senders of further ones block.
+	waiting = 256
+	// noShard marks the slots without a session. Shards are numbered below it.
+	noShard = ^uint16(0)
+)
 
 // Class is one kind of holder: where its Leases live, how it lives and how it is written.
 type Class struct {
@@ -29,10 +33,10 @@ type Class struct {
 type Config struct {
 	// Classes are numbered by their place: the first is session.ClassID 0. Their namespaces differ.
 	Classes []Class
-	// Limit is how many sessions there may be.
+	// Shards is how many shards there are, here and elsewhere; less than 65,535.
+	Shards int
+	// Limit is how many sessions there may be in all shards together.
 	Limit int
-	// Epoch is that of the term.
-	Epoch int64
 	// WatchQueue is how many events a watcher may be behind.
 	WatchQueue int
 	// Passed is called about ten times a second, after what was due has been done; it must not block. May be nil.
@@ -40,7 +44,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Keeper keeps the sessions of one term. All methods but Run may be called by any goroutine, before and after it too.
+// Keeper keeps the sessions of the shards that are held here. All methods but Run may be called by any goroutine, before and after it too.
 type Keeper struct {
 	cfg       Config
 	policies  []writeback.Policy
@@ -49,11 +53,14 @@ type Keeper struct {
 	done      chan struct{} // closed by Run when it returns
 	counts    counts
 	roster    atomic.Pointer[roster]
+	reign     atomic.Pointer[reign] // nil while no shard is kept
 
 	// What follows belongs to the goroutine in Run.
 	clock    clock
 	table    *session.Table
+	kept     []*Tenure // by shard; nil where the shard is not kept here
 	slots    []writeback.Slot
+	shards   []uint16 // by slot
 	entries  []entry
 	tenants  uint64
 	watchers map[*Subscription]struct{}
@@ -64,13 +71,14 @@ type counts struct {
 	alive, suspect, expired, blind atomic.Int64
 }
 
-// New returns a Keeper without sessions. It starts nothing.
+// New returns a Keeper without shards. It starts nothing.
 func New(cfg Config) *Keeper {
 	k := &Keeper{
 		cfg:       cfg,
 		exchanges: make(chan *Exchange, waiting),
 		calls:     make(chan func()),
 		done:      make(chan struct{}),
+		kept:      make([]*Tenure, cfg.Shards),
 		watchers:  map[*Subscription]struct{}{},
 	}
 	classes := make([]session.Class, 0, len(cfg.Classes))
@@ -107,9 +115,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 // Done is closed once the Keeper answers no more.
 func (k *Keeper) Done() <-chan struct{} { return k.done }
 
-// Epoch is the epoch of the Keeper's term.
-func (k *Keeper) Epoch() int64 { return k.cfg.Epoch }
-
 // Counts is how many sessions there are, as of a moment ago.
 func (k *Keeper) Counts() session.Counts {
 	return session.Counts{
@@ -134,13 +139,8 @@ func (k *Keeper) do(ctx context.Context, call func()) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	// The owner runs a call as soon as it has taken it; only its own end can come between.
-	select {
-	case <-ran:
-		return nil
-	case <-k.done:
-		return ErrEnded
-	}
+	<-ran // the owner runs a call as soon as it has taken it
+	return nil
 }
 
 func (k *Keeper) publish() {

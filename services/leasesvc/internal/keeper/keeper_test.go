@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,10 +34,10 @@ var classes = []keeper.Class{
 }
 
 func newKeeper() *keeper.Keeper {
-	return keeper.New(keeper.Config{Classes: classes, Limit: 10_000, Epoch: 7, WatchQueue: 4, Logger: slog.New(slog.DiscardHandler)})
+	return keeper.New(keeper.Config{Classes: classes, Shards: 4, Limit: 10_000, WatchQueue: 4, Logger: slog.New(slog.DiscardHandler)})
 }
 
-// run runs a keeper for the length of the test body.
+// run runs a keeper of shard 0 for the length of the test body.
 func run(t testing.TB, k *keeper.Keeper) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -44,10 +45,39 @@ func run(t testing.TB, k *keeper.Keeper) (stop func()) {
 			t.Errorf("run: %v", err)
 		}
 	}()
+	lose := keep(t, k, 0, 7)
 	return func() {
+		lose()
 		cancel()
 		<-k.Done()
 	}
+}
+
+// keep has a shard kept until the function that it returns is called, which waits for the end of it.
+func keep(t testing.TB, k *keeper.Keeper, shard int, epoch int64) (lose func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	kept := make(chan error, 1)
+	go func() { kept <- k.Keep(keeper.NewTenure(ctx, shard, epoch)) }()
+	for !holds(t, k, shard) {
+		runtime.Gosched()
+	}
+	return func() {
+		cancel()
+		if err := <-kept; err != nil {
+			t.Errorf("keep shard %d: %v", shard, err)
+		}
+	}
+}
+
+func holds(t testing.TB, k *keeper.Keeper, shard int) bool {
+	t.Helper()
+	_, _, err := k.Get(t.Context(), session.Key{}, shard)
+	var elsewhere keeper.NotKeptError
+	if err != nil && !errors.As(err, &elsewhere) {
+		t.Fatal(err)
+	}
+	return err == nil
 }
 
 func node(name, boot string) session.Holder {
@@ -193,7 +223,7 @@ func TestExchange_GrantIsTheShortestOfAllClasses(t *testing.T) {
 		}
 		x := beat(t, k, met[0].Ref, session.Ref{}, met[1].Ref)
 		want := keeper.Exchange{
-			Renewed: 2, Grant: keeper.Grant{Interval: time.Second, TTL: 5 * time.Second},
+			Renewed: 2, Grant: keeper.Grant{Interval: time.Second, TTL: 5 * time.Second, Epoch: 7},
 			Missed: []keeper.Missed{{Index: 1, Outcome: session.Unknown}},
 		}
 		got := keeper.Exchange{Renewed: x.Renewed, Grant: x.Grant, Missed: x.Missed}
@@ -214,25 +244,25 @@ func TestExchange_RepeatedBeatGetsWhatIsLeft(t *testing.T) {
 		if err := k.Exchange(t.Context(), x); err != nil {
 			t.Fatal(err)
 		}
-		want := keeper.Grant{Interval: 10 * time.Second, TTL: 25 * time.Second}
+		want := keeper.Grant{Interval: 10 * time.Second, TTL: 25 * time.Second, Epoch: 7}
 		if got := x.Met[0]; got.Outcome != session.Repeated || got.Grant != want {
 			t.Errorf("met %+v, want Repeated with %+v", got, want)
 		}
 	})
 }
 
-func TestKeeper_AnswersErrEndedAfterItsTerm(t *testing.T) {
+func TestKeeper_AnswersErrEndedAfterItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeeper()
 		run(t, k)()
 		_, err := k.Start(t.Context(), 1)
 		_, _, pageErr := k.Page(t.Context(), keeper.Query{Limit: 1})
-		_, _, getErr := k.Get(t.Context(), session.Key{})
+		_, _, getErr := k.Get(t.Context(), session.Key{}, 0)
 		_, watchErr := k.Watch(t.Context(), nil)
-		_, holdErr := k.Hold(t.Context(), node("a", "1"))
+		_, holdErr := k.Hold(t.Context(), node("a", "1"), 0)
 		for name, err := range map[string]error{
 			"exchange": k.Exchange(t.Context(), keeper.NewExchange()), "start": err, "finish": k.Finish(keeper.Job{}, keeper.Result{}),
-			"page": pageErr, "get": getErr, "watch": watchErr, "hold": holdErr,
+			"page": pageErr, "get": getErr, "watch": watchErr, "hold": holdErr, "keep": k.Keep(keeper.NewTenure(t.Context(), 0, 8)),
 		} {
 			if !errors.Is(err, keeper.ErrEnded) {
 				t.Errorf("%s: error %v, want ErrEnded", name, err)

@@ -19,21 +19,25 @@ type Hold struct {
 	// Last is the object as last written in this term; nil before that.
 	Last *coordinationv1.Lease
 
+	tenure *Tenure
 	holder session.Holder
 	slot   uint32
 	tenant uint64
 }
 
+// Begin is called before the delete; see Job.Begin.
+func (h *Hold) Begin() (ctx context.Context, end func(), ok bool) { return h.tenure.begin() }
+
 // Hold waits until no write of the holder's object is in flight and keeps new ones from starting. It returns nil when there
-// is no session, and ErrSuperseded when the session is another boot's.
-func (k *Keeper) Hold(ctx context.Context, h session.Holder) (*Hold, error) {
+// is no session, a NotKeptError when the holder's shard is not kept, and ErrSuperseded when the session is another boot's.
+func (k *Keeper) Hold(ctx context.Context, h session.Holder, shard int) (*Hold, error) {
 	for {
 		var (
 			hold    *Hold
 			busy    <-chan struct{}
 			refused error
 		)
-		if err := k.do(ctx, func() { hold, busy, refused = k.hold(h) }); err != nil {
+		if err := k.do(ctx, func() { hold, busy, refused = k.hold(h, shard) }); err != nil {
 			return nil, err
 		}
 		if busy == nil {
@@ -49,7 +53,11 @@ func (k *Keeper) Hold(ctx context.Context, h session.Holder) (*Hold, error) {
 	}
 }
 
-func (k *Keeper) hold(h session.Holder) (*Hold, <-chan struct{}, error) {
+func (k *Keeper) hold(h session.Holder, shard int) (*Hold, <-chan struct{}, error) {
+	tenure := k.kept[shard]
+	if tenure == nil {
+		return nil, nil, NotKeptError{Shard: shard}
+	}
 	ref, outcome := k.table.Find(h)
 	switch outcome {
 	case session.Unknown:
@@ -67,7 +75,7 @@ func (k *Keeper) hold(h session.Holder) (*Hold, <-chan struct{}, error) {
 	k.slots[slot] = k.slots[slot].Hold()
 	return &Hold{
 		Namespace: k.cfg.Classes[h.Key.Class].Namespace, Name: h.Key.Name, Last: e.object,
-		holder: h, slot: slot, tenant: e.tenant,
+		tenure: tenure, holder: h, slot: slot, tenant: e.tenant,
 	}, nil, nil
 }
 
@@ -92,10 +100,10 @@ func (k *Keeper) Drop(hold *Hold) {
 }
 
 func (k *Keeper) end(hold *Hold, then func()) {
-	// The only error is that the term is over, and the hold with it.
+	// The only error is that nothing is kept any more, and the hold is gone with it.
 	_ = k.do(context.Background(), func() {
 		if k.entries[hold.slot].tenant != hold.tenant {
-			return // the session was forgotten while it was held
+			return // the session was forgotten, or its shard lost, while it was held
 		}
 		then()
 		k.entries[hold.slot].wake()

@@ -52,14 +52,19 @@ func (k *Keeper) Page(ctx context.Context, q Query) (page []Lease, more bool, er
 	return page, false, nil
 }
 
-// Get returns one session.
-func (k *Keeper) Get(ctx context.Context, key session.Key) (lease Lease, found bool, err error) {
+// Get returns one session of a shard, or a NotKeptError.
+func (k *Keeper) Get(ctx context.Context, key session.Key, shard int) (lease Lease, found bool, err error) {
+	var elsewhere bool
 	err = k.do(ctx, func() {
 		var s session.Session
+		elsewhere = k.kept[shard] == nil
 		if s, found = k.table.Get(key); found {
 			lease = k.lease(s)
 		}
 	})
+	if err == nil && elsewhere {
+		err = NotKeptError{Shard: shard}
+	}
 	return lease, found, err
 }
 

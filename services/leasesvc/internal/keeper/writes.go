@@ -14,8 +14,10 @@ import (
 // ErrNoOwner says that an object was not written because there is nobody whom it could belong to.
 var ErrNoOwner = errors.New("nobody owns the lease")
 
-// Job is one object to write. Who gets it gives it to Finish once, whatever happened.
+// Job is one object to write. Who gets it asks Begin, and gives it to Finish once, whatever happened.
 type Job struct {
+	// Tenure is that of the holder's shard.
+	Tenure          *Tenure
 	Namespace, Name string
 	Duration        time.Duration
 	Reason          writeback.Reason
@@ -29,6 +31,10 @@ type Job struct {
 	planned monotonic.Instant
 	beat    monotonic.Instant
 }
+
+// Begin is called before the write. With ok, the write is made with ctx, which carries the term of the holder's shard, and
+// end called when it has returned: the term is not given up before. Without, the term is over and nothing may be written.
+func (j *Job) Begin() (ctx context.Context, end func(), ok bool) { return j.Tenure.begin() }
 
 // Result is what came of a Job.
 type Result struct {
@@ -57,13 +63,14 @@ func (k *Keeper) start(now monotonic.Instant, w writeback.Write) Job {
 	class := &k.cfg.Classes[s.Holder.Key.Class]
 	k.slots[w.Slot] = k.slots[w.Slot].Started()
 	return Job{
+		Tenure:    k.kept[k.shards[w.Slot]],
 		Namespace: class.Namespace, Name: s.Holder.Key.Name, Duration: class.Writes.Duration, Reason: w.Reason,
 		RenewTime: k.clock.wall(now, w.Beat), Last: k.entries[w.Slot].object,
 		slot: w.Slot, tenant: k.entries[w.Slot].tenant, planned: now, beat: w.Beat,
 	}
 }
 
-// Finish takes what came of a Job. Without an error it has been noted; ErrEnded says that nobody needs it any more.
+// Finish takes what came of a Job, and forgets it if the holder or its shard is not kept any more. ErrEnded says that nothing is.
 func (k *Keeper) Finish(job Job, result Result) error {
 	return k.do(context.Background(), func() { k.finish(job, result) })
 }
@@ -71,7 +78,7 @@ func (k *Keeper) Finish(job Job, result Result) error {
 func (k *Keeper) finish(job Job, result Result) {
 	e := &k.entries[job.slot]
 	if e.tenant != job.tenant {
-		return // the holder was forgotten while its object was written
+		return // the holder was forgotten, or its shard lost, while its object was written
 	}
 	slot := &k.slots[job.slot]
 	switch {

@@ -42,7 +42,7 @@ func finish(t testing.TB, k *keeper.Keeper, job keeper.Job, result keeper.Result
 
 func get(t testing.TB, k *keeper.Keeper, h session.Holder) keeper.Lease {
 	t.Helper()
-	lease, found, err := k.Get(t.Context(), h.Key)
+	lease, found, err := k.Get(t.Context(), h.Key, 0)
 	if err != nil || !found {
 		t.Fatalf("get %s: found %t, error %v", h.Key.Name, found, err)
 	}
@@ -112,7 +112,7 @@ func TestFinish_ForgottenHoldersWriteIsIgnored(t *testing.T) {
 
 func hold(t testing.TB, k *keeper.Keeper, h session.Holder) *keeper.Hold {
 	t.Helper()
-	held, err := k.Hold(t.Context(), h)
+	held, err := k.Hold(t.Context(), h, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestDrop_SessionOfANewerBootGoesOnAndIsWrittenAnew(t *testing.T) {
 		finish(t, k, start(t, k)[0], keeper.Result{Lease: object("5", time.Now())})
 		held := hold(t, k, node("a", "1"))
 		introduce(t, k, node("a", "2"))
-		if _, err := k.Hold(t.Context(), node("a", "1")); !errors.Is(err, keeper.ErrSuperseded) {
+		if _, err := k.Hold(t.Context(), node("a", "1"), 0); !errors.Is(err, keeper.ErrSuperseded) {
 			t.Errorf("error %v, want ErrSuperseded", err)
 		}
 		sub := watch(t, k, nil)
@@ -204,7 +204,7 @@ func TestHold_GivesUpWithItsContext(t *testing.T) {
 		start(t, k)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := k.Hold(ctx, node("a", "1")); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := k.Hold(ctx, node("a", "1"), 0); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v, want DeadlineExceeded", err)
 		}
 	})

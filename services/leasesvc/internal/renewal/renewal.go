@@ -1,17 +1,22 @@
 // Package renewal carries what is to be written from the keeper to the kube-apiserver and brings back what came of it.
 //
 // Promise: at most Config.Workers writes are under way, each bounded by Config.Timeout; what is most urgent when a worker
-// becomes free is written next. Every job that was taken is finished, also when the loop ends. A beat never waits for any of
-// it: a slow or absent kube-apiserver makes objects late, not sessions.
+// becomes free is written next. A write is made under the term of its job and never after it. Every job that was taken is
+// finished, also when the loop ends. A beat never waits for any of it: a slow or absent kube-apiserver makes objects late, not
+// sessions.
 //
-// A pass fails when writes were tried and none succeeded. A Lease without a Node, or one that another holder has, is a state
-// of that Lease and no failure of the loop.
+// A pass fails when writes were tried and none succeeded, or when one panicked. A panic costs that one write, which is tried
+// again, and no worker. A Lease without a Node, or one that another holder has, is a state of that Lease and no failure of
+// the loop.
 package renewal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -53,9 +58,19 @@ type Config struct {
 	Workers int
 	Timeout time.Duration
 	Metrics *Metrics
+	// Logger gets the stack of a write that panicked.
+	Logger *slog.Logger
 }
 
-// Loop is the work of one term after another; Run may be called again after it has returned.
+// errTermOver is what came of a job whose term ended before its write began.
+var errTermOver = errors.New("the term of the holder's shard is over")
+
+// panicError is a write that panicked.
+type panicError struct{ value any }
+
+func (e *panicError) Error() string { return fmt.Sprintf("the write panicked: %v", e.value) }
+
+// Loop is the work for one source after another; Run may be called again after it has returned.
 type Loop struct {
 	cfg    Config
 	writer Writer
@@ -64,8 +79,8 @@ type Loop struct {
 // New returns a Loop that writes through writer.
 func New(cfg Config, writer Writer) *Loop { return &Loop{cfg: cfg, writer: writer} }
 
-// Run writes what source has until ctx, which carries the term, ends or source does. It reports a pass at
-// once and every second from then on, but no sooner than its writes have begun, which takes two Timeouts at most.
+// Run writes what source has until ctx ends or source does. It reports a pass at once and every second from then on, but no
+// sooner than its writes have begun, which takes two Timeouts at most.
 func (l *Loop) Run(ctx context.Context, source Source, report func(error)) error {
 	r := &run{Loop: l, source: source, jobs: make(chan keeper.Job)}
 	var workers sync.WaitGroup
@@ -135,24 +150,45 @@ func (r *run) abandon(jobs []keeper.Job, cause error) error {
 func (r *run) work(ctx context.Context) {
 	for job := range r.jobs {
 		result := r.write(ctx, job)
-		r.tally.note(result.Err)
-		// The only error is that the term is over, and with it everybody who would want to know.
+		// The only error is that nothing is kept any more, and nobody is left who would want to know.
 		_ = r.source.Finish(job, result)
 	}
 }
 
+// write writes under the job's term, bounded by the end of ctx and by Timeout.
 func (r *run) write(ctx context.Context, job keeper.Job) keeper.Result {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	held, end, ok := job.Begin()
+	if !ok {
+		return keeper.Result{Err: errTermOver}
+	}
+	defer end()
+	write, cancel := context.WithTimeout(held, r.cfg.Timeout)
 	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
 	begin := time.Now()
-	lease, verb, err := r.writer.Write(ctx, leaseobject.Renewal{
-		Namespace: job.Namespace, Name: job.Name, Duration: job.Duration, RenewTime: job.RenewTime, Last: job.Last,
-	})
+	lease, verb, err := r.try(write, job)
 	if errors.Is(err, nodes.ErrMissing) {
 		err = fmt.Errorf("%w: %w", keeper.ErrNoOwner, err)
 	}
+	if held.Err() == nil {
+		r.tally.note(err) // what the end of a term does to its writes says nothing about the loop
+	}
 	r.cfg.Metrics.observe(verb, err, time.Since(begin))
 	return keeper.Result{Lease: lease, Err: err, Pause: pauseIn(err)}
+}
+
+// try makes one write. A panic in it is an error of it.
+func (r *run) try(ctx context.Context, job keeper.Job) (lease *coordinationv1.Lease, verb leaseobject.Verb, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			lease, verb, err = nil, leaseobject.None, &panicError{value: value}
+			r.cfg.Logger.ErrorContext(ctx, "writing a lease panicked, it will be tried again",
+				"namespace", job.Namespace, "lease", job.Name, "panic", value, "stack", string(debug.Stack()))
+		}
+	}()
+	return r.writer.Write(ctx, leaseobject.Renewal{
+		Namespace: job.Namespace, Name: job.Name, Duration: job.Duration, RenewTime: job.RenewTime, Last: job.Last,
+	})
 }
 
 // pauseIn is how long the kube-apiserver wants to be left alone.
@@ -166,14 +202,18 @@ type tally struct {
 	mu        sync.Mutex // guards what follows
 	succeeded bool
 	failed    error // the first
+	panicked  error // the first
 }
 
 func (t *tally) note(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	var panicked *panicError
 	switch {
 	case err == nil:
 		t.succeeded = true
+	case errors.As(err, &panicked):
+		t.panicked = cmp.Or(t.panicked, err)
 	case !isState(err) && t.failed == nil:
 		t.failed = err
 	}
@@ -187,7 +227,8 @@ func (t *tally) take() error {
 	if t.succeeded {
 		failed = nil
 	}
-	t.succeeded, t.failed = false, nil
+	failed = cmp.Or(t.panicked, failed)
+	t.succeeded, t.failed, t.panicked = false, nil, nil
 	return failed
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,10 +29,12 @@ type source struct {
 	finished map[string]keeper.Result
 }
 
-func newSource(names ...string) *source {
+// newSource has a job for each name, under a term that ends with ctx.
+func newSource(ctx context.Context, names ...string) *source {
 	s := &source{finished: map[string]keeper.Result{}}
+	tenure := keeper.NewTenure(ctx, 0, 1)
 	for _, name := range names {
-		s.jobs = append(s.jobs, keeper.Job{Name: name})
+		s.jobs = append(s.jobs, keeper.Job{Tenure: tenure, Name: name})
 	}
 	return s
 }
@@ -55,6 +59,7 @@ type apiserver struct {
 	mu         sync.Mutex
 	busy, peak int
 	failures   map[string]error
+	panics     map[string]bool
 	hangs      bool
 }
 
@@ -69,6 +74,9 @@ func (a *apiserver) Write(ctx context.Context, r leaseobject.Renewal) (*coordina
 	case <-time.After(took):
 	case <-ctx.Done():
 		return nil, leaseobject.Update, context.Cause(ctx)
+	}
+	if a.panics[r.Name] {
+		panic("no such index")
 	}
 	if err := a.failures[r.Name]; err != nil {
 		return nil, leaseobject.None, err
@@ -97,7 +105,9 @@ func newHarness(t *testing.T, api *apiserver) *harness {
 		t.Fatal(err)
 	}
 	return &harness{
-		loop:     renewal.New(renewal.Config{Workers: 4, Timeout: 10 * time.Second, Metrics: metrics}, api),
+		loop: renewal.New(renewal.Config{
+			Workers: 4, Timeout: 10 * time.Second, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
+		}, api),
 		registry: registry,
 	}
 }
@@ -118,7 +128,7 @@ func TestRun_WritesEverythingWithBoundedConcurrency(t *testing.T) {
 		for i := range 200 {
 			names = append(names, fmt.Sprint(i))
 		}
-		s, api := newSource(names...), &apiserver{}
+		s, api := newSource(t.Context(), names...), &apiserver{}
 		newHarness(t, api).run(t, s, 50*time.Second)
 		if len(s.finished) != 200 || api.peak != 4 {
 			t.Errorf("%d finished with %d at a time, want 200 with 4", len(s.finished), api.peak)
@@ -126,17 +136,67 @@ func TestRun_WritesEverythingWithBoundedConcurrency(t *testing.T) {
 	})
 }
 
-func TestRun_FinishesWhatItTookWhenTheTermEnds(t *testing.T) {
+func TestRun_FinishesWhatItTookWhenItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSource("a", "b", "c", "d", "e", "f")
+		s := newSource(t.Context(), "a", "b", "c", "d", "e", "f")
 		newHarness(t, &apiserver{}).run(t, s, 500*time.Millisecond)
 		if len(s.finished) != 6 {
 			t.Errorf("%d of 6 finished", len(s.finished))
 		}
 		for name, result := range s.finished {
-			if !errors.Is(result.Err, context.DeadlineExceeded) {
-				t.Errorf("%s: error %v, want the end of the term", name, result.Err)
+			if result.Err == nil {
+				t.Errorf("%s was written after the end", name)
 			}
+		}
+	})
+}
+
+func TestRun_EndOfATermEndsItsWritesAndNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ends = 500 * time.Millisecond // in the middle of the first writes
+		lost, cancel := context.WithTimeout(t.Context(), ends)
+		defer cancel()
+		s, gone := newSource(t.Context(), "a", "b"), newSource(lost, "x", "y", "z")
+		s.jobs = append(s.jobs, gone.jobs...)
+		h := newHarness(t, &apiserver{})
+		h.run(t, s, 3*time.Second)
+		want := map[string]bool{"a": true, "b": true, "x": false, "y": false, "z": false}
+		got := map[string]bool{}
+		for name, result := range s.finished {
+			got[name] = result.Err == nil
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("written (-want +got):\n%s", diff)
+		}
+		if failed := errors.Join(h.reports...); failed != nil {
+			t.Errorf("reported %v; the end of a term is no failure", failed)
+		}
+	})
+}
+
+func TestRun_PanicCostsOneWriteAndIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		names := []string{"bad", "bad too", "bad as well", "worse"} // as many as there are workers
+		bad := map[string]bool{}
+		for _, name := range names {
+			bad[name] = true
+		}
+		for i := range 20 {
+			names = append(names, fmt.Sprint(i))
+		}
+		s, h := newSource(t.Context(), names...), newHarness(t, &apiserver{panics: bad})
+		h.run(t, s, 10*time.Second)
+		for _, name := range names {
+			result, finished := s.finished[name]
+			if !finished || (result.Err != nil) != bad[name] {
+				t.Errorf("%s: finished %t with error %v", name, finished, result.Err)
+			}
+		}
+		if got := errors.Join(h.reports...); got == nil || !strings.Contains(got.Error(), "no such index") {
+			t.Errorf("reported %v, want the panic", got)
+		}
+		if last := h.reports[len(h.reports)-1]; last != nil {
+			t.Errorf("the last pass is said to have failed: %v", last)
 		}
 	})
 }
@@ -156,7 +216,7 @@ func TestRun_ReportsAPassInWhichNothingWorked(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHarness(t, &apiserver{failures: c.failures})
-			h.run(t, newSource("a", "b"), 1500*time.Millisecond)
+			h.run(t, newSource(t.Context(), "a", "b"), 1500*time.Millisecond)
 			if got := errors.Join(h.reports...); !errors.Is(got, c.want) || (c.want == nil) != (got == nil) {
 				t.Errorf("%s: reported %v, want %v", name, got, c.want)
 			}
@@ -173,11 +233,13 @@ func TestRun_ReportsInTimeHoweverFewTheWorkersAre(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l := renewal.New(renewal.Config{Workers: workers, Timeout: timeout, Metrics: metrics}, &apiserver{hangs: true})
+			l := renewal.New(renewal.Config{
+				Workers: workers, Timeout: timeout, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
+			}, &apiserver{hangs: true})
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			last, longest, failures := time.Now(), time.Duration(0), 0
-			err = l.Run(ctx, newSource(make([]string, 1000)...), func(err error) {
+			err = l.Run(ctx, newSource(t.Context(), make([]string, 1000)...), func(err error) {
 				last, longest = time.Now(), max(longest, time.Since(last))
 				if errors.Is(err, context.DeadlineExceeded) {
 					failures++
@@ -193,7 +255,7 @@ func TestRun_ReportsInTimeHoweverFewTheWorkersAre(t *testing.T) {
 func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttled := apierrors.NewTooManyRequests("later", 3)
-		s := newSource("a", "b", "c")
+		s := newSource(t.Context(), "a", "b", "c")
 		h := newHarness(t, &apiserver{failures: map[string]error{"a": nodes.ErrMissing, "b": throttled}})
 		h.run(t, s, 1500*time.Millisecond)
 		if err := s.finished["a"].Err; !errors.Is(err, keeper.ErrNoOwner) {

@@ -22,7 +22,7 @@ type record struct {
 // blockSize is how many records are allocated together. Blocks are never moved, so a growing Table copies nothing.
 const blockSize = 1024
 
-// Table is the sessions of one shard. It is not safe for concurrent use: one goroutine owns it.
+// Table is the sessions of one replica. It is not safe for concurrent use: one goroutine owns it.
 type Table struct {
 	classes []Class
 	limit   int
@@ -148,6 +148,13 @@ func (t *Table) Release(h Holder) (Ref, Outcome) {
 		t.forget(ref.slot)
 	}
 	return ref, outcome
+}
+
+// Forget ends the session that ref names, whoever has it; with a dead Ref it does nothing.
+func (t *Table) Forget(ref Ref) {
+	if t.resolve(ref) == Renewed {
+		t.forget(ref.slot)
+	}
 }
 
 // Find names the holder's session without touching it; outcomes are those of Release.

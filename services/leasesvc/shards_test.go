@@ -1,0 +1,225 @@
+package leasesvc_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+)
+
+func sentTo(address string) *leasev1.Refusal {
+	return &leasev1.Refusal{Reason: "NOT_LEADER", MoveTo: address}
+}
+
+func at(epoch int64) *leasev1.Grant {
+	g := grant()
+	g.Epoch = epoch
+	return g
+}
+
+func holders(names ...string) []*leasev1.Holder {
+	var all []*leasev1.Holder
+	for _, name := range names {
+		all = append(all, holder(name, "1"))
+	}
+	return all
+}
+
+func TestHeartbeat_SendsHoldersOfOtherShardsToTheirOwners(t *testing.T) {
+	e := newEstate(t)
+	refused := func(why *leasev1.Refusal) *leasev1.HeartbeatResult {
+		return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: why}}
+	}
+	granted := func(epoch int64) *leasev1.HeartbeatResult {
+		return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: at(epoch)}}
+	}
+	names := e.names()
+	slices.Reverse(names)
+	expectResults(t, []*leasev1.HeartbeatResult{
+		refused(sentTo("")), refused(sentTo("there:7601")), granted(11), granted(10),
+	}, e.beat(1, holders(names...)...))
+	for number := range 2 {
+		e.lose(number, "there:7601")
+	}
+	expectResults(t, []*leasev1.HeartbeatResult{
+		refused(sentTo("")), refused(sentTo("there:7601")), refused(sentTo("there:7601")), refused(sentTo("there:7601")),
+	}, e.beat(2, holders(names...)...))
+}
+
+func TestStreamHeartbeats_SendsHoldersOfOtherShardsToTheirOwners(t *testing.T) {
+	e := newEstate(t)
+	s := e.open()
+	welcome := func(handle uint32, epoch int64) *leasev1.Welcome {
+		return &leasev1.Welcome{Handle: handle, Result: &leasev1.Welcome_Grant{Grant: at(epoch)}}
+	}
+	unwelcome := func(why *leasev1.Refusal) *leasev1.Welcome {
+		return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}}
+	}
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
+		Sequence: 1,
+		Welcomes: []*leasev1.Welcome{welcome(1, 10), welcome(2, 11), unwelcome(sentTo("there:7601")), unwelcome(sentTo(""))},
+	}, ask(t, s, introduction(1, holders(e.names()...)...)))
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{Sequence: 2, Grant: at(11)}, ask(t, s, beats(2, 1, 2)))
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{Sequence: 3, Grant: at(10)}, ask(t, s, beats(3, 1)))
+
+	e.lose(1, "there:7601")
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
+		Sequence: 4, Grant: at(10), RefusedHandles: []*leasev1.RefusedHandle{{Handle: 2, Refusal: sentTo("there:7601")}},
+	}, ask(t, s, beats(4, 1, 2)))
+
+	e.house.take(1, 12)
+	e.awaitShard(1, "LEASE_NOT_FOUND")
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
+		Sequence: 5, RefusedHandles: []*leasev1.RefusedHandle{refused(2, "UNKNOWN_HANDLE")},
+	}, ask(t, s, beats(5, 2)))
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
+		Sequence: 6, Welcomes: []*leasev1.Welcome{welcome(3, 12)},
+	}, ask(t, s, introduction(6, holder(e.names()[1], "1"))))
+	e.expectCounts(map[string]int64{"sessions": 2, "alive": 2, "streams": 1})
+}
+
+func TestStreamHeartbeats_EndsWithTheLastShardAndNotBefore(t *testing.T) {
+	e := newEstate(t)
+	s := e.open()
+	ask(t, s, introduction(1, holder(e.names()[0], "1")))
+	e.lose(0, "there:7601")
+	// A stream whose holders have all moved is the client's to close.
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
+		Sequence: 2, RefusedHandles: []*leasev1.RefusedHandle{{Handle: 1, Refusal: sentTo("there:7601")}},
+	}, ask(t, s, beats(2, 1)))
+	e.lose(1, "there:7601")
+	response, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	expectResponse(t, &leasev1.StreamHeartbeatsResponse{
+		Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, MoveTo: "there:7601",
+	}, response)
+	expectError(t, "after it", endOfStream(t, s), codes.Unavailable, "NOT_LEADER")
+	err = askInVain(t, e.open(), introduction(1, holder("n1", "1")))
+	expectError(t, "a new stream", err, codes.Unavailable, "NOT_LEADER")
+	if got := rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey); got != "there:7601" {
+		t.Errorf("grpc_address %q, want there:7601", got)
+	}
+}
+
+func TestRPCsForOneLease_SayWhoHoldsItsShard(t *testing.T) {
+	e := newEstate(t)
+	for number, want := range map[int]string{2: "there:7601", 3: ""} {
+		name := e.names()[number]
+		_, get := e.client.GetLease(t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
+		_, release := e.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(name, "1")})
+		for what, err := range map[string]error{"get": get, "release": release} {
+			expectError(t, what, err, codes.Unavailable, "NOT_LEADER")
+			if got := rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey); got != want {
+				t.Errorf("%s in shard %d: grpc_address %q, want %q", what, number, got, want)
+			}
+		}
+	}
+	if _, err := e.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(e.names()[0], "1")}); err != nil {
+		t.Errorf("release nobody in a shard that is held: %v", err)
+	}
+}
+
+func TestListLeases_HasTheShardsThatAreHeldHere(t *testing.T) {
+	e := newEstate(t, "-"+leasesvc.WritebackLoop)
+	names := e.names()
+	e.beat(1, holders(names...)...)
+	list := func(epoch int64) (epochs map[string]int64) {
+		t.Helper()
+		response, err := e.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.Freshness.Epoch != epoch || response.Freshness.ReplicaId != "replica-1" {
+			t.Errorf("freshness %v, want epoch %d", response.Freshness, epoch)
+		}
+		epochs = map[string]int64{}
+		for _, lease := range response.Leases {
+			epochs[lease.Holder.Name] = lease.Epoch
+		}
+		return epochs
+	}
+	for _, c := range []struct {
+		lose  int
+		epoch int64
+		want  map[string]int64
+	}{
+		{lose: -1, epoch: 11, want: map[string]int64{names[0]: 10, names[1]: 11}},
+		{lose: 1, epoch: 10, want: map[string]int64{names[0]: 10}},
+		{lose: 0, epoch: 0, want: map[string]int64{}},
+	} {
+		if c.lose >= 0 {
+			e.lose(c.lose, "there:7601")
+		}
+		if diff := cmp.Diff(c.want, list(c.epoch)); diff != "" {
+			t.Errorf("after the loss of %d (-want +got):\n%s", c.lose, diff)
+		}
+		e.expectCounts(map[string]int64{"sessions": int64(len(c.want))})
+	}
+}
+
+func TestWatchLeases_ShardThatLeavesTakesItsSessionsAlong(t *testing.T) {
+	e := newEstate(t, "-"+leasesvc.WritebackLoop)
+	names := e.names()
+	e.beat(1, holders(names[0], names[1])...)
+	watch, err := e.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	receive := func() *leasev1.WatchLeasesResponse {
+		t.Helper()
+		event, err := watch.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return event
+	}
+	for receive().Type != leasev1.WatchLeasesResponse_TYPE_BOOKMARK {
+	}
+	e.lose(1, "there:7601")
+	want := &leasev1.WatchLeasesResponse{
+		Type: leasev1.WatchLeasesResponse_TYPE_DELETED,
+		Lease: &leasev1.Lease{
+			Name: leaseName(names[1]), Holder: holder(names[1], "1"), Epoch: 11,
+			Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_PENDING},
+		},
+	}
+	if diff := cmp.Diff(want, receive(), protocmp.Transform(), protocmp.IgnoreFields(&leasev1.WatchLeasesResponse{}, "freshness")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	e.house.take(1, 12)
+	e.awaitShard(1, "LEASE_NOT_FOUND")
+	e.beat(1, holder(names[1], "1"))
+	if got := receive(); got.Type != leasev1.WatchLeasesResponse_TYPE_ADDED || got.Lease.Epoch != 12 || got.Freshness.Epoch != 12 {
+		t.Errorf("got %v, want %s added at epoch 12", got, names[1])
+	}
+	e.lose(0, "")
+	e.lose(1, "")
+	for _, name := range names[:2] {
+		if got := receive(); got.Type != leasev1.WatchLeasesResponse_TYPE_DELETED || got.Lease.Holder.Name != name {
+			t.Errorf("got %v, want %s deleted", got, name)
+		}
+	}
+}
+
+func TestWatchLeases_GoesOnWithoutAnyShard(t *testing.T) {
+	e := newEstate(t)
+	e.lose(0, "")
+	e.lose(1, "")
+	watch, err := e.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	event, err := watch.Recv()
+	if err != nil || event.Type != leasev1.WatchLeasesResponse_TYPE_BOOKMARK || event.Freshness.Epoch != 0 {
+		t.Errorf("got %v, error %v; want a bookmark at epoch 0", event, err)
+	}
+}
