@@ -24,12 +24,13 @@ func (r *replica) claim(ctx context.Context, steps []sharding.Step) error {
 		}
 	}
 	for batch := range slices.Chunk(shards, batchSize) {
-		records, err := r.session.claim(ctx, r.keys, r.cfg.Member.ID, r.anchor(), batch)
+		records, revision, err := r.session.claim(ctx, r.keys, r.cfg.Member.ID, r.anchor(), batch)
 		if err != nil {
 			return r.unanswered(err)
 		}
 		if len(records) == 0 {
-			r.hesitate() // the members have changed; the watch is about to say how
+			r.refused(revision)
+			return nil
 		}
 		for i, answer := range records {
 			r.take(batch[i], answer, borrowed[batch[i]])
@@ -174,6 +175,13 @@ func (r *replica) withPhase(p phase) []*holding {
 	}
 	slices.SortFunc(found, func(a, b *holding) int { return a.shard - b.shard })
 	return found
+}
+
+// refused puts off the next claim after one that was refused as of a revision, because the members have changed: until the
+// watch has said how, which takes much less than the hesitation.
+func (r *replica) refused(revision int64) {
+	r.refusedAt = revision
+	r.hesitate()
 }
 
 // hesitate puts off the next claim or release.

@@ -42,10 +42,11 @@ type replica struct {
 	// finished takes a holding whose body has returned. A shard has at most one holding, so it never blocks.
 	finished chan *holding
 
-	retryAt  time.Time // no claim or release before
-	blocked  string    // why nothing may be claimed, as last logged
-	troubles troubles
-	stopBy   time.Time // zero until Run is to end
+	retryAt   time.Time // no claim or release before
+	refusedAt int64     // revision by which the members had changed under a claim, until the change is known; else 0
+	blocked   string    // why nothing may be claimed, as last logged
+	troubles  troubles
+	stopBy    time.Time // zero until Run is to end
 }
 
 // troubles are what goes wrong at present, each until it goes right.
@@ -128,7 +129,7 @@ func (r *replica) join(ctx context.Context, s *session) error {
 func (r *replica) begin(s *session, tasks *sync.WaitGroup) <-chan change {
 	r.logger.Info("joined", "lease", fmt.Sprintf("%x", s.id), "ttl", s.ttl, "revision", s.joined)
 	r.session, r.view = s, newView(r.keys, r.logger)
-	r.retryAt, r.blocked, r.troubles = time.Time{}, "", troubles{}
+	r.retryAt, r.refusedAt, r.blocked, r.troubles = time.Time{}, 0, "", troubles{}
 	changes := make(chan change)
 	ended := s.lease.Context()
 	// From the moment of joining on, others hand shards over to this replica. It has to see them do so, because a shard that
@@ -180,6 +181,9 @@ func (r *replica) learn(c change) error {
 	}
 	now := time.Now()
 	r.view.apply(now, c)
+	if r.refusedAt != 0 && r.view.revision >= r.refusedAt {
+		r.refusedAt, r.retryAt = 0, time.Time{}
+	}
 	if m, ok := r.view.members[r.cfg.Member.ID]; !ok || m.lease != r.session.id {
 		return errMemberGone
 	}

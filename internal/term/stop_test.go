@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -58,6 +59,39 @@ func TestStop_OthersTakeOverWhileTheSlowestBodyIsBusy(t *testing.T) {
 	}
 	if got := allHeld(t, h, n)["a"]; got != n {
 		t.Errorf("a acts for %d shards in the end, want %d", got, n)
+	}
+	noViolations(t, h)
+}
+
+// A claim names the member that joined first, and is refused if that one has left meanwhile. When it is the one that stops,
+// those who claim its shards must not lose time over that.
+func TestStop_FirstMemberIsSucceededAtOnce(t *testing.T) {
+	const n, rounds = 32, 7
+	h := newHistory()
+	var took []time.Duration
+	first := join(t, etcd(t), "a-0", h.body("a-0"), shards(n))
+	allHeld(t, h, n)
+	for round := range rounds {
+		id := fmt.Sprintf("a-%d", round+1)
+		next := join(t, etcd(t), id, h.body(id), shards(n))
+		testkit.Eventually(t, patience, func() error {
+			if shares := h.shares(); shares[id] < n/4 || shares[id]+shares[first.id] != n {
+				return fmt.Errorf("shares are %v, want a fair one of %d shards for %s", shares, n, id)
+			}
+			return nil
+		})
+		began := time.Now()
+		if err := first.leave(); err != nil {
+			t.Fatal(err)
+		}
+		allHeld(t, h, n)
+		took = append(took, time.Since(began))
+		first = next
+	}
+	slices.Sort(took)
+	t.Logf("from the stop until all is held again: %v", took)
+	if median := took[rounds/2]; median >= 200*time.Millisecond { // the least pause after a write that failed
+		t.Errorf("median time until the shards of the first member are held again = %v", median)
 	}
 	noViolations(t, h)
 }
