@@ -13,21 +13,11 @@ import (
 func TestCareless_IsFoundOut(t *testing.T) {
 	s := newScene(t, 1, 2)
 	s.open(2, func(r *replica) { r.Careless = true })
-	if err := s.allHeld(); err != nil {
+	if err := s.allAtWork(); err != nil {
 		t.Fatal(err)
 	}
-	frozen := s.holder(t, 0)
-	if err := frozen.process.signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	err := s.eventually(heldWithin, func() error { return s.writtenSince(0, frozen.settings.ID) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := frozen.process.signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.eventually(heldWithin, s.staleWrite); err != nil {
+	s.freezeUntilOvertaken(t, s.worker(t, 0))
+	if err := s.eventually(workWithin, s.staleWrite); err != nil {
 		t.Errorf("the replica that was frozen did not write again: %v", err)
 	}
 	pause(t.Context(), 300*time.Millisecond) // in which others read and write
@@ -39,6 +29,21 @@ func TestCareless_IsFoundOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantFoundOut(t, history.Judge(h))
+}
+
+// freezeUntilOvertaken stops the replica that works on shard 0 until another has written there.
+func (s *scene) freezeUntilOvertaken(t *testing.T, p *place) {
+	t.Helper()
+	if err := p.process.signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	err := s.eventually(workWithin, func() error { return s.lastWrite(0, p.settings.ID, false) })
+	if err != nil {
+		t.Fatalf("nobody else has written: %v", err)
+	}
+	if err := p.process.signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // staleWrite is an error until a write has taken effect under an old epoch.

@@ -50,13 +50,13 @@ func oneHistory(t *testing.T, seed uint64, all *tally) {
 	all.strikes(faults)
 	s := newScene(t, 1, shards)
 	s.open(replicas, nil)
-	if err := s.allHeld(); err != nil {
+	if err := s.allAtWork(); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.strike(faults); err != nil {
 		t.Errorf("a fault did not strike: %v", err)
 	}
-	if err := s.allHeld(); err != nil {
+	if err := s.allAtWork(); err != nil {
 		t.Error(err)
 	}
 	pause(context.Background(), time.Second) // of work after the last fault

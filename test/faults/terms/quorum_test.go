@@ -3,7 +3,7 @@ package terms
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,22 +12,27 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 )
 
+// noticing is how long a leader of etcd may take to find out that it has lost its quorum: raft asks itself once in an election
+// timeout whether it has heard from a majority during the last one. Until then it acknowledges renewals, because a leader answers
+// them alone. That is safe, for whoever leads next prolongs every lease, but terms end later by as much.
+const noticing = 2 * history.Electing
+
 // Three replicas on an etcd of three members, which loses its leader and then its quorum. A new leader costs no more than a
 // session; without a quorum all terms end in time, nobody acts, and everybody comes back when the quorum does.
 func TestQuorum_LostAndFound(t *testing.T) {
 	const shards = 4
 	s := newScene(t, 3, shards)
 	s.open(3, nil)
-	if err := s.allHeld(); err != nil {
+	if err := s.allAtWork(); err != nil {
 		t.Fatal(err)
 	}
 	s.loseLeader(t)
-	if err := s.allHeld(); err != nil {
+	if err := s.allAtWork(); err != nil {
 		t.Errorf("after the leader was lost: %v", err)
 	}
 	pause(t.Context(), time.Second) // of work under the new leader
 	lost, found := s.loseQuorum(t)
-	if err := s.allHeld(); err != nil {
+	if err := s.allAtWork(); err != nil {
 		t.Errorf("after the quorum was found: %v", err)
 	}
 	pause(t.Context(), time.Second) // of work under the new quorum
@@ -37,10 +42,10 @@ func TestQuorum_LostAndFound(t *testing.T) {
 	}
 	verdict := history.Judge(h)
 	t.Logf("leader and quorum lost and found: %v", verdict)
-	if err := verdict.Err(history.Floor{Applied: 20, Reads: 50, Terms: 2 * shards}); err != nil {
+	if err := verdict.Err(history.Floor{Applied: 5, Reads: 50, Terms: 2 * shards}); err != nil {
 		t.Error(err)
 	}
-	wantNobody(t, h, lost+int64(ttl), found)
+	wantNobody(t, h, lost+int64(noticing+ttl), found)
 }
 
 // loseLeader kills the leader and, when another leads, starts it again.
@@ -62,16 +67,22 @@ func (s *scene) loseLeader(t *testing.T) {
 	}
 }
 
-// loseQuorum kills two members and starts them again after twice the TTL. It returns the clock before and after that.
+// loseQuorum kills the two members that follow, which is worse than losing the leader, and starts them again when all terms
+// have been over for a TTL. It returns the clock before and after that.
 func (s *scene) loseQuorum(t *testing.T) (lost, found int64) {
 	t.Helper()
-	lost = clock()
-	for _, m := range s.etcd[:2] {
+	leader, err := s.leader(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	followers := slices.DeleteFunc(slices.Clone(s.etcd), func(m *etcdMember) bool { return m == leader })
+	for _, m := range followers {
 		m.kill()
 	}
-	pause(t.Context(), 2*ttl)
+	lost = clock()
+	pause(t.Context(), noticing+2*ttl)
 	found = clock()
-	for _, m := range s.etcd[:2] {
+	for _, m := range followers {
 		if err := m.start(); err != nil {
 			t.Fatal(err)
 		}
@@ -107,27 +118,28 @@ func leads(status *clientv3.StatusResponse) bool {
 	return status.Leader != 0 && status.Leader == status.Header.MemberId
 }
 
-// wantNobody checks that no check passed and no write was sent within a time.
+// wantNobody checks that no check of a term passed within a time.
 func wantNobody(t *testing.T, h history.History, from, to int64) {
 	t.Helper()
-	before := 0
+	before, after := 0, 0
+	var last int64
 	for _, log := range h.Logs {
 		for _, event := range log.Events {
 			if event.Kind != history.Passed {
 				continue
 			}
-			if event.From < from {
+			switch {
+			case event.From < from:
 				before++
-			} else if event.To < to {
-				t.Errorf("%s passed a check of shard %d %s", log.Replica, event.Shard, since(event.From, from))
+			case event.To < to:
+				after, last = after+1, max(last, event.To)
 			}
 		}
+	}
+	if after > 0 {
+		t.Errorf("%d checks passed after all terms had to be over, the last %v after", after, time.Duration(last-from))
 	}
 	if before == 0 {
 		t.Error("nobody acted before either, so this shows nothing")
 	}
-}
-
-func since(at, from int64) string {
-	return fmt.Sprintf("%v after all terms had to be over", time.Duration(at-from))
 }

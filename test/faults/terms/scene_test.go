@@ -23,8 +23,8 @@ import (
 const (
 	// ttl is the shortest that etcd grants.
 	ttl = 2 * time.Second
-	// heldWithin is far beyond what it takes until all shards are held, even on a starved machine.
-	heldWithin = 30 * time.Second
+	// workWithin is far beyond what it takes until all shards are worked on, even on a starved machine.
+	workWithin = 30 * time.Second
 	// stopWithin is the stop timeout of a replica and what it needs beside.
 	stopWithin = 15 * time.Second
 	// pulse is how often it is looked whether the machine stands still, and stall from when on it does.
@@ -148,22 +148,23 @@ func (s *scene) occupy(at int) error {
 
 func (s *scene) logFile(id string) string { return filepath.Join(s.dir, id+".log") }
 
-// allHeld waits until every shard is claimed by a replica that runs now.
-func (s *scene) allHeld() error {
-	return s.eventually(heldWithin, func() error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		var present []string
-		for _, p := range s.places {
-			present = append(present, p.settings.ID)
-		}
-		holders := s.witness.holders()
-		for shard := range s.shards {
-			if !slices.Contains(present, holders[shard]) {
-				return fmt.Errorf("shard %d is held by %q, of %v", shard, holders[shard], present)
+// allAtWork waits until every shard is written to from now on. That it is claimed would mean little: the key of a holder that
+// has gone may still be there.
+func (s *scene) allAtWork() error {
+	from := s.witness.seen()
+	return s.eventually(workWithin, func() error {
+		versions, _, err := s.witness.testimony()
+		written := map[int]bool{}
+		for _, v := range slices.Backward(versions) {
+			if v.Revision <= from {
+				break
 			}
+			written[v.Shard] = true
 		}
-		return nil
+		if len(written) < s.shards {
+			return errors.Join(err, fmt.Errorf("%d of %d shards are worked on", len(written), s.shards))
+		}
+		return err
 	})
 }
 
@@ -266,28 +267,36 @@ func (s *scene) read(id string) (history.Log, error) {
 
 var errNothingYet = errors.New("nothing yet")
 
-// holder returns the place of the replica that has claimed a shard.
-func (s *scene) holder(t testing.TB, shard int) *place {
+// worker waits until the replica that has claimed a shard has written there, and returns its place.
+func (s *scene) worker(t testing.TB, shard int) *place {
 	t.Helper()
-	id := s.witness.holders()[shard]
-	for _, p := range s.places {
-		if p.settings.ID == id {
-			return p
+	var found *place
+	err := s.eventually(workWithin, func() error {
+		id := s.witness.holders()[shard]
+		for _, p := range s.places {
+			if p.settings.ID == id {
+				found = p
+			}
 		}
+		return s.lastWrite(shard, id, true)
+	})
+	if err != nil {
+		t.Fatalf("nobody does the work of shard %d: %v", shard, err)
 	}
-	t.Fatalf("shard %d is held by %q, which is none of the replicas", shard, id)
-	return nil
+	return found
 }
 
-// writtenSince is an error until a shard's last effective write is by another replica than the given one.
-func (s *scene) writtenSince(shard int, not string) error {
+// lastWrite is an error until the last effective write to a shard is, or is not, by the given replica.
+func (s *scene) lastWrite(shard int, by string, want bool) error {
 	versions, _, err := s.witness.testimony()
 	for _, v := range slices.Backward(versions) {
-		if v.Shard == shard && !strings.HasPrefix(v.Register.ID, not+"/") {
-			return err
-		} else if v.Shard == shard {
-			break
+		if v.Shard != shard {
+			continue
 		}
+		if strings.HasPrefix(v.Register.ID, by+"/") == want {
+			return err
+		}
+		break
 	}
 	return errors.Join(err, errNothingYet)
 }

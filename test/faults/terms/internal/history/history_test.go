@@ -222,5 +222,5 @@ func TestReadLog_LastLineMayBeCutShort(t *testing.T) {
 func ExampleVerdict_String() {
 	fmt.Println(history.Judge(good()))
 	// Output:
-	// 2 writes applied, 1 refused, 1 unanswered (0 of them took effect), 2 reads, 4 checks, 2 terms; not linearizable 0, stale writes 0, contradictions 0, two holders 0 (and 0 after a forced revocation), no holder beyond 3s: 0 (longest 2.51s, of that undisturbed 2.5s; 0 stalls)
+	// 2 writes applied (2 at least to each shard), 1 refused, 1 unanswered (0 of them took effect), 2 reads, 4 checks, 2 terms; not linearizable 0, stale writes 0, contradictions 0, two holders 0 (and 0 after a forced revocation), no holder beyond 3s: 0 (longest 2.51s, of that undisturbed 2.5s; 0 stalls)
 }

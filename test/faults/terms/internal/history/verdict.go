@@ -125,10 +125,10 @@ func (v Verdict) Err(floor Floor) error {
 
 // String is the verdict's figures in one line.
 func (v Verdict) String() string {
-	return fmt.Sprintf("%d writes applied, %d refused, %d unanswered (%d of them took effect), %d reads, %d checks, %d terms; "+
+	return fmt.Sprintf("%d writes applied (%d at least to each shard), %d refused, %d unanswered (%d of them took effect), %d reads, %d checks, %d terms; "+
 		"not linearizable %d, stale writes %d, contradictions %d, two holders %d (and %d after a forced revocation), "+
 		"no holder beyond %v: %d (longest %v, of that undisturbed %v; %d stalls)",
-		v.Applied, v.Refused, v.Unanswered, v.Late, v.Reads, v.Checks, v.Terms,
+		v.Applied, v.Quietest, v.Refused, v.Unanswered, v.Late, v.Reads, v.Checks, v.Terms,
 		len(v.Illegal), len(v.Stale), len(v.Contradictions), len(v.Overlaps), v.Excused,
 		v.Bound, len(v.Gaps), v.Longest.Round(time.Millisecond), v.Undisturbed.Round(time.Millisecond), v.Stalls)
 }
