@@ -17,6 +17,9 @@
 //   - A term's context ends, and [Term.Check] refuses, before etcd can let the lease lapse: at the time the last acknowledged
 //     renewal was sent, plus the TTL, less a margin of a fifth of the TTL and at least 500 ms. The check compares the
 //     monotonic clock, so a process that was frozen finds its term over before it can write.
+//   - A leader of etcd that has lost its quorum acknowledges renewals until it notices, within two election timeouts; terms end
+//     by as much later. That is still before the next leader lets a lease lapse, for it is not elected before one election
+//     timeout has passed, and adds another to each whole TTL.
 //   - A key is deleted, and the lease revoked, only after the bodies that ran under it have returned. A body that ignores the
 //     end of its context keeps its shard; this is logged, fails [Candidate.Check], and others wait for it.
 //   - A shard whose holder vanished without handing it over is started only after a short pause, in which the former holder
