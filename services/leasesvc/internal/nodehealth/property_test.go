@@ -1,0 +1,165 @@
+package nodehealth_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+// history is a world that lives through what rapid thinks of, and remembers what must hold at any time.
+type history struct {
+	*world
+	rapid *rapid.T
+	// alive is when each node last gave a sign of life that nobody may overlook.
+	alive map[string]monotonic.Instant
+	// turns are the times at which nodes of a zone got a NoExecute taint by its turn.
+	turns map[string][]monotonic.Instant
+}
+
+func newHistory(t *rapid.T) *history {
+	h := &history{world: newWorld(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, turns: map[string][]monotonic.Instant{}}
+	for zone := range rapid.IntRange(1, 3).Draw(t, "zones") {
+		for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
+			name := fmt.Sprintf("z%d-%d", zone, i)
+			h.add(name, rapid.SampledFrom([]corev1.ConditionStatus{"", corev1.ConditionTrue, corev1.ConditionTrue, corev1.ConditionFalse}).Draw(t, "ready"))
+			h.label(name, corev1.LabelTopologyZone, fmt.Sprint(zone))
+		}
+	}
+	h.rules.Normal = rapid.SampledFrom([]float64{0, 0.1, 1}).Draw(t, "rate")
+	h.see()
+	return h
+}
+
+// happen lets one thing happen to one node.
+func (h *history) happen() {
+	name := rapid.SampledFrom(h.names).Draw(h.rapid, "node")
+	status := rapid.SampledFrom([]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse})
+	switch rapid.IntRange(0, 6).Draw(h.rapid, "what") {
+	case 0:
+		if h.ready(name) != "" {
+			h.report(name, status.Draw(h.rapid, "ready"))
+			h.alive[name] = h.now
+		}
+	case 1, 2:
+		h.renew(name, time.Duration(rapid.IntRange(-1000, 1000).Draw(h.rapid, "skew"))*time.Second)
+		h.alive[name] = h.now
+	case 3:
+		// An expired session speaks for itself; one that ends otherwise leaves the node its whole grace.
+		before := h.sessions[name]
+		h.sessions[name] = nodehealth.Session(rapid.IntRange(0, 3).Draw(h.rapid, "session"))
+		if h.sessions[name] == nodehealth.NoSession && (before == nodehealth.SessionAlive || before == nodehealth.SessionSuspect) {
+			h.alive[name] = h.now
+		}
+	case 4:
+		h.change(name, func(n *corev1.Node) { n.Spec.Unschedulable = !n.Spec.Unschedulable })
+	case 5:
+		h.deaf = !h.deaf
+		if h.deaf {
+			h.memory = h.memory.Unanswered(h.now)
+		}
+	case 6:
+		h.memory = h.memory.Delayed(h.now)
+	}
+	h.see()
+}
+
+func (h *history) check(plan nodehealth.Plan) {
+	_, blind := h.memory.Blind()
+	for _, step := range plan.Steps {
+		name := step.Node.Name
+		if step.Kind == nodehealth.Declare && (blind && h.deaf || h.now.Sub(h.alive[name]) <= h.rules.Grace || h.sessions[name] == nodehealth.SessionAlive) {
+			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.deaf)
+		}
+		if step.Counted {
+			h.turns[step.Zone] = append(h.turns[step.Zone], h.now)
+		}
+	}
+	for zone, turns := range h.turns {
+		if n := len(turns); n > 1 && turns[n-1].Sub(turns[n-2]) < time.Second {
+			h.rapid.Fatalf("zone %q had turns %v apart", zone, turns[n-1].Sub(turns[n-2]))
+		}
+	}
+}
+
+func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := newHistory(t)
+		for range rapid.IntRange(1, 60).Draw(t, "events") {
+			h.happen()
+			h.now = h.now.Add(time.Duration(rapid.IntRange(1, 20_000).Draw(t, "pause")) * time.Millisecond)
+			subjects := h.see()
+			before := frozen(subjects)
+			plan, memory := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, subjects, 1000)
+			again, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, shuffled(subjects), 1000)
+			if diff := cmp.Diff(plan.Steps, again.Steps); diff != "" {
+				t.Fatalf("the same world in another order (-first +second):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, frozen(subjects)); diff != "" {
+				t.Fatalf("planning changed its input (-before +after):\n%s", diff)
+			}
+			h.memory = memory
+			h.check(plan)
+			for _, step := range plan.Steps {
+				h.carryOut(step)
+			}
+			h.expectNoneOf(plan.Steps)
+			if !h.deaf && plan.Check != nil {
+				h.memory = h.memory.Checked(h.now, h.now, nil)
+			}
+		}
+	})
+}
+
+// expectNoneOf plans on what the steps made of the world. Where nothing was declared, whoever had a step gets no other: what
+// follows from new conditions, for the node, its zone or the whole cluster, comes in the next pass.
+func (h *history) expectNoneOf(done []nodehealth.Step) {
+	next, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, h.see(), 1000)
+	served := map[string]bool{}
+	for _, step := range done {
+		if step.Kind == nodehealth.Declare {
+			return
+		}
+		served[step.Node.Name] = true
+	}
+	for _, step := range next.Steps {
+		if served[step.Node.Name] {
+			h.rapid.Fatalf("%s had a step and gets another at the same moment: %v %s", step.Node.Name, step.Kind, step.Reason)
+		}
+	}
+}
+
+func frozen(subjects []nodehealth.Subject) []*corev1.Node {
+	nodes := make([]*corev1.Node, 0, len(subjects))
+	for i := range subjects {
+		nodes = append(nodes, subjects[i].Node.DeepCopy())
+	}
+	return nodes
+}
+
+func shuffled(subjects []nodehealth.Subject) []nodehealth.Subject {
+	mixed := append([]nodehealth.Subject(nil), subjects...)
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
+	return mixed
+}
+
+// A steady fleet of which nothing is to be written is what almost every pass sees.
+func BenchmarkPlan(b *testing.B) {
+	for _, size := range []int{1000, 10_000, 100_000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			w := newWorld(b, size)
+			subjects := w.see()
+			b.ReportAllocs()
+			for b.Loop() {
+				w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.memory, subjects, 64)
+			}
+		})
+	}
+}

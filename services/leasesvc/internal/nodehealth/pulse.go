@@ -1,0 +1,150 @@
+package nodehealth
+
+import (
+	"cmp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
+
+// Source says where a sign of life came from.
+type Source uint8
+
+const (
+	// Reprieve is no sign of life: the node was first seen then, or silence before it does not count.
+	Reprieve Source = iota
+	// Status is a new heartbeat in the Ready condition.
+	Status
+	// Renewal is a new renewTime in the Lease.
+	Renewal
+	// Beats are those of the session.
+	Beats
+)
+
+func (s Source) String() string {
+	return [...]string{"reprieve", "status", "lease", "session"}[s]
+}
+
+// pulse is what is remembered of a node's signs of life.
+type pulse struct {
+	// heard is the last one but for Leases that may still turn out to be echoes.
+	heard monotonic.Instant
+	by    Source
+	// version and heartbeat are of the last Node whose status was taken in; reported tells that the kubelet wrote it.
+	version   string
+	heartbeat time.Time
+	reported  bool
+	lease     leaseMark
+	session   Session
+	// expired is when the session was found to be.
+	expired monotonic.Instant
+}
+
+// leaseMark is the Lease as last seen.
+type leaseMark struct {
+	version string
+	renewed time.Time
+	at      monotonic.Instant
+	// counts tells that it was seen to change, and is not known to be an echo.
+	counts bool
+}
+
+// begun is the pulse of a node that was not known. Whatever its objects say is older than our seeing them, so nothing in them
+// is a sign of life, and the grace period begins.
+func begun(now monotonic.Instant, o Observation) pulse {
+	p := pulse{heard: now, session: o.Session, expired: now}
+	p.version, p.heartbeat, p.reported = statusOf(o.Node)
+	p.lease = leaseMark{version: o.Lease.Version, renewed: o.Lease.RenewTime, at: now}
+	return p
+}
+
+func (p pulse) see(now monotonic.Instant, o Observation) pulse {
+	return p.seeStatus(now, o.Node).seeSession(now, o).seeLease(now, o)
+}
+
+func (p pulse) seeStatus(now monotonic.Instant, node *corev1.Node) pulse {
+	if !Newer(node.ResourceVersion, p.version) {
+		return p
+	}
+	reported, heartbeat := p.reported, p.heartbeat
+	p.version, p.heartbeat, p.reported = statusOf(node)
+	if p.reported && (!reported || !p.heartbeat.Equal(heartbeat)) {
+		p.heard, p.by = now, Status
+	}
+	return p
+}
+
+// statusOf reads the heartbeat; a Ready condition that only says that nobody ever reported was put there by no kubelet.
+func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported bool) {
+	ready := conditionOf(node, corev1.NodeReady)
+	if ready == nil || ready.Reason == reasonNever {
+		return node.ResourceVersion, time.Time{}, false
+	}
+	return node.ResourceVersion, ready.LastHeartbeatTime.Time, true
+}
+
+func (p pulse) seeSession(now monotonic.Instant, o Observation) pulse {
+	switch {
+	case o.Session == p.session:
+	case o.Session == SessionExpired:
+		p.expired = now
+	case o.Session == NoSession && p.session != SessionExpired:
+		// It was released in good order, or went on elsewhere: by its Lease the node has the whole grace.
+		p.heard, p.by = now, Beats
+	}
+	p.session = o.Session
+	return p
+}
+
+// seeLease takes a changed renewTime for a sign of life, also one that went backwards: only the node's clock did. A version
+// that is not newer is a cache that was filled again from the past.
+func (p pulse) seeLease(now monotonic.Instant, o Observation) pulse {
+	changed := Newer(o.Lease.Version, p.lease.version)
+	if changed && !o.Lease.RenewTime.Equal(p.lease.renewed) {
+		p.heard, p.by = p.last()
+		p.lease = leaseMark{renewed: o.Lease.RenewTime, at: now, counts: true}
+	}
+	if changed || o.Lease == (Lease{}) {
+		p.lease.version = o.Lease.Version
+	}
+	if o.Written != "" && o.Written == p.lease.version {
+		p.lease.counts = false
+	}
+	return p
+}
+
+// last is the last sign of life.
+func (p pulse) last() (monotonic.Instant, Source) {
+	if p.lease.counts && p.lease.at >= p.heard {
+		return p.lease.at, Renewal
+	}
+	return p.heard, p.by
+}
+
+// Newer tells whether resourceVersion a came after b: they are decimal numbers (k8s.io/apimachinery, since v1.35 by contract),
+// and an empty one comes before all others.
+func Newer(a, b string) bool {
+	if len(a) != len(b) {
+		return len(a) > len(b)
+	}
+	return a > b
+}
+
+// NewerNode tells whether a is a later state of the Node than b: of a name that was used again, or of the same object.
+func NewerNode(a, b *corev1.Node) bool {
+	return b == nil || Newer(a.ResourceVersion, b.ResourceVersion)
+}
+
+// compareNodes orders by how long Nodes have been in their state of readiness, then by name.
+func compareNodes(a, b *corev1.Node) int {
+	return cmp.Or(since(a).Compare(since(b)), cmp.Compare(a.Name, b.Name))
+}
+
+func since(node *corev1.Node) time.Time {
+	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
+		return ready.LastTransitionTime.Time
+	}
+	return node.CreationTimestamp.Time
+}

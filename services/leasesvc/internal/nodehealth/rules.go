@@ -1,0 +1,54 @@
+package nodehealth
+
+import "time"
+
+// ExcludeDisruptionLabel keeps a Node out of the count of its zone, as upstream's controller knows it.
+const ExcludeDisruptionLabel = "node.kubernetes.io/exclude-disruption"
+
+// Rules is how patient the decisions are.
+type Rules struct {
+	// Grace is the silence after which a node is declared unknown.
+	Grace time.Duration
+	// StartupGrace is the same for a Node without a Ready condition, counted from when it was first seen.
+	StartupGrace time.Duration
+	// Excluded are labels whose presence keeps a Node out of the count of its zone.
+	Excluded []string
+	// Threshold is the share of not ready nodes, of three at least, from which a zone is partially disrupted.
+	Threshold float64
+	// Large is the number of nodes beyond which a partially disrupted zone still gets taints.
+	Large int
+	// Normal, Partial and Full are how many nodes of a zone get a NoExecute taint per second, by the zone's state.
+	Normal, Partial, Full float64
+}
+
+// DefaultRules are the defaults of kube-controller-manager v1.37.
+func DefaultRules() Rules {
+	return Rules{
+		Grace:        50 * time.Second,
+		StartupGrace: time.Minute,
+		Excluded:     []string{ExcludeDisruptionLabel},
+		Threshold:    0.55,
+		Large:        50,
+		Normal:       0.1,
+		Partial:      0.01,
+		Full:         0.1,
+	}
+}
+
+const (
+	// together is the window in which nodes that fall silent have perhaps one cause.
+	together = 5 * time.Second
+	// fewTogether nodes, or manyShare of their zone if that is more, may fall silent together without a doubt.
+	fewTogether = 3
+	manyShare   = 0.05
+	// checkEvery is the time between two self-checks when nothing is in doubt.
+	checkEvery = time.Second
+	// outage is how long the kube-apiserver must have been unreachable for the nodes to be owed a new grace period: shorter
+	// than any Lease they renew.
+	outage = 5 * time.Second
+	// samples is how many Leases a self-check reads.
+	samples = 8
+)
+
+// suspectAfter is the silence from which a node is suspect.
+func (r Rules) suspectAfter(grace time.Duration) time.Duration { return grace / 2 }

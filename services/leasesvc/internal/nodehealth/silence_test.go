@@ -1,0 +1,197 @@
+package nodehealth_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+func TestPlan_SilentNodeIsDeclaredAfterItsGraceAndNotBefore(t *testing.T) {
+	w := newWorld(t, 4)
+	w.run(50*time.Second, "n1", "n2", "n3")
+	w.expectReady("n0", corev1.ConditionTrue)
+	if got := w.health("n0"); got != nodehealth.Suspect {
+		t.Errorf("before its deadline n0 is %v, want suspect", got)
+	}
+	w.run(200*time.Millisecond, "n1", "n2", "n3")
+	w.expectReady("n0", corev1.ConditionUnknown)
+	w.expectTaints("n0", unreachableSchedule, unreachableExecute)
+	w.expectReady("n1", corev1.ConditionTrue)
+	w.expectTaints("n1")
+	if got := w.health("n0"); got != nodehealth.Dead {
+		t.Errorf("after its deadline n0 is %v, want dead", got)
+	}
+}
+
+func TestPlan_DeclarationIsUpstreamsToTheLetter(t *testing.T) {
+	w := newWorld(t, 2)
+	w.change("n0", func(node *corev1.Node) {
+		node.Status.Conditions = append(node.Status.Conditions[1:], // MemoryPressure was never reported
+			corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "RouteCreated"},
+			corev1.NodeCondition{Type: "example.org/Fan", Status: corev1.ConditionTrue})
+	})
+	w.run(50*time.Second, "n1")
+	plan := w.planAt(t, 100*time.Millisecond)
+	heard, created := metav1.NewTime(epoch()), w.nodes["n0"].CreationTimestamp
+	unknown := func(kind corev1.NodeConditionType) corev1.NodeCondition {
+		return corev1.NodeCondition{
+			Type: kind, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.",
+			LastHeartbeatTime: heard, LastTransitionTime: metav1.NewTime(wall(w.now)),
+		}
+	}
+	never := unknown(corev1.NodeMemoryPressure)
+	never.Reason, never.Message, never.LastHeartbeatTime = "NodeStatusNeverUpdated", "Kubelet never posted node status.", created
+	want := []nodehealth.Step{{
+		Kind: nodehealth.Declare, Node: w.nodes["n0"], LeaseVersion: w.leases["n0"].Version,
+		Conditions: []corev1.NodeCondition{unknown(corev1.NodeReady), never, unknown(corev1.NodeDiskPressure), unknown(corev1.NodePIDPressure)},
+		Reason:     "no sign of life in the 50.1s that count",
+	}}
+	if diff := cmp.Diff(want, plan.Steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
+// planAt plans after a while in which nothing happened.
+func (w *world) planAt(t *testing.T, later time.Duration) nodehealth.Plan {
+	t.Helper()
+	w.now = w.now.Add(later)
+	return w.plan()
+}
+
+func TestPlan_AnySignOfLifePutsTheDeadlineOff(t *testing.T) {
+	for name, sign := range map[string]func(*world){
+		"heartbeat":           func(w *world) { w.report("n0", corev1.ConditionTrue) },
+		"lease":               func(w *world) { w.renew("n0", 0) },
+		"clock stepped back":  func(w *world) { w.renew("n0", -time.Hour) },
+		"clock stepped ahead": func(w *world) { w.renew("n0", time.Hour) },
+		"session":             func(w *world) { w.sessions["n0"] = nodehealth.SessionAlive },
+		"session released": func(w *world) {
+			w.sessions["n0"] = nodehealth.SessionAlive
+			w.see()
+			w.sessions["n0"] = nodehealth.NoSession
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.run(40*time.Second, "n1")
+			sign(w)
+			w.run(50*time.Second, "n1")
+			w.expectReady("n0", corev1.ConditionTrue)
+			if w.sessions["n0"] == nodehealth.NoSession {
+				w.run(300*time.Millisecond, "n1")
+				w.expectReady("n0", corev1.ConditionUnknown)
+			}
+		})
+	}
+}
+
+func TestPlan_WhatIsNoSignOfLifePutsNothingOff(t *testing.T) {
+	for name, nothing := range map[string]func(*world){
+		"label":     func(w *world) { w.label("n0", "a", "b") },
+		"condition": func(w *world) { w.change("n0", func(n *corev1.Node) { n.Status.Conditions[0].Message = "new" }) },
+		"lease annotated": func(w *world) {
+			w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: w.leases["n0"].RenewTime}
+		},
+		"lease deleted": func(w *world) { delete(w.leases, "n0") },
+		"cache from the past": func(w *world) {
+			w.leases["n0"] = nodehealth.Lease{Version: "7", RenewTime: epoch().Add(-time.Minute)}
+			w.see()
+			w.leases["n0"] = nodehealth.Lease{Version: "103", RenewTime: epoch()}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.deaf = true // the cache of the past would be found out
+			w.run(40*time.Second, "n1")
+			nothing(w)
+			w.now = w.now.Add(10100 * time.Millisecond)
+			if plan := w.plan(); plan.Counts[nodehealth.Silent] != 1 {
+				t.Errorf("n0 is %v, want silent", w.health("n0"))
+			}
+		})
+	}
+}
+
+func TestPlan_NodeThatNeverReportedHasTheStartupGrace(t *testing.T) {
+	w := newWorld(t, 1)
+	w.add("new", "")
+	w.run(60*time.Second, "n0")
+	w.expectReady("new", "")
+	if got := w.health("new"); got != nodehealth.Starting {
+		t.Errorf("within its startup grace it is %v, want starting", got)
+	}
+	w.run(300*time.Millisecond, "n0")
+	w.expectReady("new", corev1.ConditionUnknown)
+	// What we wrote ourselves is no sign of life.
+	w.run(time.Minute, "n0")
+	w.expectReady("new", corev1.ConditionUnknown)
+	if got := w.health("new"); got != nodehealth.Dead {
+		t.Errorf("after it was declared it is %v, want dead", got)
+	}
+}
+
+func TestPlan_NodeMadeAgainBeginsAnew(t *testing.T) {
+	w := newWorld(t, 2)
+	w.run(49*time.Second, "n1")
+	w.names = []string{"n1"}
+	w.add("n0", corev1.ConditionTrue)
+	w.run(49*time.Second, "n1")
+	w.expectReady("n0", corev1.ConditionTrue)
+}
+
+func TestPlan_ExpiredSessionIsDeadAtItsOwnDeadline(t *testing.T) {
+	w := newWorld(t, 2)
+	w.sessions["n0"] = nodehealth.SessionAlive
+	w.run(100*time.Second, "n1")
+	// The session's owner writes the Lease; the echo of the last beat comes back some seconds later.
+	w.renew("n0", 0)
+	w.run(time.Second, "n1")
+	w.written["n0"] = w.leases["n0"].Version
+	w.sessions["n0"] = nodehealth.SessionSuspect
+	w.run(9*time.Second, "n1")
+	if got := w.health("n0"); got != nodehealth.Suspect {
+		t.Errorf("n0 is %v, want suspect", got)
+	}
+	w.sessions["n0"] = nodehealth.SessionExpired
+	w.run(200*time.Millisecond, "n1")
+	w.expectReady("n0", corev1.ConditionUnknown)
+}
+
+func TestPlan_ExpiredSessionOfAKubeletThatRenewsItsLeaseKillsNobody(t *testing.T) {
+	w := newWorld(t, 2)
+	w.sessions["n0"] = nodehealth.SessionAlive
+	w.run(100*time.Second, "n0", "n1")
+	w.sessions["n0"] = nodehealth.SessionExpired
+	w.run(100*time.Second, "n0", "n1")
+	w.expectReady("n0", corev1.ConditionTrue)
+	w.run(51*time.Second, "n1")
+	w.expectReady("n0", corev1.ConditionUnknown)
+}
+
+func TestPlan_RecoveryTakesEverythingBack(t *testing.T) {
+	w := newWorld(t, 2)
+	w.run(51*time.Second, "n1")
+	w.expectTaints("n0", unreachableSchedule, unreachableExecute)
+	w.report("n0", corev1.ConditionTrue)
+	w.pass()
+	w.expectTaints("n0")
+	if got := w.health("n0"); got != nodehealth.Alive {
+		t.Errorf("n0 is %v, want alive", got)
+	}
+}
+
+func TestPlan_BusyNodeGetsNoStep(t *testing.T) {
+	w := newWorld(t, 2)
+	w.busy["n0"] = true
+	if steps := w.run(51*time.Second, "n1"); len(steps) != 0 {
+		t.Errorf("steps %v for a busy node", steps)
+	}
+	w.busy["n0"] = false
+	w.pass()
+	w.expectReady("n0", corev1.ConditionUnknown)
+}
