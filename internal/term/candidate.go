@@ -39,6 +39,9 @@ type Config struct {
 	MovesPerSecond int
 	// StopTimeout bounds the wait for bodies when Run ends; 0 means DefaultStopTimeout.
 	StopTimeout time.Duration
+	// Starting says that the replica cannot do the work of a shard before SetUnready is told otherwise. Without it a replica
+	// counts as able from the start.
+	Starting bool
 	// Logger tells what is claimed, released and lost, and why. It is required.
 	Logger *slog.Logger
 	// Metrics takes the candidate's metrics; nil means none.
@@ -87,7 +90,11 @@ type Candidate struct {
 	metrics *metrics
 	running atomic.Bool
 	state   atomic.Pointer[snapshot] // never nil; Run publishes, everybody reads
+	unready atomic.Pointer[error]    // never nil; what SetUnready was told last
+	nudged  chan struct{}            // holds a value while Run has yet to look at unready
 }
+
+var errStarting = errors.New("the replica starts")
 
 // New returns a candidate that uses client, which stays the caller's. It starts nothing; its error names everything that is
 // wrong with the configuration.
@@ -96,7 +103,12 @@ func New(client *clientv3.Client, cfg Config) (*Candidate, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("candidate for terms: %w", err)
 	}
-	c := &Candidate{client: client, cfg: cfg}
+	c := &Candidate{client: client, cfg: cfg, nudged: make(chan struct{}, 1)}
+	var unready error
+	if cfg.Starting {
+		unready = errStarting
+	}
+	c.unready.Store(&unready)
 	c.state.Store(&snapshot{shards: make([]shardState, cfg.Shards), problem: "not running"})
 	var err error
 	if c.metrics, err = newMetrics(cfg.Metrics, c); err != nil {
@@ -115,11 +127,24 @@ func (c *Candidate) Run(ctx context.Context, body Body) error {
 		return errors.New("candidate is running already: Run was called twice")
 	}
 	defer c.running.Store(false)
-	value, err := announcement{Member: c.cfg.Member, Shards: c.cfg.Shards}.encode()
-	if err != nil {
+	if _, err := (announcement{Member: c.cfg.Member}).encode(); err != nil {
 		return fmt.Errorf("announce replica %q: %w", c.cfg.Member.ID, err)
 	}
-	return newReplica(c, body, value).run(ctx)
+	return newReplica(c, body).run(ctx)
+}
+
+// SetUnready says why this replica could not do the work of a shard now, or by nil that it could. It is to be called whenever
+// that changes and may be called at any time; it does not block. A replica that cannot do the work is given no shards while
+// others can, and gives theirs to them when it stays that way; see package standing for how long that takes.
+func (c *Candidate) SetUnready(reason error) {
+	before := c.unready.Swap(&reason)
+	if (*before == nil) == (reason == nil) {
+		return
+	}
+	select {
+	case c.nudged <- struct{}{}:
+	default: // Run will look anyway
+	}
 }
 
 // Status is a snapshot of the session and of every shard. It never blocks.

@@ -354,7 +354,10 @@ func TestCandidate_Metrics(t *testing.T) {
 	p := join(t, etcd(t), "a", h.body("a"), shards(3), func(c *term.Config) { c.Metrics = registry })
 	allHeld(t, h, 3)
 	p.revokeLease(t)
-	want := map[string]float64{"trivet_terms_held": 3, "trivet_term_takeovers_total": 6, "trivet_term_losses_total": 3, "trivet_term_gap_seconds": 0}
+	want := map[string]float64{
+		"trivet_terms_held": 3, "trivet_term_takeovers_total": 6, "trivet_term_losses_total": 3, "trivet_term_releases_total": 0,
+		"trivet_term_gap_seconds": 0, "trivet_term_ready": 1,
+	}
 	testkit.Eventually(t, patience, func() error {
 		got := values(t, registry)
 		if remaining := got["trivet_session_remaining_seconds"]; remaining <= 0 || remaining > 2 {

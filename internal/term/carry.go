@@ -76,11 +76,21 @@ func (r *replica) yield(ctx context.Context, now time.Time, steps []sharding.Ste
 		if step.Verb != sharding.Release {
 			continue
 		}
+		if step.Reason == sharding.Unready {
+			r.retreat(now)
+		}
 		r.moves.AllowN(now, 1)
 		r.work[step.Shard].next = step.To
-		r.give(r.work[step.Shard], string(step.Reason), fmt.Errorf("shard is %s to replica %q", step.Reason, step.To))
+		r.give(r.work[step.Shard], string(step.Reason), causeOf(step))
 	}
 	return r.flush(ctx)
+}
+
+func causeOf(step sharding.Step) error {
+	if step.Reason == sharding.Unready {
+		return fmt.Errorf("this replica cannot do the work of the shard and replica %q can", step.To)
+	}
+	return fmt.Errorf("shard is %s to replica %q", step.Reason, step.To)
 }
 
 // queue notes which shards wait for their turn to move, and where to.
@@ -143,7 +153,7 @@ func (r *replica) unasked(h *holding, now time.Time) {
 	}
 	next := r.rests[h.shard].after(now, now.Sub(h.begun))
 	r.rests[h.shard] = next
-	r.metrics.releases.WithLabelValues("returned").Inc()
+	r.metrics.releases.WithLabelValues(releaseReturned).Inc()
 	r.logger.Error("body returned during its term; giving the shard up for a while",
 		"shard", h.shard, "epoch", h.term.Epoch(), "error", h.err, "rest", next.until.Sub(now))
 }

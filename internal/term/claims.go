@@ -90,17 +90,15 @@ func (s *session) release(ctx context.Context, k keys, over []*holding) ([]int, 
 	return deleted, response.Header.Revision, nil
 }
 
-// leave replaces the value of the member key, so that others claim what this replica gives up as soon as it does, not only
-// when its member key is gone. Without it they would wait for their rank's patience, in the belief that this replica wants its
-// shards back.
-func (s *session) leave(ctx context.Context, key, value string) error {
+// announce replaces the value of the member key, unless the key is gone.
+func (s *session) announce(ctx context.Context, key, value string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	_, err := s.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(key), "=", s.joined)).
 		Then(clientv3.OpPut(key, value, clientv3.WithLease(s.id))).Commit()
 	if err != nil {
-		return fmt.Errorf("mark member key %q as leaving: %w", key, err)
+		return fmt.Errorf("update member key %q: %w", key, err)
 	}
 	return nil
 }

@@ -41,6 +41,9 @@ type announcement struct {
 	Shards int `json:"shards,omitempty"`
 	// Leaving says that the replica stops: it hands its shards over and should get no others.
 	Leaving bool `json:"leaving,omitempty"`
+	// Unready says that the replica should get no shards while others can do their work. Older versions do not say it of
+	// themselves, and count as ready.
+	Unready bool `json:"unready,omitempty"`
 }
 
 func (a announcement) encode() (string, error) {

@@ -2,8 +2,17 @@ package term
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
+)
+
+// Why this replica gave a term up, as the label of a metric, beside the reasons of package sharding.
+const (
+	releaseStopped  = "stopped"  // the process stops
+	releaseReturned = "returned" // the body returned by itself
 )
 
 // Why a term that this replica did not mean to end was lost, as the label of a metric.
@@ -46,11 +55,26 @@ func newMetrics(r prometheus.Registerer, c *Candidate) (*metrics, error) {
 	remaining := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "trivet_session_remaining_seconds", Help: "How long this replica may act without hearing from etcd.",
 	}, func() float64 { return c.Status().Session.Remaining.Seconds() })
+	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "trivet_term_ready",
+		Help: "1 while the others give shards to this replica, 0 while it is behind all who are ready.",
+	}, func() float64 {
+		if slices.Contains(c.Status().Unready, c.cfg.Member.ID) {
+			return 0
+		}
+		return 1
+	})
+	for _, reason := range []string{lossLapsed, lossLease, lossKey, lossSession} {
+		m.losses.WithLabelValues(reason) // so that a rate sees the first one
+	}
+	for _, reason := range []string{releaseStopped, releaseReturned, string(sharding.Moved), string(sharding.Unready), string(sharding.Divided)} {
+		m.releases.WithLabelValues(reason)
+	}
 	if r == nil {
 		return m, nil
 	}
 	var problems []error
-	for _, collector := range []prometheus.Collector{m.takeovers, m.losses, m.releases, m.gaps, held, remaining} {
+	for _, collector := range []prometheus.Collector{m.takeovers, m.losses, m.releases, m.gaps, held, remaining, ready} {
 		problems = append(problems, r.Register(collector))
 	}
 	return m, errors.Join(problems...)

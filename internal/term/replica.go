@@ -1,6 +1,7 @@
 package term
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
+	"github.com/trivet-dev/trivet/internal/term/internal/standing"
 )
 
 const (
@@ -29,9 +31,12 @@ const (
 type replica struct {
 	*Candidate
 	body   Body
-	value  string // of the member key
 	keys   keys
 	logger *slog.Logger
+
+	standing  standing.Standing
+	leaving   bool
+	announced announcement // what the member key says
 
 	session *session // nil between sessions
 	view    *view    // of the present or the last session
@@ -59,13 +64,14 @@ func (t troubles) String() string {
 	return ""
 }
 
-func newReplica(c *Candidate, body Body, value string) *replica {
+func newReplica(c *Candidate, body Body) *replica {
 	member := c.cfg.Member
 	keys := keysOf(member.Cluster, member.Service)
 	logger := c.cfg.Logger.With("replica", member.ID, "service", member.Service)
 	return &replica{
-		Candidate: c, body: body, value: value, keys: keys, logger: logger,
-		view: newView(keys, logger), work: map[int]*holding{}, rests: map[int]rest{},
+		Candidate: c, body: body, keys: keys, logger: logger,
+		standing: standing.New(time.Now(), c.cfg.TTL, *c.unready.Load() == nil),
+		view:     newView(keys, logger), work: map[int]*holding{}, rests: map[int]rest{},
 		moves:    rate.NewLimiter(rate.Limit(c.cfg.MovesPerSecond), max(1, c.cfg.MovesPerSecond/4)),
 		finished: make(chan *holding, c.cfg.Shards),
 	}
@@ -122,7 +128,14 @@ func (r *replica) join(ctx context.Context, s *session) error {
 	if err := s.renewOnce(ctx); err != nil {
 		return err
 	}
-	return s.join(ctx, r.keys.member(r.cfg.Member.ID), r.value)
+	r.assess(time.Now())
+	introduction := r.introduction()
+	value, err := introduction.encode()
+	if err != nil {
+		return err
+	}
+	r.announced = introduction
+	return s.join(ctx, r.keys.member(r.cfg.Member.ID), value)
 }
 
 // begin makes s the present session, renewed and followed until its lease ends.
@@ -165,6 +178,7 @@ func (r *replica) serve(ctx context.Context, changes <-chan change) error {
 			}
 		case h := <-r.finished:
 			r.settle(h)
+		case <-r.nudged:
 		case <-timer.C:
 		}
 	}
@@ -200,6 +214,7 @@ func (r *replica) learn(c change) error {
 func (r *replica) act(ctx context.Context) time.Duration {
 	now := time.Now()
 	r.complain(now)
+	r.assess(now)
 	if r.cfg.Shards == 0 || r.view.listed.IsZero() {
 		return lookAgain
 	}
@@ -209,16 +224,15 @@ func (r *replica) act(ctx context.Context) time.Duration {
 	decision := sharding.Plan(r.situation(now))
 	r.note(decision.Blocked)
 	r.queue(now, decision.Postponed)
-	r.troubles.write = errors.Join(r.claim(ctx, decision.Steps), r.yield(ctx, now, decision.Steps))
+	r.troubles.write = errors.Join(r.announce(ctx), r.claim(ctx, decision.Steps), r.yield(ctx, now, decision.Steps))
 	wait := lookAgain
-	if decision.Wait > 0 {
-		wait = min(wait, decision.Wait)
+	for _, sooner := range []time.Duration{decision.Wait, r.standing.Wait(now), time.Until(r.retryAt)} {
+		if sooner > 0 {
+			wait = min(wait, sooner)
+		}
 	}
 	if len(decision.Postponed) > 0 {
 		wait = min(wait, time.Second/time.Duration(r.cfg.MovesPerSecond))
-	}
-	if hesitation := time.Until(r.retryAt); hesitation > 0 {
-		wait = min(wait, hesitation)
 	}
 	return wait
 }
@@ -228,6 +242,7 @@ func (r *replica) situation(now time.Time) sharding.Situation {
 	s := sharding.Situation{
 		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(), Holders: r.view.holders(),
 		Shards: make([]sharding.Shard, r.cfg.Shards), Moves: int(r.moves.TokensAt(now)),
+		Failing:  r.standing.Verdict() == standing.Failing,
 		Patience: r.session.ttl, Settle: 6 * r.session.ttl,
 	}
 	for number := range s.Shards {
@@ -260,11 +275,9 @@ func (r *replica) note(blocked string) {
 func (r *replica) publish() {
 	next := &snapshot{
 		session: r.session, shards: make([]shardState, r.cfg.Shards),
-		problem: r.troubles.String(), stuck: r.stuck(time.Now()),
+		unready: r.view.unready(), problem: r.troubles.String(), stuck: r.stuck(time.Now()),
 	}
-	if next.problem == "" {
-		next.problem = r.blocked
-	}
+	next.problem = cmp.Or(next.problem, r.blocked, r.heldBack())
 	for number := range next.shards {
 		known := r.view.shard(number)
 		if !known.held {

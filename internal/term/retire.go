@@ -20,10 +20,11 @@ func (r *replica) drain(ctx context.Context) {
 	r.troubles.write = nil
 	given := r.withPhase(running)
 	for _, h := range given {
-		r.give(h, "stopped", errStopped)
+		r.give(h, releaseStopped, errStopped)
 	}
 	if len(given) > 0 {
-		r.troubles.write = r.announceLeave(ctx)
+		r.leaving = true
+		r.troubles.write = r.announce(ctx)
 	}
 	for r.await() {
 		if r.troubles.write == nil { // else the lease is revoked in the end; waiting for etcd once more would only delay that
@@ -31,15 +32,6 @@ func (r *replica) drain(ctx context.Context) {
 		}
 		r.publish()
 	}
-}
-
-// announceLeave tells the others, before the first key is deleted, that this replica stops.
-func (r *replica) announceLeave(ctx context.Context) error {
-	value, err := announcement{Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: true}.encode()
-	if err != nil {
-		return err
-	}
-	return r.session.leave(ctx, r.keys.member(r.cfg.Member.ID), value)
 }
 
 // await waits for the next body to return. It is false when there is none to wait for or the time is up.
@@ -135,6 +127,8 @@ func (r *replica) idle(ctx context.Context, d time.Duration) {
 			return
 		case h := <-r.finished:
 			r.settle(h)
+		case <-r.nudged:
+			r.assess(time.Now())
 		}
 	}
 }

@@ -12,6 +12,9 @@ type Status struct {
 	Session SessionStatus
 	// Shards has one entry for every shard, ordered by number.
 	Shards []Holding
+	// Unready are the ids of the service's members, this one included, that have told the others that they cannot do the
+	// work of a shard, ordered. They get none while there are others.
+	Unready []string
 }
 
 // SessionStatus is the state of a replica's etcd session.
@@ -20,7 +23,8 @@ type SessionStatus struct {
 	Alive bool
 	// Remaining is how long it may act without hearing from etcd.
 	Remaining time.Duration
-	// LastError is what keeps the replica from joining, renewing, following or claiming now; empty when nothing does.
+	// LastError is what keeps the replica from joining, renewing, following or claiming now, or why others come first when
+	// shards are claimed; empty when nothing does.
 	LastError string
 }
 
@@ -75,6 +79,7 @@ const (
 type snapshot struct {
 	session *session // nil while not joined
 	shards  []shardState
+	unready []string
 	problem string // what goes wrong at present outside the session
 	stuck   string // which bodies ignore the end of their terms
 }
@@ -91,7 +96,7 @@ type shardState struct {
 }
 
 func (s *snapshot) status() Status {
-	status := Status{Shards: make([]Holding, 0, len(s.shards))}
+	status := Status{Shards: make([]Holding, 0, len(s.shards)), Unready: s.unready}
 	status.Session = s.sessionStatus()
 	for number, state := range s.shards {
 		holding := Holding{

@@ -186,9 +186,23 @@ func (v *view) shardingMembers() []sharding.Member {
 	members := make([]sharding.Member, 0, len(v.members))
 	for _, id := range slices.Sorted(maps.Keys(v.members)) {
 		m := v.members[id]
-		members = append(members, sharding.Member{ID: id, Shards: m.Shards, Joined: m.joined, Leaving: m.Leaving})
+		members = append(members, sharding.Member{
+			ID: id, Shards: m.Shards, Joined: m.joined, Leaving: m.Leaving, Unready: m.Unready,
+		})
 	}
 	return members
+}
+
+// unready are the members that should get no shards while others can do their work, in the order of their ids.
+func (v *view) unready() []string {
+	var ids []string
+	for id, m := range v.members {
+		if m.Unready {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
 }
 
 // holders are the replicas that hold any shard, in the order of their ids.

@@ -7,6 +7,11 @@
 // Rules:
 //   - The owner of a shard is the member with the highest hash of shard and member (rendezvous hashing). A member that leaves
 //     moves only its own shards; one that joins takes only those which it now owns.
+//   - Members that say they cannot do the work are ranked behind all others, so nobody gives them a shard. Where no member can,
+//     the ranking is as if all could: vacant shards are claimed, because a duty that is tried is better than one that is not,
+//     and no shard that runs is given away, because nobody would do better.
+//   - A replica that is ranked behind others keeps the shards that it runs for as long as it may yet be able to do their work;
+//     once it is known to fail, they go to those who can.
 //   - A vacant shard is claimed by its owner at once. If the owner lets it lie, the member next in rank claims it after one
 //     patience, the one after that after two, and so on: a replica that is alive but cannot work blocks nobody for long.
 //   - A shard that this replica runs and another one owns is given away, no more than the budget allows; a shard taken over

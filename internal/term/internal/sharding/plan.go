@@ -16,6 +16,9 @@ type Situation struct {
 	Shards []Shard
 	// Holders are the ids of all replicas that hold a shard of the service, also one beyond this replica's number of shards.
 	Holders []string
+	// Failing says that this replica has been unable to do the work of its shards for long enough to give them to others. It
+	// is not the same as this replica's Member.Unready: one that has just recovered is not ranked yet and yet keeps what it has.
+	Failing bool
 	// Moves is how many running shards may be given away now.
 	Moves int
 	// Patience is how long each rank waits for the one before it to claim a vacant shard.
@@ -74,6 +77,8 @@ const (
 	Unconfirmed Reason = "unconfirmed"
 	// Moved: another member owns the shard.
 	Moved Reason = "moved"
+	// Unready: this replica cannot do the work of the shard and another member can.
+	Unready Reason = "unready"
 	// Divided: the member that joined first divides the work into another number of shards.
 	Divided Reason = "divided"
 )
@@ -102,6 +107,9 @@ type Decision struct {
 // Plan decides what the replica does about every shard. It does not change its argument.
 func Plan(s Situation) Decision {
 	p := planner{Situation: s, eligible: eligible(s.Members), budget: s.Moves}
+	if i := slices.IndexFunc(s.Members, func(m Member) bool { return m.ID == s.Self }); i >= 0 {
+		p.self = s.Members[i]
+	}
 	p.decision.Blocked = blocked(s)
 	for number, shard := range s.Shards {
 		p.decide(number, shard)
@@ -112,7 +120,8 @@ func Plan(s Situation) Decision {
 // planner is one run of Plan.
 type planner struct {
 	Situation
-	eligible []string
+	self     Member // as the others see it; the zero Member when they do not
+	eligible []Member
 	budget   int
 	decision Decision
 }
@@ -130,15 +139,11 @@ func (p *planner) decide(number int, shard Shard) {
 }
 
 func (p *planner) release(number int, shard Shard) {
-	to := owner(number, p.eligible)
-	if to == p.Self || to == "" {
+	to, reason, ok := p.successor(number)
+	if !ok {
 		return
 	}
-	reason := Moved
-	if !slices.Contains(p.eligible, p.Self) {
-		reason = Divided
-	}
-	if reason == Moved && shard.Borrowed && shard.HeldFor < p.Settle {
+	if reason != Divided && shard.Borrowed && shard.HeldFor < p.Settle {
 		p.wait(p.Settle - shard.HeldFor)
 		return
 	}
@@ -151,8 +156,26 @@ func (p *planner) release(number int, shard Shard) {
 	p.step(release)
 }
 
+// successor is to whom a shard that runs here goes, and why. It is false when the shard stays: with its owner; and where
+// nobody can be given it who is any better off, because a duty that is done badly is not helped by being handed around.
+func (p *planner) successor(number int) (to string, reason Reason, ok bool) {
+	best, found := owner(number, p.eligible)
+	switch {
+	case !found || best.ID == p.Self:
+		return "", "", false
+	case !slices.ContainsFunc(p.eligible, func(m Member) bool { return m.ID == p.Self }):
+		return best.ID, Divided, true
+	case best.Unready:
+		return "", "", false
+	case !p.self.Unready:
+		return best.ID, Moved, true
+	default:
+		return best.ID, Unready, p.Failing
+	}
+}
+
 func (p *planner) claim(number int, shard Shard) {
-	n := rank(number, p.eligible, p.Self)
+	n := rank(number, p.eligible, p.self)
 	if patience := time.Duration(n) * p.Patience; shard.VacantFor < patience {
 		p.wait(patience - shard.VacantFor)
 		return

@@ -171,9 +171,12 @@ func drawSituation(t *rapid.T) sharding.Situation {
 	ms := drawMembers(t, shards)
 	for i := range ms {
 		ms[i].Shards = rapid.SampledFrom([]int{shards, shards, shards, 0, 3}).Draw(t, "division")
+		ms[i].Unready = rapid.Bool().Draw(t, "unready")
+		ms[i].Leaving = i > 0 && rapid.IntRange(0, 4).Draw(t, "leaving") == 0 // one that leaves plans nothing
 	}
 	s := sharding.Situation{
 		Self: ms[0].ID, Members: ms, Moves: rapid.IntRange(0, 5).Draw(t, "moves"), Patience: patience, Settle: settle,
+		Failing: rapid.Bool().Draw(t, "failing"),
 	}
 	for range shards {
 		s.Shards = append(s.Shards, sharding.Shard{
@@ -274,7 +277,7 @@ func TestPlan_OnlyWhatIsFreeIsClaimedAndOnlyWhatRunsIsReleased(t *testing.T) {
 func TestPlan_MembersAgreeOnOneClaimant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const shards = 8
-		ms := drawMembers(t, shards)
+		ms := drawReadiness(t, drawMembers(t, shards))
 		claimed := map[int][]string{}
 		for _, m := range ms {
 			s := sharding.Situation{Self: m.ID, Members: ms, Patience: patience, Shards: make([]sharding.Shard, shards)}

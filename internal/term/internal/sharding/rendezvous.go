@@ -17,6 +17,9 @@ type Member struct {
 	// Leaving says that the member hands its shards over and should get no others. While it is there its number of shards
 	// counts as before, because it may still hold some.
 	Leaving bool
+	// Unready says that the member cannot do the work of a shard, or has yet to show that it can. It is ranked behind all
+	// who can, and nobody gives it a shard.
+	Unready bool
 }
 
 // Anchor returns the member whose number of shards counts: the one that joined first. It is false when there is none. A
@@ -35,49 +38,51 @@ func Anchor(members []Member) (anchor Member, found bool) {
 
 // Owner returns the id of the member that should hold the shard, "" when no member may. The order of members is irrelevant.
 func Owner(shard int, members []Member) string {
-	return owner(shard, eligible(members))
+	best, _ := owner(shard, eligible(members))
+	return best.ID
 }
 
-// eligible returns the ids of the members that divide the work as the anchor does and are not about to leave.
-func eligible(members []Member) []string {
+// eligible returns the members that divide the work as the anchor does and are not about to leave.
+func eligible(members []Member) []Member {
 	anchor, _ := Anchor(members)
-	var ids []string
+	var found []Member
 	for _, m := range members {
 		if m.Shards > 0 && m.Shards == anchor.Shards && !m.Leaving {
-			ids = append(ids, m.ID)
+			found = append(found, m)
 		}
 	}
-	return ids
+	return found
 }
 
-func owner(shard int, ids []string) string {
-	if len(ids) == 0 {
-		return ""
-	}
-	best := ids[0]
-	for _, id := range ids[1:] {
-		if before(shard, id, best) {
-			best = id
+// owner is false when there is no member.
+func owner(shard int, members []Member) (best Member, found bool) {
+	for _, m := range members {
+		if !found || before(shard, m, best) {
+			best, found = m, true
 		}
 	}
-	return best
+	return best, found
 }
 
-// rank is how many of ids should rather hold the shard than id: 0 for its owner.
-func rank(shard int, ids []string, id string) int {
+// rank is how many of members should rather hold the shard than self: 0 for its owner.
+func rank(shard int, members []Member, self Member) int {
 	n := 0
-	for _, other := range ids {
-		if before(shard, other, id) {
+	for _, other := range members {
+		if before(shard, other, self) {
 			n++
 		}
 	}
 	return n
 }
 
-// before says whether a should rather hold the shard than b. It is a strict order: equal hashes are ordered by id.
-func before(shard int, a, b string) bool {
-	ha, hb := score(shard, a), score(shard, b)
-	return ha > hb || ha == hb && a < b
+// before says whether a should rather hold the shard than b: first those who can do its work, among them by the hash. It is a
+// strict order, because equal hashes are ordered by id.
+func before(shard int, a, b Member) bool {
+	if a.Unready != b.Unready {
+		return b.Unready
+	}
+	ha, hb := score(shard, a.ID), score(shard, b.ID)
+	return ha > hb || ha == hb && a.ID < b.ID
 }
 
 // score must never change between versions: replicas of both run side by side during an upgrade and have to agree.
