@@ -9,5 +9,8 @@
 // takes. Stop: NOT_SERVING, drain the RPCs, stop the loops, hand over the terms, close the connections, and the admin
 // server last.
 //
+// A replica whose dependencies are missing or whose loops keep failing tells its candidate so, and others get its terms if
+// they can do better; see package term.
+//
 // The package decides nothing about Kubernetes and knows no service.
 package process

@@ -94,12 +94,12 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 		return &UsageError{Err: err}
 	}
 	p.candidate, err = term.New(p.etcd, term.Config{
-		Member: p.member, Shards: p.program.shards(), TTL: term.DefaultTTL, Logger: logger, Metrics: registry,
+		Member: p.member, Shards: p.program.shards(), TTL: term.DefaultTTL, Starting: true, Logger: logger, Metrics: registry,
 	})
 	if err != nil {
 		return err
 	}
-	p.ready.Add("etcd", p.candidate.Check)
+	p.ready.Add("etcd", setApart(p.candidate.Check))
 	kube, err := p.connectKube(cfg)
 	if err != nil {
 		return &UsageError{Err: err}
@@ -112,7 +112,7 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 	if err != nil {
 		return &UsageError{Err: err} // only a setting can make a constructor fail: it contacts nobody
 	}
-	p.ready.Add("loops", p.service.Loops().CheckReady)
+	p.ready.Add("loops", setApart(p.service.Loops().CheckReady))
 	return p.buildServers(cfg, registry)
 }
 

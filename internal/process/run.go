@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// readinessPeriod is how often gRPC health follows the readiness checks.
+// readinessPeriod is how often gRPC health and the claim to terms follow the checks.
 const readinessPeriod = 250 * time.Millisecond
 
 // Run serves until ctx ends or a part of the process fails, then stops in order and closes everything. It returns that
@@ -23,7 +23,7 @@ func (p *Process) Run(ctx context.Context) error {
 	admin.start(func(ctx context.Context) error { return p.admin.Serve(ctx, p.adminAt) })
 	p.startWork(work)
 	serve.start(func(ctx context.Context) error { return p.rpc.Serve(ctx, p.rpcAt) })
-	serve.start(p.followReadiness)
+	serve.start(p.followChecks)
 
 	<-ctx.Done()
 	p.logger.Info("stopping", "cause", context.Cause(ctx))
@@ -44,12 +44,13 @@ func (p *Process) startWork(work *stage) {
 	work.start(p.service.Run)
 }
 
-// followReadiness keeps grpc.health.v1 in step with /readyz.
-func (p *Process) followReadiness(ctx context.Context) error {
+// followChecks keeps grpc.health.v1 in step with /readyz, and the candidate with what this replica could do.
+func (p *Process) followChecks(ctx context.Context) error {
 	ticker := time.NewTicker(readinessPeriod)
 	defer ticker.Stop()
 	for {
 		p.rpc.SetServing(len(p.ready.Failed()) == 0)
+		p.candidate.SetUnready(p.unable())
 		select {
 		case <-ctx.Done():
 			return nil
