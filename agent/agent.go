@@ -17,24 +17,25 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// MaxHolders is how many holders one Agent has at most, because one stream carries no more.
+// MaxHolders is how many holders one Agent has at most, because one message carries no more beats.
 const MaxHolders = 10_000
 
 // Config is what an Agent is made of.
 type Config struct {
-	// Targets are the replicas to try, in turn, while nobody says where the leader is.
+	// Targets are the replicas to try, in turn, while nobody says where a holder belongs.
 	Targets []string
-	// Dial makes a connection to one of Targets or to the host:port of a leader. It must not block; grpc.NewClient does not.
-	// The Agent closes what it returns.
+	// Dial makes a connection to one of Targets or to the host:port of a replica that another one named. It must not block;
+	// grpc.NewClient does not. It may be called concurrently. The Agent closes what it returns.
 	Dial func(target string) (*grpc.ClientConn, error)
 	// Holders are there from the start; Add brings more.
 	Holders []Holder
 	// AnswerTimeout is how long it may take to connect, and then how long the first answer may take; 0 means 10 s. Later
 	// answers may take two intervals, and a second at least.
 	AnswerTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the pause before a connection; 0 means 200 ms and 5 s.
+	// MinBackoff and MaxBackoff bound the pause before a connection, and before a holder is introduced again whose replica
+	// nobody knows; 0 means 200 ms and 5 s.
 	MinBackoff, MaxBackoff time.Duration
-	// Logger gets a line when the agent connects and when it loses its connection; nil discards.
+	// Logger gets a line when the agent connects and when it loses a connection; nil discards.
 	Logger *slog.Logger
 }
 
@@ -42,9 +43,9 @@ type Config struct {
 type Agent struct {
 	cfg      Config
 	roster   *roster
-	route    route
-	sequence uint64 // of the last message on any stream; belongs to Run
-	status   atomic.Pointer[Status]
+	route    *route
+	journal  journal
+	sequence atomic.Uint64 // of the last message on any stream
 }
 
 // New checks cfg and returns an Agent that does nothing until Run. Its error names every problem.
@@ -53,12 +54,7 @@ func New(cfg Config) (*Agent, error) {
 	cfg.MinBackoff = cmp.Or(cfg.MinBackoff, 200*time.Millisecond)
 	cfg.MaxBackoff = cmp.Or(cfg.MaxBackoff, 5*time.Second)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	a := &Agent{
-		cfg:    cfg,
-		roster: newRoster(),
-		route:  route{targets: cfg.Targets, backoff: backoff{min: cfg.MinBackoff, max: cfg.MaxBackoff}},
-	}
-	a.status.Store(&Status{})
+	a := &Agent{cfg: cfg, roster: newRoster(), route: newRoute(cfg)}
 	if err := errors.Join(append(cfg.validate(), a.Add(cfg.Holders...))...); err != nil {
 		return nil, err
 	}
@@ -89,49 +85,75 @@ func (a *Agent) Remove(holders ...Holder) { a.roster.remove(holders) }
 
 // Run beats until ctx ends; then it returns nil. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
-	for a.roster.await(ctx) {
-		err := a.connect(ctx)
-		if ctx.Err() != nil {
-			return nil
+	var posts sync.WaitGroup
+	defer posts.Wait()
+	alarm := time.NewTimer(time.Hour)
+	defer alarm.Stop()
+	for ctx.Err() == nil {
+		fresh, next := a.roster.place(time.Now(), a.route.target)
+		for _, p := range fresh {
+			posts.Go(func() { a.attend(ctx, p) })
 		}
-		a.lost(err)
-		if !pause(ctx, a.route.after(err)) {
-			return nil
+		set(alarm, next)
+		select {
+		case <-ctx.Done():
+		case <-a.roster.changed:
+		case <-alarm.C:
 		}
 	}
 	return nil
 }
 
-// connect beats over one connection until it is of no more use, and returns why.
-func (a *Agent) connect(ctx context.Context) error {
-	target := a.route.target()
-	connection, err := a.cfg.Dial(target)
-	if err != nil {
-		return fmt.Errorf("dial %s: %w", target, err)
+// attend beats for the holders of one post until nobody is left there, or the connection is of no more use. Then they are
+// placed anew.
+func (a *Agent) attend(ctx context.Context, p *post) {
+	if !pause(ctx, a.route.wait(p.address, time.Now())) {
+		a.roster.lose(p, "", time.Time{})
+		return
 	}
-	err = a.converse(ctx, target, connection)
+	if a.roster.closed(p) {
+		return
+	}
+	err := a.connect(ctx, p)
+	if ctx.Err() != nil || err == nil {
+		a.roster.lose(p, "", time.Time{})
+		return
+	}
+	hint, wait := a.route.after(p.address, a.roster.hasAnswered(p), err)
+	a.roster.lose(p, hint, time.Now().Add(wait))
+	a.journal.lost(err)
+	a.cfg.Logger.Warn("heartbeat stream ended, its holders will be introduced again", "error", err, "reason", rpcerror.ReasonOf(err))
+}
+
+// connect beats over one connection until it is of no more use, and returns why; nil when nobody was left.
+func (a *Agent) connect(ctx context.Context, p *post) error {
+	connection, err := a.cfg.Dial(p.address)
+	if err != nil {
+		return fmt.Errorf("dial %s: %w", p.address, err)
+	}
+	err = a.converse(ctx, p, connection)
 	if closing := connection.Close(); err == nil && closing != nil {
-		err = fmt.Errorf("close connection to %s: %w", target, closing)
+		err = fmt.Errorf("close connection to %s: %w", p.address, closing)
 	}
 	return err
 }
 
-func (a *Agent) converse(ctx context.Context, target string, connection grpc.ClientConnInterface) error {
+func (a *Agent) converse(ctx context.Context, p *post, connection grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watchdog := time.AfterFunc(a.cfg.AnswerTimeout, func() { cancel(errNoAnswer) })
 	defer watchdog.Stop()
 	wire, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx)
 	if err != nil {
-		return fmt.Errorf("open stream to %s: %w", target, because(ctx, err))
+		return fmt.Errorf("open stream to %s: %w", p.address, because(ctx, err))
 	}
-	c := newConversation(a, target, wire, watchdog)
+	c := newConversation(a, p, wire, watchdog)
 	var listener sync.WaitGroup
 	defer listener.Wait()
 	defer cancel(nil)
 	listener.Go(func() { c.failed <- c.listen(ctx) })
 	if err := c.run(ctx); err != nil {
-		return fmt.Errorf("stream to %s: %w", target, because(ctx, err))
+		return fmt.Errorf("stream to %s: %w", p.address, because(ctx, err))
 	}
 	return nil
 }
@@ -144,13 +166,11 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-func (a *Agent) lost(err error) {
-	a.roster.disconnect()
-	next := *a.status.Load()
-	next.Connected = false
-	if err != nil {
-		next.LastError = err.Error()
-		a.cfg.Logger.Warn("heartbeat stream ended, connecting again", "error", err, "reason", rpcerror.ReasonOf(err))
+// set makes the timer fire at a time, or not at all for the zero time.
+func set(timer *time.Timer, at time.Time) {
+	if at.IsZero() {
+		timer.Stop()
+		return
 	}
-	a.status.Store(&next)
+	timer.Reset(time.Until(at))
 }

@@ -40,7 +40,7 @@ func TestRun_BeatsAtTheGrantedIntervalInOneMessage(t *testing.T) {
 			{Introduced: 2}, {At: interval, Beats: 2}, {At: 2 * interval, Beats: 2},
 		}, s.heard())
 		want := agent.Status{
-			Connected: true, Target: "a", Epoch: 7, Interval: interval, TTL: 4 * interval,
+			Connected: true, Target: "a", Targets: []agent.TargetStatus{{Target: "a", Connected: true, Holders: 2, Welcome: 2}}, Epoch: 7, Interval: interval, TTL: 4 * interval,
 			LastAnswer: time.Now().Add(-5 * time.Second), Streams: 1, Holders: 2, Welcome: 2,
 		}
 		expect(t, "status", want, a.Status())

@@ -22,9 +22,10 @@ const (
 	minInterval = 10 * time.Millisecond
 	// minPatience lets a server with a short interval pause without losing all its streams.
 	minPatience = time.Second
-	// reasonSuperseded and reasonUnknownHandle are reasons of the API on which the agent acts.
+	// What follows are reasons of the API on which the agent acts.
 	reasonSuperseded    = "SUPERSEDED"
 	reasonUnknownHandle = "UNKNOWN_HANDLE"
+	reasonNotLeader     = "NOT_LEADER"
 )
 
 var (
@@ -38,7 +39,7 @@ type movedError struct{ to string }
 
 func (e *movedError) Error() string {
 	if e.to == "" {
-		return "the server does not lead any more"
+		return "the server holds no shards any more"
 	}
 	return "the server sends us to " + e.to
 }
@@ -51,19 +52,22 @@ func asMoved(err error) (*movedError, bool) {
 // conversation is one stream. Everything in it belongs to the goroutine in run.
 type conversation struct {
 	*Agent
-	target string
-	wire   grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
+	post *post
+	wire grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
 	// asked are the messages without an answer, oldest first.
 	asked []question
 	// watchdog gives the stream up, even while a send hangs, when the oldest of them gets no answer in time, and before the
 	// first one when there is no connection in time.
 	watchdog *time.Timer
 	interval time.Duration // of the last grant; 0 before
+	// now and luck are those of the answer that is being heard.
+	now  time.Time
+	luck float64
 	// introducing is set while an introduction has no answer.
 	introducing bool
 	beat        *time.Timer
-	beatAt      time.Time // when beat fires; zero while it does not
-	answered    bool
+	beatAt      time.Time   // when beat fires; zero while it does not
+	again       *time.Timer // fires when somebody is to be introduced
 	heard       chan *leasev1.StreamHeartbeatsResponse
 	failed      chan error // has one item, in the end
 }
@@ -74,11 +78,12 @@ type question struct {
 	sent       time.Time
 }
 
-func newConversation(a *Agent, target string, wire grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse], watchdog *time.Timer) *conversation {
-	beat := time.NewTimer(time.Hour)
+func newConversation(a *Agent, p *post, wire grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse], watchdog *time.Timer) *conversation {
+	beat, again := time.NewTimer(time.Hour), time.NewTimer(time.Hour)
 	beat.Stop()
+	again.Stop()
 	return &conversation{
-		Agent: a, target: target, wire: wire, watchdog: watchdog, beat: beat,
+		Agent: a, post: p, wire: wire, watchdog: watchdog, beat: beat, again: again,
 		heard: make(chan *leasev1.StreamHeartbeatsResponse), failed: make(chan error, 1),
 	}
 }
@@ -86,9 +91,9 @@ func newConversation(a *Agent, target string, wire grpc.BidiStreamingClient[leas
 // run talks until the stream ends or should, or nobody is left to talk for; the latter is no error.
 func (c *conversation) run(ctx context.Context) error {
 	defer c.beat.Stop()
-	if err := c.introduce(); err != nil {
-		return c.why(err)
-	}
+	defer c.again.Stop()
+	c.watch() // the connection stands; nobody may be due yet
+	c.post.signal()
 	for {
 		var err error
 		select {
@@ -101,8 +106,10 @@ func (c *conversation) run(ctx context.Context) error {
 		case <-c.beat.C:
 			c.beatAt = time.Time{}
 			err = c.sendBeats()
-		case <-c.roster.changed:
-			if c.roster.idle() {
+		case <-c.again.C:
+			err = c.introduce()
+		case <-c.post.changed:
+			if c.roster.closed(c.post) {
 				return nil
 			}
 			err = c.introduce()
@@ -146,13 +153,13 @@ func (c *conversation) listen(ctx context.Context) error {
 }
 
 // introduce sends those who wait for it, one message at a time: the answers are as large as the questions, so a client that
-// sent all of them before it reads would find the server waiting for it to read. The first message of a stream always has
-// somebody, because the roster does.
+// sent all of them before it reads would find the server waiting for it to read.
 func (c *conversation) introduce() error {
 	if c.introducing {
 		return nil
 	}
-	newcomers := c.roster.newcomers(time.Now(), maxIntroductions)
+	newcomers, next := c.roster.newcomers(c.post, time.Now(), maxIntroductions)
+	set(c.again, next)
 	if len(newcomers) == 0 {
 		return nil
 	}
@@ -160,13 +167,13 @@ func (c *conversation) introduce() error {
 	return c.send(newcomers, nil)
 }
 
-// sendBeats renews everybody, and introduces those whose time to try again has come.
+// sendBeats renews everybody.
 func (c *conversation) sendBeats() error {
 	if c.interval > 0 {
 		// Should the answer be late, the next beat is not.
 		c.schedule(c.interval)
 	}
-	handles := c.roster.alive()
+	handles := c.roster.alive(c.post)
 	for len(handles) > 0 {
 		chunk := handles[:min(len(handles), maxBeats)]
 		handles = handles[len(chunk):]
@@ -174,16 +181,15 @@ func (c *conversation) sendBeats() error {
 			return err
 		}
 	}
-	return c.introduce()
+	return nil
 }
 
 func (c *conversation) send(newcomers []Holder, handles []uint32) error {
-	c.sequence++
-	request := &leasev1.StreamHeartbeatsRequest{Sequence: c.sequence, Handles: handles}
+	request := &leasev1.StreamHeartbeatsRequest{Sequence: c.sequence.Add(1), Handles: handles}
 	for _, h := range newcomers {
 		request.Holders = append(request.Holders, &leasev1.Holder{Class: h.Class, Name: h.Name, BootId: h.BootID})
 	}
-	c.asked = append(c.asked, question{sequence: c.sequence, introduced: newcomers, sent: time.Now()})
+	c.asked = append(c.asked, question{sequence: request.Sequence, introduced: newcomers, sent: time.Now()})
 	if len(c.asked) == 1 {
 		c.watch()
 	}

@@ -1,12 +1,14 @@
 // Package agent keeps holders alive at a leasesvc: it is the client half of StreamHeartbeats.
 //
-// Promise: while Run runs and any replica of leasesvc leads, every holder that was added beats at the interval that the server
-// grants, thousands of them over one stream, all in one message for each beat. When the stream breaks, the leader changes or
-// answers stay away for two intervals, the agent connects again, to the replica it was told if it was told one, after a
-// jittered pause, and introduces its holders again. Sessions outlive all of this on the server.
+// Promise: while Run runs and the replicas of leasesvc hold their shards, every holder that was added beats at the interval
+// that the server grants, at the replica that holds its shard: one stream to each such replica, all its holders in one message
+// for each beat. A holder begins at any replica and goes, at once, where that one says; so thousands are at home after two round
+// trips, at the start and after shards have moved. While nobody knows where a holder belongs it is introduced again after
+// jittered, growing pauses. When a stream breaks, or answers stay away for two intervals, its holders are introduced again
+// after a jittered pause, and the holders of other streams do not notice. Sessions outlive all of this on the servers.
 //
-// The agent keeps one stream, one goroutine that talks and one that listens, however many holders it has. Its timer decides
-// when to beat; nobody's clock is compared with anybody's.
+// The agent has for each stream one goroutine that talks and one that listens, and one more that places holders, however many
+// there are. A stream on which nobody is left is closed. Timers decide when to beat; nobody's clock is compared with anybody's.
 //
 // A holder whose name was taken over by a newer boot is not fought for: it stops beating and is listed in the Status. Removing
 // a holder, or ending Run, lets its session expire; it releases nothing.

@@ -2,199 +2,234 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"net"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
-	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-
 	"github.com/trivet-dev/trivet/agent"
-	"github.com/trivet-dev/trivet/internal/kubeconn"
-	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
-const fleet = 50
+const (
+	together = 300 // holders of one agent
+	alone    = 20  // agents of one holder each
+	// longest is how long a Lease may go without a renewal while its shard moves: a beat may just have been, the session of a
+	// replica must run out, and an object is written once in an interval.
+	longest = beatEvery + term.DefaultTTL + beatEvery
+)
 
-// replica is a leasesvc on loopback, on the real etcd and kube-apiserver.
-type replica struct {
-	address   string
-	candidate *term.Candidate
-	stop      func()
-}
-
-func startReplica(t *testing.T, cluster, id string) *replica {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
-	r := &replica{address: listener.Addr().String()}
-	member := term.Member{ID: id, Service: leasesvc.ServiceName, Cluster: cluster, GRPCAddress: r.address, StartTime: time.Now()}
-	if r.candidate, err = term.New(testkit.Etcd(t), term.Config{Member: member, Shards: 1, Logger: logger}); err != nil {
-		t.Fatal(err)
-	}
-	kube, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := leasesvc.DefaultConfig()
-	cfg.Classes[0].Namespace = cluster
-	cfg.Classes[0].HeartbeatInterval, cfg.Classes[0].RenewInterval = time.Second, time.Second
-	service, err := leasesvc.New(cfg, leasesvc.Deps{Member: member, Kube: kube, Leadership: r.candidate, Logger: logger, LoopSelection: []string{"*"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.serve(t, listener, service, logger)
-	return r
-}
-
-// serve runs the replica until stop, which stops its parts in the order of a process.
-func (r *replica) serve(t *testing.T, listener net.Listener, service *leasesvc.Service, logger *slog.Logger) {
-	cfg := rpcserver.DefaultConfig(r.address)
-	cfg.Insecure = true
-	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: logger, Unvalidated: leasesvc.Unvalidated()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server.Register(service.Register)
-	stopServing := background(t, func(ctx context.Context) error { return server.Serve(ctx, listener) })
-	stopWorking := background(t, service.Run)
-	r.stop = func() {
-		stopServing()
-		stopWorking()
-	}
-	t.Cleanup(r.stop)
-}
-
-// background runs f until the function that it returns is called, for the first time.
-func background(t *testing.T, f func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := f(ctx); err != nil {
-			t.Errorf("ended: %v", err)
-		}
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
-}
-
-func dialLoopback(target string) (*grpc.ClientConn, error) {
-	return grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
-}
-
-// addNodes makes the fleet's Nodes and returns its holders.
-func addNodes(t *testing.T, kube kubernetes.Interface, prefix string) []agent.Holder {
-	t.Helper()
-	var holders []agent.Holder
-	for i := range fleet {
-		h := node(fmt.Sprintf("%s-%d", prefix, i))
-		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.Name}}
-		if _, err := kube.CoreV1().Nodes().Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := kube.CoreV1().Nodes().Delete(context.Background(), h.Name, metav1.DeleteOptions{}); err != nil {
-				t.Error(err)
-			}
-		})
-		holders = append(holders, h)
-	}
-	return holders
-}
-
-// renewed returns UID and renewTime of every Lease in the namespace, once all of the fleet have been renewed after the moment.
-func renewed(t *testing.T, kube kubernetes.Interface, namespace string, since time.Time) map[string]types.UID {
-	t.Helper()
-	uids := map[string]types.UID{}
-	testkit.Eventually(t, 30*time.Second, func() error {
-		list, err := kube.CoordinationV1().Leases(namespace).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		for _, lease := range list.Items {
-			if lease.Spec.RenewTime.After(since) {
-				uids[lease.Name] = lease.UID
-			}
-		}
-		if len(uids) != fleet {
-			return fmt.Errorf("%d of %d leases renewed", len(uids), fleet)
-		}
-		return nil
-	})
-	return uids
-}
-
-func TestRun_HoldersOutliveTheirLeader(t *testing.T) {
+// Replicas join, leave in good order, and lose their sessions. No holder expires, none is without a renewal for longer than
+// it must be, and nothing is written but under the term of the holder's shard.
+func TestRun_HoldersOutliveTheirReplicas(t *testing.T) {
 	kube := testkit.Kube(t)
 	namespace := testkit.Namespace(t, kube)
 	holders := addNodes(t, kube, namespace)
-	replicas := map[string]*replica{}
-	for _, id := range []string{"replica-a", "replica-b"} {
-		r := startReplica(t, namespace, id)
-		replicas[r.address] = r
-	}
-	var targets []string
-	for address := range replicas {
-		targets = append(targets, address)
-	}
-	a := run(t, agent.Config{
-		Targets: targets, Dial: dialLoopback, Holders: holders, MaxBackoff: time.Second,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
-	welcomeAt := func(not string) agent.Status {
-		t.Helper()
-		var s agent.Status
-		testkit.Eventually(t, 30*time.Second, func() error {
-			if s = a.Status(); s.Welcome != fleet || !s.Connected || s.Target == not {
-				return fmt.Errorf("status %+v", s)
-			}
-			return nil
-		})
-		return s
-	}
-	first := welcomeAt("")
-	before := renewed(t, kube, namespace, time.Time{})
+	records, ledger := follow(t, kube, namespace), &ledger{epochs: map[string]int64{}}
+	first, second := startReplica(t, namespace, "replica-a", ledger), startReplica(t, namespace, "replica-b", ledger)
+	f := &fleet{t: t, kube: kube, replicas: []*replica{first, second}, records: records}
+	f.start(holders)
+	f.settle("at the start")
 
-	replicas[first.Target].stop()
-	second := welcomeAt(first.Target)
-	if second.Epoch <= first.Epoch {
-		t.Errorf("epoch %d does not follow %d", second.Epoch, first.Epoch)
+	f.replicas = append(f.replicas, startReplica(t, namespace, "replica-c", ledger))
+	f.settle("after a join")
+
+	f.replicas = slices.DeleteFunc(f.replicas, func(r *replica) bool { return r == second })
+	second.stop()
+	f.settle("after an orderly stop")
+
+	id, _, alive := first.candidate.Session()
+	if _, err := testkit.Etcd(t).Revoke(t.Context(), id); err != nil || !alive {
+		t.Fatalf("revoke the session of %s: alive %t, error %v", first.address, alive, err)
 	}
-	after := renewed(t, kube, namespace, time.Now())
-	for name, uid := range before {
-		if after[name] != uid {
-			t.Errorf("lease %s was made anew", name)
-		}
+	f.settle("after the loss of a session")
+
+	records.check(t, len(holders))
+	ledger.mu.Lock()
+	defer ledger.mu.Unlock()
+	t.Logf("%d writes", ledger.writes)
+	for _, wrong := range ledger.wrong {
+		t.Error(wrong)
 	}
-	expectAllAlive(t, second.Target)
 }
 
-func expectAllAlive(t *testing.T, target string) {
+// addNodes makes Nodes and returns their holders.
+func addNodes(t *testing.T, kube kubernetes.Interface, prefix string) []agent.Holder {
 	t.Helper()
-	connection, err := dialLoopback(target)
+	var holders []agent.Holder
+	for i := range together + alone {
+		h := node(fmt.Sprintf("%s-%d", prefix, i))
+		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.Name, Labels: map[string]string{"test": prefix}}}
+		if _, err := kube.CoreV1().Nodes().Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		holders = append(holders, h)
+	}
+	t.Cleanup(func() {
+		err := kube.CoreV1().Nodes().DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "test=" + prefix})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return holders
+}
+
+// fleet is the agents and the replicas that they shall be at home with.
+type fleet struct {
+	t        *testing.T
+	kube     kubernetes.Interface
+	replicas []*replica
+	records  *records
+	agents   []*agent.Agent
+}
+
+func (f *fleet) start(holders []agent.Holder) {
+	cfg := agent.Config{Dial: dialLoopback, MaxBackoff: time.Second, Logger: slog.New(slog.DiscardHandler)}
+	for _, r := range f.replicas {
+		cfg.Targets = append(cfg.Targets, r.address)
+	}
+	cfg.Holders = holders[:together]
+	f.agents = append(f.agents, run(f.t, cfg))
+	for i := together; i < len(holders); i++ {
+		cfg.Holders = holders[i : i+1]
+		f.agents = append(f.agents, run(f.t, cfg))
+	}
+}
+
+// settle waits until every replica holds its share of the shards and every holder is welcome and renewed. Meanwhile nobody
+// may expire.
+func (f *fleet) settle(when string) {
+	f.t.Helper()
+	begin := time.Now()
+	for _, check := range []func() error{f.shardsAreShared, f.allAreWelcome, func() error { return f.records.renewedSince(begin) }} {
+		testkit.Eventually(f.t, 30*time.Second, func() error {
+			for _, r := range f.replicas {
+				if n := r.service.Counts()["expired"]; n > 0 {
+					f.t.Fatalf("%s: %d holders expired at %s", when, n, r.address)
+				}
+			}
+			return check()
+		})
+	}
+	f.t.Logf("%s: settled after %v", when, time.Since(begin).Round(time.Millisecond))
+}
+
+// shardsAreShared accepts what rendezvous hashing may come to: nobody has much more than the others.
+func (f *fleet) shardsAreShared() error {
+	total := 0
+	for _, r := range f.replicas {
+		n := r.holds()
+		if total += n; n == 0 {
+			return fmt.Errorf("%s holds no shard", r.address)
+		}
+	}
+	if total != shards {
+		return fmt.Errorf("%d of %d shards are held", total, shards)
+	}
+	return nil
+}
+
+func (f *fleet) allAreWelcome() error {
+	welcome, kept := 0, int64(0)
+	for _, a := range f.agents {
+		welcome += a.Status().Welcome
+	}
+	for _, r := range f.replicas {
+		kept += r.service.Counts()["alive"]
+	}
+	if want := together + alone; welcome != want || kept != int64(want) {
+		return fmt.Errorf("%d welcome and %d alive, want %d", welcome, kept, want)
+	}
+	return nil
+}
+
+// records is what a watch has shown of the Leases of a namespace.
+type records struct {
+	mu       sync.Mutex // guards what follows
+	uids     map[string]types.UID
+	renewed  map[string]time.Time
+	gap      time.Duration // the longest between two renewTimes of one Lease
+	problems []error
+}
+
+// follow watches the Leases until the end of the test.
+func follow(t *testing.T, kube kubernetes.Interface, namespace string) *records {
+	t.Helper()
+	r := &records{uids: map[string]types.UID{}, renewed: map[string]time.Time{}}
+	leases, err := kube.CoordinationV1().Leases(namespace).Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer connection.Close()
-	response, err := leasev1.NewLeaseServiceClient(connection).ListLeases(t.Context(), &leasev1.ListLeasesRequest{State: leasev1.Lease_STATE_ALIVE})
-	if err != nil || len(response.Leases) != fleet {
-		t.Errorf("%d holders alive at the new leader, error %v; want %d", len(response.GetLeases()), err, fleet)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range leases.ResultChan() {
+			r.note(event)
+		}
+	}()
+	t.Cleanup(func() {
+		leases.Stop()
+		<-done
+	})
+	return r
+}
+
+func (r *records) note(event watch.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lease, ok := event.Object.(*coordinationv1.Lease)
+	if !ok || event.Type == watch.Deleted {
+		r.problems = append(r.problems, fmt.Errorf("unexpected event %v", event))
+		return
+	}
+	last, known := r.renewed[lease.Name]
+	now := lease.Spec.RenewTime.Time
+	switch {
+	case known && r.uids[lease.Name] != lease.UID:
+		r.problems = append(r.problems, fmt.Errorf("lease %s was made anew", lease.Name))
+	case known && !now.After(last):
+		r.problems = append(r.problems, fmt.Errorf("renewTime of %s went from %v to %v", lease.Name, last, now))
+	case known:
+		r.gap = max(r.gap, now.Sub(last))
+	}
+	r.uids[lease.Name], r.renewed[lease.Name] = lease.UID, now
+}
+
+func (r *records) renewedSince(moment time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, renewed := range r.renewed {
+		if renewed.After(moment) {
+			n++
+		}
+	}
+	if n != together+alone {
+		return fmt.Errorf("%d of %d leases renewed", n, together+alone)
+	}
+	return nil
+}
+
+func (r *records) check(t *testing.T, holders int) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := errors.Join(r.problems...); err != nil || len(r.uids) != holders {
+		t.Errorf("%d leases, want %d: %v", len(r.uids), holders, err)
+	}
+	t.Logf("longest time between two renewals of one lease: %v", r.gap.Round(time.Millisecond))
+	if r.gap > longest {
+		t.Errorf("a lease was not renewed for %v, want %v at most", r.gap, longest)
 	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"math/rand/v2"
 	"time"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -14,33 +15,44 @@ func (c *conversation) hear(response *leasev1.StreamHeartbeatsResponse) error {
 	if len(c.asked) == 0 || c.asked[0].sequence != response.Sequence || len(c.asked[0].introduced) != len(response.Welcomes) {
 		return errAnswer
 	}
+	c.now, c.luck = time.Now(), rand.Float64()
 	question := c.asked[0]
 	c.asked = c.asked[1:]
-	for i, welcome := range response.Welcomes {
-		if err := c.welcome(question.introduced[i], welcome); err != nil {
-			return err
-		}
+	var err error
+	c.roster.update(func() { err = c.take(question, response) })
+	if err != nil {
+		return err
 	}
 	if len(question.introduced) > 0 {
 		c.introducing = false
-		c.roster.signal() // the next may be waiting
+		c.post.signal() // the next may be waiting
 	}
 	if response.Grant != nil {
 		c.rhythm(response.Grant)
 	}
 	c.watch()
 	c.note()
-	for _, refused := range response.RefusedHandles {
-		c.revoke(refused)
-	}
 	switch response.Directive {
 	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC:
-		c.roster.disconnect()
+		c.roster.resync(c.post)
 	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH:
 		return errReauth
 	case leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN:
 		// Nothing more to do: the next beat follows this answer by the whole interval.
-		c.cfg.Logger.Warn("the server wants fewer heartbeats", "target", c.target, "interval", c.interval)
+		c.cfg.Logger.Warn("the server wants fewer heartbeats", "target", c.post.address, "interval", c.interval)
+	}
+	return nil
+}
+
+// take notes what an answer says of each holder.
+func (c *conversation) take(question question, response *leasev1.StreamHeartbeatsResponse) error {
+	for i, welcome := range response.Welcomes {
+		if err := c.welcome(question.introduced[i], welcome); err != nil {
+			return err
+		}
+	}
+	for _, refused := range response.RefusedHandles {
+		c.revoke(refused)
 	}
 	return nil
 }
@@ -49,13 +61,11 @@ func (c *conversation) welcome(h Holder, welcome *leasev1.Welcome) error {
 	grant, refusal := welcome.GetGrant(), welcome.GetRefusal()
 	switch {
 	case grant != nil && welcome.Handle != 0:
-		c.roster.welcome(h, welcome.Handle)
+		c.roster.welcome(c.post, h, welcome.Handle)
 		c.adopt(grant)
 		c.schedule(c.interval)
 	case refusal != nil:
-		retry := retryAfter(refusal)
-		c.roster.refuse(h, refusal.Reason, time.Now().Add(retry))
-		c.schedule(retry)
+		c.roster.refuse(c.post, h, c.verdict(refusal, retryAfter(refusal)))
 	default:
 		return errAnswer
 	}
@@ -66,9 +76,16 @@ func (c *conversation) revoke(refused *leasev1.RefusedHandle) {
 	var retry time.Duration // a session that is gone can be opened again at once
 	if refused.Refusal.GetReason() != reasonUnknownHandle {
 		retry = retryAfter(refused.Refusal)
-		c.schedule(retry)
 	}
-	c.roster.revoke(refused.Handle, refused.Refusal.GetReason(), time.Now().Add(retry))
+	c.roster.revoke(c.post, refused.Handle, c.verdict(refused.Refusal, retry))
+}
+
+// verdict is the same for all who are sent away by one answer, so that they come back in one message.
+func (c *conversation) verdict(refusal *leasev1.Refusal, retry time.Duration) verdict {
+	return verdict{
+		reason: refusal.GetReason(), retry: c.now.Add(retry), moveTo: refusal.GetMoveTo(),
+		detour: func(nth int) time.Time { return c.now.Add(c.route.detour(nth, c.luck)) },
+	}
 }
 
 // rhythm lets the next beat follow by the interval that an answer to a beat gives.
@@ -80,22 +97,22 @@ func (c *conversation) rhythm(grant *leasev1.Grant) {
 
 func (c *conversation) adopt(grant *leasev1.Grant) {
 	c.interval = max(grant.NextInterval.AsDuration(), minInterval)
-	next := *c.status.Load()
-	next.Epoch, next.Interval, next.TTL = grant.Epoch, c.interval, grant.Ttl.AsDuration()
-	c.status.Store(&next)
+	c.journal.note(func(s *Status) { s.Epoch, s.Interval, s.TTL = grant.Epoch, c.interval, grant.Ttl.AsDuration() })
 }
 
 // note takes an answer as a sign of life of the server.
 func (c *conversation) note() {
-	next := *c.status.Load()
-	next.Connected, next.Target, next.LastAnswer = true, c.target, time.Now()
-	if !c.answered {
-		c.answered = true
-		next.Streams++
-		c.route.worked(c.target, c.interval)
-		c.cfg.Logger.Info("heartbeats are answered", "target", c.target)
+	first := c.roster.opened(c.post)
+	c.journal.note(func(s *Status) {
+		s.Target, s.LastAnswer = c.post.address, time.Now()
+		if first {
+			s.Streams++
+		}
+	})
+	if first {
+		c.route.worked(c.post.address, c.interval)
+		c.cfg.Logger.Info("heartbeats are answered", "target", c.post.address)
 	}
-	c.status.Store(&next)
 }
 
 func retryAfter(refusal *leasev1.Refusal) time.Duration {

@@ -1,45 +1,27 @@
 package agent
 
 import (
-	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 )
 
-// member is a holder and how it stands on the present stream.
-type member struct {
-	holder Holder
-	// handle is 0 while the holder is not welcome on the present stream.
-	handle uint32
-	// asked is set from the introduction to its answer.
-	asked bool
-	// superseded members never beat again.
-	superseded bool
-	// refusal is why the server does not want the holder; it is not introduced before retry.
-	refusal string
-	retry   time.Time
-}
-
-// roster is who shall beat. Callers of the Agent and the conversation share it.
+// roster is who shall beat, and where. Callers of the Agent and its conversations share it.
 type roster struct {
-	mu      sync.Mutex // guards what follows; never held across I/O
+	mu      sync.Mutex // guards what follows and what hangs on it; never held across I/O
 	members map[key]*member
-	handles map[uint32]*member // of the present stream
+	adrift  map[key]*member // those who have no post and want one
+	posts   map[string]*post
 
-	// changed has an item when there may be somebody to introduce, or nobody left.
+	// changed has an item when there may be somebody to place.
 	changed chan struct{}
 }
 
 func newRoster() *roster {
-	return &roster{members: map[key]*member{}, handles: map[uint32]*member{}, changed: make(chan struct{}, 1)}
-}
-
-func (r *roster) signal() {
-	select {
-	case r.changed <- struct{}{}:
-	default:
+	return &roster{
+		members: map[key]*member{}, adrift: map[key]*member{}, posts: map[string]*post{}, changed: make(chan struct{}, 1),
 	}
 }
 
@@ -60,12 +42,21 @@ func (r *roster) add(holders []Holder) error {
 	}
 	for _, h := range holders {
 		if m := r.members[h.key()]; m == nil || m.holder != h {
-			r.drop(h.key())
-			r.members[h.key()] = &member{holder: h}
+			r.replace(m, h)
 		}
 	}
-	r.signal()
 	return nil
+}
+
+// replace lets a holder take the place of the one with its name, if there is one: it belongs where that did.
+func (r *roster) replace(old *member, h Holder) {
+	m := &member{holder: h}
+	if old != nil && old.post != nil {
+		m.hint = old.post.address
+	}
+	r.drop(h.key())
+	r.members[h.key()] = m
+	r.cast(m)
 }
 
 func (r *roster) remove(holders []Holder) {
@@ -74,123 +65,60 @@ func (r *roster) remove(holders []Holder) {
 	for _, h := range holders {
 		r.drop(h.key())
 	}
-	r.signal()
 }
 
-// drop forgets a member. The caller holds mu.
+// drop forgets a member.
 func (r *roster) drop(k key) {
 	if m := r.members[k]; m != nil {
-		delete(r.handles, m.handle)
+		r.leave(m)
+		delete(r.adrift, k)
 		delete(r.members, k)
 	}
 }
 
-// await blocks until somebody wants to beat; it is false when ctx ends first.
-func (r *roster) await(ctx context.Context) bool {
-	for ctx.Err() == nil {
-		if !r.idle() {
-			return true
-		}
-		select {
-		case <-ctx.Done():
-		case <-r.changed:
-		}
+// leave takes a member from its post.
+func (r *roster) leave(m *member) {
+	p := m.post
+	if p == nil {
+		return
 	}
-	return false
+	delete(p.members, m.holder.key())
+	delete(p.handles, m.handle)
+	m.post, m.handle, m.asked = nil, 0, false
+	p.signal()
 }
 
-// idle tells whether nobody wants to beat.
-func (r *roster) idle() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, m := range r.members {
-		if !m.superseded {
-			return false
-		}
+// cast leaves a member to be placed.
+func (r *roster) cast(m *member) {
+	r.leave(m)
+	r.adrift[m.holder.key()] = m
+	signal(r.changed)
+}
+
+// assign gives a member a post at an address. A new one waits there for somebody to attend it.
+func (r *roster) assign(m *member, address string) {
+	r.leave(m)
+	delete(r.adrift, m.holder.key())
+	p := r.posts[address]
+	if p == nil {
+		p = newPost(address)
+		r.posts[address] = p
 	}
-	return true
+	m.post, m.hint = p, ""
+	p.members[m.holder.key()] = m
+	p.signal()
 }
 
-// newcomers returns at most limit holders to introduce, and notes that they are being introduced.
-func (r *roster) newcomers(now time.Time, limit int) []Holder {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var holders []Holder
-	for _, m := range r.members {
-		if len(holders) == limit {
-			break
-		}
-		if m.handle == 0 && !m.asked && !m.superseded && !m.retry.After(now) {
-			m.asked = true
-			holders = append(holders, m.holder)
-		}
-	}
-	return holders
-}
-
-// alive returns the handles of all holders that beat, in order.
-func (r *roster) alive() []uint32 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	handles := make([]uint32, 0, len(r.handles))
-	for handle := range r.handles {
-		handles = append(handles, handle)
-	}
-	slices.Sort(handles)
-	return handles
-}
-
-// welcome notes the handle of a holder that was introduced. One that was removed or replaced meanwhile has no use for it.
-func (r *roster) welcome(h Holder, handle uint32) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m := r.members[h.key()]; m != nil && m.holder == h {
-		delete(r.handles, m.handle)
-		m.handle, m.asked, m.refusal, m.retry = handle, false, "", time.Time{}
-		r.handles[handle] = m
-	}
-}
-
-// refuse notes that a holder that was introduced is not wanted before retry.
-func (r *roster) refuse(h Holder, reason string, retry time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m := r.members[h.key()]; m != nil && m.holder == h {
-		m.refused(reason, retry)
-	}
-}
-
-// revoke notes that a handle is not valid any more.
-func (r *roster) revoke(handle uint32, reason string, retry time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m := r.handles[handle]; m != nil {
-		delete(r.handles, handle)
-		m.refused(reason, retry)
-	}
-	r.signal()
-}
-
-func (m *member) refused(reason string, retry time.Time) {
-	m.handle, m.asked, m.refusal, m.retry = 0, false, reason, retry
-	m.superseded = reason == reasonSuperseded
-}
-
-// disconnect takes all handles back: they die with their stream. So do refusals, for the next may lead to another replica.
-func (r *roster) disconnect() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.handles)
-	for _, m := range r.members {
-		m.handle, m.asked, m.retry = 0, false, time.Time{}
-	}
-	r.signal()
-}
-
+// describe fills in how many there are and how they stand.
 func (r *roster) describe(s *Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.Holders, s.Welcome = len(r.members), len(r.handles)
+	s.Holders = len(r.members)
+	for _, p := range r.posts {
+		s.Targets = append(s.Targets, p.status())
+		s.Welcome += len(p.handles)
+		s.Connected = s.Connected || p.answered
+	}
 	for _, m := range r.members {
 		switch {
 		case m.superseded:
@@ -199,6 +127,57 @@ func (r *roster) describe(s *Status) {
 			s.Refused = append(s.Refused, Refusal{Holder: m.holder, Reason: m.refusal})
 		}
 	}
+	slices.SortFunc(s.Targets, compareTargets)
 	slices.SortFunc(s.Superseded, compare)
 	slices.SortFunc(s.Refused, func(a, b Refusal) int { return compare(a.Holder, b.Holder) })
+}
+
+// place gives every member that waits for it a post. It returns the posts that nobody attends yet, and when the next member
+// is to be placed; zero when nobody waits.
+func (r *roster) place(now time.Time, target func() string) (fresh []*post, next time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// The same for all, so that they go together. Those who have run out of patience ask somebody new.
+	anywhere := sync.OnceValue(func() string { return r.anywhere(target) })
+	elsewhere := sync.OnceValue(target)
+	for _, m := range r.adrift {
+		switch {
+		case m.retry.After(now):
+			next = earlier(next, m.retry)
+		case m.hint != "":
+			r.assign(m, m.hint)
+		case m.pauses > patience:
+			r.assign(m, elsewhere())
+		default:
+			r.assign(m, anywhere())
+		}
+	}
+	for _, p := range r.posts {
+		if !p.attended {
+			p.attended = true
+			fresh = append(fresh, p)
+		}
+	}
+	return fresh, next
+}
+
+// anywhere is an address to begin at: one that answers, or one that may yet, or else the next target.
+func (r *roster) anywhere(target func() string) string {
+	for _, address := range slices.Sorted(maps.Keys(r.posts)) {
+		if r.posts[address].answered {
+			return address
+		}
+	}
+	for _, address := range slices.Sorted(maps.Keys(r.posts)) {
+		return address
+	}
+	return target()
+}
+
+// earlier is the earlier of two times, of which the first may be zero for none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
 }

@@ -3,69 +3,101 @@ package agent
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// route knows where to connect next, and how long to wait before. It belongs to Run.
+// route knows where to connect next, and how long to wait before. The goroutines of an Agent share it.
 type route struct {
-	targets []string
-	next    int
-	// hint is where the leader is said to be; it is followed once.
-	hint    string
-	backoff backoff
+	targets  []string
+	min, max time.Duration // of pauses
+
+	mu   sync.Mutex // guards what follows
+	next int
+	// spread is how long the first pause after a good connection may be, if that is more than min.
+	spread time.Duration
+	// failed are the addresses that may not be dialled, or might not a moment ago.
+	failed map[string]failure
 }
 
+// failure is how an address fares that does not answer.
+type failure struct {
+	times int
+	until time.Time // it is left alone
+}
+
+func newRoute(cfg Config) *route {
+	return &route{targets: cfg.Targets, min: cfg.MinBackoff, max: cfg.MaxBackoff, failed: map[string]failure{}}
+}
+
+// target is the next of the targets, in turn.
 func (r *route) target() string {
-	if hint := r.hint; hint != "" {
-		r.hint = ""
-		return hint
-	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	target := r.targets[r.next%len(r.targets)]
 	r.next++
 	return target
 }
 
-// after takes the end of a connection and returns the pause before the next.
-func (r *route) after(err error) time.Duration {
+// wait is how long the address is to be left alone.
+func (r *route) wait(address string, now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed[address].until.Sub(now)
+}
+
+// after takes the end of a connection. It returns how long its holders pause and where they go then; nowhere in particular
+// when the hint is empty. A connection that was good is the first to be tried again.
+func (r *route) after(address string, answered bool, err error) (hint string, wait time.Duration) {
 	moved, told := asMoved(err)
 	switch {
 	case told:
-		r.hint = moved.to
+		hint = moved.to
 	case rpcerror.ReasonOf(err) == rpcerror.NotLeaderReason:
-		r.hint = rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey)
+		hint = rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey)
 	case errors.Is(err, errNoAnswer):
-		r.hint = "" // a host that has gone silent would cost another timeout, and a session does not live for many
+		// A host that has gone silent would cost another timeout, and a session does not live for many.
+	case answered:
+		hint = address
 	}
-	return r.backoff.pause()
+	return hint, r.fail(address, answered, time.Now())
 }
 
-// worked notes that a connection is good: it is the first to try when it breaks, though not when it goes silent. Its sessions
-// live for several intervals, so there is time then to come back at a random moment of a quarter of one.
-func (r *route) worked(target string, interval time.Duration) {
-	r.hint = target
-	r.backoff.failures, r.backoff.spread = 0, interval/4
-}
-
-// backoff doubles with every connection in a row that came to nothing.
-type backoff struct {
-	min, max time.Duration
-	// spread is how long the first pause may be if that is more than min.
-	spread   time.Duration
-	failures int
-}
-
-// pause is the next pause, a random share of the backoff, so that those who lost the same server come back one after another.
-func (b *backoff) pause() time.Duration {
-	whole := b.min << min(b.failures, 16)
-	if b.failures == 0 {
-		whole = max(whole, b.spread)
+// fail returns a pause that doubles with every failure of the address in a row. It is a random share, so that those who lost
+// the same server come back one after another. The sessions of a connection that was good live for several intervals, so there
+// is time to come back at a random moment of a quarter of one.
+func (r *route) fail(address string, answered bool, now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.failed[address]
+	whole := r.min << min(f.times, 16)
+	if answered {
+		whole = max(whole, r.spread)
 	}
-	b.failures++
-	whole = min(whole, b.max)
-	return b.min/2 + rand.N(whole-b.min/2+1)
+	whole = min(whole, r.max)
+	wait := r.min/2 + rand.N(whole-r.min/2+1)
+	maps.DeleteFunc(r.failed, func(_ string, f failure) bool { return now.Sub(f.until) > 2*r.max })
+	r.failed[address] = failure{times: f.times + 1, until: now.Add(wait)}
+	return wait
+}
+
+// worked notes that a connection is good.
+func (r *route) worked(address string, interval time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.spread = interval / 4
+	delete(r.failed, address)
+}
+
+// detour is the nth pause in a row of a holder that nobody takes, at a place between its bounds that luck, of 0 to 1, says:
+// those with the same luck come back together, in one message.
+func (r *route) detour(nth int, luck float64) time.Duration {
+	whole := min(r.min<<min(nth, 16), r.max)
+	return r.min/2 + time.Duration(luck*float64(whole-r.min/2))
 }
 
 // pause waits for d and tells whether ctx is still alive then.

@@ -34,7 +34,10 @@ type server struct {
 
 	mu       sync.Mutex // guards what follows
 	streams  int
+	open     int // streams that have not ended
 	messages []message
+	// away says where a holder belongs instead; false when it belongs here. With nil all belong here.
+	away func(name string) (moveTo string, away bool)
 	// change may alter an answer, or return nil for none; stream counts from 1.
 	change func(stream int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse
 	// end ends a stream after an answer if it returns an error.
@@ -60,9 +63,15 @@ func serve(t *testing.T) *server {
 func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
 	s.mu.Lock()
 	s.streams++
+	s.open++
 	stream := s.streams
 	s.mu.Unlock()
-	for handles := uint32(0); ; {
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open--
+	}()
+	for handles := []string(nil); ; {
 		request, err := wire.Recv()
 		if err != nil {
 			return err
@@ -80,23 +89,43 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 	}
 }
 
-func (s *server) answer(stream int, request *leasev1.StreamHeartbeatsRequest, handles *uint32) *leasev1.StreamHeartbeatsResponse {
+// answer keeps the names of the holders by handle less one.
+func (s *server) answer(stream int, request *leasev1.StreamHeartbeatsRequest, handles *[]string) *leasev1.StreamHeartbeatsResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.messages = append(s.messages, message{At: time.Since(s.begin), Introduced: len(request.Holders), Beats: len(request.Handles)})
 	grant := &leasev1.Grant{Epoch: 7, NextInterval: durationpb.New(interval), Ttl: durationpb.New(4 * interval)}
 	answer := &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}
-	for range request.Holders {
-		*handles++
-		answer.Welcomes = append(answer.Welcomes, &leasev1.Welcome{Handle: *handles, Result: &leasev1.Welcome_Grant{Grant: grant}})
+	for _, h := range request.Holders {
+		if why := s.refusal(h.Name); why != nil {
+			answer.Welcomes = append(answer.Welcomes, &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}})
+			continue
+		}
+		*handles = append(*handles, h.Name)
+		answer.Welcomes = append(answer.Welcomes, &leasev1.Welcome{Handle: uint32(len(*handles)), Result: &leasev1.Welcome_Grant{Grant: grant}})
 	}
-	if len(request.Handles) > 0 {
+	for _, handle := range request.Handles {
+		if why := s.refusal((*handles)[handle-1]); why != nil {
+			answer.RefusedHandles = append(answer.RefusedHandles, &leasev1.RefusedHandle{Handle: handle, Refusal: why})
+			continue
+		}
 		answer.Grant = grant
 	}
 	if s.change != nil {
 		return s.change(stream, answer)
 	}
 	return answer
+}
+
+// refusal is nil for a holder that belongs here. The caller holds mu.
+func (s *server) refusal(name string) *leasev1.Refusal {
+	if s.away == nil {
+		return nil
+	}
+	if moveTo, away := s.away(name); away {
+		return &leasev1.Refusal{Reason: "NOT_LEADER", MoveTo: moveTo}
+	}
+	return nil
 }
 
 func (s *server) ending(stream int) error {

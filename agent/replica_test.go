@@ -1,0 +1,159 @@
+package agent_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"path"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/rpcserver"
+	"github.com/trivet-dev/trivet/internal/shard"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+)
+
+const (
+	shards = 16
+	// beatEvery is also how often a Lease is written.
+	beatEvery = time.Second
+)
+
+// replica is a leasesvc on loopback, on the real etcd and kube-apiserver.
+type replica struct {
+	address   string
+	candidate *term.Candidate
+	service   *leasesvc.Service
+	stop      func()
+}
+
+// startReplica starts a replica whose writes go into the ledger.
+func startReplica(t *testing.T, cluster, id string, ledger *ledger) *replica {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	r := &replica{address: listener.Addr().String()}
+	member := term.Member{ID: id, Service: leasesvc.ServiceName, Cluster: cluster, GRPCAddress: r.address, StartTime: time.Now()}
+	if r.candidate, err = term.New(testkit.Etcd(t), term.Config{Member: member, Shards: shards, Logger: logger}); err != nil {
+		t.Fatal(err)
+	}
+	rest := testkit.Cluster(t).RESTConfig()
+	rest.QPS = -1 // the writers are what bounds it
+	rest.Wrap(func(next http.RoundTripper) http.RoundTripper { return &scribe{ledger: ledger, next: next} })
+	kube, err := kubernetes.NewForConfig(kubeconn.Fence(rest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := leasesvc.DefaultConfig()
+	cfg.Shards, cfg.Classes[0].Namespace = shards, cluster
+	cfg.Classes[0].HeartbeatInterval, cfg.Classes[0].RenewInterval = beatEvery, beatEvery
+	cfg.Classes[0].LeaseDuration = beatEvery + term.DefaultTTL + 3*time.Second
+	r.service, err = leasesvc.New(cfg, leasesvc.Deps{Member: member, Kube: kube, Leadership: r.candidate, Logger: logger, LoopSelection: []string{"*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.serve(t, listener, logger)
+	return r
+}
+
+// serve runs the replica until stop, which stops its parts in the order of a process.
+func (r *replica) serve(t *testing.T, listener net.Listener, logger *slog.Logger) {
+	cfg := rpcserver.DefaultConfig(r.address)
+	cfg.Insecure = true
+	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: logger, Unvalidated: leasesvc.Unvalidated()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Register(r.service.Register)
+	stopServing := background(t, func(ctx context.Context) error { return server.Serve(ctx, listener) })
+	stopWorking := background(t, r.service.Run)
+	r.stop = func() {
+		stopServing()
+		stopWorking()
+	}
+	t.Cleanup(r.stop)
+}
+
+// background runs f until the function that it returns is called, for the first time.
+func background(t *testing.T, f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := f(ctx); err != nil {
+			t.Errorf("ended: %v", err)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func dialLoopback(target string) (*grpc.ClientConn, error) {
+	return grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// holds counts the shards that the replica holds.
+func (r *replica) holds() int {
+	n := 0
+	for _, holding := range r.candidate.Status().Shards {
+		if holding.Here {
+			n++
+		}
+	}
+	return n
+}
+
+// ledger is every write of a Lease that left a replica.
+type ledger struct {
+	mu     sync.Mutex // guards what follows
+	wrong  []string   // writes without the live term of their lease's shard
+	epochs map[string]int64
+	writes int
+}
+
+// scribe is a transport below the fence: what comes here is sent.
+type scribe struct {
+	ledger *ledger
+	next   http.RoundTripper
+}
+
+func (s *scribe) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodGet {
+		s.ledger.enter(request)
+	}
+	return s.next.RoundTrip(request)
+}
+
+func (l *ledger) enter(request *http.Request) {
+	what := request.Method + " " + request.URL.Path
+	t, ok := term.FromContext(request.Context())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.writes++
+	name := path.Base(request.URL.Path)
+	switch {
+	case !ok || t.Check() != nil:
+		l.wrong = append(l.wrong, what+": no live term")
+	case request.Method == http.MethodPost: // whose path does not name the Lease
+	case shard.Of("node", name, shards) != t.Shard():
+		l.wrong = append(l.wrong, what+": under the term of another shard")
+	case t.Epoch() < l.epochs[name]:
+		l.wrong = append(l.wrong, what+": under an older term than the write before")
+	default:
+		l.epochs[name] = t.Epoch()
+	}
+}
