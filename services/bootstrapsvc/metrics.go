@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
 )
@@ -28,9 +30,12 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}, []string{"state"}),
 		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_findings",
-			Help: "What the leader's last pass found that needs a person or time, by loop and reason.",
+			Help: "What the leader's last pass found that needs a person or time, by loop and reason; 0 on other replicas.",
 		}, []string{"loop", "reason"}),
 	}
+	m.probes.WithLabelValues("ok")
+	m.probes.WithLabelValues("failed")
+	m.clear()
 	if registerer == nil {
 		return m, nil
 	}
@@ -67,16 +72,42 @@ func (m *metrics) sawAPIServers(entries []registry.Entry) {
 	}
 }
 
+// findable are the findings that each loop may report. Their series exist before the first one, so that an alert sees it come.
+func findable() map[string][]change.Reason {
+	return map[string][]change.Reason{
+		namespacesLoop: {baseline.NamespaceTerminating},
+		serviceLoop:    {baseline.ServiceTerminating, baseline.ClusterIPDiffers, baseline.ClusterIPUnknown},
+		endpointsLoop: {
+			apiservers.NoServerReports, apiservers.NoServerReady, apiservers.FamilyMismatch, apiservers.FamilyUnknown,
+			apiservers.NotRoutable, apiservers.PortMismatch, apiservers.SliceForeign,
+		},
+	}
+}
+
 // found replaces what the loop's last pass found.
 func (m *metrics) found(loop string, reports []change.Change) {
-	m.findings.DeletePartialMatch(prometheus.Labels{"loop": loop})
+	counts := map[change.Reason]int{}
+	for _, reason := range findable()[loop] {
+		counts[reason] = 0
+	}
 	for _, report := range reports {
-		m.findings.WithLabelValues(loop, string(report.Reason)).Inc()
+		counts[report.Reason]++
+	}
+	m.findings.DeletePartialMatch(prometheus.Labels{"loop": loop}) // also what no table knows
+	for reason, count := range counts {
+		m.findings.WithLabelValues(loop, string(reason)).Set(float64(count))
 	}
 }
 
 // forget drops what only a leader knows.
 func (m *metrics) forget() {
 	m.apiServers.Reset()
-	m.findings.Reset()
+	m.clear()
+}
+
+// clear is how a replica counts that has found nothing.
+func (m *metrics) clear() {
+	for loop := range findable() {
+		m.found(loop, nil)
+	}
 }
