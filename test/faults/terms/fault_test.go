@@ -81,6 +81,8 @@ func (g *gate) hold(d time.Duration) {
 }
 
 func (s *scene) outage(lasts time.Duration) error {
+	s.onEtcd.Lock()
+	defer s.onEtcd.Unlock()
 	from := clock()
 	s.etcd[0].kill()
 	pause(context.Background(), lasts)
@@ -94,6 +96,8 @@ func (s *scene) outage(lasts time.Duration) error {
 
 // revoke takes the lease of a replica away. One that has none just then has lost it to an earlier fault.
 func (s *scene) revoke(id string) error {
+	s.onEtcd.Lock()
+	defer s.onEtcd.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	answer, err := s.client.Get(ctx, memberKey(id))
@@ -110,6 +114,8 @@ func (s *scene) revoke(id string) error {
 
 // compact drops etcd's history up to now while a replica is cut off, so that its watch finds the place gone where it was.
 func (s *scene) compact(p *place, lasts time.Duration) error {
+	s.onEtcd.Lock()
+	defer s.onEtcd.Unlock()
 	p.relay.sever(true)
 	defer p.relay.sever(false)
 	revision, err := s.noise()

@@ -45,6 +45,9 @@ type scene struct {
 	testify sync.WaitGroup
 	hush    context.CancelFunc
 
+	// onEtcd lets only one fault at a time be about etcd: on a slow machine its start may outlast the schedule's pauses.
+	onEtcd sync.Mutex
+
 	mu     sync.Mutex // guards what follows
 	places []*place
 	ids    []string // of all replicas there ever were
