@@ -1,0 +1,13 @@
+// Package nodewatch runs node health for one term: one goroutine owns what is known of all Nodes, a few workers write.
+//
+// Promise: a pass every Tick takes in what changed, has package nodehealth decide, and gives the workers what they have room
+// for, the most urgent first. Nothing it does waits for Kubernetes, so a slow write delays no other node's declaration. A
+// declaration is written only after the Lease was read again and found as it was. A node has one write under way at a time; what
+// the kube-apiserver answered is known at once, without waiting for the watch. A write that fails is tried again after a pause
+// that grows; the others go on.
+//
+// Invariants: a term begins without memory and checks itself before it declares anybody; writes are made under the context
+// of Run only, which carries the term; Run returns after its workers have.
+//
+// Time in which the process did not run is not held against the nodes: the clock stands still meanwhile.
+package nodewatch

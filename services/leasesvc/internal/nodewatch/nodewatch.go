@@ -1,0 +1,87 @@
+package nodewatch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+const (
+	// Tick is the time between two passes. Two of them, and a write, are what a declaration may be late.
+	Tick = 200 * time.Millisecond
+	// writeTimeout bounds one write, the read before it included.
+	writeTimeout = 10 * time.Second
+	// checkTimeout bounds a self-check: a kube-apiserver that answers later is as good as gone.
+	checkTimeout = 3 * time.Second
+	// podsEvery is the time between two looks at the pods of nodes that are not ready.
+	podsEvery = time.Second
+	// reportEvery is the time between two reports of how it goes.
+	reportEvery = time.Second
+	// patience is how long the process may be blind before that counts as a failure.
+	patience = 5 * time.Second
+)
+
+// Config is what a Loop is made of. All fields are required.
+type Config struct {
+	Rules   nodehealth.Rules
+	Workers int
+	Metrics *Metrics
+	Logger  *slog.Logger
+}
+
+// Cluster is what one Run works on.
+type Cluster struct {
+	Objects  Objects
+	Writer   Writer
+	Events   Events
+	Sessions Sessions
+}
+
+// Loop is node health, one term after another.
+type Loop struct{ cfg Config }
+
+// New returns a Loop. It starts nothing.
+func New(cfg Config) *Loop { return &Loop{cfg: cfg} }
+
+// Run watches over the nodes of a cluster until ctx, which carries the term, ends. It reports every second: an error while it
+// has been blind for long, or when writes failed and none succeeded.
+func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	watched := make(chan error, 1)
+	running.Go(func() { watched <- cluster.Objects.Run(ctx) })
+	if err := await(ctx, cluster.Objects.Synced(), watched, report); err != nil || ctx.Err() != nil {
+		return err
+	}
+	w := newWatch(l.cfg, cluster, report)
+	for range l.cfg.Workers {
+		running.Go(func() { w.work(ctx) })
+	}
+	defer l.cfg.Metrics.reset()
+	return w.run(ctx, watched)
+}
+
+// await waits for the caches and reports meanwhile: filling them is slow in a large cluster, and no stall.
+func await(ctx context.Context, synced <-chan struct{}, watched <-chan error, report func(error)) error {
+	ticker := time.NewTicker(reportEvery)
+	defer ticker.Stop()
+	begin := time.Now()
+	for {
+		select {
+		case <-synced:
+			return nil
+		case <-ctx.Done():
+			return nil
+		case err := <-watched:
+			return err
+		case <-ticker.C:
+			report(fmt.Errorf("nodes, Leases and pods have not been listed for %v", time.Since(begin).Round(time.Second)))
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package nodewatch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+// watch is one term. Its fields belong to the goroutine in run, but for jobs and results, by which the workers hear and speak.
+type watch struct {
+	Config
+	Cluster
+	report func(error)
+
+	clock    clock
+	now      nodehealth.Moment
+	memory   nodehealth.Memory
+	subjects []nodehealth.Subject // ordered by name
+	// answered are Nodes as the kube-apiserver returned them, until the watch has them as new.
+	answered map[string]*corev1.Node
+	pauses   map[string]pause
+	pods     map[types.UID]pause
+	checking bool
+	// checkAgain is when the next self-check may begin.
+	checkAgain monotonic.Instant
+	listed     bool
+	podsAt     monotonic.Instant
+	reportedAt monotonic.Instant
+	failed     error // the first since the last report
+	succeeded  bool
+	blindness  nodehealth.Blindness // as last logged
+	doubted    []string             // zones, as last logged
+
+	jobs    chan job
+	results chan result
+	free    int // how many more jobs there is room for
+}
+
+// pause keeps an object from being written: while a write is under way, and for a while after one that failed.
+type pause struct {
+	busy     bool
+	until    monotonic.Instant
+	failures int
+}
+
+func newWatch(cfg Config, cluster Cluster, report func(error)) *watch {
+	room := 2 * cfg.Workers
+	return &watch{
+		Config: cfg, Cluster: cluster, report: report, clock: startClock(),
+		answered: map[string]*corev1.Node{}, pauses: map[string]pause{}, pods: map[types.UID]pause{},
+		jobs: make(chan job, room), results: make(chan result, room+1), free: room,
+	}
+}
+
+func (w *watch) run(ctx context.Context, watched <-chan error) error {
+	defer close(w.jobs)
+	ticker := time.NewTicker(Tick)
+	defer ticker.Stop()
+	for {
+		w.pass(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-watched:
+			if ctx.Err() != nil {
+				return nil
+			}
+			return errors.Join(errors.New("the watch has ended"), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+func (w *watch) pass(ctx context.Context) {
+	begin := time.Now()
+	now, lost := w.clock.read()
+	if w.now = now; lost > 0 {
+		w.Logger.Warn("node health did not run for a while, which is not held against the nodes", "for", lost)
+		w.memory = w.memory.Delayed(now.Instant)
+	}
+	w.listen()
+	w.observe()
+	plan, memory := w.Rules.Plan(w.now, w.memory, w.subjects, w.free)
+	w.memory = memory
+	for _, step := range plan.Steps {
+		w.start(step)
+	}
+	w.check(ctx, plan.Check)
+	if w.now.Instant.Sub(w.podsAt) >= podsEvery {
+		w.podsAt = w.now.Instant
+		w.markPods(plan.Down)
+	}
+	w.Metrics.observe(&plan, w.memory, time.Since(begin))
+	w.tell(&plan)
+}
+
+// observe takes in what changed, and what may be written again.
+func (w *watch) observe() {
+	changed := map[string]struct{}{}
+	maps.Copy(changed, w.Objects.Changed())
+	maps.Copy(changed, w.Sessions.Changed())
+	w.admit(changed)
+	vanished := false
+	for name := range changed {
+		w.see(name)
+		vanished = vanished || w.Objects.Node(name) == nil
+	}
+	if vanished {
+		w.subjects = slices.DeleteFunc(w.subjects, w.gone)
+	}
+	for name, p := range w.pauses {
+		if !p.busy && w.now.Instant >= p.until {
+			w.setBusy(name, false)
+		}
+	}
+}
+
+// admit makes subjects of new Nodes, all at once, so that a large cluster is sorted once and not once for each.
+func (w *watch) admit(changed map[string]struct{}) {
+	var added []nodehealth.Subject
+	for name := range changed {
+		node := w.Objects.Node(name)
+		if _, known := w.place(name); known || node == nil {
+			continue
+		}
+		_, busy := w.pauses[name] // of an earlier Node of that name
+		added = append(added, w.Rules.See(w.now.Instant, nodehealth.Subject{Busy: busy}, w.observation(node)))
+		if w.listed {
+			w.Events.NodeRegistered(node)
+		}
+	}
+	w.listed = true
+	if len(added) > 0 {
+		w.subjects = append(w.subjects, added...)
+		slices.SortFunc(w.subjects, func(a, b nodehealth.Subject) int { return cmp.Compare(a.Node.Name, b.Node.Name) })
+	}
+}
+
+// gone drops a subject whose Node does not exist any more. A write may still be under way, so its pause stays until that is over.
+func (w *watch) gone(s nodehealth.Subject) bool {
+	if w.Objects.Node(s.Node.Name) != nil {
+		return false
+	}
+	delete(w.answered, s.Node.Name)
+	w.Events.NodeRemoved(s.Node)
+	return true
+}
+
+// see brings one subject up to date.
+func (w *watch) see(name string) {
+	node := w.Objects.Node(name)
+	place, known := w.place(name)
+	if node == nil || !known {
+		return
+	}
+	if answer := w.answered[name]; answer == nil || !nodehealth.NewerNode(answer, node) {
+		delete(w.answered, name)
+	} else {
+		node = answer
+	}
+	s := &w.subjects[place]
+	if isReady(s.Node) && !isReady(node) && s.Node.UID == node.UID {
+		w.Events.NodeNotReady(node)
+	}
+	*s = w.Rules.See(w.now.Instant, *s, w.observation(node))
+}
+
+func (w *watch) observation(node *corev1.Node) nodehealth.Observation {
+	session, written := w.Sessions.Session(node.Name)
+	return nodehealth.Observation{Node: node, Lease: w.Objects.Lease(node.Name), Session: session, Written: written}
+}
+
+func isReady(node *corev1.Node) bool {
+	return node != nil && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func (w *watch) place(name string) (place int, known bool) {
+	return slices.BinarySearchFunc(w.subjects, name, func(s nodehealth.Subject, name string) int {
+		return cmp.Compare(s.Node.Name, name)
+	})
+}
+
+func (w *watch) setBusy(name string, busy bool) {
+	if place, known := w.place(name); known {
+		w.subjects[place].Busy = busy
+	}
+	if !busy && w.pauses[name].failures == 0 {
+		delete(w.pauses, name)
+	}
+}
+
+// tell reports and logs how it goes.
+func (w *watch) tell(plan *nodehealth.Plan) {
+	blindness, blind := w.memory.Blind()
+	lasting := blind && w.now.Instant.Sub(blindness.Since) >= patience
+	if lasting && w.blindness.Cause != blindness.Cause {
+		w.blindness = blindness
+		w.Logger.Warn("node health is blind and declares nobody", "cause", blindness.Cause, "detail", blindness.Detail)
+	}
+	if !blind && w.blindness != (nodehealth.Blindness{}) {
+		w.blindness = nodehealth.Blindness{}
+		w.Logger.Info("node health sees again")
+	}
+	if !slices.Equal(plan.Doubted, w.doubted) {
+		w.doubted = plan.Doubted
+		w.Logger.Warn("zones of which many nodes fell silent together, where a self-check comes first", "zones", plan.Doubted, "held", plan.Held)
+	}
+	if w.now.Instant.Sub(w.reportedAt) < reportEvery && w.reportedAt != 0 {
+		return
+	}
+	w.reportedAt = w.now.Instant
+	var err error
+	switch {
+	case lasting:
+		err = fmt.Errorf("blind for %v: %s", w.now.Instant.Sub(blindness.Since).Round(time.Second), blindness.Cause)
+	case !w.succeeded:
+		err = w.failed
+	}
+	w.failed, w.succeeded = nil, false
+	w.report(err)
+}

@@ -1,0 +1,213 @@
+package nodewatch
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+const (
+	// conflictPause is how long a node waits after somebody else wrote it: about as long as the watch needs to say so.
+	conflictPause = Tick
+	// pauseMin and pauseMax bound the pause after other failures; it doubles with each.
+	pauseMin = time.Second
+	pauseMax = 30 * time.Second
+)
+
+// job is one thing to write or to read. Exactly one of its fields is set.
+type job struct {
+	step  *nodehealth.Step
+	pod   *corev1.Pod
+	check *nodehealth.Check
+	// begun is when the job was handed out.
+	begun monotonic.Instant
+}
+
+// result is what came of a job.
+type result struct {
+	job
+	node *corev1.Node
+	// newer are Leases that the cache does not have yet.
+	newer []nodehealth.Sample
+	err   error
+	took  time.Duration
+}
+
+// start hands out a step; there is room for it.
+func (w *watch) start(step nodehealth.Step) {
+	name := step.Node.Name
+	w.pauses[name] = pause{busy: true, failures: w.pauses[name].failures}
+	w.setBusy(name, true)
+	w.hand(job{step: &step})
+}
+
+func (w *watch) hand(j job) {
+	j.begun = w.now.Instant
+	w.free--
+	w.jobs <- j
+}
+
+// check hands out a self-check if there is room for it and none under way.
+func (w *watch) check(ctx context.Context, check *nodehealth.Check) {
+	if check == nil || w.checking || w.free == 0 || w.now.Instant < w.checkAgain || ctx.Err() != nil {
+		return
+	}
+	w.checking = true
+	w.hand(job{check: check})
+}
+
+// work does jobs until there are no more.
+func (w *watch) work(ctx context.Context) {
+	for j := range w.jobs {
+		begin := time.Now()
+		r := w.do(ctx, j)
+		r.job, r.took = j, time.Since(begin)
+		w.results <- r // has room for all jobs there can be
+	}
+}
+
+func (w *watch) do(ctx context.Context, j job) result {
+	timeout := writeTimeout
+	if j.check != nil {
+		timeout = checkTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	switch {
+	case j.check != nil:
+		newer, err := w.Writer.Compare(ctx, j.check.Samples)
+		return result{newer: newer, err: err}
+	case j.pod != nil:
+		return result{err: w.Writer.MarkUnready(ctx, j.pod, metav1.Now())}
+	case j.step.Kind == nodehealth.Declare:
+		return w.declare(ctx, j.step)
+	}
+	node, err := w.Writer.Write(ctx, *j.step)
+	return result{node: node, err: err}
+}
+
+// declare reads the Lease again before it writes: the cache may be behind, or the node come back at the last moment.
+func (w *watch) declare(ctx context.Context, step *nodehealth.Step) result {
+	newer, err := w.Writer.Compare(ctx, []nodehealth.Sample{{Node: step.Node.Name, LeaseVersion: step.LeaseVersion}})
+	if err != nil || len(newer) > 0 {
+		return result{newer: newer, err: err}
+	}
+	node, err := w.Writer.Write(ctx, *step)
+	return result{node: node, err: err}
+}
+
+// listen takes in what came of the jobs that are done.
+func (w *watch) listen() {
+	for {
+		select {
+		case r := <-w.results:
+			w.free++
+			switch {
+			case r.check != nil:
+				w.checked(r)
+			case r.pod != nil:
+				w.marked(r)
+			default:
+				w.written(r)
+			}
+		default:
+			return
+		}
+	}
+}
+
+func (w *watch) checked(r result) {
+	w.checking = false
+	w.note(r.err)
+	if r.err != nil {
+		w.checkAgain = w.now.Instant.Add(pauseMin)
+		w.memory = w.memory.Unanswered(w.now.Instant)
+		return
+	}
+	w.memory = w.memory.Checked(r.begun, w.now.Instant, r.newer)
+}
+
+func (w *watch) written(r result) {
+	name := r.step.Node.Name
+	w.Metrics.wrote(r)
+	for _, sample := range r.newer {
+		w.memory = w.memory.Contradicted(w.now.Instant, sample)
+	}
+	w.pauses[name] = w.after(w.pauses[name], r.err)
+	if w.pauses[name].until <= w.now.Instant {
+		w.setBusy(name, false)
+	}
+	w.note(r.err)
+	if r.node == nil {
+		return
+	}
+	w.Logger.Info("wrote node", "node", name, "what", r.step.Kind.String(), "why", r.step.Reason)
+	if nodehealth.NewerNode(r.node, w.answered[name]) {
+		w.answered[name] = r.node
+	}
+	w.see(name)
+}
+
+func (w *watch) marked(r result) {
+	p := w.after(w.pods[r.pod.UID], r.err)
+	if r.err == nil {
+		p.until = w.now.Instant.Add(pauseMin) // the watch will have it by then
+		w.Events.PodNotReady(r.pod)
+	}
+	w.pods[r.pod.UID] = p
+	w.Metrics.marked(r.err)
+	w.note(r.err)
+}
+
+// after is the pause that follows a write.
+func (w *watch) after(p pause, err error) pause {
+	switch {
+	case err == nil:
+		return pause{until: w.now.Instant}
+	case apierrors.IsConflict(err):
+		return pause{until: w.now.Instant.Add(conflictPause), failures: p.failures}
+	}
+	wait := min(pauseMin<<min(p.failures, 10), pauseMax)
+	if seconds, given := apierrors.SuggestsClientDelay(err); given {
+		wait = max(wait, time.Duration(seconds)*time.Second)
+	}
+	return pause{until: w.now.Instant.Add(wait), failures: p.failures + 1}
+}
+
+// note remembers how writes go until the next report. Losing a race is no failure.
+func (w *watch) note(err error) {
+	switch {
+	case err == nil:
+		w.succeeded = true
+	case w.failed == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
+		w.failed = err
+	}
+}
+
+// markPods hands out the pods that say they are ready on nodes that are not. Half of the room is left to the nodes.
+func (w *watch) markPods(down []*corev1.Node) {
+	for uid, p := range w.pods {
+		if !p.busy && w.now.Instant >= p.until.Add(time.Duration(p.failures)*pauseMax) {
+			delete(w.pods, uid) // marked, or gone for long
+		}
+	}
+	for _, node := range down {
+		for _, pod := range w.Objects.Pods(node.Name) {
+			if w.free <= w.Workers {
+				return
+			}
+			p := w.pods[pod.UID]
+			if p.busy || w.now.Instant < p.until || !nodehealth.Strayed(node, pod) {
+				continue
+			}
+			w.pods[pod.UID] = pause{busy: true, failures: p.failures}
+			w.hand(job{pod: pod})
+		}
+	}
+}
