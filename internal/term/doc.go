@@ -8,7 +8,7 @@
 //
 // Keys, all below [Prefix], all bound to the replica's lease:
 //
-//	members/<service>/<replica>  the [Member] as JSON, the number of shards it divides the work into, whether it is leaving
+//	members/<service>/<replica>  the [Member] as JSON, the number of shards it divides the work into, whether it is leaving or not ready
 //	terms/<service>/<shard>      the id of the replica that holds the shard
 //
 // Promises:
@@ -31,6 +31,8 @@
 //     terms and never the process. The candidate joins again with a new lease, after a backoff with jitter.
 //   - A replica joins only after a renewal has succeeded, and a body that returns during its term is not started again before
 //     a backoff has passed. Meanwhile others may take its shard over: a replica that lives but cannot work blocks nobody.
+//   - A replica that cannot do the work ([Candidate.SetUnready]) is given no shard while others can. When it stays that way it
+//     gives its shards to them, and to nobody while nobody can: then all stay where they are.
 //   - A replica that stops says so before it deletes the first key, so that others take over each shard as soon as its body
 //     has returned, however long the other bodies take.
 //   - At rest a replica makes one request every third of a TTL and one list every half a minute, however many shards there are.

@@ -57,12 +57,12 @@ func newMetrics(r prometheus.Registerer, c *Candidate) (*metrics, error) {
 	}, func() float64 { return c.Status().Session.Remaining.Seconds() })
 	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "trivet_term_ready",
-		Help: "1 while the others give shards to this replica, 0 while it is behind all who are ready.",
+		Help: "1 while the others count this replica among those who can do the work of a shard, else 0.",
 	}, func() float64 {
-		if slices.Contains(c.Status().Unready, c.cfg.Member.ID) {
-			return 0
+		if s := c.Status(); s.Session.Alive && !slices.Contains(s.Unready, c.cfg.Member.ID) {
+			return 1
 		}
-		return 1
+		return 0
 	})
 	for _, reason := range []string{lossLapsed, lossLease, lossKey, lossSession} {
 		m.losses.WithLabelValues(reason) // so that a rate sees the first one
