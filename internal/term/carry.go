@@ -23,13 +23,15 @@ func (r *replica) claim(ctx context.Context, steps []sharding.Step) error {
 			borrowed[step.Shard] = step.Reason == sharding.Neglected
 		}
 	}
+	anchor := r.anchor()
 	for batch := range slices.Chunk(shards, batchSize) {
-		records, revision, err := r.session.claim(ctx, r.keys, r.cfg.Member.ID, r.anchor(), batch)
+		records, err := r.session.claim(ctx, r.keys, r.cfg.Member.ID, anchor, batch)
 		if err != nil {
 			return r.unanswered(err)
 		}
 		if len(records) == 0 {
-			r.refused(revision)
+			r.refusedBy = anchor
+			r.hesitate()
 			return nil
 		}
 		for i, answer := range records {
@@ -185,13 +187,6 @@ func (r *replica) withPhase(p phase) []*holding {
 	}
 	slices.SortFunc(found, func(a, b *holding) int { return a.shard - b.shard })
 	return found
-}
-
-// refused puts off the next claim after one that was refused as of a revision, because the members have changed: until the
-// watch has said how, which takes much less than the hesitation.
-func (r *replica) refused(revision int64) {
-	r.refusedAt = revision
-	r.hesitate()
 }
 
 // hesitate puts off the next claim or release.

@@ -13,8 +13,8 @@ const batchSize = 32
 // claim creates the keys of those shards that have none, in one transaction. It answers for each shard, in the order given,
 // with its key as it is now: the shard is held if the key is bound to the lease of s, be it by this transaction or by an
 // earlier one whose answer was lost. Nothing is claimed, and nothing answered, unless this replica is still a member and the
-// anchor by which it was decided still is one. It also returns the revision as of which it was so.
-func (s *session) claim(ctx context.Context, k keys, id string, anchor anchorKey, shards []int) ([]record, int64, error) {
+// anchor by which it was decided still is one.
+func (s *session) claim(ctx context.Context, k keys, id string, anchor anchorKey, shards []int) ([]record, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var each []clientv3.Op
@@ -31,12 +31,12 @@ func (s *session) claim(ctx context.Context, k keys, id string, anchor anchorKey
 		clientv3.Compare(clientv3.CreateRevision(anchor.key), "=", anchor.revision),
 	).Then(each...).Commit()
 	if err != nil {
-		return nil, 0, fmt.Errorf("claim %d shards from %q: %w", len(shards), k.term(shards[0]), err)
+		return nil, fmt.Errorf("claim %d shards from %q: %w", len(shards), k.term(shards[0]), err)
 	}
 	if !response.Succeeded {
-		return nil, response.Header.Revision, nil
+		return nil, nil
 	}
-	return s.answers(response, id), response.Header.Revision, nil
+	return s.answers(response, id), nil
 }
 
 // anchorKey is the key of the member that joined first, and the revision that created it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -39,7 +40,7 @@ type change struct {
 type follower struct {
 	client *clientv3.Client
 	span   span
-	// since is the revision of the first list; 0 means the newest.
+	// since is the revision whose contents come first, before the newest; 0 means that none do.
 	since  int64
 	logger *slog.Logger
 }
@@ -58,50 +59,96 @@ func (f *follower) run(ctx context.Context, deliver func(change)) {
 	}
 }
 
-// follow lists once and watches for one resync period.
+// follow delivers the contents and watches for one resync period. The watch comes first: etcd serves one that begins in the
+// past only at the next tenth of a second.
 func (f *follower) follow(ctx context.Context, deliver func(change)) error {
-	listed, err := f.list(ctx)
-	f.since = 0 // it may be compacted by now, and what happened since then has been missed anyhow
+	watching, cancel := context.WithTimeout(ctx, jittered(resyncPeriod))
+	defer cancel()
+	watched, err := f.watch(watching)
 	if err != nil {
 		return err
 	}
-	deliver(listed)
-	ctx, cancel := context.WithTimeout(ctx, jittered(resyncPeriod))
-	defer cancel()
-	// A member cut off from the quorum must not keep us waiting on a watch that can never fire.
-	watched := f.client.Watch(clientv3.WithRequireLeader(ctx), f.span.from,
-		clientv3.WithRange(f.span.to), clientv3.WithRev(listed.revision+1))
+	revision, err := f.contents(ctx, deliver)
+	if err != nil {
+		return err
+	}
 	err = errClosed
 	for response := range watched {
 		if err = response.Err(); err != nil {
 			break
 		}
-		if len(response.Events) > 0 {
-			deliver(change{revision: response.Header.Revision, events: response.Events})
+		if events := newer(response.Events, revision); len(events) > 0 {
+			deliver(change{revision: response.Header.Revision, events: events})
 		}
 		err = errClosed
 	}
-	if ctx.Err() != nil {
+	if watching.Err() != nil {
 		return nil
 	}
 	return fmt.Errorf("watch %q: %w", f.span.from, err)
 }
 
+// watch opens a watch and returns when etcd has confirmed it, so that it misses nothing from then on.
+func (f *follower) watch(ctx context.Context) (clientv3.WatchChan, error) {
+	// A member cut off from the quorum must not keep us waiting on a watch that can never fire.
+	watched := f.client.Watch(clientv3.WithRequireLeader(ctx), f.span.from,
+		clientv3.WithRange(f.span.to), clientv3.WithCreatedNotify())
+	timer := time.NewTimer(listTimeout)
+	defer timer.Stop()
+	select {
+	case confirmed, open := <-watched:
+		if err := confirmed.Err(); err != nil || !open {
+			return nil, fmt.Errorf("watch %q: %w", f.span.from, cmp.Or(err, errClosed))
+		}
+		return watched, nil
+	case <-timer.C:
+		return nil, fmt.Errorf("watch %q: etcd has not confirmed it within %v", f.span.from, listTimeout)
+	}
+}
+
+// newer returns the events, which are in order, after a revision.
+func newer(events []*clientv3.Event, revision int64) []*clientv3.Event {
+	first := slices.IndexFunc(events, func(e *clientv3.Event) bool { return e.Kv.ModRevision > revision })
+	if first < 0 {
+		return nil
+	}
+	return events[first:]
+}
+
 var errClosed = errors.New("etcd client closed the watch")
 
-// list reads all prefixes at one revision.
-func (f *follower) list(ctx context.Context) (change, error) {
+// contents delivers the newest contents, the first time after those of an earlier revision if there is one to begin with. It
+// returns the revision of the newest.
+func (f *follower) contents(ctx context.Context, deliver func(change)) (int64, error) {
+	revisions := []int64{0}
+	if f.since != 0 {
+		revisions = []int64{f.since, 0}
+		f.since = 0 // once only: it may be compacted by the next time
+	}
+	var listed change
+	for _, revision := range revisions {
+		var err error
+		if listed, err = f.list(ctx, revision); err != nil {
+			return 0, err
+		}
+		deliver(listed)
+	}
+	return listed.revision, nil
+}
+
+// list reads all prefixes as of a revision, 0 for the newest.
+func (f *follower) list(ctx context.Context, revision int64) (change, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	var reads []clientv3.Op
 	for _, prefix := range f.span.prefixes {
-		reads = append(reads, clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithRev(f.since)))
+		reads = append(reads, clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithRev(revision)))
 	}
 	response, err := f.client.Txn(ctx).Then(reads...).Commit()
 	if err != nil {
 		return change{}, fmt.Errorf("list %q: %w", f.span.prefixes, err)
 	}
-	listed := change{revision: cmp.Or(f.since, response.Header.Revision), whole: true}
+	listed := change{revision: cmp.Or(revision, response.Header.Revision), whole: true}
 	for _, read := range response.Responses {
 		listed.entries = append(listed.entries, read.GetResponseRange().Kvs...)
 	}

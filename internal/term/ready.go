@@ -17,7 +17,11 @@ func (r *replica) assess(now time.Time) {
 	if verdict == before {
 		return
 	}
-	r.logger.Info("readiness for shards changed", "from", before, "to", verdict, "reason", reason)
+	if reason == nil {
+		r.logger.Info("readiness for shards changed", "from", before, "to", verdict)
+	} else {
+		r.logger.Warn("readiness for shards changed", "from", before, "to", verdict, "reason", reason)
+	}
 }
 
 // retreat notes that shards are given away because this replica fails.

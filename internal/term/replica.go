@@ -48,7 +48,7 @@ type replica struct {
 	finished chan *holding
 
 	retryAt   time.Time // no claim or release before
-	refusedAt int64     // revision by which the members had changed under a claim, until the change is known; else 0
+	refusedBy anchorKey // the member that was gone when a claim named it, until that is known; zero when there is none
 	blocked   string    // why nothing may be claimed, as last logged
 	troubles  troubles
 	stopBy    time.Time // zero until Run is to end
@@ -142,7 +142,7 @@ func (r *replica) join(ctx context.Context, s *session) error {
 func (r *replica) begin(s *session, tasks *sync.WaitGroup) <-chan change {
 	r.logger.Info("joined", "lease", fmt.Sprintf("%x", s.id), "ttl", s.ttl, "revision", s.joined)
 	r.session, r.view = s, newView(r.keys, r.logger)
-	r.retryAt, r.refusedAt, r.blocked, r.troubles = time.Time{}, 0, "", troubles{}
+	r.retryAt, r.refusedBy, r.blocked, r.troubles = time.Time{}, anchorKey{}, "", troubles{}
 	changes := make(chan change)
 	ended := s.lease.Context()
 	// From the moment of joining on, others hand shards over to this replica. It has to see them do so, because a shard that
@@ -195,8 +195,8 @@ func (r *replica) learn(c change) error {
 	}
 	now := time.Now()
 	r.view.apply(now, c)
-	if r.refusedAt != 0 && r.view.revision >= r.refusedAt {
-		r.refusedAt, r.retryAt = 0, time.Time{}
+	if r.refusedBy != (anchorKey{}) && r.refusedBy != r.anchor() {
+		r.refusedBy, r.retryAt = anchorKey{}, time.Time{} // what the claim ran into is known now, so there is no need to wait
 	}
 	if m, ok := r.view.members[r.cfg.Member.ID]; !ok || m.lease != r.session.id {
 		return errMemberGone

@@ -80,7 +80,9 @@ func (v *view) replace(now time.Time, c change) {
 	}
 	for shard, known := range v.terms {
 		if known.held && !present[shard] {
-			v.dropTerm(now, shard, c.revision, false)
+			// A holder that is still there, by the same lease, has been there when its key went.
+			holder, alive := v.members[known.holder]
+			v.dropTerm(now, shard, c.revision, alive && holder.lease == known.lease)
 		}
 	}
 }

@@ -87,6 +87,29 @@ func TestView_ListThenEvents(t *testing.T) {
 	}
 }
 
+// A member of an older version says nothing of its readiness and counts as ready, as it would rank itself.
+func TestView_OnlyWhoSaysSoIsUnready(t *testing.T) {
+	v, _ := newTestView()
+	value := func(more string) string {
+		return `{"id":"b","service":"leasesvc","cluster":"east","shards":4` + more + `}`
+	}
+	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
+		memberEntry(t, "a", 5), entry(viewKeys.member("b"), value(`,"unready":true`), 7, 9, 7),
+	}})
+	want := []sharding.Member{{ID: "a", Shards: 4, Joined: 5}, {ID: "b", Shards: 4, Joined: 7, Unready: true}}
+	if diff := cmp.Diff(want, v.shardingMembers()); diff != "" {
+		t.Errorf("members (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"b"}, v.unready()); diff != "" {
+		t.Errorf("unready (-want +got):\n%s", diff)
+	}
+	v.apply(noon, change{revision: 21, events: []*clientv3.Event{put(entry(viewKeys.member("b"), value(""), 7, 21, 7))}})
+	want[1].Unready = false
+	if diff := cmp.Diff(want, v.shardingMembers()); diff != "" {
+		t.Errorf("members once b is ready (-want +got):\n%s", diff)
+	}
+}
+
 // All keys of a lease go in one revision. Only shards whose holder stayed a member were handed over by it.
 func TestView_TermThatEndsWithItsLeaseWasNotHandedOver(t *testing.T) {
 	v, _ := newTestView()
@@ -126,6 +149,20 @@ func TestView_KeyMissingFromANewerListIsVacantAndWasNotHandedOver(t *testing.T) 
 	if got := v.shard(3); got != (record{since: noon}) {
 		t.Errorf("a shard never seen = %+v, want it vacant since the first list", got)
 	}
+}
+
+func TestView_KeyMissingFromANewerListWasHandedOverIfItsHolderIsStillThere(t *testing.T) {
+	v, _ := newTestView()
+	v.apply(noon, change{whole: true, revision: 20, entries: []*mvccpb.KeyValue{
+		memberEntry(t, "a", 5), memberEntry(t, "b", 6), termEntry(0, "a", 10, 5), termEntry(1, "b", 11, 6), termEntry(2, "c", 12, 7),
+	}})
+	later := noon.Add(time.Second)
+	v.apply(later, change{whole: true, revision: 30, entries: []*mvccpb.KeyValue{
+		memberEntry(t, "a", 5), memberEntry(t, "b", 25), // b has lost its lease and come back with another
+	}})
+	wantTerms(t, v, map[int]record{
+		0: {revision: 30, since: later, handedOver: true}, 1: {revision: 30, since: later}, 2: {revision: 30, since: later},
+	})
 }
 
 func TestView_MalformedKeysAreReportedOnceAndLeftAlone(t *testing.T) {
