@@ -64,7 +64,7 @@ func (f *follower) run(ctx context.Context, deliver func(change)) {
 func (f *follower) follow(ctx context.Context, deliver func(change)) error {
 	watching, cancel := context.WithTimeout(ctx, jittered(resyncPeriod))
 	defer cancel()
-	watched, err := f.watch(watching)
+	watched, err := f.watch(watching, cancel)
 	if err != nil {
 		return err
 	}
@@ -88,22 +88,22 @@ func (f *follower) follow(ctx context.Context, deliver func(change)) error {
 	return fmt.Errorf("watch %q: %w", f.span.from, err)
 }
 
-// watch opens a watch and returns when etcd has confirmed it, so that it misses nothing from then on.
-func (f *follower) watch(ctx context.Context) (clientv3.WatchChan, error) {
+// watch opens a watch and returns when etcd has confirmed it, so that it misses nothing from then on. It calls stop, which is
+// to end ctx, if that takes too long.
+func (f *follower) watch(ctx context.Context, stop context.CancelFunc) (clientv3.WatchChan, error) {
+	late := time.AfterFunc(listTimeout, stop)
+	defer late.Stop()
 	// A member cut off from the quorum must not keep us waiting on a watch that can never fire.
 	watched := f.client.Watch(clientv3.WithRequireLeader(ctx), f.span.from,
 		clientv3.WithRange(f.span.to), clientv3.WithCreatedNotify())
-	timer := time.NewTimer(listTimeout)
-	defer timer.Stop()
-	select {
-	case confirmed, open := <-watched:
-		if err := confirmed.Err(); err != nil || !open {
-			return nil, fmt.Errorf("watch %q: %w", f.span.from, cmp.Or(err, errClosed))
-		}
-		return watched, nil
-	case <-timer.C:
+	confirmed, open := <-watched
+	if err := confirmed.Err(); err != nil {
+		return nil, fmt.Errorf("watch %q: %w", f.span.from, err)
+	}
+	if !open || !late.Stop() {
 		return nil, fmt.Errorf("watch %q: etcd has not confirmed it within %v", f.span.from, listTimeout)
 	}
+	return watched, nil
 }
 
 // newer returns the events, which are in order, after a revision.
