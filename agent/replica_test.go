@@ -26,6 +26,8 @@ const (
 	shards = 16
 	// beatEvery is also how often a Lease is written.
 	beatEvery = time.Second
+	// leaseDuration leaves time for the session of a replica to run out, one beat, and a machine that is busy.
+	leaseDuration = beatEvery + term.DefaultTTL + 3*time.Second
 )
 
 // replica is a leasesvc on loopback, on the real etcd and kube-apiserver.
@@ -59,7 +61,7 @@ func startReplica(t *testing.T, cluster, id string, ledger *ledger) *replica {
 	cfg := leasesvc.DefaultConfig()
 	cfg.Shards, cfg.Classes[0].Namespace = shards, cluster
 	cfg.Classes[0].HeartbeatInterval, cfg.Classes[0].RenewInterval = beatEvery, beatEvery
-	cfg.Classes[0].LeaseDuration = beatEvery + term.DefaultTTL + 3*time.Second
+	cfg.Classes[0].LeaseDuration = leaseDuration
 	r.service, err = leasesvc.New(cfg, leasesvc.Deps{Member: member, Kube: kube, Leadership: r.candidate, Logger: logger, LoopSelection: []string{"*"}})
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -40,8 +41,15 @@ func DefaultConfig(program Program) Config {
 		Admin:   observe.AdminConfig{Listen: loopback(program.AdminPort)},
 		Log:     observe.LogConfig{Level: "info", Format: "text"},
 		Etcd:    etcdconn.DefaultConfig(),
-		Kube:    kubeconn.DefaultConfig(),
+		Kube:    kubeDefaults(program),
 	}
+}
+
+func kubeDefaults(program Program) kubeconn.Config {
+	cfg := kubeconn.DefaultConfig()
+	cfg.QPS = cmp.Or(program.KubeQPS, cfg.QPS)
+	cfg.Burst = cmp.Or(program.KubeBurst, cfg.Burst)
+	return cfg
 }
 
 func loopback(port int) string {

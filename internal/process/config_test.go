@@ -3,7 +3,25 @@ package process
 import (
 	"net"
 	"testing"
+
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
+
+func TestDefaultConfig_ProgramMayHaveARateOfItsOwn(t *testing.T) {
+	common := kubeconn.DefaultConfig()
+	for _, c := range []struct {
+		program Program
+		want    kubeconn.Config
+	}{
+		{program: Program{}, want: common},
+		{program: Program{KubeQPS: 5000, KubeBurst: 7000}, want: kubeconn.Config{QPS: 5000, Burst: 7000}},
+		{program: Program{KubeBurst: 7000}, want: kubeconn.Config{QPS: common.QPS, Burst: 7000}},
+	} {
+		if got := DefaultConfig(c.program).Kube; got != c.want {
+			t.Errorf("%+v, want %+v", got, c.want)
+		}
+	}
+}
 
 func TestAdvertised_CompletesTheFlagAndRefusesToGuess(t *testing.T) {
 	for name, c := range map[string]struct{ flag, listener, want string }{

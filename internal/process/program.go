@@ -30,6 +30,10 @@ type Program struct {
 	Shards func() int
 	// Kube says whether the service talks to a kube-apiserver.
 	Kube bool
+	// KubeQPS and KubeBurst are the defaults of --kube-api-qps and --kube-api-burst, for a service that bounds its requests by
+	// itself; 0 means kubeconn's.
+	KubeQPS   float32
+	KubeBurst int
 	// Loops are the names that --loops may select.
 	Loops []string
 	// Unvalidated lists full gRPC methods whose messages the service checks by itself.

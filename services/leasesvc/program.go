@@ -8,6 +8,11 @@ import (
 	"github.com/trivet-dev/trivet/internal/process"
 )
 
+// kubeRate is far beyond what the writers can send: they bound themselves by how many there are, so that how soon a Lease is
+// renewed is a matter of the kube-apiserver's answers and not of a clock here. At 10 s between two renewals of a node, 200 a
+// second, which is enough for the others, would be spent by 2,000 nodes.
+const kubeRate = 20_000
+
 // Program is leasesvc as a server process. cfg is filled by flags and read when the service is built.
 func Program(cfg *Config) process.Program {
 	return process.Program{
@@ -17,6 +22,8 @@ func Program(cfg *Config) process.Program {
 		AdminPort:     7611,
 		Shards:        func() int { return cfg.Shards },
 		Kube:          true,
+		KubeQPS:       kubeRate,
+		KubeBurst:     kubeRate,
 		Loops:         []string{SessionsLoop, WritebackLoop},
 		Unvalidated:   Unvalidated(),
 		RegisterFlags: cfg.RegisterFlags,
