@@ -53,9 +53,12 @@ type Config struct {
 	MaxSessions int
 	// ConcurrentWrites is how many Lease objects a replica writes at the same time, over all its shards.
 	ConcurrentWrites int
+	// NodeHealth is how Nodes are judged, where the loop node-health runs.
+	NodeHealth NodeHealthConfig
 }
 
-// DefaultConfig has the one class "node" with the timing of upstream's kubelet: a renewal every 10 s of a Lease of 40 s.
+// DefaultConfig has the one class "node" with the timing of upstream's kubelet, a renewal every 10 s of a Lease of 40 s, and
+// judges Nodes as upstream's kube-controller-manager does.
 func DefaultConfig() Config {
 	return Config{
 		Classes: []Class{{
@@ -69,6 +72,7 @@ func DefaultConfig() Config {
 		Shards:           64,
 		MaxSessions:      200_000,
 		ConcurrentWrites: 32,
+		NodeHealth:       defaultNodeHealth(),
 	}
 }
 
@@ -85,6 +89,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"How many holders this replica keeps, over all its shards; further ones are refused until others are forgotten.")
 	fs.IntVar(&c.ConcurrentWrites, "concurrent-lease-writes", c.ConcurrentWrites,
 		"How many Lease objects this replica writes at the same time, over all its shards.")
+	c.NodeHealth.registerFlags(fs)
 }
 
 func (c *Class) registerFlags(fs *pflag.FlagSet) {
@@ -122,7 +127,7 @@ func (c *Config) Validate() []error {
 	if c.ConcurrentWrites < 1 || c.ConcurrentWrites > maxWriters {
 		problems = append(problems, fmt.Errorf("--concurrent-lease-writes is %d, must be 1 to %d", c.ConcurrentWrites, maxWriters))
 	}
-	return problems
+	return append(problems, c.NodeHealth.validate()...)
 }
 
 func (c *Class) validate() []error {

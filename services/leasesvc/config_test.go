@@ -2,6 +2,7 @@ package leasesvc_test
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,11 @@ func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
 			LeaseDuration: 40 * time.Second, Retention: time.Hour,
 		}},
 		Shards: 64, MaxSessions: 200_000, ConcurrentWrites: 32,
+		NodeHealth: leasesvc.NodeHealthConfig{
+			GracePeriod: 50 * time.Second, StartupGracePeriod: time.Minute, EvictionRate: 0.1, SecondaryEvictionRate: 0.01,
+			FullDisruptionEvictionRate: 0.1, LargeZone: 50, UnhealthyZoneThreshold: 0.55,
+			ExcludeLabels: []string{"node.kubernetes.io/exclude-disruption"}, ConcurrentWrites: 16,
+		},
 	}
 	got := leasesvc.DefaultConfig()
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -38,6 +44,9 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 	err := flags.Parse([]string{
 		"--heartbeat-interval=1s", "--lease-renew-interval=2s", "--lease-duration=9s", "--expired-session-retention=3m",
 		"--shards=3", "--max-sessions=7", "--concurrent-lease-writes=5",
+		"--node-monitor-grace-period=4s", "--node-startup-grace-period=6s", "--node-eviction-rate=1", "--secondary-node-eviction-rate=2",
+		"--full-disruption-node-eviction-rate=3", "--large-cluster-size-threshold=8", "--unhealthy-zone-threshold=0.7",
+		"--disruption-exclude-labels=a,example.org/b", "--concurrent-node-writes=9",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +57,11 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 			LeaseDuration: 9 * time.Second, Retention: 3 * time.Minute,
 		}},
 		Shards: 3, MaxSessions: 7, ConcurrentWrites: 5,
+		NodeHealth: leasesvc.NodeHealthConfig{
+			GracePeriod: 4 * time.Second, StartupGracePeriod: 6 * time.Second, EvictionRate: 1, SecondaryEvictionRate: 2,
+			FullDisruptionEvictionRate: 3, LargeZone: 8, UnhealthyZoneThreshold: 0.7, ExcludeLabels: []string{"a", "example.org/b"},
+			ConcurrentWrites: 9,
+		},
 	}
 	if diff := cmp.Diff(want, cfg); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -60,11 +74,18 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 			{Name: "node", Namespace: "a", HeartbeatInterval: 0, RenewInterval: time.Minute, LeaseDuration: 1500 * time.Millisecond, Retention: -1},
 			{Name: "node", Namespace: "B", HeartbeatInterval: 20 * time.Second, RenewInterval: time.Second, LeaseDuration: 40 * time.Second},
 		},
+		NodeHealth: leasesvc.NodeHealthConfig{
+			EvictionRate: math.NaN(), SecondaryEvictionRate: -1, FullDisruptionEvictionRate: 1e6, LargeZone: -1,
+			UnhealthyZoneThreshold: 1.5, ExcludeLabels: []string{"no label"},
+		},
 	}
 	text := errors.Join(cfg.Validate()...).Error()
 	for _, want := range []string{
 		"--heartbeat-interval is 0s", "--lease-duration is 1.5s", "--lease-renew-interval is 1m0s", "--expired-session-retention",
 		`namespace "B"`, "name and namespace must be its own", "longer than the 50s", "--shards is 0", "--max-sessions is 0", "--concurrent-lease-writes is 0",
+		"--node-monitor-grace-period is 0s", "--node-startup-grace-period is 0s", "--node-eviction-rate is NaN",
+		"--secondary-node-eviction-rate is -1", "--full-disruption-node-eviction-rate is 1e+06", "--large-cluster-size-threshold is -1",
+		"--unhealthy-zone-threshold is 1.5", "--disruption-exclude-labels: \"no label\"", "--concurrent-node-writes is 0",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in:\n%s", want, text)
@@ -98,7 +119,7 @@ func TestLoops_AreTheDocumentedOnes(t *testing.T) {
 	for _, l := range f.service.Loops().Status() {
 		names = append(names, l.Name)
 	}
-	if want := []string{"lease-writeback", "sessions"}; !slices.Equal(names, want) {
+	if want := []string{"lease-writeback", "node-health", "sessions"}; !slices.Equal(names, want) {
 		t.Errorf("loops %v, want %v", names, want)
 	}
 }

@@ -2,7 +2,7 @@
 //
 // Promise: a heartbeat costs a memory write and never waits for Kubernetes. A holder that has been silent for two of its beats
 // is suspect, and for the Lease's duration expired; its Lease object is then left as it was, so that other readers come to the
-// same conclusion. This service declares no Node dead. A replica that takes a shard over begins without sessions and learns
+// same conclusion. A replica that takes a shard over begins without sessions and learns
 // them from the beats that follow, so a failover costs nobody its life.
 //
 // Holders are divided into shards (--shards) by a hash of class and name, and shards among the replicas by package term. One
@@ -18,9 +18,14 @@
 // It owns the Leases of its classes' namespaces as far as their holderIdentity is a holder of its own: ownerReferences to the
 // Node, holderIdentity where there is none, leaseDurationSeconds and renewTime. It writes no key of etcd beyond its terms.
 //
-// It does not judge Nodes: conditions, taints and eviction are not its business yet. Kubelets that write their own Leases
-// may go on doing so beside it.
+// Kubelets that write their own Leases may go on doing so beside it.
+//
+// It judges Nodes only where its loop node-health is switched on, in place of upstream's node-lifecycle controller. Then the
+// holder of shard 0 owns, for all Nodes, the conditions of those that fell silent, the taints node.kubernetes.io/… that follow
+// from conditions, the beta labels of system and architecture, and Ready=False of pods on Nodes that are not ready. It
+// deletes no pod. Sessions kept by other replicas show to it in their Leases only, so they take the grace period of a Lease.
 //
 // The rooms below: package session (who is alive), writeback (what to write when), keeper (the one goroutine that owns both),
-// nodes and leaseobject (Kubernetes), renewal (the workers between).
+// nodes and leaseobject (Kubernetes), renewal (the workers between); nodehealth (what follows from silence), nodewatch (the one
+// goroutine that owns that, and its workers), nodeobject (Kubernetes).
 package leasesvc

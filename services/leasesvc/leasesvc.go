@@ -54,7 +54,7 @@ type Deps struct {
 	Leadership Leadership
 	// Logger is required.
 	Logger *slog.Logger
-	// Metrics gets trivet_lease_*; nil leaves them unregistered.
+	// Metrics gets trivet_lease_*, trivet_node_* and node_collector_*; nil leaves them unregistered.
 	Metrics prometheus.Registerer
 	// Ready gets the check "nodes"; nil leaves it out.
 	Ready *observe.Checks
@@ -75,6 +75,7 @@ type Service struct {
 	server     *server
 	metrics    *metrics
 	writes     *renewal.Metrics
+	nodeHealth *nodeHealth
 	keeper     atomic.Pointer[keeper.Keeper] // nil while its loop does not run
 }
 
@@ -101,6 +102,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.renewal = renewal.New(renewal.Config{
 		Workers: cfg.ConcurrentWrites, Timeout: writeTimeout, Metrics: s.writes, Logger: deps.Logger,
 	}, s.writer)
+	if s.nodeHealth, err = newNodeHealth(s, deps); err != nil {
+		return nil, err
+	}
 	s.server = newServer(s)
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops: s.loops(), Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
@@ -114,7 +118,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// loops are those of the replica, not of its terms: one keeper and one set of writers serve all shards that are held.
+// loops are those of the replica, as one keeper and one set of writers serve all shards that are held, and the one of the term
+// of nodeShard.
 func (s *Service) loops() []loop.Loop {
 	return []loop.Loop{
 		{
@@ -124,6 +129,11 @@ func (s *Service) loops() []loop.Loop {
 		{
 			Name: WritebackLoop, Doc: "writes the Lease objects of the sessions", Scope: loop.Always,
 			Stall: writebackStall, Run: s.writeBack,
+		},
+		{
+			// It never stalls: a large cluster takes its time to be listed, and a pass waits for nobody.
+			Name: NodeHealthLoop, Doc: "declares silent nodes, taints them and marks their pods", Scope: loop.Leader,
+			OffByDefault: true, Run: s.nodeHealth.run,
 		},
 	}
 }
@@ -140,12 +150,23 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.runner.Run(loops) })
 	group.Go(func() error {
 		defer endLoops()
-		return s.leadership.Run(ctx, s.keepShard)
+		return s.leadership.Run(ctx, s.serveShard)
 	})
 	return group.Wait()
 }
 
-// keepShard is the body of a term. A shard whose keeper fails is given up, so that others may take it over. While there is
+// serveShard is the body of a term.
+func (s *Service) serveShard(ctx context.Context, t *term.Term) error {
+	if t.Shard() != nodeShard {
+		return s.keepShard(ctx, t)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.keepShard(ctx, t) })
+	group.Go(func() error { return s.runner.RunTerm(ctx) })
+	return group.Wait()
+}
+
+// keepShard keeps a shard's sessions. A shard whose keeper fails is given up, so that others may take it over. While there is
 // no keeper, because its loop starts again or is switched off, the shard is held and has no sessions.
 func (s *Service) keepShard(ctx context.Context, t *term.Term) error {
 	ticker := time.NewTicker(keeperPoll)

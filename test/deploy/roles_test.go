@@ -117,8 +117,9 @@ func grantsOf(t *testing.T, objects []*unstructured.Unstructured, server string)
 	return all
 }
 
-// start runs a server under its service account until the test ends, and returns a connection to it.
-func start(t *testing.T, in place, program process.Program) *grpc.ClientConn {
+// start runs a server under its service account until the test ends, with loops beside those that are on by default, and
+// returns a connection to it.
+func start(t *testing.T, in place, program process.Program, loops ...string) *grpc.ClientConn {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := in.cluster.WriteKubeconfig(kubeconfig, username(program.Name), "system:serviceaccounts"); err != nil {
@@ -127,6 +128,7 @@ func start(t *testing.T, in place, program process.Program) *grpc.ClientConn {
 	cfg := process.DefaultConfig(program)
 	cfg.RPC.Listen, cfg.RPC.Insecure, cfg.Admin.Listen = "127.0.0.1:0", true, "127.0.0.1:0"
 	cfg.Kube.Kubeconfig = kubeconfig
+	cfg.Loops = append(cfg.Loops, loops...)
 	cfg.Etcd.Endpoints = in.cluster.EtcdEndpoints()
 	cfg.Etcd.CAFile, cfg.Etcd.CertFile, cfg.Etcd.KeyFile = in.cluster.EtcdFiles()
 	var said strings.Builder
@@ -154,12 +156,13 @@ func start(t *testing.T, in place, program process.Program) *grpc.ClientConn {
 	return conn
 }
 
-// startLeases asks for renewals so often that a test sees them.
+// startLeases asks for renewals so often that a test sees them, and has the silent declared as soon as it may.
 func startLeases(t *testing.T, in place) *grpc.ClientConn {
 	t.Helper()
 	cfg := leasesvc.DefaultConfig()
 	cfg.Classes[0].RenewInterval = 200 * time.Millisecond
-	return start(t, in, leasesvc.Program(&cfg))
+	cfg.NodeHealth.GracePeriod = time.Second
+	return start(t, in, leasesvc.Program(&cfg), leasesvc.NodeHealthLoop)
 }
 
 // startBootstrap runs it as a sidecar, with an address that belongs to nobody.

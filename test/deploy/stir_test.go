@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,7 +22,8 @@ import (
 // Each function here starts a server and returns what keeps it busy: one round of all that makes it read and write. Rounds
 // are repeated, so a step that comes too early, or loses a race with kube-apiserver's own repairs, is an error of one round.
 
-// busyLeases has a node beat, takes its Lease away behind leasesvc's back, and has the node leave.
+// busyLeases has a node beat, takes its Lease away behind leasesvc's back, and has the node leave. Another one falls silent, time
+// and again, with a pod on it.
 func busyLeases(t *testing.T, in place) func() error {
 	client := leasev1.NewLeaseServiceClient(startLeases(t, in))
 	const node = "beating"
@@ -35,6 +37,7 @@ func busyLeases(t *testing.T, in place) func() error {
 		})
 		return err
 	}
+	fallSilent := silentNode(t, in.kube)
 	leases := in.kube.CoordinationV1().Leases("kube-node-lease")
 	written := func() error {
 		if err := beat(); err != nil {
@@ -54,8 +57,59 @@ func busyLeases(t *testing.T, in place) func() error {
 			return err
 		}
 		_, err := client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder})
+		return errors.Join(err, fallSilent())
+	}
+}
+
+// silentNode returns what has a node and its pod be ready, and waits until they have been declared not to be.
+func silentNode(t *testing.T, kube kubernetes.Interface) func() error {
+	t.Helper()
+	const name = "silent"
+	addNode(t, kube, name)
+	pod, err := kube.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.PodSpec{NodeName: name, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() error {
+		if err := errors.Join(reportReady(t.Context(), kube, name), setReady(t.Context(), kube, pod, true)); err != nil {
+			return err
+		}
+		return soon(func() error { return declared(t.Context(), kube, pod) })
+	}
+}
+
+// reportReady is what a kubelet posts.
+func reportReady(ctx context.Context, kube kubernetes.Interface, name string) error {
+	node, err := kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
 		return err
 	}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
+	_, err = kube.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	return err
+}
+
+// declared says what is not right yet: a node that is tainted because nobody hears it, and a pod on it that is not ready.
+func declared(ctx context.Context, kube kubernetes.Interface, pod *corev1.Pod) error {
+	node, err := kube.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	now, err := kube.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	unreachable := corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}
+	if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&unreachable) }) {
+		return fmt.Errorf("node %s has the taints %v, not that it is unreachable", node.Name, node.Spec.Taints)
+	}
+	if now.Status.Conditions[0].Status != corev1.ConditionFalse {
+		return fmt.Errorf("pod %s is still ready", pod.Name)
+	}
+	return nil
 }
 
 func addNode(t *testing.T, kube kubernetes.Interface, name string) {

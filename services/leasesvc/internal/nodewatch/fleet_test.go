@@ -40,6 +40,8 @@ type fleet struct {
 	version int
 	// frozen caches follow nothing; down servers answer nothing.
 	frozen, down bool
+	// forbidden servers refuse every write.
+	forbidden bool
 	// stuck nodes are those whose writes hang.
 	stuck  map[string]bool
 	writes []string
@@ -219,6 +221,9 @@ func (f *fleet) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.forbidden {
+		return nil, apierrors.NewForbidden(corev1.Resource("nodes"), name, errors.New("no role"))
+	}
 	node := f.live.nodes[name]
 	if node == nil || node.UID != step.Node.UID || node.ResourceVersion != step.Node.ResourceVersion {
 		return nil, conflict(name)

@@ -2,6 +2,7 @@ package nodewatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -21,8 +22,18 @@ const (
 	podsEvery = time.Second
 	// reportEvery is the time between two reports of how it goes.
 	reportEvery = time.Second
-	// patience is how long the process may be blind before that counts as a failure.
+	// patience is how long the process may be blind before that is told.
 	patience = 5 * time.Second
+	// hopeless is how long the caches may be behind before they are thrown away: longer than client-go takes between two tries
+	// to watch.
+	hopeless = time.Minute
+	// remindEvery is the time between two complaints about caches that do not fill.
+	remindEvery = 30 * time.Second
+)
+
+var (
+	errEnded    = errors.New("the watch of nodes has ended")
+	errHopeless = fmt.Errorf("the cache of Leases has been behind for %v, so all is listed anew", hopeless)
 )
 
 // Config is what a Loop is made of. All fields are required.
@@ -47,8 +58,10 @@ type Loop struct{ cfg Config }
 // New returns a Loop. It starts nothing.
 func New(cfg Config) *Loop { return &Loop{cfg: cfg} }
 
-// Run watches over the nodes of a cluster until ctx, which carries the term, ends. It reports every second: an error while it
-// has been blind for long, or when writes failed and none succeeded.
+// Run watches over the nodes of a cluster until ctx, which carries the term, ends. It reports every second from when the caches
+// are filled: an error when writes failed and none succeeded, or while its caches are behind for long, as another replica's
+// may not be. Caches that stay behind end the Run: watches have been known to hang for good. That the kube-apiserver is away
+// is no failure of this loop.
 func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -56,7 +69,7 @@ func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) err
 	defer cancel()
 	watched := make(chan error, 1)
 	running.Go(func() { watched <- cluster.Objects.Run(ctx) })
-	if err := await(ctx, cluster.Objects.Synced(), watched, report); err != nil || ctx.Err() != nil {
+	if err := l.await(ctx, cluster.Objects.Synced(), watched); err != nil || ctx.Err() != nil {
 		return err
 	}
 	w := newWatch(l.cfg, cluster, report)
@@ -67,9 +80,9 @@ func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) err
 	return w.run(ctx, watched)
 }
 
-// await waits for the caches and reports meanwhile: filling them is slow in a large cluster, and no stall.
-func await(ctx context.Context, synced <-chan struct{}, watched <-chan error, report func(error)) error {
-	ticker := time.NewTicker(reportEvery)
+// await waits for the caches. Filling them is slow in a large cluster and never ends where a role is missing, so it says so.
+func (l *Loop) await(ctx context.Context, synced <-chan struct{}, watched <-chan error) error {
+	ticker := time.NewTicker(remindEvery)
 	defer ticker.Stop()
 	begin := time.Now()
 	for {
@@ -79,9 +92,9 @@ func await(ctx context.Context, synced <-chan struct{}, watched <-chan error, re
 		case <-ctx.Done():
 			return nil
 		case err := <-watched:
-			return err
+			return errors.Join(errEnded, err)
 		case <-ticker.C:
-			report(fmt.Errorf("nodes, Leases and pods have not been listed for %v", time.Since(begin).Round(time.Second)))
+			l.cfg.Logger.Warn("node health waits for nodes, Leases and pods to be listed", "for", time.Since(begin).Round(time.Second))
 		}
 	}
 }

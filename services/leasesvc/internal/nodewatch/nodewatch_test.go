@@ -115,10 +115,37 @@ func TestRun_FrozenCacheKillsNobody(t *testing.T) {
 		run(t, f, func() {
 			f.beat(30 * time.Second)
 			f.do(func() { f.frozen = true })
-			f.beat(5 * time.Minute)
+			f.beat(time.Minute)
 			f.thaw()
 			f.beat(30 * time.Second)
 		})
+		if f.writes != nil {
+			t.Errorf("written: %v", f.writes)
+		}
+	})
+}
+
+// Watches that hang for good have emptied whole clusters.
+func TestRun_CacheThatStaysBehindIsThrownAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(20)
+		metrics, err := nodewatch.NewMetrics(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loop := nodewatch.New(nodewatch.Config{Rules: nodehealth.DefaultRules(), Workers: 4, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			f.beat(30 * time.Second)
+			f.do(func() { f.frozen = true })
+			f.beat(5 * time.Minute)
+		}()
+		err = loop.Run(t.Context(), nodewatch.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodewatch.NoSessions{}}, func(error) {})
+		if err == nil || !strings.Contains(err.Error(), "listed anew") {
+			t.Errorf("run ended with %v", err)
+		}
+		<-over
 		if f.writes != nil {
 			t.Errorf("written: %v", f.writes)
 		}
@@ -296,31 +323,45 @@ func sample(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return series
 }
 
-func TestRun_TellsThatItIsBlind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(2)
-		f.down = true
-		metrics, err := nodewatch.NewMetrics(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		loop := nodewatch.New(nodewatch.Config{Rules: nodehealth.DefaultRules(), Workers: 1, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
-		ctx, cancel := context.WithCancel(t.Context())
-		reports := make(chan error, 1000)
-		ended := make(chan error, 1)
-		go func() {
-			ended <- loop.Run(ctx, nodewatch.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodewatch.NoSessions{}}, func(err error) { reports <- err })
-		}()
-		time.Sleep(10 * time.Second)
-		cancel()
-		<-ended
-		close(reports)
-		var last error
-		for err := range reports {
-			last = err
-		}
-		if got, want := fmt.Sprint(last), "blind for 9s: apiserver-unreachable"; got != want {
-			t.Errorf("last report is %q, want %q", got, want)
-		}
-	})
+func TestRun_ReportsWhatAnotherReplicaMightDoBetter(t *testing.T) {
+	for name, c := range map[string]struct {
+		trouble func(*fleet)
+		want    string
+	}{
+		"nothing":                  {func(*fleet) {}, "<nil>"},
+		"kube-apiserver is away":   {func(f *fleet) { f.down = true }, "<nil>"},
+		"caches are behind":        {func(f *fleet) { f.frozen = true }, "the cache of Leases is behind for 10s: the Lease of node \"n0\" has reached version"},
+		"every write is forbidden": {func(f *fleet) { f.forbidden = true; f.live.nodes["n1"].Spec.Unschedulable = true }, "forbidden"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(2)
+				c.trouble(f)
+				f.do(func() { f.renew("n0") })
+				if got := fmt.Sprint(lastReport(t, f, 10*time.Second)); !strings.Contains(got, c.want) {
+					t.Errorf("last report is %q, want %q", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// lastReport runs a loop for a while and returns what it reported last.
+func lastReport(t *testing.T, f *fleet, d time.Duration) (last error) {
+	metrics, err := nodewatch.NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loop := nodewatch.New(nodewatch.Config{Rules: nodehealth.DefaultRules(), Workers: 1, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	reports := 0
+	cluster := nodewatch.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodewatch.NoSessions{}}
+	if err := loop.Run(ctx, cluster, func(err error) { last = err; reports++ }); err != nil {
+		t.Error(err)
+	}
+	if reports < 9 {
+		t.Errorf("%d reports in %v", reports, d)
+	}
+	return last
 }

@@ -35,11 +35,10 @@ type watch struct {
 	checkAgain monotonic.Instant
 	listed     bool
 	podsAt     monotonic.Instant
-	reportedAt monotonic.Instant
-	failed     error // the first since the last report
-	succeeded  bool
-	blindness  nodehealth.Blindness // as last logged
-	doubted    []string             // zones, as last logged
+	reportAt   monotonic.Instant
+	failed     error            // the last write, unless one has succeeded since
+	blind      nodehealth.Cause // as last logged
+	doubted    []string         // zones, as last logged
 
 	jobs    chan job
 	results chan result
@@ -68,6 +67,9 @@ func (w *watch) run(ctx context.Context, watched <-chan error) error {
 	defer ticker.Stop()
 	for {
 		w.pass(ctx)
+		if blindness, blind := w.memory.Blind(); blind && blindness.Cause == nodehealth.Stale && w.now.Instant.Sub(blindness.Since) >= hopeless {
+			return errHopeless
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -75,7 +77,7 @@ func (w *watch) run(ctx context.Context, watched <-chan error) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return errors.Join(errors.New("the watch has ended"), err)
+			return errors.Join(errEnded, err)
 		case <-ticker.C:
 		}
 	}
@@ -120,7 +122,7 @@ func (w *watch) observe() {
 	}
 	for name, p := range w.pauses {
 		if !p.busy && w.now.Instant >= p.until {
-			w.setBusy(name, false)
+			w.release(name)
 		}
 	}
 }
@@ -192,42 +194,54 @@ func (w *watch) place(name string) (place int, known bool) {
 	})
 }
 
-func (w *watch) setBusy(name string, busy bool) {
-	if place, known := w.place(name); known {
-		w.subjects[place].Busy = busy
+// release lets a node be written again. Earlier failures are forgotten when they led to no further try for long.
+func (w *watch) release(name string) {
+	place, known := w.place(name)
+	if known {
+		w.subjects[place].Busy = false
 	}
-	if !busy && w.pauses[name].failures == 0 {
+	if p := w.pauses[name]; !known || p.failures == 0 || w.now.Instant >= p.until.Add(pauseMax) {
 		delete(w.pauses, name)
 	}
 }
 
-// tell reports and logs how it goes.
+// tell logs how well it sees, and reports every second.
 func (w *watch) tell(plan *nodehealth.Plan) {
 	blindness, blind := w.memory.Blind()
 	lasting := blind && w.now.Instant.Sub(blindness.Since) >= patience
-	if lasting && w.blindness.Cause != blindness.Cause {
-		w.blindness = blindness
-		w.Logger.Warn("node health is blind and declares nobody", "cause", blindness.Cause, "detail", blindness.Detail)
-	}
-	if !blind && w.blindness != (nodehealth.Blindness{}) {
-		w.blindness = nodehealth.Blindness{}
-		w.Logger.Info("node health sees again")
-	}
+	w.tellOfSight(blindness, blind, lasting)
 	if !slices.Equal(plan.Doubted, w.doubted) {
 		w.doubted = plan.Doubted
 		w.Logger.Warn("zones of which many nodes fell silent together, where a self-check comes first", "zones", plan.Doubted, "held", plan.Held)
 	}
-	if w.now.Instant.Sub(w.reportedAt) < reportEvery && w.reportedAt != 0 {
+	if w.now.Instant < w.reportAt {
 		return
 	}
-	w.reportedAt = w.now.Instant
+	w.reportAt = w.now.Instant.Add(reportEvery)
 	var err error
 	switch {
-	case lasting:
-		err = fmt.Errorf("blind for %v: %s", w.now.Instant.Sub(blindness.Since).Round(time.Second), blindness.Cause)
-	case !w.succeeded:
+	case lasting && blindness.Cause == nodehealth.Stale:
+		err = fmt.Errorf("the cache of Leases is behind for %v: %s", w.now.Instant.Sub(blindness.Since).Round(time.Second), blindness.Detail)
+	case w.struggles():
 		err = w.failed
 	}
-	w.failed, w.succeeded = nil, false
 	w.report(err)
+}
+
+// struggles tells whether anything waits after a failure; what failed may be gone.
+func (w *watch) struggles() bool {
+	failing := func(p pause) bool { return p.failures > 0 }
+	return slices.ContainsFunc(slices.Collect(maps.Values(w.pauses)), failing) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(w.pods)), failing)
+}
+
+func (w *watch) tellOfSight(blindness nodehealth.Blindness, blind, lasting bool) {
+	switch {
+	case lasting && w.blind != blindness.Cause:
+		w.blind = blindness.Cause
+		w.Logger.Warn("node health is blind and declares nobody", "cause", blindness.Cause, "detail", blindness.Detail)
+	case !blind && w.blind != "":
+		w.blind = ""
+		w.Logger.Info("node health sees again")
+	}
 }

@@ -43,7 +43,9 @@ type result struct {
 func (w *watch) start(step nodehealth.Step) {
 	name := step.Node.Name
 	w.pauses[name] = pause{busy: true, failures: w.pauses[name].failures}
-	w.setBusy(name, true)
+	if place, known := w.place(name); known {
+		w.subjects[place].Busy = true
+	}
 	w.hand(job{step: &step})
 }
 
@@ -124,7 +126,6 @@ func (w *watch) listen() {
 
 func (w *watch) checked(r result) {
 	w.checking = false
-	w.note(r.err)
 	if r.err != nil {
 		w.checkAgain = w.now.Instant.Add(pauseMin)
 		w.memory = w.memory.Unanswered(w.now.Instant)
@@ -141,7 +142,7 @@ func (w *watch) written(r result) {
 	}
 	w.pauses[name] = w.after(w.pauses[name], r.err)
 	if w.pauses[name].until <= w.now.Instant {
-		w.setBusy(name, false)
+		w.release(name)
 	}
 	w.note(r.err)
 	if r.node == nil {
@@ -180,12 +181,9 @@ func (w *watch) after(p pause, err error) pause {
 	return pause{until: w.now.Instant.Add(wait), failures: p.failures + 1}
 }
 
-// note remembers how writes go until the next report. Losing a race is no failure.
+// note remembers how writes go. Losing a race is no failure.
 func (w *watch) note(err error) {
-	switch {
-	case err == nil:
-		w.succeeded = true
-	case w.failed == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
+	if err == nil || !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		w.failed = err
 	}
 }
