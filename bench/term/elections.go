@@ -22,7 +22,7 @@ func (s seat) standForElections(ctx context.Context, h herald) error {
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(term.DefaultTTL/time.Second)))
 	if err != nil {
 		return fmt.Errorf("open session: %w", err)

@@ -15,7 +15,7 @@ import (
 const (
 	// replicas is how many candidates a group has.
 	replicas = 3
-	// patience bounds the wait for anything; the slowest takeover of client-go takes less than 20 s.
+	// patience bounds the wait for anything; the slowest takeover of client-go takes less than 24 s.
 	patience = time.Minute
 )
 
@@ -111,7 +111,7 @@ func (g *group) forget(p *process) error {
 // settle returns when every shard is held, all candidates are ready, none is on its way out, and nothing has happened for a
 // while.
 func (g *group) settle(ctx context.Context, quiet time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, patience+quiet)
 	defer cancel()
 	for {
 		var silence <-chan time.Time

@@ -25,8 +25,8 @@ func main() {
 	var cfg config
 	flag.IntVar(&cfg.kills, "kills", 20, "holders to kill, with internal/term and etcd")
 	flag.IntVar(&cfg.stops, "stops", 200, "holders to stop in order, with internal/term and etcd")
-	flag.IntVar(&cfg.slow, "slow", 8, "holders to kill, and to stop, with client-go: each takes up to 20 s")
-	flag.IntVar(&cfg.joins, "joins", 10, "replicas to join and leave where 64 shards are divided")
+	flag.IntVar(&cfg.slow, "slow", 8, "holders to kill, and to stop, with client-go: each takes up to 24 s")
+	flag.IntVar(&cfg.joins, "joins", 20, "replicas to join and leave where 64 shards are divided")
 	flag.DurationVar(&cfg.rest, "rest", time.Minute, "how long to count requests and CPU time at rest")
 	flag.Parse()
 	if min(cfg.kills, cfg.stops, cfg.slow, cfg.joins) < 1 || cfg.rest < time.Second {

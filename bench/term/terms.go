@@ -15,7 +15,7 @@ func (s seat) standForTerms(ctx context.Context, h herald) error {
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	candidate, err := term.New(client, term.Config{
 		Member: term.Member{ID: s.ID, Service: "bench", Cluster: s.Contest, StartTime: time.Now()},
 		Shards: s.Shards,
