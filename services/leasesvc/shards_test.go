@@ -83,6 +83,9 @@ func TestStreamHeartbeats_SendsHoldersOfOtherShardsToTheirOwners(t *testing.T) {
 		Sequence: 6, Welcomes: []*leasev1.Welcome{welcome(3, 12)},
 	}, ask(t, s, introduction(6, holder(e.names()[1], "1"))))
 	e.expectCounts(map[string]int64{"sessions": 2, "alive": 2, "streams": 1})
+	if got := e.sample()["trivet_lease_heartbeats_total not_leader"]; got != 3 {
+		t.Errorf("%v heartbeats counted as not_leader, want 3", got)
+	}
 }
 
 func TestStreamHeartbeats_EndsWithTheLastShardAndNotBefore(t *testing.T) {
@@ -182,7 +185,13 @@ func TestWatchLeases_ShardThatLeavesTakesItsSessionsAlong(t *testing.T) {
 		}
 		return event
 	}
-	for receive().Type != leasev1.WatchLeasesResponse_TYPE_BOOKMARK {
+	var existing []string
+	for event := receive(); event.Type != leasev1.WatchLeasesResponse_TYPE_BOOKMARK; event = receive() {
+		existing = append(existing, event.Lease.Holder.Name)
+	}
+	slices.Sort(existing)
+	if want := slices.Sorted(slices.Values(names[:2])); !slices.Equal(existing, want) {
+		t.Errorf("existing %v, want %v", existing, want)
 	}
 	e.lose(1, "there:7601")
 	want := &leasev1.WatchLeasesResponse{

@@ -58,7 +58,7 @@ func TestExchange_HolderOfAShardThatIsNotKeptIsElsewhere(t *testing.T) {
 		_, _, err := k.Get(t.Context(), node("b", "1").Key, 1)
 		_, held := k.Hold(t.Context(), node("b", "1"), 1)
 		for what, err := range map[string]error{"get": err, "hold": held} {
-			if want := (keeper.NotKeptError{Shard: 1}); err != want {
+			if want := (keeper.NotKeptError{Shard: 1}); !errors.Is(err, want) {
 				t.Errorf("%s: error %v, want %v", what, err, want)
 			}
 		}
@@ -162,7 +162,7 @@ func TestKeep_WaitsForTheReleaseUnderWay(t *testing.T) {
 		if !ok || len(kept) != 0 {
 			t.Errorf("begun %t, and %d returned before its end", ok, len(kept))
 		}
-		if err := <-waiting; err != (keeper.NotKeptError{Shard: 1}) {
+		if err := <-waiting; !errors.Is(err, keeper.NotKeptError{Shard: 1}) {
 			t.Errorf("a release that waited for it ended with %v", err)
 		}
 		end()

@@ -35,6 +35,24 @@ func steps(transitions []session.Transition) []step {
 	return out
 }
 
+func TestForget_EndsASessionWhoeverHasItAndNoOther(t *testing.T) {
+	table := session.NewTable([]session.Class{node}, 2)
+	dead, _ := table.Introduce(0, holder("a", "1"), 1)
+	ref, _ := table.Introduce(0, holder("a", "2"), 1)
+	table.Forget(dead)
+	if got := table.Counts(); got != (session.Counts{Alive: 1}) {
+		t.Errorf("a Ref of the boot before ended the session: %+v", got)
+	}
+	table.Forget(ref)
+	table.Forget(ref)
+	if got := table.Counts(); got != (session.Counts{}) || table.Beat(0, ref, 2) != session.Unknown {
+		t.Errorf("counts %+v after the end", got)
+	}
+	if again, outcome := table.Introduce(0, holder("b", "1"), 1); outcome != session.Opened || again.Slot() != ref.Slot() || again == ref {
+		t.Errorf("%+v %v, want the slot of %+v in another life", again, outcome, ref)
+	}
+}
+
 func TestAdvance_SilenceWalksThroughEveryState(t *testing.T) {
 	table := newTable()
 	table.Introduce(at(0), holder("a", "1"), 1)
