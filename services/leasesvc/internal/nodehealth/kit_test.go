@@ -142,7 +142,7 @@ func (w *world) see() []nodehealth.Subject {
 
 // plan makes one pass and answers its self-check at once, unless deaf.
 func (w *world) plan() nodehealth.Plan {
-	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), 1000)
+	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), 1_000_000)
 	w.memory = memory
 	if plan.Check != nil && !w.deaf {
 		w.memory = w.memory.Checked(w.now, w.now, w.compare(plan.Check.Samples))

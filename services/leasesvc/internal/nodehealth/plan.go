@@ -92,7 +92,7 @@ type pass struct {
 	memory   Memory
 	plan     Plan
 	zones    map[string]*tally
-	subjects []*Subject // not ready, tainted or drifted: those a step may be for
+	subjects []*Subject // those a step may be for
 	silent   []silence
 	steps    []Step
 }
@@ -135,7 +135,7 @@ func (p *pass) survey(s *Subject) {
 	switch {
 	case j.Health == Silent:
 		p.silent = append(p.silent, silence{Subject: s, Judgement: j})
-	case !ready && s.traits.ready != "" || s.traits.tainted || s.traits.drifted:
+	case s.traits.drifted || s.traits.tainted || s.traits.execute != inLine:
 		p.subjects = append(p.subjects, s)
 	}
 }
@@ -199,10 +199,28 @@ func (p *pass) decide() {
 		}
 	}
 	for _, s := range p.subjects {
-		if !s.Busy {
+		if !s.Busy && p.due(s, blind) {
 			p.amend(s, blind)
 		}
 	}
+}
+
+// due tells whether a step could do anything for a Node now. Thousands may wait for their turn, and each is a glance only.
+func (p *pass) due(s *Subject, blind bool) bool {
+	switch {
+	case s.traits.drifted:
+		return true
+	case p.memory.down:
+		return s.traits.tainted
+	case s.traits.execute == inTurn:
+		return !blind && p.turn(s.traits.zone)
+	}
+	return s.traits.execute == atOnce
+}
+
+// turn tells whether a zone has its turn.
+func (p *pass) turn(zone string) bool {
+	return p.memory.turns[zone].come(p.now.Instant, p.zones[zone].Rate)
 }
 
 // doubts tells whether a node fell silent together with many others, and since the last self-check.
@@ -235,7 +253,7 @@ func (p *pass) act(budget int) {
 		if len(p.plan.Steps) == budget {
 			return
 		}
-		if step.Counted && !p.memory.turns[step.Zone].come(p.now.Instant, p.zones[step.Zone].Rate) {
+		if step.Counted && !p.turn(step.Zone) {
 			step = p.filled(Step{Kind: Tidy, Node: step.Node, Zone: step.Zone}, scheduleTaints(step.Node), taintChange{}, missingLabels(step.Node.Labels))
 		}
 		if step.Counted {

@@ -150,16 +150,23 @@ func shuffled(subjects []nodehealth.Subject) []nodehealth.Subject {
 	return mixed
 }
 
-// A steady fleet of which nothing is to be written is what almost every pass sees.
+// Fleets of which nothing is to be written are what almost every pass sees; half of one may be dead and wait for its turn.
 func BenchmarkPlan(b *testing.B) {
 	for _, size := range []int{1000, 10_000, 100_000} {
-		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			w := newWorld(b, size)
-			subjects := w.see()
-			b.ReportAllocs()
-			for b.Loop() {
-				w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.memory, subjects, 64)
-			}
-		})
+		for _, dead := range []int{0, size / 2} {
+			b.Run(fmt.Sprintf("nodes=%d/dead=%d", size, dead), func(b *testing.B) {
+				w := newWorld(b, size)
+				w.rules.Normal, w.rules.Partial = 0, 0
+				for _, name := range w.names[:dead] {
+					w.report(name, corev1.ConditionFalse)
+				}
+				w.pass()
+				subjects := w.see()
+				b.ReportAllocs()
+				for b.Loop() {
+					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.memory, subjects, 64)
+				}
+			})
+		}
 	}
 }

@@ -74,13 +74,23 @@ type traits struct {
 	zone     string
 	ready    corev1.ConditionStatus // empty without a Ready condition
 	excluded bool
-	// tainted tells that it has one of the NoExecute taints that are set here.
+	// tainted tells that it has one of the NoExecute taints that are set here, execute whether they are as they should be.
 	tainted bool
+	execute execution
 	// drifted tells that NoSchedule taints or labels are not what they should be.
 	drifted bool
 	// declared tells that the conditions are those of a node that was declared.
 	declared bool
 }
+
+// execution is how a Node's NoExecute taints have to change.
+type execution uint8
+
+const (
+	inLine execution = iota
+	atOnce
+	inTurn
+)
 
 func (r Rules) traitsOf(node *corev1.Node) traits {
 	t := traits{zone: ZoneOf(node.Labels)}
@@ -94,6 +104,11 @@ func (r Rules) traitsOf(node *corev1.Node) traits {
 	}
 	for i := range node.Spec.Taints {
 		t.tainted = t.tainted || isOurNoExecute(&node.Spec.Taints[i])
+	}
+	if change, queued := executeTaints(node, t.ready); queued {
+		t.execute = inTurn
+	} else if !change.empty() {
+		t.execute = atOnce
 	}
 	schedule := scheduleTaints(node)
 	t.drifted = !schedule.empty() || len(missingLabels(node.Labels)) > 0

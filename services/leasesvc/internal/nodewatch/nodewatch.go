@@ -74,8 +74,9 @@ func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) err
 	}
 	w := newWatch(l.cfg, cluster, report)
 	for range l.cfg.Workers {
-		running.Go(func() { w.work(ctx) })
+		running.Go(func() { w.work(ctx, w.jobs) })
 	}
+	running.Go(func() { w.work(ctx, w.checks) })
 	defer l.cfg.Metrics.reset()
 	return w.run(ctx, watched)
 }

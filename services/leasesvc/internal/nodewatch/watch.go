@@ -41,6 +41,7 @@ type watch struct {
 	doubted    []string         // zones, as last logged
 
 	jobs    chan job
+	checks  chan job // done apart, so that no write delays a self-check
 	results chan result
 	free    int // how many more jobs there is room for
 }
@@ -57,16 +58,17 @@ func newWatch(cfg Config, cluster Cluster, report func(error)) *watch {
 	return &watch{
 		Config: cfg, Cluster: cluster, report: report, clock: startClock(),
 		answered: map[string]*corev1.Node{}, pauses: map[string]pause{}, pods: map[types.UID]pause{},
-		jobs: make(chan job, room), results: make(chan result, room+1), free: room,
+		jobs: make(chan job, room), checks: make(chan job, 1), results: make(chan result, room+1), free: room,
 	}
 }
 
 func (w *watch) run(ctx context.Context, watched <-chan error) error {
 	defer close(w.jobs)
+	defer close(w.checks)
 	ticker := time.NewTicker(Tick)
 	defer ticker.Stop()
 	for {
-		w.pass(ctx)
+		w.pass()
 		if blindness, blind := w.memory.Blind(); blind && blindness.Cause == nodehealth.Stale && w.now.Instant.Sub(blindness.Since) >= hopeless {
 			return errHopeless
 		}
@@ -83,7 +85,7 @@ func (w *watch) run(ctx context.Context, watched <-chan error) error {
 	}
 }
 
-func (w *watch) pass(ctx context.Context) {
+func (w *watch) pass() {
 	begin := time.Now()
 	now, lost := w.clock.read()
 	if w.now = now; lost > 0 {
@@ -97,8 +99,8 @@ func (w *watch) pass(ctx context.Context) {
 	for _, step := range plan.Steps {
 		w.start(step)
 	}
-	w.check(ctx, plan.Check)
-	if w.now.Instant.Sub(w.podsAt) >= podsEvery {
+	w.check(plan.Check)
+	if _, blind := w.memory.Blind(); !blind && w.now.Instant.Sub(w.podsAt) >= podsEvery {
 		w.podsAt = w.now.Instant
 		w.markPods(plan.Down)
 	}

@@ -25,7 +25,7 @@ type job struct {
 	step  *nodehealth.Step
 	pod   *corev1.Pod
 	check *nodehealth.Check
-	// begun is when the job was handed out.
+	// begun is when the self-check was handed out.
 	begun monotonic.Instant
 }
 
@@ -50,23 +50,22 @@ func (w *watch) start(step nodehealth.Step) {
 }
 
 func (w *watch) hand(j job) {
-	j.begun = w.now.Instant
 	w.free--
 	w.jobs <- j
 }
 
-// check hands out a self-check if there is room for it and none under way.
-func (w *watch) check(ctx context.Context, check *nodehealth.Check) {
-	if check == nil || w.checking || w.free == 0 || w.now.Instant < w.checkAgain || ctx.Err() != nil {
+// check hands out a self-check if none is under way.
+func (w *watch) check(check *nodehealth.Check) {
+	if check == nil || w.checking || w.now.Instant < w.checkAgain {
 		return
 	}
 	w.checking = true
-	w.hand(job{check: check})
+	w.checks <- job{check: check, begun: w.now.Instant}
 }
 
 // work does jobs until there are no more.
-func (w *watch) work(ctx context.Context) {
-	for j := range w.jobs {
+func (w *watch) work(ctx context.Context, jobs <-chan job) {
+	for j := range jobs {
 		begin := time.Now()
 		r := w.do(ctx, j)
 		r.job, r.took = j, time.Since(begin)
@@ -109,18 +108,23 @@ func (w *watch) listen() {
 	for {
 		select {
 		case r := <-w.results:
-			w.free++
-			switch {
-			case r.check != nil:
-				w.checked(r)
-			case r.pod != nil:
-				w.marked(r)
-			default:
-				w.written(r)
-			}
+			w.take(r)
 		default:
 			return
 		}
+	}
+}
+
+func (w *watch) take(r result) {
+	if r.check != nil {
+		w.checked(r)
+		return
+	}
+	w.free++
+	if r.pod != nil {
+		w.marked(r)
+	} else {
+		w.written(r)
 	}
 }
 
