@@ -107,6 +107,7 @@ func TestStart_ChildrenDieWithAKilledParent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Setenv("TMPDIR", temp)
 	next, err := workdir.Open("", "trivet-devcluster-")
 	if err != nil {
 		t.Fatal(err)

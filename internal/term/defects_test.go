@@ -96,6 +96,7 @@ func keyLeftAfterBrokenWatch(t *testing.T, c contest) error {
 	r := newRelay(t, etcd(t))
 	second := c.enter(t, lower("a"), r)
 	testkit.Eventually(t, patience, second.waiting)
+	pauseReal(time.Second) // a campaign opens its watch some time after its key is there, and nobody is told when
 	lease := second.lease()
 	r.setCut(true)
 	client := dial(t, etcd(t), &wire{})
