@@ -95,6 +95,7 @@ func TestStart_ChildrenDieWithAKilledParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, 10*time.Second, func() error { return gone(children...) })
+	_ = parent.Wait() // killed, as it should be; its last thread holds the lock until it is gone, too
 
 	// What the parent could not remove any more, a later start does, once it is old enough to belong to nobody.
 	old := time.Now().Add(-time.Hour)
