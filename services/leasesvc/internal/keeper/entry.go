@@ -59,9 +59,9 @@ func (k *Keeper) lease(s session.Session) Lease {
 	now := k.now()
 	return Lease{
 		Holder: s.Holder, State: s.State, Epoch: k.epoch(s.Ref.Slot()), Sequence: s.Sequence,
-		StartTime:    k.clock.wall(now, s.Started),
-		LastBeatTime: k.clock.wall(now, s.LastBeat),
-		Deadline:     k.clock.wall(now, s.Deadline),
+		StartTime:    k.clock.Wall(now, s.Started),
+		LastBeatTime: k.clock.Wall(now, s.LastBeat),
+		Deadline:     k.clock.Wall(now, s.Deadline),
 		Write:        k.write(s.Ref.Slot()),
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/stopwatch"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -44,6 +45,10 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// tolerance is how long the owner may go without reading its clock. It reads it with every tick of the wheel, so whoever
+// reads it later than that was not running, and neither was the receipt of beats.
+const tolerance = 10 * session.Granularity
+
 // Keeper keeps the sessions of the shards that are held here. All methods but Run may be called by any goroutine, before and after it too.
 type Keeper struct {
 	cfg       Config
@@ -56,7 +61,7 @@ type Keeper struct {
 	reign     atomic.Pointer[reign] // nil while no shard is kept
 
 	// What follows belongs to the goroutine in Run.
-	clock    clock
+	clock    stopwatch.Watch
 	table    *session.Table
 	kept     []*Tenure // by shard; nil where the shard is not kept here
 	slots    []writeback.Slot
@@ -93,7 +98,7 @@ func New(cfg Config) *Keeper {
 // Run keeps the sessions until ctx ends. It may be called once.
 func (k *Keeper) Run(ctx context.Context) error {
 	defer close(k.done)
-	k.clock = startClock()
+	k.clock = stopwatch.Start(session.Granularity, tolerance)
 	ticker := time.NewTicker(session.Granularity)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
@@ -152,7 +157,7 @@ func (k *Keeper) publish() {
 
 // now is the receiving time. Every use of it may be the first after the process stood still, so each looks.
 func (k *Keeper) now() monotonic.Instant {
-	now, lost := k.clock.read()
+	now, lost := k.clock.Read()
 	if lost > 0 {
 		k.counts.blind.Add(int64(lost))
 		k.cfg.Logger.Warn("nothing could be received for a while; deadlines are put off by as much", "for", lost)

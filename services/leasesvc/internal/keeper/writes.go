@@ -65,7 +65,7 @@ func (k *Keeper) start(now monotonic.Instant, w writeback.Write) Job {
 	return Job{
 		Tenure:    k.kept[k.shards[w.Slot]],
 		Namespace: class.Namespace, Name: s.Holder.Key.Name, Duration: class.Writes.Duration, Reason: w.Reason,
-		RenewTime: k.clock.wall(now, w.Beat), Last: k.entries[w.Slot].object,
+		RenewTime: k.clock.Wall(now, w.Beat), Last: k.entries[w.Slot].object,
 		slot: w.Slot, tenant: k.entries[w.Slot].tenant, planned: now, beat: w.Beat,
 	}
 }

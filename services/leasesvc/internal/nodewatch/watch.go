@@ -14,7 +14,12 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/stopwatch"
 )
+
+// tolerance is how long the owner may go without reading its clock: it does so with every tick, so whoever reads it later than
+// that was not running.
+const tolerance = 5 * Tick
 
 // watch is one term. Its fields belong to the goroutine in run, but for jobs and results, by which the workers hear and speak.
 type watch struct {
@@ -22,7 +27,7 @@ type watch struct {
 	Cluster
 	report func(error)
 
-	clock    clock
+	clock    stopwatch.Watch
 	now      nodehealth.Moment
 	memory   nodehealth.Memory
 	subjects []nodehealth.Subject // ordered by name
@@ -56,7 +61,7 @@ type pause struct {
 func newWatch(cfg Config, cluster Cluster, report func(error)) *watch {
 	room := 2 * cfg.Workers
 	return &watch{
-		Config: cfg, Cluster: cluster, report: report, clock: startClock(),
+		Config: cfg, Cluster: cluster, report: report, clock: stopwatch.Start(Tick, tolerance),
 		answered: map[string]*corev1.Node{}, pauses: map[string]pause{}, pods: map[types.UID]pause{},
 		jobs: make(chan job, room), checks: make(chan job, 1), results: make(chan result, room+1), free: room,
 	}
@@ -87,10 +92,10 @@ func (w *watch) run(ctx context.Context, watched <-chan error) error {
 
 func (w *watch) pass() {
 	begin := time.Now()
-	now, lost := w.clock.read()
-	if w.now = now; lost > 0 {
+	now, lost := w.clock.Read()
+	if w.now = (nodehealth.Moment{Instant: now, Wall: w.clock.Wall(now, now)}); lost > 0 {
 		w.Logger.Warn("node health did not run for a while, which is not held against the nodes", "for", lost)
-		w.memory = w.memory.Delayed(now.Instant)
+		w.memory = w.memory.Delayed(now)
 	}
 	w.listen()
 	w.observe()

@@ -1,4 +1,4 @@
-package keeper
+package stopwatch
 
 import (
 	"testing"
@@ -8,9 +8,9 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-func TestClock_StandsStillWhileNobodyReadsIt(t *testing.T) {
+func TestWatch_StandsStillWhileNobodyReadsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startClock()
+		c := Start(100*time.Millisecond, time.Second)
 		for _, step := range []struct {
 			sleep, now, lost time.Duration
 		}{
@@ -20,13 +20,13 @@ func TestClock_StandsStillWhileNobodyReadsIt(t *testing.T) {
 			{sleep: 100 * time.Millisecond, now: 1700 * time.Millisecond},
 		} {
 			time.Sleep(step.sleep)
-			now, lost := c.read()
+			now, lost := c.Read()
 			if now != monotonic.Instant(step.now) || lost != step.lost {
 				t.Errorf("after %v: now %v, lost %v; want %v, %v", step.sleep, time.Duration(now), lost, step.now, step.lost)
 			}
 		}
-		now, _ := c.read()
-		if got := time.Until(c.wall(now, now.Add(time.Second))); got != time.Second {
+		now, _ := c.Read()
+		if got := time.Until(c.Wall(now, now.Add(time.Second))); got != time.Second {
 			t.Errorf("an instant in a second is %v away by the wall clock", got)
 		}
 	})
