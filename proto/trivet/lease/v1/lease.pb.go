@@ -204,7 +204,7 @@ func (x Lease_Write_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Lease_Write_State.Descriptor instead.
 func (Lease_Write_State) EnumDescriptor() ([]byte, []int) {
-	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{12, 0, 0}
+	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{12, 1, 0}
 }
 
 // Type of an event.
@@ -401,7 +401,8 @@ func (x *Grant) GetTtl() *durationpb.Duration {
 // Refusal says why one item of a batch was not accepted.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A reason code as in ErrorInfo: UNKNOWN_CLASS, SUPERSEDED, TOO_MANY_HOLDERS, UNKNOWN_HANDLE, NOT_LEADER.
+	// A reason code as in ErrorInfo: UNKNOWN_CLASS, SUPERSEDED, TOO_MANY_HOLDERS, UNKNOWN_HANDLE, NOT_LEADER, PACED (so many
+	// holders come at once that this one is asked to come again after retry_after; nothing is held against it meanwhile).
 	Reason string `protobuf:"bytes,1,opt,name=reason" json:"reason,omitempty"`
 	// The same for people.
 	Message string `protobuf:"bytes,2,opt,name=message" json:"message,omitempty"`
@@ -409,7 +410,9 @@ type Refusal struct {
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter" json:"retry_after,omitempty"`
 	// With NOT_LEADER, where the replica is that holds the holder's shard, host:port; empty while nobody is known to, or when
 	// this replica has just claimed it. Then try again after a jittered pause, here or anywhere.
-	MoveTo        string `protobuf:"bytes,4,opt,name=move_to,json=moveTo" json:"move_to,omitempty"`
+	MoveTo string `protobuf:"bytes,4,opt,name=move_to,json=moveTo" json:"move_to,omitempty"`
+	// With NOT_LEADER, that the beat was handed on to the replica at move_to, so that the session lives while the holder moves.
+	Forwarded     bool `protobuf:"varint,5,opt,name=forwarded" json:"forwarded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -472,11 +475,21 @@ func (x *Refusal) GetMoveTo() string {
 	return ""
 }
 
+func (x *Refusal) GetForwarded() bool {
+	if x != nil {
+		return x.Forwarded
+	}
+	return false
+}
+
 // HeartbeatRequest is a batch of beats.
 type HeartbeatRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The beats, at most 1,000.
-	Beats         []*HeartbeatRequest_Beat `protobuf:"bytes,1,rep,name=beats" json:"beats,omitempty"`
+	Beats []*HeartbeatRequest_Beat `protobuf:"bytes,1,rep,name=beats" json:"beats,omitempty"`
+	// The id of the replica that hands these beats on, empty when they come from their holders. Beats that were handed on once
+	// are never handed on again.
+	ForwardedBy   string `protobuf:"bytes,2,opt,name=forwarded_by,json=forwardedBy" json:"forwarded_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -516,6 +529,13 @@ func (x *HeartbeatRequest) GetBeats() []*HeartbeatRequest_Beat {
 		return x.Beats
 	}
 	return nil
+}
+
+func (x *HeartbeatRequest) GetForwardedBy() string {
+	if x != nil {
+		return x.ForwardedBy
+	}
+	return ""
 }
 
 // HeartbeatResponse answers a batch.
@@ -1060,7 +1080,11 @@ type Lease struct {
 	// The sequence of the last accepted beat.
 	Sequence uint64 `protobuf:"varint,8,opt,name=sequence" json:"sequence,omitempty"`
 	// The last write of the Lease object.
-	Write         *Lease_Write `protobuf:"bytes,9,opt,name=write" json:"write,omitempty"`
+	Write *Lease_Write `protobuf:"bytes,9,opt,name=write" json:"write,omitempty"`
+	// Its shard.
+	Shard int32 `protobuf:"varint,10,opt,name=shard" json:"shard,omitempty"`
+	// The other boot that beats under the same name, when one was refused; absent when there is none.
+	Duplicate     *Lease_Duplicate `protobuf:"bytes,11,opt,name=duplicate" json:"duplicate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1154,6 +1178,20 @@ func (x *Lease) GetSequence() uint64 {
 func (x *Lease) GetWrite() *Lease_Write {
 	if x != nil {
 		return x.Write
+	}
+	return nil
+}
+
+func (x *Lease) GetShard() int32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *Lease) GetDuplicate() *Lease_Duplicate {
+	if x != nil {
+		return x.Duplicate
 	}
 	return nil
 }
@@ -1400,7 +1438,9 @@ func (x *ListLeasesResponse) GetFreshness() *v1.Freshness {
 type WatchLeasesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "namespaces/{namespace}", or "namespaces/-" for all of them; empty means all.
-	Parent        string `protobuf:"bytes,1,opt,name=parent" json:"parent,omitempty"`
+	Parent string `protobuf:"bytes,1,opt,name=parent" json:"parent,omitempty"`
+	// The version behind which to begin, from an event or bookmark of a watch of the same parent; empty for everything.
+	StartVersion  string `protobuf:"bytes,2,opt,name=start_version,json=startVersion" json:"start_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1442,6 +1482,13 @@ func (x *WatchLeasesRequest) GetParent() string {
 	return ""
 }
 
+func (x *WatchLeasesRequest) GetStartVersion() string {
+	if x != nil {
+		return x.StartVersion
+	}
+	return ""
+}
+
 // WatchLeasesResponse is one event.
 type WatchLeasesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1450,7 +1497,9 @@ type WatchLeasesResponse struct {
 	// The session after it happened; absent on a bookmark.
 	Lease *Lease `protobuf:"bytes,2,opt,name=lease" json:"lease,omitempty"`
 	// How fresh the event is.
-	Freshness     *v1.Freshness `protobuf:"bytes,3,opt,name=freshness" json:"freshness,omitempty"`
+	Freshness *v1.Freshness `protobuf:"bytes,3,opt,name=freshness" json:"freshness,omitempty"`
+	// Where to begin again after this event; empty where there is no such place yet.
+	Version       string `protobuf:"bytes,4,opt,name=version" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1506,13 +1555,22 @@ func (x *WatchLeasesResponse) GetFreshness() *v1.Freshness {
 	return nil
 }
 
+func (x *WatchLeasesResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 // Beat is one holder's sign of life.
 type HeartbeatRequest_Beat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The holder.
 	Holder *Holder `protobuf:"bytes,1,opt,name=holder" json:"holder,omitempty"`
 	// Grows with every beat of one boot; the server orders beats by it and never by clocks.
-	Sequence      uint64 `protobuf:"varint,2,opt,name=sequence" json:"sequence,omitempty"`
+	Sequence uint64 `protobuf:"varint,2,opt,name=sequence" json:"sequence,omitempty"`
+	// How long ago the holder was heard, for beats that are handed on; absent means now. Never more than a minute counts.
+	Age           *durationpb.Duration `protobuf:"bytes,3,opt,name=age" json:"age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1561,6 +1619,77 @@ func (x *HeartbeatRequest_Beat) GetSequence() uint64 {
 	return 0
 }
 
+func (x *HeartbeatRequest_Beat) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+// Duplicate is another live holder of the same name.
+type Lease_Duplicate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its boot.
+	BootId string `protobuf:"bytes,1,opt,name=boot_id,json=bootId" json:"boot_id,omitempty"`
+	// When it was last refused, by the server's clock.
+	RefuseTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=refuse_time,json=refuseTime" json:"refuse_time,omitempty"`
+	// How many of its beats were refused.
+	Refusals      int64 `protobuf:"varint,3,opt,name=refusals" json:"refusals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lease_Duplicate) Reset() {
+	*x = Lease_Duplicate{}
+	mi := &file_trivet_lease_v1_lease_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lease_Duplicate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lease_Duplicate) ProtoMessage() {}
+
+func (x *Lease_Duplicate) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_lease_v1_lease_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lease_Duplicate.ProtoReflect.Descriptor instead.
+func (*Lease_Duplicate) Descriptor() ([]byte, []int) {
+	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{12, 0}
+}
+
+func (x *Lease_Duplicate) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *Lease_Duplicate) GetRefuseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RefuseTime
+	}
+	return nil
+}
+
+func (x *Lease_Duplicate) GetRefusals() int64 {
+	if x != nil {
+		return x.Refusals
+	}
+	return 0
+}
+
 // Write is what happened to the Lease object.
 type Lease_Write struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1575,14 +1704,18 @@ type Lease_Write struct {
 	// What the last attempt failed with; empty when it succeeded.
 	LastError string `protobuf:"bytes,5,opt,name=last_error,json=lastError" json:"last_error,omitempty"`
 	// Attempts that failed since the last success.
-	Failures      int32 `protobuf:"varint,6,opt,name=failures" json:"failures,omitempty"`
+	Failures int32 `protobuf:"varint,6,opt,name=failures" json:"failures,omitempty"`
+	// When the next write is due, by the server's clock; absent when none is.
+	DueTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=due_time,json=dueTime" json:"due_time,omitempty"`
+	// Why it was last written, or is to be: see docs/reasons.md.
+	Reason        string `protobuf:"bytes,8,opt,name=reason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Lease_Write) Reset() {
 	*x = Lease_Write{}
-	mi := &file_trivet_lease_v1_lease_proto_msgTypes[20]
+	mi := &file_trivet_lease_v1_lease_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1727,7 @@ func (x *Lease_Write) String() string {
 func (*Lease_Write) ProtoMessage() {}
 
 func (x *Lease_Write) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_lease_v1_lease_proto_msgTypes[20]
+	mi := &file_trivet_lease_v1_lease_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1740,7 @@ func (x *Lease_Write) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease_Write.ProtoReflect.Descriptor instead.
 func (*Lease_Write) Descriptor() ([]byte, []int) {
-	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{12, 0}
+	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{12, 1}
 }
 
 func (x *Lease_Write) GetState() Lease_Write_State {
@@ -1652,6 +1785,20 @@ func (x *Lease_Write) GetFailures() int32 {
 	return 0
 }
 
+func (x *Lease_Write) GetDueTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DueTime
+	}
+	return nil
+}
+
+func (x *Lease_Write) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_trivet_lease_v1_lease_proto protoreflect.FileDescriptor
 
 const file_trivet_lease_v1_lease_proto_rawDesc = "" +
@@ -1664,18 +1811,21 @@ const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"\x05Grant\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12>\n" +
 	"\rnext_interval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\fnextInterval\x12+\n" +
-	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\x90\x01\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\xae\x01\n" +
 	"\aRefusal\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x17\n" +
-	"\amove_to\x18\x04 \x01(\tR\x06moveTo\"\xc0\x01\n" +
+	"\amove_to\x18\x04 \x01(\tR\x06moveTo\x12\x1c\n" +
+	"\tforwarded\x18\x05 \x01(\bR\tforwarded\"\xa5\x02\n" +
 	"\x10HeartbeatRequest\x12L\n" +
-	"\x05beats\x18\x01 \x03(\v2&.trivet.lease.v1.HeartbeatRequest.BeatB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05beats\x1a^\n" +
+	"\x05beats\x18\x01 \x03(\v2&.trivet.lease.v1.HeartbeatRequest.BeatB\x0e\xe0A\x02\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05beats\x12+\n" +
+	"\fforwarded_by\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\vforwardedBy\x1a\x95\x01\n" +
 	"\x04Beat\x12:\n" +
 	"\x06holder\x18\x01 \x01(\v2\x17.trivet.lease.v1.HolderB\t\xe0A\x02\xbaH\x03\xc8\x01\x01R\x06holder\x12\x1a\n" +
-	"\bsequence\x18\x02 \x01(\x04R\bsequence\"O\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x125\n" +
+	"\x03age\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x022\x00R\x03age\"O\n" +
 	"\x11HeartbeatResponse\x12:\n" +
 	"\aresults\x18\x01 \x03(\v2 .trivet.lease.v1.HeartbeatResultR\aresults\"\x81\x01\n" +
 	"\x0fHeartbeatResult\x12.\n" +
@@ -1709,7 +1859,7 @@ const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"\arefusal\x18\x02 \x01(\v2\x18.trivet.lease.v1.RefusalR\arefusal\"Q\n" +
 	"\x13ReleaseLeaseRequest\x12:\n" +
 	"\x06holder\x18\x01 \x01(\v2\x17.trivet.lease.v1.HolderB\t\xe0A\x02\xbaH\x03\xc8\x01\x01R\x06holder\"\x16\n" +
-	"\x14ReleaseLeaseResponse\"\x80\a\n" +
+	"\x14ReleaseLeaseResponse\"\xa4\t\n" +
 	"\x05Lease\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
 	"\x06holder\x18\x02 \x01(\v2\x17.trivet.lease.v1.HolderR\x06holder\x122\n" +
@@ -1720,7 +1870,15 @@ const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"\x0elast_beat_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\flastBeatTime\x126\n" +
 	"\bdeadline\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x1a\n" +
 	"\bsequence\x18\b \x01(\x04R\bsequence\x122\n" +
-	"\x05write\x18\t \x01(\v2\x1c.trivet.lease.v1.Lease.WriteR\x05write\x1a\x8b\x03\n" +
+	"\x05write\x18\t \x01(\v2\x1c.trivet.lease.v1.Lease.WriteR\x05write\x12\x14\n" +
+	"\x05shard\x18\n" +
+	" \x01(\x05R\x05shard\x12>\n" +
+	"\tduplicate\x18\v \x01(\v2 .trivet.lease.v1.Lease.DuplicateR\tduplicate\x1a}\n" +
+	"\tDuplicate\x12\x17\n" +
+	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12;\n" +
+	"\vrefuse_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"refuseTime\x12\x1a\n" +
+	"\brefusals\x18\x03 \x01(\x03R\brefusals\x1a\xda\x03\n" +
 	"\x05Write\x128\n" +
 	"\x05state\x18\x01 \x01(\x0e2\".trivet.lease.v1.Lease.Write.StateR\x05state\x129\n" +
 	"\n" +
@@ -1730,7 +1888,9 @@ const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"write_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\twriteTime\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\x05 \x01(\tR\tlastError\x12\x1a\n" +
-	"\bfailures\x18\x06 \x01(\x05R\bfailures\"l\n" +
+	"\bfailures\x18\x06 \x01(\x05R\bfailures\x125\n" +
+	"\bdue_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\adueTime\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"l\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_PENDING\x10\x01\x12\x11\n" +
@@ -1756,13 +1916,15 @@ const file_trivet_lease_v1_lease_proto_rawDesc = "" +
 	"\x12ListLeasesResponse\x12.\n" +
 	"\x06leases\x18\x01 \x03(\v2\x16.trivet.lease.v1.LeaseR\x06leases\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
-	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"`\n" +
+	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"\x8f\x01\n" +
 	"\x12WatchLeasesRequest\x12J\n" +
-	"\x06parent\x18\x01 \x01(\tB2\xbaH/r-2+^(namespaces/(-|[a-z0-9][-a-z0-9]{0,62}))?$R\x06parent\"\xa3\x02\n" +
+	"\x06parent\x18\x01 \x01(\tB2\xbaH/r-2+^(namespaces/(-|[a-z0-9][-a-z0-9]{0,62}))?$R\x06parent\x12-\n" +
+	"\rstart_version\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\fstartVersion\"\xbd\x02\n" +
 	"\x13WatchLeasesResponse\x12=\n" +
 	"\x04type\x18\x01 \x01(\x0e2).trivet.lease.v1.WatchLeasesResponse.TypeR\x04type\x12,\n" +
 	"\x05lease\x18\x02 \x01(\v2\x16.trivet.lease.v1.LeaseR\x05lease\x129\n" +
-	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"d\n" +
+	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\"d\n" +
 	"\x04Type\x12\x14\n" +
 	"\x10TYPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -1792,7 +1954,7 @@ func file_trivet_lease_v1_lease_proto_rawDescGZIP() []byte {
 }
 
 var file_trivet_lease_v1_lease_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_trivet_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_trivet_lease_v1_lease_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_trivet_lease_v1_lease_proto_goTypes = []any{
 	(StreamHeartbeatsResponse_Directive)(0), // 0: trivet.lease.v1.StreamHeartbeatsResponse.Directive
 	(Lease_State)(0),                        // 1: trivet.lease.v1.Lease.State
@@ -1818,15 +1980,16 @@ var file_trivet_lease_v1_lease_proto_goTypes = []any{
 	(*WatchLeasesRequest)(nil),              // 21: trivet.lease.v1.WatchLeasesRequest
 	(*WatchLeasesResponse)(nil),             // 22: trivet.lease.v1.WatchLeasesResponse
 	(*HeartbeatRequest_Beat)(nil),           // 23: trivet.lease.v1.HeartbeatRequest.Beat
-	(*Lease_Write)(nil),                     // 24: trivet.lease.v1.Lease.Write
-	(*durationpb.Duration)(nil),             // 25: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),           // 26: google.protobuf.Timestamp
-	(*v1.Freshness)(nil),                    // 27: trivet.status.v1.Freshness
+	(*Lease_Duplicate)(nil),                 // 24: trivet.lease.v1.Lease.Duplicate
+	(*Lease_Write)(nil),                     // 25: trivet.lease.v1.Lease.Write
+	(*durationpb.Duration)(nil),             // 26: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),           // 27: google.protobuf.Timestamp
+	(*v1.Freshness)(nil),                    // 28: trivet.status.v1.Freshness
 }
 var file_trivet_lease_v1_lease_proto_depIdxs = []int32{
-	25, // 0: trivet.lease.v1.Grant.next_interval:type_name -> google.protobuf.Duration
-	25, // 1: trivet.lease.v1.Grant.ttl:type_name -> google.protobuf.Duration
-	25, // 2: trivet.lease.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	26, // 0: trivet.lease.v1.Grant.next_interval:type_name -> google.protobuf.Duration
+	26, // 1: trivet.lease.v1.Grant.ttl:type_name -> google.protobuf.Duration
+	26, // 2: trivet.lease.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
 	23, // 3: trivet.lease.v1.HeartbeatRequest.beats:type_name -> trivet.lease.v1.HeartbeatRequest.Beat
 	9,  // 4: trivet.lease.v1.HeartbeatResponse.results:type_name -> trivet.lease.v1.HeartbeatResult
 	5,  // 5: trivet.lease.v1.HeartbeatResult.grant:type_name -> trivet.lease.v1.Grant
@@ -1842,39 +2005,43 @@ var file_trivet_lease_v1_lease_proto_depIdxs = []int32{
 	4,  // 15: trivet.lease.v1.ReleaseLeaseRequest.holder:type_name -> trivet.lease.v1.Holder
 	4,  // 16: trivet.lease.v1.Lease.holder:type_name -> trivet.lease.v1.Holder
 	1,  // 17: trivet.lease.v1.Lease.state:type_name -> trivet.lease.v1.Lease.State
-	26, // 18: trivet.lease.v1.Lease.start_time:type_name -> google.protobuf.Timestamp
-	26, // 19: trivet.lease.v1.Lease.last_beat_time:type_name -> google.protobuf.Timestamp
-	26, // 20: trivet.lease.v1.Lease.deadline:type_name -> google.protobuf.Timestamp
-	24, // 21: trivet.lease.v1.Lease.write:type_name -> trivet.lease.v1.Lease.Write
-	16, // 22: trivet.lease.v1.GetLeaseResponse.lease:type_name -> trivet.lease.v1.Lease
-	27, // 23: trivet.lease.v1.GetLeaseResponse.freshness:type_name -> trivet.status.v1.Freshness
-	1,  // 24: trivet.lease.v1.ListLeasesRequest.state:type_name -> trivet.lease.v1.Lease.State
-	16, // 25: trivet.lease.v1.ListLeasesResponse.leases:type_name -> trivet.lease.v1.Lease
-	27, // 26: trivet.lease.v1.ListLeasesResponse.freshness:type_name -> trivet.status.v1.Freshness
-	3,  // 27: trivet.lease.v1.WatchLeasesResponse.type:type_name -> trivet.lease.v1.WatchLeasesResponse.Type
-	16, // 28: trivet.lease.v1.WatchLeasesResponse.lease:type_name -> trivet.lease.v1.Lease
-	27, // 29: trivet.lease.v1.WatchLeasesResponse.freshness:type_name -> trivet.status.v1.Freshness
-	4,  // 30: trivet.lease.v1.HeartbeatRequest.Beat.holder:type_name -> trivet.lease.v1.Holder
-	2,  // 31: trivet.lease.v1.Lease.Write.state:type_name -> trivet.lease.v1.Lease.Write.State
-	26, // 32: trivet.lease.v1.Lease.Write.renew_time:type_name -> google.protobuf.Timestamp
-	26, // 33: trivet.lease.v1.Lease.Write.write_time:type_name -> google.protobuf.Timestamp
-	7,  // 34: trivet.lease.v1.LeaseService.Heartbeat:input_type -> trivet.lease.v1.HeartbeatRequest
-	10, // 35: trivet.lease.v1.LeaseService.StreamHeartbeats:input_type -> trivet.lease.v1.StreamHeartbeatsRequest
-	14, // 36: trivet.lease.v1.LeaseService.ReleaseLease:input_type -> trivet.lease.v1.ReleaseLeaseRequest
-	17, // 37: trivet.lease.v1.LeaseService.GetLease:input_type -> trivet.lease.v1.GetLeaseRequest
-	19, // 38: trivet.lease.v1.LeaseService.ListLeases:input_type -> trivet.lease.v1.ListLeasesRequest
-	21, // 39: trivet.lease.v1.LeaseService.WatchLeases:input_type -> trivet.lease.v1.WatchLeasesRequest
-	8,  // 40: trivet.lease.v1.LeaseService.Heartbeat:output_type -> trivet.lease.v1.HeartbeatResponse
-	11, // 41: trivet.lease.v1.LeaseService.StreamHeartbeats:output_type -> trivet.lease.v1.StreamHeartbeatsResponse
-	15, // 42: trivet.lease.v1.LeaseService.ReleaseLease:output_type -> trivet.lease.v1.ReleaseLeaseResponse
-	18, // 43: trivet.lease.v1.LeaseService.GetLease:output_type -> trivet.lease.v1.GetLeaseResponse
-	20, // 44: trivet.lease.v1.LeaseService.ListLeases:output_type -> trivet.lease.v1.ListLeasesResponse
-	22, // 45: trivet.lease.v1.LeaseService.WatchLeases:output_type -> trivet.lease.v1.WatchLeasesResponse
-	40, // [40:46] is the sub-list for method output_type
-	34, // [34:40] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	27, // 18: trivet.lease.v1.Lease.start_time:type_name -> google.protobuf.Timestamp
+	27, // 19: trivet.lease.v1.Lease.last_beat_time:type_name -> google.protobuf.Timestamp
+	27, // 20: trivet.lease.v1.Lease.deadline:type_name -> google.protobuf.Timestamp
+	25, // 21: trivet.lease.v1.Lease.write:type_name -> trivet.lease.v1.Lease.Write
+	24, // 22: trivet.lease.v1.Lease.duplicate:type_name -> trivet.lease.v1.Lease.Duplicate
+	16, // 23: trivet.lease.v1.GetLeaseResponse.lease:type_name -> trivet.lease.v1.Lease
+	28, // 24: trivet.lease.v1.GetLeaseResponse.freshness:type_name -> trivet.status.v1.Freshness
+	1,  // 25: trivet.lease.v1.ListLeasesRequest.state:type_name -> trivet.lease.v1.Lease.State
+	16, // 26: trivet.lease.v1.ListLeasesResponse.leases:type_name -> trivet.lease.v1.Lease
+	28, // 27: trivet.lease.v1.ListLeasesResponse.freshness:type_name -> trivet.status.v1.Freshness
+	3,  // 28: trivet.lease.v1.WatchLeasesResponse.type:type_name -> trivet.lease.v1.WatchLeasesResponse.Type
+	16, // 29: trivet.lease.v1.WatchLeasesResponse.lease:type_name -> trivet.lease.v1.Lease
+	28, // 30: trivet.lease.v1.WatchLeasesResponse.freshness:type_name -> trivet.status.v1.Freshness
+	4,  // 31: trivet.lease.v1.HeartbeatRequest.Beat.holder:type_name -> trivet.lease.v1.Holder
+	26, // 32: trivet.lease.v1.HeartbeatRequest.Beat.age:type_name -> google.protobuf.Duration
+	27, // 33: trivet.lease.v1.Lease.Duplicate.refuse_time:type_name -> google.protobuf.Timestamp
+	2,  // 34: trivet.lease.v1.Lease.Write.state:type_name -> trivet.lease.v1.Lease.Write.State
+	27, // 35: trivet.lease.v1.Lease.Write.renew_time:type_name -> google.protobuf.Timestamp
+	27, // 36: trivet.lease.v1.Lease.Write.write_time:type_name -> google.protobuf.Timestamp
+	27, // 37: trivet.lease.v1.Lease.Write.due_time:type_name -> google.protobuf.Timestamp
+	7,  // 38: trivet.lease.v1.LeaseService.Heartbeat:input_type -> trivet.lease.v1.HeartbeatRequest
+	10, // 39: trivet.lease.v1.LeaseService.StreamHeartbeats:input_type -> trivet.lease.v1.StreamHeartbeatsRequest
+	14, // 40: trivet.lease.v1.LeaseService.ReleaseLease:input_type -> trivet.lease.v1.ReleaseLeaseRequest
+	17, // 41: trivet.lease.v1.LeaseService.GetLease:input_type -> trivet.lease.v1.GetLeaseRequest
+	19, // 42: trivet.lease.v1.LeaseService.ListLeases:input_type -> trivet.lease.v1.ListLeasesRequest
+	21, // 43: trivet.lease.v1.LeaseService.WatchLeases:input_type -> trivet.lease.v1.WatchLeasesRequest
+	8,  // 44: trivet.lease.v1.LeaseService.Heartbeat:output_type -> trivet.lease.v1.HeartbeatResponse
+	11, // 45: trivet.lease.v1.LeaseService.StreamHeartbeats:output_type -> trivet.lease.v1.StreamHeartbeatsResponse
+	15, // 46: trivet.lease.v1.LeaseService.ReleaseLease:output_type -> trivet.lease.v1.ReleaseLeaseResponse
+	18, // 47: trivet.lease.v1.LeaseService.GetLease:output_type -> trivet.lease.v1.GetLeaseResponse
+	20, // 48: trivet.lease.v1.LeaseService.ListLeases:output_type -> trivet.lease.v1.ListLeasesResponse
+	22, // 49: trivet.lease.v1.LeaseService.WatchLeases:output_type -> trivet.lease.v1.WatchLeasesResponse
+	44, // [44:50] is the sub-list for method output_type
+	38, // [38:44] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_trivet_lease_v1_lease_proto_init() }
@@ -1896,7 +2063,7 @@ func file_trivet_lease_v1_lease_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_lease_v1_lease_proto_rawDesc), len(file_trivet_lease_v1_lease_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,9 +36,9 @@ const (
 // LeaseService keeps one session for every holder that beats, and one Lease object in Kubernetes for every session.
 //
 // Holders are divided into shards by class and name, and shards among the replicas: the session of a holder lives in the memory
-// of the replica that holds the term of its shard. Another replica refuses the holder with NOT_LEADER and says where to go
-// instead, or nothing while nobody holds the shard: in Refusal.move_to where one message speaks for many holders, else in an
-// error UNAVAILABLE with metadata "grpc_address". Reasons are listed in docs/reasons.md; every error that a handler gives
+// of the replica that holds the term of its shard. Another replica hands the beat on to that one, refuses the holder with
+// NOT_LEADER and says where to go instead, or nothing while nobody holds the shard: in Refusal.move_to where one message speaks
+// for many holders, else in an error UNAVAILABLE with metadata "grpc_address". Reasons are listed in docs/reasons.md; every error that a handler gives
 // carries exactly one ErrorInfo with domain "trivet.dev". A message that is too large or cannot be decoded is refused by gRPC
 // itself, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
 type LeaseServiceClient interface {
@@ -69,7 +69,8 @@ type LeaseServiceClient interface {
 	// A broken stream is a suspicion, never a death: the sessions live on until their deadlines.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, HOLDER_EXPECTED, UNKNOWN_HANDLE);
 	// ABORTED (SUPERSEDED) when a newer boot of a holder took over and it was the last one on this stream;
-	// RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
+	// RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES with RetryInfo for an identity that sends far more than it was
+	// granted); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN; PACED with RetryInfo while too many streams are opened at once).
 	StreamHeartbeats(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[StreamHeartbeatsRequest, StreamHeartbeatsResponse], error)
 	// ReleaseLease ends a session on purpose and deletes its Lease object, if the object is this session's.
 	//
@@ -103,8 +104,10 @@ type LeaseServiceClient interface {
 	// the epoch of the term that ended; at the replica that gains the shard the sessions are ADDED at a higher epoch, as their
 	// holders beat. A reader of several replicas keeps for each name what has the highest epoch.
 	// Renewals alone are not changes: an event is sent when a session's state, boot or last write changes.
-	// Ordering: events of one session come in order. A reader that is too slow is cut off with RESOURCE_EXHAUSTED (SLOW_WATCHER)
-	// and MUST list again; nothing is skipped silently.
+	// Ordering: the newest state of each session wins. A reader that is slow skips states, and never misses the last one.
+	// Resuming: every event and bookmark carries a version. With start_version a watch begins behind it: only what changed since
+	// is sent, DELETED included, then the BOOKMARK. A version of another replica, of another life of this one, or from before the
+	// deletions that are remembered is refused with OUT_OF_RANGE (VERSION_TOO_OLD): watch again without one.
 	// Errors: the above, and UNAVAILABLE (NOT_LEADER) when the replica had to forget all its sessions, (SHUTTING_DOWN).
 	WatchLeases(ctx context.Context, in *WatchLeasesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLeasesResponse], error)
 }
@@ -196,9 +199,9 @@ type LeaseService_WatchLeasesClient = grpc.ServerStreamingClient[WatchLeasesResp
 // LeaseService keeps one session for every holder that beats, and one Lease object in Kubernetes for every session.
 //
 // Holders are divided into shards by class and name, and shards among the replicas: the session of a holder lives in the memory
-// of the replica that holds the term of its shard. Another replica refuses the holder with NOT_LEADER and says where to go
-// instead, or nothing while nobody holds the shard: in Refusal.move_to where one message speaks for many holders, else in an
-// error UNAVAILABLE with metadata "grpc_address". Reasons are listed in docs/reasons.md; every error that a handler gives
+// of the replica that holds the term of its shard. Another replica hands the beat on to that one, refuses the holder with
+// NOT_LEADER and says where to go instead, or nothing while nobody holds the shard: in Refusal.move_to where one message speaks
+// for many holders, else in an error UNAVAILABLE with metadata "grpc_address". Reasons are listed in docs/reasons.md; every error that a handler gives
 // carries exactly one ErrorInfo with domain "trivet.dev". A message that is too large or cannot be decoded is refused by gRPC
 // itself, with RESOURCE_EXHAUSTED or INTERNAL and no ErrorInfo.
 type LeaseServiceServer interface {
@@ -229,7 +232,8 @@ type LeaseServiceServer interface {
 	// A broken stream is a suspicion, never a death: the sessions live on until their deadlines.
 	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, HOLDER_EXPECTED, UNKNOWN_HANDLE);
 	// ABORTED (SUPERSEDED) when a newer boot of a holder took over and it was the last one on this stream;
-	// RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
+	// RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES with RetryInfo for an identity that sends far more than it was
+	// granted); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN; PACED with RetryInfo while too many streams are opened at once).
 	StreamHeartbeats(grpc.BidiStreamingServer[StreamHeartbeatsRequest, StreamHeartbeatsResponse]) error
 	// ReleaseLease ends a session on purpose and deletes its Lease object, if the object is this session's.
 	//
@@ -263,8 +267,10 @@ type LeaseServiceServer interface {
 	// the epoch of the term that ended; at the replica that gains the shard the sessions are ADDED at a higher epoch, as their
 	// holders beat. A reader of several replicas keeps for each name what has the highest epoch.
 	// Renewals alone are not changes: an event is sent when a session's state, boot or last write changes.
-	// Ordering: events of one session come in order. A reader that is too slow is cut off with RESOURCE_EXHAUSTED (SLOW_WATCHER)
-	// and MUST list again; nothing is skipped silently.
+	// Ordering: the newest state of each session wins. A reader that is slow skips states, and never misses the last one.
+	// Resuming: every event and bookmark carries a version. With start_version a watch begins behind it: only what changed since
+	// is sent, DELETED included, then the BOOKMARK. A version of another replica, of another life of this one, or from before the
+	// deletions that are remembered is refused with OUT_OF_RANGE (VERSION_TOO_OLD): watch again without one.
 	// Errors: the above, and UNAVAILABLE (NOT_LEADER) when the replica had to forget all its sessions, (SHUTTING_DOWN).
 	WatchLeases(*WatchLeasesRequest, grpc.ServerStreamingServer[WatchLeasesResponse]) error
 	mustEmbedUnimplementedLeaseServiceServer()
