@@ -20,6 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/renewal"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 // ServiceName is what the service is called in etcd keys and in errors.
@@ -76,6 +77,7 @@ type Service struct {
 	metrics    *metrics
 	writes     *renewal.Metrics
 	nodeHealth *nodeHealth
+	board      *tenure.Board                 // of the shards that are held here
 	keeper     atomic.Pointer[keeper.Keeper] // nil while its loop does not run
 }
 
@@ -87,7 +89,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if divided := len(deps.Leadership.Status().Shards); divided != cfg.Shards {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, divided)
 	}
-	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership, logger: deps.Logger}
+	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership, logger: deps.Logger, board: tenure.NewBoard()}
 	var err error
 	if s.nodes, err = nodes.New(deps.Kube); err != nil {
 		return nil, err
@@ -166,14 +168,19 @@ func (s *Service) serveShard(ctx context.Context, t *term.Term) error {
 	return group.Wait()
 }
 
-// keepShard keeps a shard's sessions. A shard whose keeper fails is given up, so that others may take it over. While there is
-// no keeper, because its loop starts again or is switched off, the shard is held and has no sessions.
+// keepShard puts the shard on the board for the length of its term, and keeps its sessions. A shard whose keeper fails is
+// given up, so that others may take it over. While there is no keeper, because its loop starts again or is switched off, the
+// shard is held and has no sessions. The term ends only after all writes made under it have returned, whoever made them.
 func (s *Service) keepShard(ctx context.Context, t *term.Term) error {
+	held := tenure.New(ctx, t.Shard(), t.Epoch())
+	defer held.Finish()
+	s.board.Add(held)
+	defer s.board.Remove(held)
 	ticker := time.NewTicker(keeperPoll)
 	defer ticker.Stop()
 	for {
 		if k := s.keeper.Load(); k != nil {
-			return k.Keep(keeper.NewTenure(ctx, t.Shard(), t.Epoch()))
+			return k.Keep(held)
 		}
 		select {
 		case <-ctx.Done():

@@ -10,6 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/stopwatch"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -63,7 +64,7 @@ type Keeper struct {
 	// What follows belongs to the goroutine in Run.
 	clock    stopwatch.Watch
 	table    *session.Table
-	kept     []*Tenure // by shard; nil where the shard is not kept here
+	kept     []*tenure.Tenure // by shard; nil where the shard is not kept here
 	slots    []writeback.Slot
 	shards   []uint16 // by slot
 	entries  []entry
@@ -83,7 +84,7 @@ func New(cfg Config) *Keeper {
 		exchanges: make(chan *Exchange, waiting),
 		calls:     make(chan func()),
 		done:      make(chan struct{}),
-		kept:      make([]*Tenure, cfg.Shards),
+		kept:      make([]*tenure.Tenure, cfg.Shards),
 		watchers:  map[*Subscription]struct{}{},
 	}
 	classes := make([]session.Class, 0, len(cfg.Classes))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -58,7 +59,7 @@ func keep(t testing.TB, k *keeper.Keeper, shard int, epoch int64) (lose func()) 
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	kept := make(chan error, 1)
-	go func() { kept <- k.Keep(keeper.NewTenure(ctx, shard, epoch)) }()
+	go func() { kept <- k.Keep(tenure.New(ctx, shard, epoch)) }()
 	for !holds(t, k, shard) {
 		runtime.Gosched()
 	}
@@ -262,7 +263,7 @@ func TestKeeper_AnswersErrEndedAfterItsEnd(t *testing.T) {
 		_, holdErr := k.Hold(t.Context(), node("a", "1"), 0)
 		for name, err := range map[string]error{
 			"exchange": k.Exchange(t.Context(), keeper.NewExchange()), "start": err, "finish": k.Finish(keeper.Job{}, keeper.Result{}),
-			"page": pageErr, "get": getErr, "watch": watchErr, "hold": holdErr, "keep": k.Keep(keeper.NewTenure(t.Context(), 0, 8)),
+			"page": pageErr, "get": getErr, "watch": watchErr, "hold": holdErr, "keep": k.Keep(tenure.New(t.Context(), 0, 8)),
 		} {
 			if !errors.Is(err, keeper.ErrEnded) {
 				t.Errorf("%s: error %v, want ErrEnded", name, err)

@@ -7,6 +7,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -19,14 +20,14 @@ type Hold struct {
 	// Last is the object as last written in this term; nil before that.
 	Last *coordinationv1.Lease
 
-	tenure *Tenure
+	tenure *tenure.Tenure
 	holder session.Holder
 	slot   uint32
 	tenant uint64
 }
 
 // Begin is called before the delete; see Job.Begin.
-func (h *Hold) Begin() (ctx context.Context, end func(), ok bool) { return h.tenure.begin() }
+func (h *Hold) Begin() (ctx context.Context, end func(), ok bool) { return h.tenure.Begin() }
 
 // Hold waits until no write of the holder's object is in flight and keeps new ones from starting. It returns nil when there
 // is no session, a NotKeptError when the holder's shard is not kept, and ErrSuperseded when the session is another boot's.
@@ -54,8 +55,8 @@ func (k *Keeper) Hold(ctx context.Context, h session.Holder, shard int) (*Hold, 
 }
 
 func (k *Keeper) hold(h session.Holder, shard int) (*Hold, <-chan struct{}, error) {
-	tenure := k.kept[shard]
-	if tenure == nil {
+	held := k.kept[shard]
+	if held == nil {
 		return nil, nil, NotKeptError{Shard: shard}
 	}
 	ref, outcome := k.table.Find(h)
@@ -75,7 +76,7 @@ func (k *Keeper) hold(h session.Holder, shard int) (*Hold, <-chan struct{}, erro
 	k.slots[slot] = k.slots[slot].Hold()
 	return &Hold{
 		Namespace: k.cfg.Classes[h.Key.Class].Namespace, Name: h.Key.Name, Last: e.object,
-		tenure: tenure, holder: h, slot: slot, tenant: e.tenant,
+		tenure: held, holder: h, slot: slot, tenant: e.tenant,
 	}, nil, nil
 }
 

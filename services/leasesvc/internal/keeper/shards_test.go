@@ -15,6 +15,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -107,7 +108,7 @@ func TestKeep_WaitsForTheWritesOfItsShardAndLetsNoneBegin(t *testing.T) {
 		defer run(t, k)()
 		ctx, cancel := context.WithCancel(t.Context())
 		kept := make(chan error, 1)
-		go func() { kept <- k.Keep(keeper.NewTenure(ctx, 1, 9)) }()
+		go func() { kept <- k.Keep(tenure.New(ctx, 1, 9)) }()
 		synctest.Wait()
 		introduceIn(t, k, 1, node("b", "1"))
 		introduceIn(t, k, 1, node("c", "1"))
@@ -143,7 +144,7 @@ func TestKeep_WaitsForTheReleaseUnderWay(t *testing.T) {
 		defer run(t, k)()
 		ctx, cancel := context.WithCancel(t.Context())
 		kept := make(chan error, 1)
-		go func() { kept <- k.Keep(keeper.NewTenure(ctx, 1, 9)) }()
+		go func() { kept <- k.Keep(tenure.New(ctx, 1, 9)) }()
 		synctest.Wait()
 		introduceIn(t, k, 1, node("b", "1"))
 		held, err := k.Hold(t.Context(), node("b", "1"), 1)
@@ -179,7 +180,7 @@ func TestKeep_ReturnsWithTheKeeperAndItsWrites(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { _ = k.Run(ctx) }()
 		kept := make(chan error, 1)
-		go func() { kept <- k.Keep(keeper.NewTenure(t.Context(), 1, 9)) }()
+		go func() { kept <- k.Keep(tenure.New(t.Context(), 1, 9)) }()
 		synctest.Wait()
 		introduceIn(t, k, 1, node("b", "1"))
 		_, end, _ := start(t, k)[0].Begin()

@@ -3,9 +3,9 @@ package keeper
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 // NotKeptError says that the sessions of a shard are not kept here.
@@ -15,74 +15,41 @@ func (e NotKeptError) Error() string {
 	return fmt.Sprintf("shard %d is not held here", e.Shard)
 }
 
-// Tenure is one shard for one term, and the writes that are made under it. It is safe for concurrent use.
-type Tenure struct {
-	shard    int
-	epoch    int64
-	ctx      context.Context
-	underway sync.WaitGroup // of writes; none is added once over is set
-
-	mu   sync.Mutex // guards over
-	over bool
-}
-
-// NewTenure returns the tenure of a shard under the term that ctx carries and ends with. The shard is below Config.Shards.
-func NewTenure(ctx context.Context, shard int, epoch int64) *Tenure {
-	return &Tenure{ctx: ctx, shard: shard, epoch: epoch}
-}
-
-// begin is asked before each write. With ok, the write is made with ctx, and end called when it has returned. Without, the
-// term is over and nothing may be written.
-func (t *Tenure) begin() (ctx context.Context, end func(), ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.over || t.ctx.Err() != nil {
-		return nil, nil, false
-	}
-	t.underway.Add(1)
-	return t.ctx, t.underway.Done, true
-}
-
-// finish lets no write begin any more and waits for those under way.
-func (t *Tenure) finish() {
-	t.mu.Lock()
-	t.over = true
-	t.mu.Unlock()
-	t.underway.Wait()
-}
-
-// Keep takes the shard's holders in, as yet without sessions, until the tenure's term ends. It returns nil once the sessions
-// have been dropped and every write made under the tenure has returned. When the Keeper ends before the term does, it waits
-// for the writes as well and returns ErrEnded.
-func (k *Keeper) Keep(t *Tenure) error {
-	err := k.do(t.ctx, func() { k.admit(t) })
+// Keep takes the shard's holders in until the tenure's term ends. Only those that are known to have been silent have sessions
+// at once: each counts as last heard as long ago as its Silence says, so that nobody who died long before the term gets
+// another grace period; who beats is heard as ever. It returns nil once the sessions have been dropped and every write made
+// under the tenure has returned. When the Keeper ends before the term does, it waits for the writes as well and returns
+// ErrEnded.
+func (k *Keeper) Keep(t *tenure.Tenure, silences ...session.Silence) error {
+	err := k.do(t.Context(), func() { k.admit(t, silences) })
 	if err == nil {
 		select {
-		case <-t.ctx.Done():
+		case <-t.Context().Done():
 			// The only error is that there is nobody left who could keep anything.
 			_ = k.do(context.Background(), func() { k.dismiss(t) })
 		case <-k.done:
 			err = ErrEnded
 		}
 	}
-	t.finish()
-	if t.ctx.Err() != nil {
+	t.Finish()
+	if t.Context().Err() != nil {
 		return nil
 	}
 	return err
 }
 
-// admit begins without sessions, whatever a tenure before this one knew.
-func (k *Keeper) admit(t *Tenure) {
-	k.kept[t.shard] = t
+// admit begins without sessions but those of the silent, whatever a tenure before this one knew.
+func (k *Keeper) admit(t *tenure.Tenure, silences []session.Silence) {
+	k.kept[t.Shard()] = t
+	k.restore(t.Shard(), silences)
 	k.serving()
 }
 
 // dismiss drops the sessions of a shard and tells the watchers in one event, so that no shard is too large for their queues.
-func (k *Keeper) dismiss(t *Tenure) {
+func (k *Keeper) dismiss(t *tenure.Tenure) {
 	var dropped []Lease
 	for slot, shard := range k.shards {
-		if int(shard) != t.shard {
+		if int(shard) != t.Shard() {
 			continue
 		}
 		s, _ := k.table.At(uint32(slot))
@@ -92,7 +59,7 @@ func (k *Keeper) dismiss(t *Tenure) {
 		k.table.Forget(s.Ref)
 		k.clear(uint32(slot))
 	}
-	k.kept[t.shard] = nil
+	k.kept[t.Shard()] = nil
 	k.serving()
 	if len(dropped) > 0 {
 		k.send(&Event{Type: Dismissed, Dismissed: dropped})
@@ -114,9 +81,9 @@ func (k *Keeper) serving() {
 		switch {
 		case t == nil:
 		case next == nil:
-			next = &reign{epoch: t.epoch}
+			next = &reign{epoch: t.Epoch()}
 		default:
-			next.epoch = max(next.epoch, t.epoch)
+			next.epoch = max(next.epoch, t.Epoch())
 		}
 	}
 	switch {
@@ -147,7 +114,7 @@ func (k *Keeper) Epoch() int64 {
 }
 
 // epoch is that of the term under which the session in a slot is kept.
-func (k *Keeper) epoch(slot uint32) int64 { return k.kept[k.shards[slot]].epoch }
+func (k *Keeper) epoch(slot uint32) int64 { return k.kept[k.shards[slot]].Epoch() }
 
 // gone is the last that is said of a session that leaves its slot.
 func (k *Keeper) gone(slot uint32, h session.Holder) Lease {

@@ -8,6 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -17,7 +18,7 @@ var ErrNoOwner = errors.New("nobody owns the lease")
 // Job is one object to write. Who gets it asks Begin, and gives it to Finish once, whatever happened.
 type Job struct {
 	// Tenure is that of the holder's shard.
-	Tenure          *Tenure
+	Tenure          *tenure.Tenure
 	Namespace, Name string
 	Duration        time.Duration
 	Reason          writeback.Reason
@@ -34,7 +35,7 @@ type Job struct {
 
 // Begin is called before the write. With ok, the write is made with ctx, which carries the term of the holder's shard, and
 // end called when it has returned: the term is not given up before. Without, the term is over and nothing may be written.
-func (j *Job) Begin() (ctx context.Context, end func(), ok bool) { return j.Tenure.begin() }
+func (j *Job) Begin() (ctx context.Context, end func(), ok bool) { return j.Tenure.Begin() }
 
 // Result is what came of a Job.
 type Result struct {

@@ -20,6 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/renewal"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 // source hands out its jobs once and keeps what came of them.
@@ -32,9 +33,9 @@ type source struct {
 // newSource has a job for each name, under a term that ends with ctx.
 func newSource(ctx context.Context, names ...string) *source {
 	s := &source{finished: map[string]keeper.Result{}}
-	tenure := keeper.NewTenure(ctx, 0, 1)
+	held := tenure.New(ctx, 0, 1)
 	for _, name := range names {
-		s.jobs = append(s.jobs, keeper.Job{Tenure: tenure, Name: name})
+		s.jobs = append(s.jobs, keeper.Job{Tenure: held, Name: name})
 	}
 	return s
 }

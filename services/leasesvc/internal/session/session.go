@@ -43,6 +43,12 @@ type Holder struct {
 	Boot string
 }
 
+// Silence says for how long a holder has not been heard.
+type Silence struct {
+	Holder Holder
+	For    time.Duration
+}
+
 // State is what is believed of a holder.
 type State uint8
 

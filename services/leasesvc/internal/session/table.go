@@ -97,6 +97,29 @@ func (t *Table) open(now monotonic.Instant, h Holder, sequence uint64) (Ref, Out
 	return Ref{slot: slot, life: t.lives}, Opened
 }
 
+// Restore opens the session of a holder that was last heard a while ago, in the state that follows from its silence. Known
+// holders are left as they are, with the outcome Repeated; those whose session would be forgotten already are Unknown.
+func (t *Table) Restore(now monotonic.Instant, s Silence) (Ref, Outcome) {
+	if slot, known := t.index[s.Holder.Key]; known {
+		return Ref{slot: slot, life: t.at(slot).life}, Repeated
+	}
+	c := &t.classes[s.Holder.Key.Class]
+	silence := max(s.For, 0)
+	if silence >= c.TTL+c.Retention {
+		return Ref{}, Unknown
+	}
+	ref, outcome := t.open(now.Add(-silence), s.Holder, 0)
+	if outcome != Opened {
+		return ref, outcome
+	}
+	r := t.at(ref.slot)
+	for r.state != Expired && t.due(r) <= now {
+		t.move(r, r.state+1)
+	}
+	t.file(ref.slot)
+	return ref, Opened
+}
+
 func (t *Table) takeOver(now monotonic.Instant, slot uint32, boot string, sequence uint64) Ref {
 	r := t.at(slot)
 	t.lives++
