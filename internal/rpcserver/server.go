@@ -83,7 +83,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		health:   health.NewServer(),
 	}
 	chain := chain{logger: deps.Logger, metrics: metrics, rules: s.rules, stopping: stopping}
-	s.grpc = grpc.NewServer(append(limits(cfg),
+	s.grpc = grpc.NewServer(append(TransportOptions(cfg),
 		grpc.Creds(transport),
 		grpc.ChainUnaryInterceptor(chain.unary()...),
 		grpc.ChainStreamInterceptor(chain.stream()...),
@@ -146,7 +146,9 @@ func transportCredentials(cfg Config, logger *slog.Logger) (credentials.Transpor
 	return credentials.NewTLS(tls), nil
 }
 
-func limits(cfg Config) []grpc.ServerOption {
+// TransportOptions are those of a server's options that say how connections are kept and how much they may cost. A bare gRPC
+// server with the same ones is what a measurement compares with.
+func TransportOptions(cfg Config) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(cfg.MaxRecvBytes),
 		grpc.MaxHeaderListSize(uint32(cfg.MaxHeaderBytes)),
