@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	progressEvery = 10 * time.Second
-	stampName     = "versions"
-	partialSuffix = ".partial"
+	progressEvery   = 10 * time.Second
+	stampName       = "versions"
+	rivalsStampName = "versions-of-rivals"
+	partialSuffix   = ".partial"
 	// interruptGrace is what the go command gets to remove its work
 	// directory after an interrupt.
 	interruptGrace = 10 * time.Second
@@ -26,6 +27,7 @@ const (
 type builder struct {
 	goTool   string
 	out      string
+	stamp    string // name of the file that says what the binaries were built from
 	progress io.Writer
 	every    time.Duration // between two lines of progress
 }
@@ -48,8 +50,9 @@ func (b *builder) build(ctx context.Context, targets []target, goMod string) err
 	if b.upToDate(targets, stamp) {
 		return nil
 	}
-	b.say("Building the control plane for %s, once. kube-apiserver is some 2,000 packages: that takes 3 to 4 minutes", b.out)
-	b.say("on two cores when nothing is cached, and modules are downloaded first. Later builds take seconds.")
+	b.say("Building %s into %s, once. kube-apiserver is some 2,000 packages: that takes 3 to 4 minutes", namesOf(targets), b.out)
+	b.say("on two cores when nothing is cached, kube-controller-manager a minute more, and modules are downloaded first.")
+	b.say("Later builds take seconds.")
 	begin := time.Now()
 	if err := b.buildAll(ctx, targets); err != nil {
 		return err
@@ -57,7 +60,7 @@ func (b *builder) build(ctx context.Context, targets []target, goMod string) err
 	if err := b.writeStamp(stamp); err != nil {
 		return err
 	}
-	b.say("The control plane is built: %v in all.", elapsed(begin))
+	b.say("%s: built, %v in all.", namesOf(targets), elapsed(begin))
 	return nil
 }
 
@@ -80,7 +83,7 @@ func (b *builder) say(format string, values ...any) {
 }
 
 func (b *builder) upToDate(targets []target, stamp string) bool {
-	content, err := os.ReadFile(filepath.Join(b.out, stampName))
+	content, err := os.ReadFile(filepath.Join(b.out, b.stamp))
 	return err == nil && string(content) == stamp && requireBinaries(b.out, targets) == nil
 }
 
@@ -184,11 +187,11 @@ func (b *builder) failure(ctx context.Context, what string, meter *meter, err er
 }
 
 func (b *builder) writeStamp(stamp string) error {
-	partial := filepath.Join(b.out, stampName+partialSuffix)
+	partial := filepath.Join(b.out, b.stamp+partialSuffix)
 	if err := os.WriteFile(partial, []byte(stamp), 0o644); err != nil {
 		return fmt.Errorf("write stamp: %w", err)
 	}
-	if err := os.Rename(partial, filepath.Join(b.out, stampName)); err != nil {
+	if err := os.Rename(partial, filepath.Join(b.out, b.stamp)); err != nil {
 		return fmt.Errorf("write stamp: %w", err)
 	}
 	return nil

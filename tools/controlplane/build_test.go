@@ -32,7 +32,7 @@ func newGoCommand(t *testing.T, build ...string) goCommand {
 
 func (c goCommand) builder(out string) (*builder, *bytes.Buffer) {
 	progress := new(bytes.Buffer)
-	return &builder{goTool: filepath.Join(c.dir, "go"), out: out, progress: progress, every: time.Hour}, progress
+	return &builder{goTool: filepath.Join(c.dir, "go"), out: out, stamp: stampName, progress: progress, every: time.Hour}, progress
 }
 
 func (c goCommand) calls(t *testing.T) string {
@@ -152,15 +152,18 @@ func TestRun_ProvidedBinariesAreUsedAsTheyAre(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(provided, "etcd"), nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	err := run(t.Context(), out)
+	err := run(t.Context(), out, false)
 	if err == nil || !strings.Contains(err.Error(), "kube-apiserver") || strings.Contains(err.Error(), "misses etcd") {
 		t.Errorf("error %v, want one that misses kube-apiserver only", err)
 	}
 	if err := os.WriteFile(filepath.Join(provided, "kube-apiserver"), nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), out); err != nil {
+	if err := run(t.Context(), out, false); err != nil {
 		t.Error(err)
+	}
+	if err := run(t.Context(), out, true); err == nil || !strings.Contains(err.Error(), "kube-controller-manager") {
+		t.Errorf("with rivals: error %v, want one that misses kube-controller-manager", err)
 	}
 	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s was made though nothing had to be built (%v)", out, err)

@@ -3,6 +3,9 @@
 //
 //	go run . --out ../../.assets
 //
+// With --rivals it also builds kube-controller-manager, which Trivet is measured
+// against and tested beside; nothing else needs it.
+//
 // The versions are those of go.mod and nothing else; the modules are listed
 // there as tools. A stamp beside the binaries says what they were built
 // from: as long as it is true, a run does nothing. A run that is interrupted

@@ -16,20 +16,34 @@ type target struct {
 	ldflags string
 }
 
-// targetsOf reads the versions from the text of a go.mod.
-func targetsOf(goMod string) ([]target, error) {
+// targetsOf reads the versions from the text of a go.mod: of the control plane, and of what is compared with Trivet.
+func targetsOf(goMod string) (controlPlane, rivals []target, err error) {
 	etcd, err := versionOf("go.etcd.io/etcd/server/v3", goMod)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	kubernetes, err := versionOf("k8s.io/kubernetes", goMod)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return []target{
+	stamped := "-s -w " + stampVersion(kubernetes)
+	controlPlane = []target{
 		{name: "etcd", pkg: "go.etcd.io/etcd/server/v3", version: etcd, ldflags: "-s -w"},
-		{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", version: kubernetes, ldflags: "-s -w " + stampVersion(kubernetes)},
-	}, nil
+		{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", version: kubernetes, ldflags: stamped},
+	}
+	rivals = []target{
+		{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", version: kubernetes, ldflags: stamped},
+	}
+	return controlPlane, rivals, nil
+}
+
+// namesOf lists targets for people.
+func namesOf(targets []target) string {
+	names := make([]string, len(targets))
+	for i, t := range targets {
+		names[i] = t.name
+	}
+	return strings.Join(names, ", ")
 }
 
 // versionOf finds "module version" among the requirements.

@@ -1,23 +1,24 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
 
 func TestTargetsOf_OurGoModNamesEveryVersion(t *testing.T) {
-	targets, err := targetsOf(goMod)
+	controlPlane, rivals, err := targetsOf(goMod)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var names []string
-	for _, target := range targets {
+	for _, target := range slices.Concat(controlPlane, rivals) {
 		names = append(names, target.name)
 		if !strings.HasPrefix(target.version, "v") {
 			t.Errorf("version of %s is %q", target.name, target.version)
 		}
 	}
-	if got := strings.Join(names, " "); got != "etcd kube-apiserver" {
+	if got := strings.Join(names, " "); got != "etcd kube-apiserver kube-controller-manager" {
 		t.Errorf("targets are %q", got)
 	}
 }
