@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
 )
 
 // load is one way of sending heartbeats.
@@ -27,7 +29,7 @@ type load struct {
 
 // measureBeats sends heartbeats of holders that have no Node, so that no Lease object is written: what is measured is
 // the heartbeat alone.
-func measureBeats(ctx context.Context, cfg config, lease *leg) ([]row, error) {
+func measureBeats(ctx context.Context, cfg config, lease *child.Leg) ([]row, error) {
 	var rows []row
 	for _, l := range []load{
 		{name: "100 connections × 100 streams × 1 holder at 1 s", connections: 100, streams: 100, holders: 1, between: time.Second, perSecondFloor: 8000},
@@ -35,8 +37,8 @@ func measureBeats(ctx context.Context, cfg config, lease *leg) ([]row, error) {
 		{name: "4 connections × 1 stream × 256 holders, as fast as it goes", connections: 4, streams: 1, holders: 256, perSecondFloor: 1000},
 	} {
 		var beats int64
-		cpu, err := lease.spent(func() (err error) {
-			beats, err = l.run(ctx, lease.grpc, cfg.beatFor)
+		cpu, err := lease.Spent(func() (err error) {
+			beats, err = l.run(ctx, lease.GRPC, cfg.beatFor)
 			return err
 		})
 		if err != nil {

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 
 // measureFlips makes 50 Services with 100 Pods each, then flips the readiness of Pods at a steady rate, and reads what
 // slicesvc spent and how long each flip took from the acknowledged status to the slice event on a watch.
-func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, slice *leg) ([]row, error) {
+func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, slice *child.Leg) ([]row, error) {
 	began := time.Now()
 	pods, err := populate(ctx, kube)
 	if err != nil {
@@ -45,7 +47,7 @@ func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, sl
 	}
 	setUp := time.Since(began)
 	var latencies []time.Duration
-	cpu, err := slice.spent(func() (err error) {
+	cpu, err := slice.Spent(func() (err error) {
 		latencies, err = flip(ctx, cfg, kube, pods, seen)
 		return err
 	})
@@ -53,7 +55,7 @@ func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, sl
 		return nil, err
 	}
 	slices.Sort(latencies)
-	resident, err := slice.resident()
+	resident, err := slice.Resident()
 	return []row{
 		{what: "50 services × 100 pods: creating the pods until every one is in a slice", figure: fmt.Sprintf("%.1f s", setUp.Seconds())},
 		{what: fmt.Sprintf("%d readiness flips at %d/s: slicesvc's CPU", cfg.flips, cfg.flipRate),

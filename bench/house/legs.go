@@ -4,10 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
+	"path/filepath"
 
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
@@ -27,13 +28,15 @@ func measureLegs(ctx context.Context, cfg config) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	legs := map[string]*leg{}
+	legs := map[string]*child.Leg{}
 	for _, name := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
-		started, err := startLeg(ctx, cluster, name, cfg.binDir, dir, extraFlags(name)...)
-		defer started.stop()
+		started, err := child.StartLeg(ctx, cluster, child.LegConfig{
+			Name: name, BinDir: cfg.binDir, Log: filepath.Join(dir, name+".log"), Args: extraFlags(name),
+		})
 		if err != nil {
 			return nil, err
 		}
+		defer started.Stop()
 		legs[name] = started
 	}
 	beats, err := measureBeats(ctx, cfg, legs["leasesvc"])
@@ -55,27 +58,14 @@ func extraFlags(name string) []string {
 	return nil
 }
 
-func measureMemory(legs map[string]*leg) ([]row, error) {
+func measureMemory(legs map[string]*child.Leg) ([]row, error) {
 	var rows []row
 	for _, name := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
-		resident, err := legs[name].resident()
+		resident, err := legs[name].Resident()
 		if err != nil {
 			return nil, err
 		}
 		rows = append(rows, row{what: "resident memory of " + name + " after all of it", figure: fmt.Sprintf("%d MiB", resident>>20)})
 	}
 	return rows, nil
-}
-
-// spent runs work and returns the CPU time that the leg used meanwhile.
-func (l *leg) spent(work func() error) (time.Duration, error) {
-	before, err := l.cpu()
-	if err != nil {
-		return 0, err
-	}
-	if err := work(); err != nil {
-		return 0, err
-	}
-	after, err := l.cpu()
-	return after - before, err
 }
