@@ -4,30 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/gatewayconn"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 // options are the command's flags.
 type options struct {
-	gateway      gatewayconn.Config
-	output       string
-	color        string
+	inquiry.Flags
+
 	wait         bool
 	waitDuration time.Duration
 	watch        bool
 	interval     time.Duration
-	timeout      time.Duration
 }
 
 // NewCommand makes `trivet status`. Errors it returns say their exit code, see package exit; it prints none of them itself.
@@ -56,25 +51,20 @@ A gateway on loopback is reached in plaintext unless TLS flags are given.`,
 			return run(command.Context(), streams, opts)
 		},
 	}
-	opts.registerFlags(command.Flags(), streams)
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
+	opts.Register(command, streams, "table", "json", "yaml")
+	opts.registerFlags(command.Flags())
 	return command
 }
 
-func (o *options) registerFlags(fs *pflag.FlagSet, streams terminal.Streams) {
-	o.gateway.RegisterFlags(fs, streams.Env)
-	fs.StringVarP(&o.output, "output", "o", "table", "Form of the status: table, json or yaml.")
-	fs.StringVar(&o.color, "color", "auto", "Colour in the table: auto, always or never. NO_COLOR turns auto off.")
+func (o *options) registerFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.wait, "wait", false, "Wait until the cluster is healthy, then show it.")
 	fs.DurationVar(&o.waitDuration, "wait-duration", 5*time.Minute, "How long --wait waits.")
 	fs.BoolVarP(&o.watch, "watch", "w", false, "Go on showing it: in place on a terminal, else once per change. Counts and ages are no change.")
 	fs.DurationVar(&o.interval, "interval", time.Second, "How often --watch and --wait ask.")
-	fs.DurationVar(&o.timeout, "timeout", 10*time.Second, "How long one answer of the gateway may take.")
 }
 
 func (o *options) validate() error {
-	problems := o.gateway.Validate()
-	problems = append(problems, oneOf("--output", o.output, "table", "json", "yaml"), oneOf("--color", o.color, "auto", "always", "never"))
+	problems := o.Validate()
 	if o.wait && o.watch {
 		problems = append(problems, errors.New("--wait ends and --watch does not; give one of them"))
 	}
@@ -84,33 +74,23 @@ func (o *options) validate() error {
 	if o.waitDuration <= 0 {
 		problems = append(problems, fmt.Errorf("--wait-duration=%s: must be positive", o.waitDuration))
 	}
-	if o.timeout <= 0 {
-		problems = append(problems, fmt.Errorf("--timeout=%s: must be positive", o.timeout))
-	}
 	return exit.UsageError(problems...)
-}
-
-func oneOf(flag, value string, known ...string) error {
-	if slices.Contains(known, value) {
-		return nil
-	}
-	return fmt.Errorf("%s=%q: must be one of %s", flag, value, strings.Join(known, ", "))
 }
 
 func run(ctx context.Context, streams terminal.Streams, opts options) error {
 	if err := opts.validate(); err != nil {
 		return err
 	}
-	conn, err := opts.gateway.Dial(slog.New(slog.DiscardHandler))
+	conn, err := opts.Connect()
 	if err != nil {
-		return exit.UsageError(err)
+		return err
 	}
 	defer conn.Close()
 	s := &session{
 		options: opts,
 		client:  gatewayv1.NewGatewayServiceClient(conn),
 		streams: streams,
-		printer: newPrinter(opts.output, streams.Ink(opts.color)),
+		printer: newPrinter(opts.Output, streams.Ink(opts.Color)),
 	}
 	switch {
 	case opts.watch:

@@ -190,10 +190,10 @@ func TestStatus_UsageTellsAllProblems(t *testing.T) {
 		`--server="gateway": must be host:port, for example "127.0.0.1:7600"`,
 		`--output="xml": must be one of table, json, yaml`,
 		`--color="sometimes": must be one of auto, always, never`,
+		"--timeout=0s: must be positive",
 		"--wait ends and --watch does not; give one of them",
 		"--interval=1ms: must be between 250ms and 1h",
 		"--wait-duration=-1s: must be positive",
-		"--timeout=0s: must be positive",
 	}
 	if diff := cmp.Diff(want, strings.Split(got.err.Error(), "\n")); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)

@@ -1,16 +1,11 @@
 package status
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
 	"io"
-	"strings"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"sigs.k8s.io/yaml"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/form"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
@@ -36,7 +31,7 @@ func (p printer) print(w io.Writer, response *gatewayv1.GetClusterStatusResponse
 // printNext writes one status of many: a line of JSON, a YAML document, or a table with a blank line before all but the first.
 func (p printer) printNext(w io.Writer, response *gatewayv1.GetClusterStatusResponse, separated bool) error {
 	if p.output == "json" {
-		line, err := marshal(response)
+		line, err := form.Line(response)
 		if err != nil {
 			return err
 		}
@@ -56,7 +51,7 @@ func (p printer) printNext(w io.Writer, response *gatewayv1.GetClusterStatusResp
 func (p printer) frame(response *gatewayv1.GetClusterStatusResponse, notice string) (string, error) {
 	text, err := p.text(response)
 	if notice != "" {
-		text = p.ink.Fair(terminal.Plain(notice)) + "\n" + text
+		text = p.ink.Dye(terminal.Fair, terminal.Plain(notice)) + "\n" + text
 	}
 	return text, err
 }
@@ -64,48 +59,14 @@ func (p printer) frame(response *gatewayv1.GetClusterStatusResponse, notice stri
 func (p printer) text(response *gatewayv1.GetClusterStatusResponse) (string, error) {
 	switch p.output {
 	case "json":
-		line, err := marshal(response)
-		if err != nil {
-			return "", err
-		}
-		var indented bytes.Buffer
-		if err := json.Indent(&indented, line, "", "  "); err != nil {
-			return "", fmt.Errorf("indent JSON: %w", err)
-		}
-		return indented.String() + "\n", nil
+		document, err := form.JSON(response)
+		return string(document), err
 	case "yaml":
-		line, err := marshal(response)
-		if err != nil {
-			return "", err
-		}
-		document, err := yaml.JSONToYAML(line)
+		document, err := form.YAML(response)
 		return string(document), err
 	default:
-		return table(response.GetStatus(), p.ink)
+		return draw(response.GetStatus(), p.ink), nil
 	}
-}
-
-// marshal gives JSON in one line. protojson varies its spaces on purpose; compacting takes them out again.
-func marshal(response *gatewayv1.GetClusterStatusResponse) ([]byte, error) {
-	loose, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(response)
-	if err != nil {
-		return nil, fmt.Errorf("write the status as JSON: %w", err)
-	}
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, loose); err != nil {
-		return nil, fmt.Errorf("compact JSON: %w", err)
-	}
-	return compact.Bytes(), nil
-}
-
-// inPlace makes a text replace the one before it on a terminal, line by line, so that nothing flickers.
-func inPlace(text string, first bool) string {
-	const home, clearAll, clearLine, clearBelow = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
-	replaced := home + strings.ReplaceAll(text, "\n", clearLine+"\n") + clearBelow
-	if first {
-		return clearAll + replaced
-	}
-	return replaced
 }
 
 // essenceOf is a status without what differs from one second to the next while nothing happens: times, latencies, counts.

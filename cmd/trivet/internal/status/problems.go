@@ -3,9 +3,10 @@ package status
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal/table"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -54,7 +55,7 @@ func loopTroubles(status *gatewayv1.ClusterStatus) []trouble {
 func loopTrouble(loop *statusv1.Loop) string {
 	switch loop.GetState() {
 	case statusv1.Loop_STATE_FAILING:
-		return fmt.Sprintf("%s fails (%d of %s): %s", loop.GetName(), loop.GetFailures(), plural(int(loop.GetRuns()), "pass", "passes"), loop.GetLastError())
+		return fmt.Sprintf("%s fails (%d of %s): %s", loop.GetName(), loop.GetFailures(), wording.Count(int(loop.GetRuns()), "pass", "passes"), loop.GetLastError())
 	case statusv1.Loop_STATE_STALLED:
 		return fmt.Sprintf("%s hangs since pass %d", loop.GetName(), loop.GetRuns())
 	default:
@@ -66,22 +67,10 @@ func writeTroubles(text *strings.Builder, ink terminal.Ink, title string, troubl
 	if len(troubles) == 0 {
 		return
 	}
-	fmt.Fprintf(text, "\n%s\n", ink.Strong(title))
-	rows := tabwriter.NewWriter(text, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(text, "\n%s\n", ink.Dye(terminal.Strong, title))
+	rows := table.Table{Ink: ink}
 	for _, trouble := range troubles {
-		fmt.Fprintf(rows, "  %s\t%s\n", ink.Bad(terminal.Plain(trouble.service)), terminal.Plain(trouble.text))
+		rows.Add(table.Cell{Text: "  " + trouble.service, Tone: terminal.Bad}, table.Cell{Text: trouble.text})
 	}
-	_ = rows.Flush() // a strings.Builder takes everything
-}
-
-// plural counts things: "1 problem", "2 problems", "0 passes".
-func plural(number int, noun string, more ...string) string {
-	switch {
-	case number == 1:
-		return "1 " + noun
-	case len(more) > 0:
-		return fmt.Sprintf("%d %s", number, more[0])
-	default:
-		return fmt.Sprintf("%d %ss", number, noun)
-	}
+	_, _ = rows.WriteTo(text) // a strings.Builder takes everything
 }

@@ -2,10 +2,11 @@ package status
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
@@ -22,13 +23,13 @@ type session struct {
 func (s *session) showOnce(ctx context.Context) error {
 	response, err := s.ask(ctx)
 	if err != nil {
-		return s.undetermined(ctx, err)
+		return s.Unanswered(ctx, "status", err)
 	}
 	return s.conclude(response)
 }
 
 func (s *session) ask(ctx context.Context) (*gatewayv1.GetClusterStatusResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	return s.client.GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
 }
@@ -36,25 +37,10 @@ func (s *session) ask(ctx context.Context) (*gatewayv1.GetClusterStatusResponse,
 // conclude prints the status and turns it into the verdict.
 func (s *session) conclude(response *gatewayv1.GetClusterStatusResponse) error {
 	if err := s.printer.print(s.streams.Out, response); err != nil {
-		return &exit.Error{Code: exit.Undetermined, Summary: "print the status", Err: err}
+		return inquiry.Unprinted("status", err)
 	}
 	if response.GetStatus().GetHealthy() {
 		return nil
 	}
-	return &exit.Error{Code: exit.Findings, Summary: "the cluster is not healthy: " + plural(len(problemsOf(response.GetStatus())), "problem")}
+	return &exit.Error{Code: exit.Findings, Summary: "the cluster is not healthy: " + wording.Count(len(problemsOf(response.GetStatus())), "problem")}
 }
-
-// undetermined ends the command without a status.
-func (s *session) undetermined(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return interrupted()
-	}
-	return &exit.Error{
-		Code:    exit.Undetermined,
-		Summary: fmt.Sprintf("no status from the gateway at %s", s.gateway.Server),
-		Err:     err,
-	}
-}
-
-// interrupted ends the command without a word: whoever pressed Ctrl-C knows.
-func interrupted() error { return &exit.Error{Code: exit.Interrupted} }

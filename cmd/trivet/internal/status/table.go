@@ -3,35 +3,32 @@ package status
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal/table"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// table draws a status for people: a headline, a row per replica, then what is wrong and why. It depends on the status
-// alone; ages are as of its merge.
-func table(status *gatewayv1.ClusterStatus, ink terminal.Ink) (string, error) {
+// draw shows a status to people: a headline, a row per replica, then what is wrong and why. It depends on the status alone;
+// ages are as of its merge.
+func draw(status *gatewayv1.ClusterStatus, ink terminal.Ink) string {
 	var text strings.Builder
 	fmt.Fprintln(&text, headline(status, ink))
 	fmt.Fprintln(&text)
-	rows := tabwriter.NewWriter(&text, 0, 8, 2, ' ', 0)
-	writeRow(rows, ink.Strong, "SERVICE", "REPLICA", "ROLE", "EPOCH", "READY", "LOOPS", "UP", "COUNTS")
+	rows := table.Table{Ink: ink}
+	rows.AddAll(terminal.Strong, "SERVICE", "REPLICA", "ROLE", "EPOCH", "READY", "LOOPS", "UP", "COUNTS")
 	for _, service := range status.GetServices() {
-		writeService(rows, ink, status, service)
+		addService(&rows, status, service)
 	}
-	if err := rows.Flush(); err != nil {
-		return "", fmt.Errorf("lay out the table: %w", err)
-	}
+	_, _ = rows.WriteTo(&text) // a strings.Builder takes everything
 	writeTroubles(&text, ink, "Problems", problemsOf(status))
 	writeTroubles(&text, ink, "Loops in trouble", loopTroubles(status))
-	return trimmed(text.String()), nil
+	return text.String()
 }
 
 func headline(status *gatewayv1.ClusterStatus, ink terminal.Ink) string {
@@ -41,22 +38,22 @@ func headline(status *gatewayv1.ClusterStatus, ink terminal.Ink) string {
 			answered++
 		}
 	}
-	verdict := ink.Good("healthy")
+	verdict := ink.Dye(terminal.Good, "healthy")
 	if !status.GetHealthy() {
-		verdict = ink.Bad("not healthy")
+		verdict = ink.Dye(terminal.Bad, "not healthy")
 	}
-	return fmt.Sprintf("%s: %s, %d of %s answered", ink.Strong(terminal.Plain(cmp.Or(status.GetCluster(), "cluster"))), verdict,
-		answered, plural(len(status.GetSources()), "replica"))
+	return fmt.Sprintf("%s: %s, %d of %s answered", ink.Dye(terminal.Strong, terminal.Plain(cmp.Or(status.GetCluster(), "cluster"))), verdict,
+		answered, wording.Count(len(status.GetSources()), "replica"))
 }
 
-// writeService writes a row per replica of a service, or one that says there is none.
-func writeService(w io.Writer, ink terminal.Ink, status *gatewayv1.ClusterStatus, service *gatewayv1.ServiceStatus) {
-	rows := 0
+// addService adds a row per replica of a service, or one that says there is none.
+func addService(rows *table.Table, status *gatewayv1.ClusterStatus, service *gatewayv1.ServiceStatus) {
+	found := false
 	for _, source := range status.GetSources() {
 		if source.GetReplica().GetService() != service.GetService() {
 			continue
 		}
-		rows++
+		found = true
 		id := source.GetReplica().GetId()
 		role, epoch := roleOf(service, id)
 		answer := answerOf(service, id)
@@ -64,34 +61,22 @@ func writeService(w io.Writer, ink terminal.Ink, status *gatewayv1.ClusterStatus
 			if epoch == "-" {
 				role = "-" // what a silent replica does not lead, it may not stand by for either
 			}
-			writeRow(w, ink.Bad, service.GetService(), id, role, epoch, "no answer", "-", "-", "-")
+			rows.AddAll(terminal.Bad, service.GetService(), id, role, epoch, "no answer", "-", "-", "-")
 			continue
 		}
-		writeRow(w, tone(ink, answer), service.GetService(), id, role, epoch, readiness(answer), loopSummary(answer.GetLoops()),
+		rows.AddAll(tone(answer), service.GetService(), id, role, epoch, readiness(answer), loopSummary(answer.GetLoops()),
 			uptime(status, answer), countList(answer.GetCounts()))
 	}
-	if rows == 0 {
-		writeRow(w, ink.Bad, service.GetService(), "none", "-", "-", "-", "-", "-", "-")
+	if !found {
+		rows.AddAll(terminal.Bad, service.GetService(), "none", "-", "-", "-", "-", "-", "-")
 	}
 }
 
-// writeRow writes the cells, all but the last in one tone: a column stays aligned only if each of its cells is toned.
-func writeRow(w io.Writer, tone func(string) string, cells ...string) {
-	for i, cell := range cells {
-		cell = terminal.Plain(cell)
-		if i == len(cells)-1 {
-			fmt.Fprintln(w, cell)
-			return
-		}
-		fmt.Fprint(w, tone(cell), "\t")
-	}
-}
-
-func tone(ink terminal.Ink, answer *statusv1.GetStatusResponse) func(string) string {
+func tone(answer *statusv1.GetStatusResponse) terminal.Tone {
 	if answer.GetReady() {
-		return ink.Usual
+		return terminal.Usual
 	}
-	return ink.Fair
+	return terminal.Fair
 }
 
 func answerOf(service *gatewayv1.ServiceStatus, id string) *statusv1.GetStatusResponse {
@@ -162,29 +147,5 @@ func uptime(status *gatewayv1.ClusterStatus, answer *statusv1.GetStatusResponse)
 	if start == nil {
 		return "-"
 	}
-	return age(status.GetMergeTime().AsTime().Sub(start.AsTime()))
-}
-
-// age says a duration in its two largest units. Clocks of replicas may be ahead of the gateway's.
-func age(d time.Duration) string {
-	d = max(d, 0)
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 24*time.Hour:
-		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
-	default:
-		return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
-	}
-}
-
-// trimmed takes out the spaces that pad the ends of lines.
-func trimmed(text string) string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		lines = append(lines, strings.TrimRight(line, " \n"))
-	}
-	return strings.Join(lines, "\n") + "\n"
+	return wording.Age(status.GetMergeTime().AsTime().Sub(start.AsTime()))
 }

@@ -127,11 +127,7 @@ func states() map[string]*gatewayv1.ClusterStatus {
 func TestTable(t *testing.T) {
 	for name, status := range states() {
 		t.Run(name, func(t *testing.T) {
-			got, err := table(status, terminal.Ink{})
-			if err != nil {
-				t.Fatalf("table() = %v", err)
-			}
-			golden(t, name+".table", got)
+			golden(t, name+".table", draw(status, terminal.Ink{}))
 		})
 	}
 }
@@ -140,14 +136,7 @@ func TestTable_ColourKeepsTheColumns(t *testing.T) {
 	escapes := regexp.MustCompile("\x1b\\[[0-9]+m")
 	colour := terminal.Streams{Env: os.Getenv}.Ink("always")
 	for name, status := range states() {
-		plain, err := table(status, terminal.Ink{})
-		if err != nil {
-			t.Fatalf("%s: table() = %v", name, err)
-		}
-		coloured, err := table(status, colour)
-		if err != nil {
-			t.Fatalf("%s: table() in colour = %v", name, err)
-		}
+		plain, coloured := draw(status, terminal.Ink{}), draw(status, colour)
 		if !strings.Contains(coloured, "\x1b[") {
 			t.Errorf("%s: there is no colour", name)
 		}

@@ -8,7 +8,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
@@ -31,9 +33,9 @@ func (s *session) awaitHealth(ctx context.Context) error {
 			progress.say("waiting: " + firstProblem(response.GetStatus()))
 		case waiting.Err() == nil: // an answer that was cut short tells nothing
 			failure = err
-			progress.say("waiting for the gateway at " + s.gateway.Server + ": " + status.Convert(err).Message())
+			progress.say("waiting for the gateway at " + s.Gateway.Server + ": " + status.Convert(err).Message())
 		}
-		if !pause(waiting, s.interval) {
+		if !inquiry.Pause(waiting, s.interval) {
 			progress.end()
 			return s.waitedInVain(ctx, last, failure)
 		}
@@ -42,30 +44,18 @@ func (s *session) awaitHealth(ctx context.Context) error {
 
 func (s *session) waitedInVain(ctx context.Context, last *gatewayv1.GetClusterStatusResponse, failure error) error {
 	if ctx.Err() != nil {
-		return interrupted()
+		return inquiry.Interrupted()
 	}
 	if last == nil {
-		return s.undetermined(ctx, failure)
+		return s.Unanswered(ctx, "status", failure)
 	}
 	if err := s.conclude(last); err == nil || exit.CodeOf(err) != exit.Findings {
 		return err
 	}
 	return &exit.Error{
 		Code:    exit.Findings,
-		Summary: fmt.Sprintf("the cluster is not healthy after %s: %s", s.waitDuration, plural(len(problemsOf(last.GetStatus())), "problem")),
+		Summary: fmt.Sprintf("the cluster is not healthy after %s: %s", s.waitDuration, wording.Count(len(problemsOf(last.GetStatus())), "problem")),
 		Err:     failure,
-	}
-}
-
-// pause waits and says whether ctx is still alive then.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
@@ -24,19 +25,19 @@ func (s *session) watchOn(ctx context.Context) error {
 	for {
 		err := s.follow(ctx, display)
 		if ctx.Err() != nil {
-			return interrupted()
+			return inquiry.Interrupted()
 		}
 		if errors.Is(err, errDisplay) {
-			return &exit.Error{Code: exit.Undetermined, Summary: "print the status", Err: err}
+			return inquiry.Unprinted("status", err)
 		}
 		if !display.shown {
-			return s.undetermined(ctx, err)
+			return s.Unanswered(ctx, "status", err)
 		}
 		if err := display.lost(err); err != nil {
-			return &exit.Error{Code: exit.Undetermined, Summary: "print the status", Err: err}
+			return inquiry.Unprinted("status", err)
 		}
-		if !pause(ctx, reconnectPause) {
-			return interrupted()
+		if !inquiry.Pause(ctx, reconnectPause) {
+			return inquiry.Interrupted()
 		}
 	}
 }
@@ -46,7 +47,7 @@ func (s *session) follow(ctx context.Context, display *display) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// A gateway that hangs says nothing; silence for longer than it may take ends the stream.
-	patience := s.timeout + s.interval
+	patience := s.Timeout + s.interval
 	silence := time.AfterFunc(patience, func() { cancel(fmt.Errorf("the gateway said nothing for %s", patience)) })
 	defer silence.Stop()
 	stream, err := s.client.WatchClusterStatus(ctx, &gatewayv1.WatchClusterStatusRequest{Interval: durationpb.New(s.interval)})
@@ -74,8 +75,8 @@ var errDisplay = errors.New("standard output is gone")
 // display shows statuses in place on a terminal, and elsewhere one after the other as they change.
 type display struct {
 	session *session
-	// inPlace is whether each status replaces the one before.
-	inPlace bool
+	// screen is where each status replaces the one before; nil where they follow one another.
+	screen *terminal.Screen
 	// shown is whether there was one yet.
 	shown bool
 	// last is what was shown last, without what changes all the time.
@@ -85,12 +86,16 @@ type display struct {
 }
 
 func newDisplay(s *session) *display {
-	return &display{session: s, inPlace: s.streams.OutIsTerminal && s.output == "table"}
+	d := &display{session: s}
+	if s.streams.OutIsTerminal && s.Output == "table" {
+		d.screen = terminal.NewScreen(s.streams)
+	}
+	return d
 }
 
 func (d *display) show(response *gatewayv1.GetClusterStatusResponse) error {
 	d.response = response
-	if d.inPlace {
+	if d.screen != nil {
 		return d.replace("")
 	}
 	essence := essenceOf(response)
@@ -111,7 +116,7 @@ func (d *display) lost(err error) error {
 	if errors.Is(err, io.EOF) {
 		notice = "no longer live: the gateway ended the stream; trying again"
 	}
-	if d.inPlace {
+	if d.screen != nil {
 		return d.replace(notice)
 	}
 	d.last = "" // the next status is news, even if nothing changed
@@ -122,7 +127,7 @@ func (d *display) lost(err error) error {
 func (d *display) replace(notice string) error {
 	text, err := d.session.printer.frame(d.response, notice)
 	if err == nil {
-		_, err = io.WriteString(d.session.streams.Out, inPlace(text, !d.shown))
+		err = d.screen.Show(text)
 	}
 	d.shown = true
 	if err != nil {

@@ -1,28 +1,32 @@
 package terminal
 
-// Ink writes in colour, or does not. Every coloured text grows by the same number of bytes, whatever the tone: in a column
-// where each cell has one, text/tabwriter, which counts bytes it should not, still aligns them.
+// Tone is what a text means to its reader.
+type Tone int
+
+// The tones.
+const (
+	// Usual is for ordinary text.
+	Usual Tone = iota
+	// Good is for what is well.
+	Good
+	// Fair is for what needs a look.
+	Fair
+	// Bad is for what is broken.
+	Bad
+	// Strong is for headings and for what matters most.
+	Strong
+	// Faint is for what explains the rest.
+	Faint
+)
+
+// Ink writes in colour, or does not.
 type Ink struct{ coloured bool }
 
-// Good is for what is well.
-func (i Ink) Good(text string) string { return i.dye("32", text) }
-
-// Fair is for what needs a look.
-func (i Ink) Fair(text string) string { return i.dye("33", text) }
-
-// Bad is for what is broken.
-func (i Ink) Bad(text string) string { return i.dye("31", text) }
-
-// Strong is for headings and for what matters most.
-func (i Ink) Strong(text string) string { return i.dye("01", text) }
-
-// Usual is for ordinary text in a coloured column.
-func (i Ink) Usual(text string) string { return i.dye("39", text) }
-
-// dye takes a code of two characters.
-func (i Ink) dye(code, text string) string {
-	if !i.coloured {
+// Dye gives a text its tone.
+func (i Ink) Dye(tone Tone, text string) string {
+	codes := [...]string{Usual: "", Good: "32", Fair: "33", Bad: "31", Strong: "1", Faint: "2"}
+	if !i.coloured || text == "" || codes[tone] == "" {
 		return text
 	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
+	return "\x1b[" + codes[tone] + "m" + text + "\x1b[0m"
 }

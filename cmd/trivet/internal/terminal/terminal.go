@@ -22,6 +22,8 @@ type Streams struct {
 	OutIsTerminal, ErrIsTerminal bool
 	// Env looks up an environment variable, as os.Getenv does.
 	Env func(string) string
+	// Size is how many columns and lines the terminal of Out has now; nil or zeros where that is not known.
+	Size func() (width, height int)
 }
 
 // Standard is the process's own streams.
@@ -31,7 +33,27 @@ func Standard() Streams {
 		OutIsTerminal: term.IsTerminal(int(os.Stdout.Fd())),
 		ErrIsTerminal: term.IsTerminal(int(os.Stderr.Fd())),
 		Env:           os.Getenv,
+		Size: func() (width, height int) {
+			width, height, err := term.GetSize(int(os.Stdout.Fd()))
+			if err != nil {
+				return 0, 0
+			}
+			return width, height
+		},
 	}
+}
+
+// Width is how many columns a line written to Out may have; 0 means that nothing limits it.
+func (s Streams) Width() int {
+	width, _ := s.size()
+	return width
+}
+
+func (s Streams) size() (width, height int) {
+	if !s.OutIsTerminal || s.Size == nil {
+		return 0, 0
+	}
+	return s.Size()
 }
 
 // Ink returns the ink for Out: by mode "always" or "never"; by "auto" in colour on a terminal, unless NO_COLOR is set (see
@@ -50,10 +72,22 @@ func (s Streams) Ink(mode string) Ink {
 // Plain replaces what could move the cursor, colour or reorder the text around it: control characters, line breaks and
 // Unicode's formatting characters.
 func Plain(text string) string {
+	if isPrintableASCII(text) { // nearly all that is ever written, in lists of many thousands
+		return text
+	}
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' {
 			return unicode.ReplacementChar
 		}
 		return r
 	}, text)
+}
+
+func isPrintableASCII(text string) bool {
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] > '~' {
+			return false
+		}
+	}
+	return true
 }

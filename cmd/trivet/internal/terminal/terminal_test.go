@@ -25,8 +25,8 @@ func TestInk_FollowsModeTerminalAndNoColor(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			streams := terminal.Streams{OutIsTerminal: test.terminal, Env: func(name string) string { return test.env[name] }}
-			if got := streams.Ink(test.mode).Good("well"); got != test.want {
-				t.Errorf("Good() = %q, want %q", got, test.want)
+			if got := streams.Ink(test.mode).Dye(terminal.Good, "well"); got != test.want {
+				t.Errorf("Dye() = %q, want %q", got, test.want)
 			}
 		})
 	}
