@@ -61,7 +61,7 @@ func startReplica(t *testing.T, cluster, id string, ledger *ledger) *replica {
 	cfg := leasesvc.DefaultConfig()
 	cfg.Shards, cfg.Classes[0].Namespace = shards, cluster
 	cfg.Classes[0].HeartbeatInterval, cfg.Classes[0].RenewInterval = beatEvery, beatEvery
-	cfg.Classes[0].LeaseDuration = leaseDuration
+	cfg.Classes[0].Grace, cfg.Classes[0].LeaseDuration = leaseDuration, leaseDuration
 	r.service, err = leasesvc.New(cfg, leasesvc.Deps{Member: member, Kube: kube, Leadership: r.candidate, Logger: logger, LoopSelection: []string{"*"}})
 	if err != nil {
 		t.Fatal(err)

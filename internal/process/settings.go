@@ -112,7 +112,7 @@ func applyFile(fs *pflag.FlagSet, path, kind string) []error {
 			problems = append(problems, fmt.Errorf("%s: unknown setting", source))
 			continue
 		}
-		value, err := settingText(content.Settings[name])
+		value, err := settingText(content.Settings[name], flag.Value)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", source, err))
 			continue
@@ -139,15 +139,22 @@ func sortedKeys(settings map[string]any) []string {
 	return names
 }
 
-// settingText writes a YAML value as a flag's value: scalars as they are, lists joined by commas.
-func settingText(value any) (string, error) {
+// StructuredType is the Type of a flag whose value is JSON. In the configuration file it is written as YAML.
+const StructuredType = "JSON"
+
+// settingText writes a YAML value as the flag's value: scalars as they are, lists joined by commas, structures as JSON.
+func settingText(value any, flag pflag.Value) (string, error) {
+	if _, isText := value.(string); flag.Type() == StructuredType && !isText {
+		text, err := json.Marshal(value)
+		return string(text), err
+	}
 	switch v := value.(type) {
 	case string, bool, json.Number:
 		return fmt.Sprint(v), nil
 	case []any:
 		parts := make([]string, len(v))
 		for i, item := range v {
-			text, err := settingText(item)
+			text, err := settingText(item, flag)
 			if err != nil {
 				return "", err
 			}
@@ -162,6 +169,13 @@ func settingText(value any) (string, error) {
 func appendSet(problems []error, fs *pflag.FlagSet, flag *pflag.Flag, value, source string) []error {
 	before := flag.Value.String()
 	if err := fs.Set(flag.Name, value); err != nil {
+		if flag.Value.Type() == StructuredType {
+			var invalid *pflag.InvalidValueError
+			if errors.As(err, &invalid) {
+				err = invalid.Unwrap() // without the whole value again
+			}
+			return append(problems, fmt.Errorf("%s: %w", source, err))
+		}
 		if _, isList := flag.Value.(pflag.SliceValue); !isList {
 			_ = flag.Value.Set(before) // pflag left zero there, which would count as a second mistake
 		}

@@ -1,8 +1,10 @@
 package process
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,6 +71,45 @@ settings: {max-count: 9007199254740993, list: [1048576, 0.25]}
 	want := settings{Config: path, Name: "default", Count: 9007199254740993, List: []string{"1048576", "0.25"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
+	}
+}
+
+// structure is a flag whose value is JSON.
+type structure struct{ text string }
+
+func (s *structure) Type() string   { return StructuredType }
+func (s *structure) String() string { return s.text }
+
+func (s *structure) Set(text string) error {
+	if !strings.HasPrefix(text, "[") {
+		return errors.New("need a list")
+	}
+	s.text = text
+	return nil
+}
+
+func TestApplySettings_StructuresOfTheFileArriveAsJSON(t *testing.T) {
+	path := writeConfig(t, `
+apiVersion: config.trivet.dev/v1
+kind: TestConfiguration
+settings:
+  structure:
+  - {name: a, count: 1048576}
+  - {name: b, ready: true}
+`)
+	got := structure{text: "[]"}
+	var s settings
+	fs := s.flags()
+	fs.Var(&got, "structure", "")
+	if problems := applySettings(fs, []string{"--config=" + path}, nil, "TestConfiguration"); problems != nil {
+		t.Fatalf("problems: %v", problems)
+	}
+	if want := `[{"count":1048576,"name":"a"},{"name":"b","ready":true}]`; got.text != want {
+		t.Errorf("got %s, want %s", got.text, want)
+	}
+	problems := applySettings(fs, []string{"--structure={}"}, nil, "TestConfiguration")
+	if len(problems) != 1 || problems[0].Error() != "--structure: need a list" {
+		t.Errorf("problems %v, want what the value says", problems)
 	}
 }
 

@@ -55,7 +55,7 @@ type echo struct {
 }
 
 func (echo) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
-	grant := &leasev1.Grant{Epoch: 1, NextInterval: durationpb.New(10 * time.Second), Ttl: durationpb.New(40 * time.Second)}
+	grant := &leasev1.Grant{Epoch: 1, NextInterval: durationpb.New(5 * time.Second), Ttl: durationpb.New(20 * time.Second)}
 	for {
 		request, err := wire.Recv()
 		if err != nil {

@@ -18,8 +18,8 @@ import (
 func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
 	want := leasesvc.Config{
 		Classes: []leasesvc.Class{{
-			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: 10 * time.Second, RenewInterval: 10 * time.Second,
-			LeaseDuration: 40 * time.Second, Retention: time.Hour,
+			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: 5 * time.Second, SuspectAfter: 2, Grace: 20 * time.Second,
+			RenewInterval: 10 * time.Second, LeaseDuration: 40 * time.Second, Retention: time.Hour, OwnedByNode: true,
 		}},
 		Shards: 64, MaxSessions: 200_000, ConcurrentWrites: 32,
 		NodeHealth: leasesvc.NodeHealthConfig{
@@ -42,7 +42,7 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 	flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
 	cfg.RegisterFlags(flags)
 	err := flags.Parse([]string{
-		"--heartbeat-interval=1s", "--lease-renew-interval=2s", "--lease-duration=9s", "--expired-session-retention=3m",
+		"--heartbeat-interval=1s", "--heartbeat-suspect-after=3", "--heartbeat-grace-period=8s", "--lease-renew-interval=2s", "--lease-duration=9s", "--expired-session-retention=3m",
 		"--shards=3", "--max-sessions=7", "--concurrent-lease-writes=5",
 		"--node-monitor-grace-period=4s", "--node-startup-grace-period=6s", "--node-eviction-rate=1", "--secondary-node-eviction-rate=2",
 		"--full-disruption-node-eviction-rate=3", "--large-cluster-size-threshold=8", "--unhealthy-zone-threshold=0.7",
@@ -53,8 +53,8 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 	}
 	want := leasesvc.Config{
 		Classes: []leasesvc.Class{{
-			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: time.Second, RenewInterval: 2 * time.Second,
-			LeaseDuration: 9 * time.Second, Retention: 3 * time.Minute,
+			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: time.Second, SuspectAfter: 3, Grace: 8 * time.Second,
+			RenewInterval: 2 * time.Second, LeaseDuration: 9 * time.Second, Retention: 3 * time.Minute, OwnedByNode: true,
 		}},
 		Shards: 3, MaxSessions: 7, ConcurrentWrites: 5,
 		NodeHealth: leasesvc.NodeHealthConfig{
@@ -72,8 +72,9 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 	cfg := leasesvc.Config{
 		Classes: []leasesvc.Class{
 			{Name: "node", Namespace: "a", HeartbeatInterval: 0, RenewInterval: time.Minute, LeaseDuration: 1500 * time.Millisecond, Retention: -1},
-			{Name: "node", Namespace: "B", HeartbeatInterval: 20 * time.Second, RenewInterval: time.Second, LeaseDuration: 40 * time.Second},
+			{Name: "node", Namespace: "B", HeartbeatInterval: 20 * time.Second, SuspectAfter: 2, Grace: 50 * time.Second, RenewInterval: time.Second, LeaseDuration: 40 * time.Second},
 		},
+		FurtherClasses: []leasesvc.Class{{Name: "agent", Namespace: "agents", Retention: -1}},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			EvictionRate: math.NaN(), SecondaryEvictionRate: -1, FullDisruptionEvictionRate: 1e6, LargeZone: -1,
 			UnhealthyZoneThreshold: 1.5, ExcludeLabels: []string{"no label"},
@@ -82,13 +83,74 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 	text := errors.Join(cfg.Validate()...).Error()
 	for _, want := range []string{
 		"--heartbeat-interval is 0s", "--lease-duration is 1.5s", "--lease-renew-interval is 1m0s", "--expired-session-retention",
-		`namespace "B"`, "name and namespace must be its own", "longer than the 50s", "--shards is 0", "--max-sessions is 0", "--concurrent-lease-writes is 0",
+		`namespace "B"`, "name and namespace must be its own", "longer than the 50s", "--heartbeat-suspect-after is 0",
+		"must not be shorter than the 50s of --heartbeat-grace-period", `--classes: heartbeatInterval of "agent" is 0s`,
+		`--classes: suspectAfter of "agent" is 0`, `--classes: grace of "agent"`, `--classes: renewInterval of "agent"`,
+		`--classes: leaseDuration of "agent"`, `--classes: retention of "agent" is -1ns`, "--shards is 0", "--max-sessions is 0", "--concurrent-lease-writes is 0",
 		"--node-monitor-grace-period is 0s", "--node-startup-grace-period is 0s", "--node-eviction-rate is NaN",
 		"--secondary-node-eviction-rate is -1", "--full-disruption-node-eviction-rate is 1e+06", "--large-cluster-size-threshold is -1",
 		"--unhealthy-zone-threshold is 1.5", "--disruption-exclude-labels: \"no label\"", "--concurrent-node-writes is 0",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in:\n%s", want, text)
+		}
+	}
+}
+
+func TestClasses_ComeFromAList(t *testing.T) {
+	cfg := leasesvc.DefaultConfig()
+	flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
+	cfg.RegisterFlags(flags)
+	err := flags.Parse([]string{
+		`--classes=[{"name":"sidecar","namespace":"sidecars","heartbeatInterval":"2s","suspectAfter":3,"grace":"9s"},{"name":"rack","namespace":"racks","ownedByNode":true}]`,
+		"--heartbeat-interval=4s", // behind the list, and still the one of nodes
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := leasesvc.DefaultConfig()
+	want.Classes[0].HeartbeatInterval = 4 * time.Second
+	sidecar, rack := want.Classes[0], leasesvc.DefaultConfig().Classes[0]
+	sidecar.Name, sidecar.Namespace, sidecar.HeartbeatInterval, sidecar.SuspectAfter = "sidecar", "sidecars", 2*time.Second, 3
+	sidecar.Grace, sidecar.OwnedByNode = 9*time.Second, false
+	rack.Name, rack.Namespace = "rack", "racks"
+	want.FurtherClasses = []leasesvc.Class{sidecar, rack}
+	if diff := cmp.Diff(want, cfg); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if problems := cfg.Validate(); problems != nil {
+		t.Errorf("refused: %v", problems)
+	}
+	again := leasesvc.DefaultConfig()
+	flags = pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
+	var text string
+	cfg.RegisterFlags(flags)
+	text = flags.Lookup("classes").Value.String()
+	flags = pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
+	again.RegisterFlags(flags)
+	if err := flags.Set("classes", text); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(cfg.FurtherClasses, again.FurtherClasses); diff != "" {
+		t.Errorf("what the flag shows is not what it takes (-want +got):\n%s", diff)
+	}
+}
+
+func TestClasses_MistakesOfTheListAreNamed(t *testing.T) {
+	for text, want := range map[string]string{
+		`{}`:                            "need a list of classes",
+		`[{"name":"a","grade":"9s"}]`:   `unknown field "grade"`,
+		`[{"name":"a","grace":"long"}]`: `invalid duration`,
+		`[] []`:                         "nothing behind it",
+	} {
+		cfg := leasesvc.DefaultConfig()
+		flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
+		cfg.RegisterFlags(flags)
+		if err := flags.Set("classes", text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one that says %q", text, err, want)
+		}
+		if cfg.FurtherClasses != nil {
+			t.Errorf("%s: left %v", text, cfg.FurtherClasses)
 		}
 	}
 }

@@ -24,8 +24,8 @@ type catalog struct {
 }
 
 func newCatalog(cfg *Config) catalog {
-	c := catalog{classes: cfg.Classes, shards: cfg.Shards, byName: map[string]session.ClassID{}}
-	for i, class := range cfg.Classes {
+	c := catalog{classes: cfg.classes(), shards: cfg.Shards, byName: map[string]session.ClassID{}}
+	for i, class := range c.classes {
 		c.byName[class.Name] = session.ClassID(i)
 	}
 	return c

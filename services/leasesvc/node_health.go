@@ -43,7 +43,7 @@ func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
 
 // nodeNamespace is where the Leases of Nodes are, whether the class "node" is served or not.
 func (s *Service) nodeNamespace() string {
-	for _, class := range s.cfg.Classes {
+	for _, class := range s.cfg.classes() {
 		if class.Name == NodeClass {
 			return class.Namespace
 		}

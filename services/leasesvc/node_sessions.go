@@ -110,7 +110,7 @@ func (n *nodeSessions) put(lease *keeper.Lease) {
 
 // remove leaves alone what other classes beat for: a dismissed shard names all of its holders.
 func (n *nodeSessions) remove(lease *keeper.Lease) {
-	if n.service.cfg.Classes[lease.Holder.Key.Class].Name != NodeClass {
+	if n.service.server.catalog.classes[lease.Holder.Key.Class].Name != NodeClass {
 		return
 	}
 	n.mu.Lock()

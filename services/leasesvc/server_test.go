@@ -62,7 +62,7 @@ func TestHeartbeat_RepeatedSequenceRenewsNothing(t *testing.T) {
 	f.beat(5, holder("n1", "1"))
 	before := f.get("n1")
 	again := f.beat(5, holder("n1", "1"))[0].GetGrant()
-	if again == nil || again.Ttl.AsDuration() >= 40*time.Second {
+	if again == nil || again.Ttl.AsDuration() >= 20*time.Second {
 		t.Errorf("repeated: grant %v, want what is left of 40 s", again)
 	}
 	// Times are worked out anew for each answer; a wall clock and a monotonic one differ by microseconds.
@@ -103,7 +103,7 @@ func TestGetLease_ShowsSessionAndWrite(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	last := got.LastBeatTime.AsTime()
-	if last.Before(begin) || last.After(time.Now()) || got.Deadline.AsTime().Sub(last) != 40*time.Second {
+	if last.Before(begin) || last.After(time.Now()) || got.Deadline.AsTime().Sub(last) != 20*time.Second {
 		t.Errorf("last beat %v, deadline %v", last, got.Deadline.AsTime())
 	}
 	if renewed := got.Write.RenewTime.AsTime(); renewed.Sub(last).Abs() > time.Millisecond {
@@ -319,7 +319,7 @@ func TestService_NewTermBeginsWithoutSessions(t *testing.T) {
 func TestService_SilentHolderIsSuspectThenExpired(t *testing.T) {
 	f := newFixture(t, setup{config: func(c *leasesvc.Config) {
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = 100*time.Millisecond, 100*time.Millisecond
-		c.Classes[0].LeaseDuration = time.Second
+		c.Classes[0].Grace, c.Classes[0].LeaseDuration = time.Second, time.Second
 	}})
 	f.beat(1, holder("n1", "1"))
 	written := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)

@@ -30,7 +30,7 @@ func beats(sequence uint64, handles ...uint32) *leasev1.StreamHeartbeatsRequest 
 
 // grant is what every accepted beat of the class "node" gets.
 func grant() *leasev1.Grant {
-	return &leasev1.Grant{Epoch: 1, NextInterval: durationpb.New(10 * time.Second), Ttl: durationpb.New(40 * time.Second)}
+	return &leasev1.Grant{Epoch: 1, NextInterval: durationpb.New(5 * time.Second), Ttl: durationpb.New(20 * time.Second)}
 }
 
 // expectResponse compares all but messages for people and pauses. First intervals are spread, so they are held against their
@@ -39,10 +39,10 @@ func expectResponse(t *testing.T, want, got *leasev1.StreamHeartbeatsResponse) {
 	t.Helper()
 	for _, w := range got.GetWelcomes() {
 		if g := w.GetGrant(); g != nil {
-			if next := g.NextInterval.AsDuration(); next < 5*time.Second || next > 10*time.Second {
-				t.Errorf("first interval %v is outside 5 to 10 s", next)
+			if next := g.NextInterval.AsDuration(); next < 2500*time.Millisecond || next > 5*time.Second {
+				t.Errorf("first interval %v is outside 2.5 to 5 s", next)
 			}
-			g.NextInterval = durationpb.New(10 * time.Second)
+			g.NextInterval = durationpb.New(5 * time.Second)
 		}
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(&leasev1.Refusal{}, "message", "retry_after")); diff != "" {
@@ -87,7 +87,7 @@ func TestStreamHeartbeats_FirstIntervalIsSpread(t *testing.T) {
 	for i := range 8 {
 		response := ask(t, f.open(), introduction(1, holder(fmt.Sprintf("node-%d", i), "1"), holder("n1", "1")))
 		next := response.Welcomes[0].GetGrant().NextInterval.AsDuration()
-		if next < 5*time.Second || next > 10*time.Second || next != response.Welcomes[1].GetGrant().NextInterval.AsDuration() {
+		if next < 2500*time.Millisecond || next > 5*time.Second || next != response.Welcomes[1].GetGrant().NextInterval.AsDuration() {
 			t.Errorf("welcomes %v", response.Welcomes)
 		}
 		first[next] = true
