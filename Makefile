@@ -38,6 +38,10 @@ build: ## Build all commands into bin/
 assets: ## Build etcd and kube-apiserver into .assets/: once, 3 to 4 minutes (KUBEBUILDER_ASSETS=dir provides them instead)
 	@cd tools/controlplane && go run . --out "$(CURDIR)/.assets"
 
+.PHONY: assets-rivals
+assets-rivals: ## Build kube-controller-manager as well, which only measurements and conformance tests need: a minute more
+	@cd tools/controlplane && go run . --rivals --out "$(CURDIR)/.assets"
+
 ##@ Change
 
 .PHONY: test
@@ -103,6 +107,10 @@ bench: assets ## Run the benchmarks, one package at a time (BENCH=Heartbeat PACK
 .PHONY: bench-term
 bench-term: assets ## Leadership beside client-go's and etcd's own: failover, handover, cost at rest; 8 minutes (ARGS='--kills 40')
 	cd bench && go run ./term $(ARGS)
+
+.PHONY: bench-heartbeats
+bench-heartbeats: assets-rivals build ## Heartbeats, memory, a large fleet and deaths beside gRPC, etcd and kube-controller-manager (ARGS='-only steady,batched -short')
+	cd bench && go run ./heartbeats $(ARGS)
 
 .PHONY: clean
 clean: ## Remove all that make has built (Go's build cache stays, so the next build is quick)

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+)
+
+// renewalsTarget is how many holders must be renewed in a second.
+const renewalsTarget = 1_000_000
+
+// measureBatched sends batches of beats from four streams, as fast as answers come.
+func measureBatched(ctx context.Context, b *bench) ([]row, error) {
+	const holders = 256
+	c := &contender{name: "leasesvc", open: holdersOf("node", holders)}
+	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
+		ours, err := b.leasesvc(ctx, cluster, hurried)
+		if err != nil {
+			return err
+		}
+		defer ours.Stop()
+		c.pids = []int{ours.PID()}
+		crowd, err := gather(ctx, ours.GRPC, c.open, 4, 1)
+		if err != nil {
+			return err
+		}
+		defer crowd.disperse()
+		return c.charge(ctx, crowd, either(b, 10*time.Second, 3*time.Second), 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	rate := c.cost.perSecond() * holders
+	return []row{{
+		what:   "batched beats, 4 connections × 1 stream × 256 holders, as fast as it goes, the sender on the same cores",
+		target: fmt.Sprintf("≥ %s renewals/s", thousands(renewalsTarget)),
+		ours:   fmt.Sprintf("%s renewals/s, %.3f µs of server CPU each", thousands(rate), c.cost.each()/holders),
+		missed: rate < renewalsTarget,
+	}}, nil
+}

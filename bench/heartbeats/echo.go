@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/internal/rpcserver"
+)
+
+// echoVariable makes this binary serve the bare echo at the address in it, and nothing else.
+const echoVariable = "TRIVET_BENCH_ECHO"
+
+// echo is the least that a gRPC server can do with a heartbeat: it receives the same messages as leasesvc, sends answers of
+// the same bytes, and keeps nothing. Its transport has the options of leasesvc's; it has no interceptors.
+type echo struct {
+	leasev1.UnimplementedLeaseServiceServer
+}
+
+func startEcho(b *bench) (process *child.Child, address string, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, "", err
+	}
+	if address, err = child.FreeAddress(); err != nil {
+		return nil, "", err
+	}
+	process, err = child.Start(child.Config{
+		Path: program, Env: []string{echoVariable + "=" + address}, Log: filepath.Join(b.logDir, b.part+"-echo.log"),
+	})
+	return process, address, err
+}
+
+// echoAsChild serves until it is killed. It returns the exit code.
+func echoAsChild(address string) int {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	cfg := rpcserver.DefaultConfig(address)
+	cfg.MaxConnectionAge, cfg.MaxConcurrentStreams = 0, maxStreams
+	server := grpc.NewServer(rpcserver.TransportOptions(cfg)...)
+	leasev1.RegisterLeaseServiceServer(server, echo{})
+	fmt.Fprintln(os.Stderr, server.Serve(listener))
+	return 1
+}
+
+// StreamHeartbeats welcomes a single holder and then sends, for every message, the grant that leasesvc would.
+func (echo) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
+	grant := &leasev1.Grant{Epoch: 12_345, NextInterval: durationpb.New(995 * time.Millisecond), Ttl: durationpb.New(40 * time.Second)}
+	var request leasev1.StreamHeartbeatsRequest
+	for {
+		if err := wire.RecvMsg(&request); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		response := &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}
+		if len(request.Holders) > 0 {
+			response.Welcomes = []*leasev1.Welcome{{Handle: 1, Result: &leasev1.Welcome_Grant{Grant: grant}}}
+		} else {
+			response.Grant = grant
+		}
+		if err := wire.Send(response); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// part is rows of the table that are measured together.
+type part struct {
+	name    string
+	measure func(context.Context, *bench) ([]row, error)
+}
+
+func parts() []part {
+	return []part{
+		{name: "steady", measure: measureSteady},
+		{name: "saturated", measure: measureSaturated},
+		{name: "batched", measure: measureBatched},
+	}
+}
+
+func names(parts []part) []string {
+	all := make([]string, len(parts))
+	for i, p := range parts {
+		all[i] = p.name
+	}
+	return all
+}
+
+// choose returns the parts that are named, in the order of the table; all of them where none is named.
+func choose(all []part, only string) ([]part, error) {
+	if only == "" {
+		return all, nil
+	}
+	wanted := strings.Split(only, ",")
+	for _, name := range wanted {
+		if !slices.Contains(names(all), name) {
+			return nil, fmt.Errorf("no part is named %q: there are %s", name, strings.Join(names(all), ", "))
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(p part) bool { return !slices.Contains(wanted, p.name) }), nil
+}
+
+// measure measures the parts one after the other, prints the table and reports whether every target was met. A part that fails
+// is a target missed, and no reason to leave out the others.
+func measure(ctx context.Context, cfg config, chosen []part) (met bool, err error) {
+	if cfg.logDir == "" {
+		if cfg.logDir, err = os.MkdirTemp("", "trivet-heartbeats-"); err != nil {
+			return false, err
+		}
+		defer os.RemoveAll(cfg.logDir)
+	}
+	if err := os.MkdirAll(cfg.logDir, 0o755); err != nil {
+		return false, err
+	}
+	began := time.Now()
+	var rows []row
+	for _, p := range chosen {
+		b := &bench{config: cfg, part: p.name}
+		b.say("…")
+		measured, err := p.measure(ctx, b)
+		if ctx.Err() != nil {
+			return false, errors.Join(ctx.Err(), err)
+		}
+		if err != nil {
+			b.say("failed: %v", err)
+			measured = append(measured, row{what: p.name, ours: "failed: " + firstLine(err), missed: true})
+		}
+		rows = append(rows, measured...)
+	}
+	printTable(os.Stdout, rows)
+	fmt.Printf("\nAll of it took %v.\n", time.Since(began).Round(time.Second))
+	return targetsMet(rows), nil
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// bench is what every part needs.
+type bench struct {
+	config
+	part string
+}
+
+func (b *bench) say(format string, values ...any) {
+	fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), b.part, fmt.Sprintf(format, values...))
+}
+
+// either returns how much to measure, which is less for a short run.
+func either[T any](b *bench, whole, short T) T {
+	if b.short {
+		return short
+	}
+	return whole
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/internal/devcluster"
+)
+
+// withCluster calls use with a control plane that nothing else uses.
+func (b *bench) withCluster(ctx context.Context, use func(*devcluster.Cluster) error) (err error) {
+	cluster, err := devcluster.Start(ctx, devcluster.Config{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cluster.Stop()) }()
+	return use(cluster)
+}
+
+// leasesvc starts a replica that takes as many streams on a connection as the other servers do.
+func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args ...string) (*child.Leg, error) {
+	log, err := os.CreateTemp(b.logDir, b.part+"-leasesvc-*.log")
+	if err != nil {
+		return nil, err
+	}
+	if err := log.Close(); err != nil {
+		return nil, err
+	}
+	return child.StartLeg(ctx, cluster, child.LegConfig{
+		Name: "leasesvc", BinDir: b.binDir, Log: log.Name(),
+		Args: append([]string{fmt.Sprintf("--max-concurrent-streams=%d", maxStreams), "--max-connection-age=0"}, args...),
+	})
+}
+
+// bareEtcd starts an etcd that speaks in the clear, as the other contenders do.
+func (b *bench) bareEtcd() (process *child.Child, address string, err error) {
+	if address, err = child.FreeAddress(); err != nil {
+		return nil, "", err
+	}
+	peers, err := child.FreeAddress()
+	if err != nil {
+		return nil, "", err
+	}
+	dir, err := os.MkdirTemp(b.logDir, "etcd-")
+	if err != nil {
+		return nil, "", err
+	}
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	if assets == "" {
+		assets = filepath.Join("..", ".assets")
+	}
+	process, err = child.Start(child.Config{
+		Path: filepath.Join(assets, "etcd"), Log: filepath.Join(dir, "log"),
+		Args: []string{
+			"--data-dir=" + filepath.Join(dir, "data"), "--listen-client-urls=http://" + address, "--advertise-client-urls=http://" + address,
+			"--listen-peer-urls=http://" + peers, "--initial-advertise-peer-urls=http://" + peers, "--initial-cluster=default=http://" + peers,
+			"--unsafe-no-fsync", "--log-level=warn", "--log-outputs=stderr",
+		},
+	})
+	return process, address, err
+}

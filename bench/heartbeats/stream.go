@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
+)
+
+// holdersOf makes an opener of streams with so many holders each.
+func holdersOf(class string, holders int) opener {
+	return func(ctx context.Context, connection *grpc.ClientConn, name string) (func() error, error) {
+		all := make([]*leasev1.Holder, holders)
+		for i := range all {
+			all[i] = &leasev1.Holder{Class: class, Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}
+		}
+		s, err := openStream(ctx, connection, all)
+		if err != nil {
+			return nil, err
+		}
+		return s.beat, nil
+	}
+}
+
+// stream is one open stream of heartbeats. One goroutine uses it.
+type stream struct {
+	wire    grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
+	request leasev1.StreamHeartbeatsRequest
+	answer  leasev1.StreamHeartbeatsResponse
+}
+
+// introductions is how many holders one message introduces.
+const introductions = 1000
+
+// patience bounds how long a holder comes again and again.
+const patience = time.Minute
+
+// openStream introduces holders, and comes again as long as the replica is not there or asks for it.
+func openStream(ctx context.Context, connection grpc.ClientConnInterface, holders []*leasev1.Holder) (*stream, error) {
+	for end := time.Now().Add(patience); ; {
+		s, err := tryStream(ctx, connection, holders)
+		if status.Code(err) != codes.Unavailable || !sleepUntil(ctx, time.Now().Add(retryAfter(err)), end) {
+			return s, err
+		}
+	}
+}
+
+func tryStream(ctx context.Context, connection grpc.ClientConnInterface, holders []*leasev1.Holder) (*stream, error) {
+	wire, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{wire: wire}
+	for len(holders) > 0 {
+		some := holders[:min(len(holders), introductions)]
+		if err := s.introduce(ctx, some); err != nil {
+			return nil, err
+		}
+		holders = holders[len(some):]
+	}
+	return s, nil
+}
+
+// introduce sends one message that introduces holders, and another for those that are asked to come again.
+func (s *stream) introduce(ctx context.Context, holders []*leasev1.Holder) error {
+	for end := time.Now().Add(patience); len(holders) > 0; {
+		s.request.Sequence++
+		answer, err := s.exchange(&leasev1.StreamHeartbeatsRequest{Sequence: s.request.Sequence, Holders: holders})
+		if err != nil {
+			return err
+		}
+		var paced []*leasev1.Holder
+		var wait time.Duration
+		for i, welcome := range answer.Welcomes {
+			refusal := welcome.GetRefusal()
+			switch {
+			case refusal == nil:
+				s.request.Handles = append(s.request.Handles, welcome.Handle)
+			case refusal.RetryAfter != nil || refusal.Reason == "NOT_LEADER":
+				paced = append(paced, holders[i])
+				wait = max(wait, refusal.RetryAfter.AsDuration(), shortPause)
+			default:
+				return fmt.Errorf("holder %s is not welcome: %v", holders[i].Name, refusal)
+			}
+		}
+		if holders = paced; len(holders) > 0 && !sleepUntil(ctx, time.Now().Add(wait), end) {
+			return fmt.Errorf("%d holders were asked to come again for %v", len(holders), patience)
+		}
+	}
+	return nil
+}
+
+// beat sends the handles of all holders and waits for the answer.
+func (s *stream) beat() error {
+	s.request.Sequence++
+	answer, err := s.exchange(&s.request)
+	if err != nil {
+		return err
+	}
+	if refused := answer.RefusedHandles; len(refused) > 0 {
+		return fmt.Errorf("%d of %d handles are refused, the first: %v", len(refused), len(s.request.Handles), refused[0].Refusal)
+	}
+	return nil
+}
+
+// exchange returns an answer that the next exchange overwrites.
+func (s *stream) exchange(request *leasev1.StreamHeartbeatsRequest) (*leasev1.StreamHeartbeatsResponse, error) {
+	if err := s.wire.Send(request); err != nil {
+		// Why the stream is over is told to who receives.
+		return nil, s.wire.RecvMsg(&s.answer)
+	}
+	if err := s.wire.RecvMsg(&s.answer); err != nil {
+		return nil, err
+	}
+	return &s.answer, nil
+}
+
+// shortPause is how soon to try again where nobody says.
+const shortPause = 50 * time.Millisecond
+
+// retryAfter is the pause that an error asks for.
+func retryAfter(err error) time.Duration {
+	for _, detail := range status.Convert(err).Details() {
+		if retry, ok := detail.(*errdetails.RetryInfo); ok {
+			return retry.RetryDelay.AsDuration()
+		}
+	}
+	return shortPause
+}
+
+// spentOn returns what answered heartbeats cost processes.
+func spentOn(pids []int, beats func() (int64, error)) (cost, error) {
+	var c cost
+	cpu, err := child.Spent(func() (err error) {
+		c.beats, err = beats()
+		return err
+	}, pids...)
+	c.cpu = cpu
+	if err == nil && c.beats == 0 {
+		err = fmt.Errorf("no heartbeat was answered")
+	}
+	return c, err
+}
