@@ -33,6 +33,8 @@ type Config struct {
 	ConcurrentWrites int
 	// NodeHealth is how Nodes are judged, where the loop node-health runs.
 	NodeHealth NodeHealthConfig
+	// TaintEviction is how pods are evicted, where the loop taint-eviction runs.
+	TaintEviction TaintEvictionConfig
 }
 
 // DefaultConfig has the one class "node", whose holders beat every 5 s and live 20 s without, with the Leases of upstream's
@@ -63,6 +65,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.ConcurrentWrites, "concurrent-lease-writes", c.ConcurrentWrites,
 		"How many Lease objects this replica writes at the same time, over all its shards.")
 	c.NodeHealth.registerFlags(fs)
+	c.TaintEviction.registerFlags(fs)
 }
 
 // Validate returns every problem of the configuration, each naming its flag where there is one.
@@ -77,6 +80,7 @@ func (c *Config) Validate() []error {
 	if c.ConcurrentWrites < 1 || c.ConcurrentWrites > maxWriters {
 		problems = append(problems, fmt.Errorf("--concurrent-lease-writes is %d, must be 1 to %d", c.ConcurrentWrites, maxWriters))
 	}
+	problems = append(problems, c.TaintEviction.validate()...)
 	return append(problems, c.NodeHealth.validate()...)
 }
 

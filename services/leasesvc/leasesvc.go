@@ -16,6 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictor"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
@@ -77,6 +78,7 @@ type Service struct {
 	metrics    *metrics
 	writes     *renewal.Metrics
 	nodeHealth *nodeHealth
+	eviction   *taintEviction
 	board      *tenure.Board                 // of the shards that are held here
 	keeper     atomic.Pointer[keeper.Keeper] // nil while its loop does not run
 }
@@ -105,6 +107,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Workers: cfg.ConcurrentWrites, Timeout: writeTimeout, Metrics: s.writes, Logger: deps.Logger,
 	}, s.writer)
 	if s.nodeHealth, err = newNodeHealth(s, deps); err != nil {
+		return nil, err
+	}
+	if s.eviction, err = newTaintEviction(cfg.TaintEviction, evictor.NoDoubt{}, deps); err != nil {
 		return nil, err
 	}
 	s.server = newServer(s)
@@ -136,6 +141,11 @@ func (s *Service) loops() []loop.Loop {
 			// It never stalls: a large cluster takes its time to be listed, and a pass waits for nobody.
 			Name: NodeHealthLoop, Doc: "declares silent nodes, taints them and marks their pods", Scope: loop.Leader,
 			OffByDefault: true, Run: s.nodeHealth.run,
+		},
+		{
+			// It never stalls, for the same reasons.
+			Name: TaintEvictionLoop, Doc: "deletes pods from nodes whose taints they do not tolerate", Scope: loop.Leader,
+			OffByDefault: true, Run: s.eviction.run,
 		},
 	}
 }

@@ -24,7 +24,7 @@ func Program(cfg *Config) process.Program {
 		Kube:          true,
 		KubeQPS:       kubeRate,
 		KubeBurst:     kubeRate,
-		Loops:         []string{SessionsLoop, WritebackLoop, NodeHealthLoop},
+		Loops:         []string{SessionsLoop, WritebackLoop, NodeHealthLoop, TaintEvictionLoop},
 		Unvalidated:   Unvalidated(),
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,

@@ -1,0 +1,148 @@
+package eviction
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
+
+const (
+	// catchUp is how late a plan may come without a turn being lost.
+	catchUp = 100 * time.Millisecond
+	// slowest is one pod an hour: a smaller rate is taken for that.
+	slowest = 1.0 / 3600
+)
+
+// Rules is how fast pods leave.
+type Rules struct {
+	// Rate is how many pods leave per second; 0 stands for no limit, as upstream has none.
+	Rate float64
+}
+
+// Pace is when the next pod may leave. The zero Pace lets one leave at once.
+type Pace struct {
+	next monotonic.Instant
+	used bool
+}
+
+// State is all that a plan is made from.
+type State struct {
+	// Wards are by the names of their Nodes; those without waits may be missing.
+	Wards map[string]Ward
+	// Doubted are Nodes whose taints from node health are in doubt, with the reason.
+	Doubted map[string]string
+	// Paused pods are not to be evicted before the given time, for example while an eviction is under way.
+	Paused map[types.UID]monotonic.Instant
+	Pace   Pace
+}
+
+// Eviction is a pod that has to leave now.
+type Eviction struct {
+	Node string
+	// Ward is the state of the Node that was decided from.
+	Ward Ward
+	Pod  *corev1.Pod
+	Cause
+}
+
+// Plan is who has to leave now.
+type Plan struct {
+	// Evictions are in the order in which they fell due.
+	Evictions []Eviction
+	// Pace is for the next plan.
+	Pace Pace
+	// Waiting is how many pods are not due, Due how many are, and Held how many of these stay because node health is in doubt.
+	Waiting, Due, Held int
+	// HeldOn are the Nodes of the held, ordered.
+	HeldOn []string
+}
+
+// Plan decides who leaves now; at most budget pods. The others come up again in the next plan.
+func (r Rules) Plan(now monotonic.Instant, state State, budget int) Plan {
+	plan := Plan{Pace: state.Pace}
+	var ready []Eviction
+	for _, node := range slices.Sorted(maps.Keys(state.Wards)) {
+		ready = append(ready, plan.due(now, node, state)...)
+	}
+	slices.SortStableFunc(ready, func(a, b Eviction) int { return cmp.Compare(a.Due, b.Due) })
+	for _, eviction := range ready {
+		if len(plan.Evictions) == budget || !r.turn(now, &plan.Pace) {
+			break
+		}
+		plan.Evictions = append(plan.Evictions, eviction)
+	}
+	return plan
+}
+
+// due counts the waits of one Node and returns those that are due and not held.
+func (p *Plan) due(now monotonic.Instant, node string, state State) []Eviction {
+	ward := state.Wards[node]
+	_, doubted := state.Doubted[node]
+	var ready []Eviction
+	held := 0
+	for i := range ward.Waits {
+		wait := &ward.Waits[i]
+		if wait.Due > now {
+			p.Waiting += len(ward.Waits) - i
+			break
+		}
+		p.Due++
+		cause := wait.cause(doubted)
+		switch {
+		case cause == nil || cause.Due > now:
+			held++
+		case state.Paused[wait.Pod.UID] <= now:
+			ready = append(ready, Eviction{Node: node, Ward: ward, Pod: wait.Pod, Cause: *cause})
+		}
+	}
+	if held > 0 {
+		p.Held += held
+		p.HeldOn = append(p.HeldOn, node)
+	}
+	return ready
+}
+
+// cause is what a pod has to leave for, or nil.
+func (w *Wait) cause(doubted bool) *Cause {
+	if doubted && FromHealth(&w.Taint) {
+		return w.Sure
+	}
+	return &w.Cause
+}
+
+// turn takes a turn if it has come. A plan that comes late makes up for catchUp at most, so in no window do more pods leave than
+// its length and catchUp, times the rate, and one.
+func (r Rules) turn(now monotonic.Instant, pace *Pace) bool {
+	if r.Rate <= 0 {
+		return true
+	}
+	next := pace.next
+	if earliest := now.Add(-catchUp); !pace.used {
+		next = now
+	} else if next < earliest {
+		next = earliest
+	}
+	if next > now {
+		return false
+	}
+	*pace = Pace{next: next.Add(time.Duration(float64(time.Second) / max(r.Rate, slowest))), used: true}
+	return true
+}
+
+// Holds tells whether an eviction still stands when its Node is looked at again, past any cache.
+func (e *Eviction) Holds(now monotonic.Instant, wall time.Time, live *corev1.Node) bool {
+	if live.UID != e.Ward.UID {
+		return false
+	}
+	for _, wait := range e.Ward.See(now, wall, live, []*corev1.Pod{e.Pod}).Waits {
+		cause := wait.cause(!FromHealth(&e.Taint))
+		return cause != nil && cause.Due <= now
+	}
+	return false
+}
