@@ -3,9 +3,8 @@ package leasesvc
 import (
 	"context"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 )
 
 // Leadership divides the shards among the replicas. *term.Candidate is one.
@@ -19,5 +18,5 @@ type Leadership interface {
 // deleter deletes Lease objects; *leaseobject.Writer is one. Delete blocks until ctx, which must carry the term, ends. An
 // absent object, or one that is another holder's, is no error. It may be called concurrently.
 type deleter interface {
-	Delete(ctx context.Context, namespace, name string, last *coordinationv1.Lease) error
+	Delete(ctx context.Context, namespace, name string, last leaseobject.Known) error
 }

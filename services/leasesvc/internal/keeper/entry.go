@@ -3,8 +3,8 @@ package keeper
 import (
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
@@ -14,19 +14,36 @@ type entry struct {
 	// tenant numbers the uses of the slot, so that the end of a write finds out whether its holder still has it. Boots of one
 	// holder share a tenant, because they share the object.
 	tenant uint64
-	// object is the Lease as last written in this term; nil until then.
-	object    *coordinationv1.Lease
-	writeTime time.Time
-	lastError string
-	// idle are closed when the slot has no write in flight and nobody holds it any more.
-	idle []chan struct{}
+	// object is the Lease as last written, or found, in this term.
+	object leaseobject.Known
+	// writeTime is that of the last success, in nanoseconds since 1970; 0 before it.
+	writeTime int64
 }
 
-func (e *entry) wake() {
-	for _, waiter := range e.idle {
+// troubles is what few slots have, and no others shall have room for.
+type troubles struct {
+	// errors are what the last attempts failed with.
+	errors map[uint32]string
+	// waiters are closed when the slot has no write in flight and nobody holds it any more.
+	waiters map[uint32][]chan struct{}
+}
+
+func newTroubles() troubles {
+	return troubles{errors: map[uint32]string{}, waiters: map[uint32][]chan struct{}{}}
+}
+
+// wait returns a channel that the next wake of the slot closes.
+func (t *troubles) wait(slot uint32) <-chan struct{} {
+	waiter := make(chan struct{})
+	t.waiters[slot] = append(t.waiters[slot], waiter)
+	return waiter
+}
+
+func (t *troubles) wake(slot uint32) {
+	for _, waiter := range t.waiters[slot] {
 		close(waiter)
 	}
-	e.idle = nil
+	delete(t.waiters, slot)
 }
 
 // Lease is a session and its object, at one moment, with times by the wall clock.
@@ -53,6 +70,10 @@ type Write struct {
 	LastError string
 	// Failures counts attempts since the last success.
 	Failures int32
+	// Reason is why the object is written next, or else why it was last.
+	Reason writeback.Reason
+	// Due is when the next write may start; zero when none is to come.
+	Due time.Time
 }
 
 func (k *Keeper) lease(s session.Session) Lease {
@@ -62,18 +83,21 @@ func (k *Keeper) lease(s session.Session) Lease {
 		StartTime:    k.clock.Wall(now, s.Started),
 		LastBeatTime: k.clock.Wall(now, s.LastBeat),
 		Deadline:     k.clock.Wall(now, s.Deadline),
-		Write:        k.write(s.Ref.Slot()),
+		Write:        k.write(now, s.Ref.Slot()),
 	}
 }
 
-func (k *Keeper) write(slot uint32) Write {
-	e, s := &k.entries[slot], &k.slots[slot]
-	w := Write{State: s.State, WriteTime: e.writeTime, LastError: e.lastError, Failures: s.Failures}
-	if e.object != nil {
-		w.ResourceVersion = e.object.ResourceVersion
-		if renewed := e.object.Spec.RenewTime; renewed != nil {
-			w.RenewTime = renewed.Time
-		}
+func (k *Keeper) write(now monotonic.Instant, slot uint32) Write {
+	e, v := &k.entries[slot], k.book.View(slot)
+	w := Write{
+		State: v.State, RenewTime: e.object.RenewTime(), ResourceVersion: e.object.ResourceVersion(),
+		LastError: k.troubles.errors[slot], Failures: v.Failures, Reason: v.Reason,
+	}
+	if e.writeTime != 0 {
+		w.WriteTime = time.Unix(0, e.writeTime)
+	}
+	if v.Some {
+		w.Due = k.clock.Wall(now, v.Due)
 	}
 	return w
 }
@@ -87,6 +111,8 @@ func (k *Keeper) vacate(slot uint32, h session.Holder) {
 
 // clear frees a slot for another session.
 func (k *Keeper) clear(slot uint32) {
-	k.entries[slot].wake()
-	k.slots[slot], k.shards[slot], k.entries[slot] = writeback.Slot{}, noShard, entry{}
+	k.book.Close(slot)
+	k.troubles.wake(slot)
+	delete(k.troubles.errors, slot)
+	k.shards[slot], k.entries[slot] = noShard, entry{}
 }

@@ -102,10 +102,10 @@ func (k *Keeper) hear(now monotonic.Instant, x *Exchange, index int, ref session
 		return
 	}
 	slot := ref.Slot()
-	k.slots[slot] = k.slots[slot].Heard(now)
 	x.Renewed++
 	x.Grant = x.Grant.shorter(k.grant(slot))
 	if outcome == session.Recovered {
+		k.book.Recovered(now, slot)
 		k.announce(Modified, slot)
 	}
 }
@@ -144,20 +144,21 @@ func (k *Keeper) note(now monotonic.Instant, slot uint32, outcome session.Outcom
 		k.announce(Added, slot)
 		return
 	}
-	k.slots[slot] = k.slots[slot].Heard(now)
 	if outcome != session.Renewed {
+		k.book.Recovered(now, slot)
 		k.announce(Modified, slot)
 	}
 }
 
 func (k *Keeper) occupy(now monotonic.Instant, slot uint32, in *Introduction) {
-	for int(slot) >= len(k.slots) {
-		k.slots = append(k.slots, writeback.Slot{})
+	for int(slot) >= len(k.shards) {
 		k.shards = append(k.shards, noShard)
 		k.entries = append(k.entries, entry{})
 	}
 	k.tenants++
-	k.slots[slot] = writeback.Open(uint8(in.Holder.Key.Class), now)
+	k.book.Open(now, slot, writeback.Opening{
+		Policy: uint8(in.Holder.Key.Class), Phase: writeback.Phase(in.Holder.Key.Name),
+	})
 	k.shards[slot] = uint16(in.Shard)
 	k.entries[slot] = entry{tenant: k.tenants}
 }
@@ -169,7 +170,7 @@ func (k *Keeper) left(now monotonic.Instant, ref session.Ref) time.Duration {
 }
 
 func (k *Keeper) grant(slot uint32) Grant {
-	c := &k.cfg.Classes[k.slots[slot].Policy].Session
+	c := &k.cfg.Classes[k.book.Policy(slot)].Session
 	return Grant{Interval: c.Interval, TTL: c.TTL, Epoch: k.epoch(slot)}
 }
 

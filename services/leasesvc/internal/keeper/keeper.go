@@ -27,8 +27,10 @@ const (
 // Class is one kind of holder: where its Leases live, how it lives and how it is written.
 type Class struct {
 	Namespace string
-	Session   session.Class
-	Writes    writeback.Policy
+	// Unowned classes have Leases that belong to no Node.
+	Unowned bool
+	Session session.Class
+	Writes  writeback.Policy
 }
 
 // Config is what a Keeper is made of.
@@ -53,7 +55,6 @@ const tolerance = 10 * session.Granularity
 // Keeper keeps the sessions of the shards that are held here. All methods but Run may be called by any goroutine, before and after it too.
 type Keeper struct {
 	cfg       Config
-	policies  []writeback.Policy
 	exchanges chan *Exchange
 	calls     chan func()
 	done      chan struct{} // closed by Run when it returns
@@ -65,9 +66,10 @@ type Keeper struct {
 	clock    stopwatch.Watch
 	table    *session.Table
 	kept     []*tenure.Tenure // by shard; nil where the shard is not kept here
-	slots    []writeback.Slot
+	book     *writeback.Book
 	shards   []uint16 // by slot
 	entries  []entry
+	troubles troubles
 	tenants  uint64
 	watchers map[*Subscription]struct{}
 }
@@ -86,13 +88,16 @@ func New(cfg Config) *Keeper {
 		done:      make(chan struct{}),
 		kept:      make([]*tenure.Tenure, cfg.Shards),
 		watchers:  map[*Subscription]struct{}{},
+		troubles:  newTroubles(),
 	}
+	policies := make([]writeback.Policy, 0, len(cfg.Classes))
 	classes := make([]session.Class, 0, len(cfg.Classes))
 	for _, c := range cfg.Classes {
 		classes = append(classes, c.Session)
-		k.policies = append(k.policies, c.Writes)
+		policies = append(policies, c.Writes)
 	}
 	k.table = session.NewTable(classes, cfg.Limit)
+	k.book = writeback.NewBook(policies)
 	return k
 }
 
@@ -173,11 +178,12 @@ func (k *Keeper) passed() {
 }
 
 func (k *Keeper) advance() {
-	for _, step := range k.table.Advance(k.now()) {
+	now := k.now()
+	for _, step := range k.table.Advance(now) {
 		slot := step.Ref.Slot()
 		switch step.To {
 		case session.Expired:
-			k.slots[slot] = k.slots[slot].Silenced()
+			k.book.Silenced(now, slot)
 			k.announce(Modified, slot)
 		case session.Gone:
 			k.vacate(slot, step.Holder)

@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -17,8 +16,8 @@ var ErrSuperseded = errors.New("another boot of the holder has the session")
 // Hold is a session whose object nobody writes, so that it can be deleted. Who gets one calls Let or Drop, once.
 type Hold struct {
 	Namespace, Name string
-	// Last is the object as last written in this term; nil before that.
-	Last *coordinationv1.Lease
+	// Last is the object as last written, or found, in this term.
+	Last leaseobject.Known
 
 	tenure *tenure.Tenure
 	holder session.Holder
@@ -68,12 +67,10 @@ func (k *Keeper) hold(h session.Holder, shard int) (*Hold, <-chan struct{}, erro
 	}
 	slot := ref.Slot()
 	e := &k.entries[slot]
-	if s := k.slots[slot]; s.InFlight || s.Held {
-		waiter := make(chan struct{})
-		e.idle = append(e.idle, waiter)
-		return nil, waiter, nil
+	if k.book.Busy(slot) {
+		return nil, k.troubles.wait(slot), nil
 	}
-	k.slots[slot] = k.slots[slot].Hold()
+	k.book.Hold(slot)
 	return &Hold{
 		Namespace: k.cfg.Classes[h.Key.Class].Namespace, Name: h.Key.Name, Last: e.object,
 		tenure: held, holder: h, slot: slot, tenant: e.tenant,
@@ -82,7 +79,7 @@ func (k *Keeper) hold(h session.Holder, shard int) (*Hold, <-chan struct{}, erro
 
 // Let gives the session back as it was: its object has not been deleted.
 func (k *Keeper) Let(hold *Hold) {
-	k.end(hold, func() { k.slots[hold.slot] = k.slots[hold.slot].Let() })
+	k.end(hold, func() { k.book.Let(k.now(), hold.slot) })
 }
 
 // Drop ends the session, whose object has been deleted. If another boot has taken the session over meanwhile, it goes on, and
@@ -93,11 +90,22 @@ func (k *Keeper) Drop(hold *Hold) {
 			k.vacate(hold.slot, hold.holder)
 			return
 		}
-		beat := k.slots[hold.slot].Beat
-		k.slots[hold.slot] = writeback.Open(k.slots[hold.slot].Policy, beat)
-		k.entries[hold.slot] = entry{tenant: hold.tenant, idle: k.entries[hold.slot].idle}
+		k.reopen(hold)
 		k.announce(Modified, hold.slot)
 	})
+}
+
+// reopen begins the object of a session anew that goes on, perhaps silently.
+func (k *Keeper) reopen(hold *Hold) {
+	now := k.now()
+	k.book.Open(now, hold.slot, writeback.Opening{
+		Policy: k.book.Policy(hold.slot), Phase: writeback.Phase(hold.holder.Key.Name),
+	})
+	if s, _ := k.table.At(hold.slot); s.State == session.Expired {
+		k.book.Silenced(now, hold.slot)
+	}
+	delete(k.troubles.errors, hold.slot)
+	k.entries[hold.slot] = entry{tenant: hold.tenant}
 }
 
 func (k *Keeper) end(hold *Hold, then func()) {
@@ -107,6 +115,6 @@ func (k *Keeper) end(hold *Hold, then func()) {
 			return // the session was forgotten, or its shard lost, while it was held
 		}
 		then()
-		k.entries[hold.slot].wake()
+		k.troubles.wake(hold.slot)
 	})
 }

@@ -45,8 +45,9 @@ func (k *Keeper) restore(shard int, silences []session.Silence) {
 			continue // there is no room, or the holder has been heard in another term
 		}
 		k.occupy(now, ref.Slot(), &Introduction{Holder: silence.Holder, Shard: shard})
-		// Nothing was heard from it, so there is nothing to write until it beats.
-		k.slots[ref.Slot()] = k.slots[ref.Slot()].Silenced()
+		if s, _ := k.table.Look(ref); s.State == session.Expired {
+			k.book.Silenced(now, ref.Slot())
+		}
 		k.note(now, ref.Slot(), session.Opened)
 	}
 }

@@ -118,5 +118,5 @@ func (k *Keeper) epoch(slot uint32) int64 { return k.kept[k.shards[slot]].Epoch(
 
 // gone is the last that is said of a session that leaves its slot.
 func (k *Keeper) gone(slot uint32, h session.Holder) Lease {
-	return Lease{Holder: h, State: session.Gone, Epoch: k.epoch(slot), Write: k.write(slot)}
+	return Lease{Holder: h, State: session.Gone, Epoch: k.epoch(slot), Write: k.write(k.now(), slot)}
 }

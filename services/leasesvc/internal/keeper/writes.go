@@ -5,8 +5,7 @@ import (
 	"errors"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -20,17 +19,19 @@ type Job struct {
 	// Tenure is that of the holder's shard.
 	Tenure          *tenure.Tenure
 	Namespace, Name string
-	Duration        time.Duration
-	Reason          writeback.Reason
+	// Class is the name of the holder's class if its Leases belong to no Node; empty if they do.
+	Class    string
+	Duration time.Duration
+	Reason   writeback.Reason
 	// RenewTime is when the holder was last heard, by the wall clock.
 	RenewTime time.Time
-	// Last is the object as last written in this term; nil before that.
-	Last *coordinationv1.Lease
+	// Lapsed is set for a holder that has expired, and to then: its object shall say so.
+	Lapsed time.Time
+	// Last is the object as last written, or found, in this term.
+	Last leaseobject.Known
 
-	slot    uint32
-	tenant  uint64
-	planned monotonic.Instant
-	beat    monotonic.Instant
+	tenant uint64
+	write  writeback.Write
 }
 
 // Begin is called before the write. With ok, the write is made with ctx, which carries the term of the holder's shard, and
@@ -40,7 +41,7 @@ func (j *Job) Begin() (ctx context.Context, end func(), ok bool) { return j.Tenu
 // Result is what came of a Job.
 type Result struct {
 	// Lease is the object as written; only without an error.
-	Lease *coordinationv1.Lease
+	Lease leaseobject.Known
 	// Err is nil, wraps ErrNoOwner, or is another failure.
 	Err error
 	// Pause is how long the kube-apiserver asked to be left alone after a failure; 0 when it did not.
@@ -52,23 +53,34 @@ type Result struct {
 func (k *Keeper) Start(ctx context.Context, budget int) (jobs []Job, err error) {
 	err = k.do(ctx, func() {
 		now := k.now()
-		for _, w := range writeback.Plan(now, k.policies, k.slots, budget) {
+		for _, w := range k.book.Start(now, k.heard, budget) {
 			jobs = append(jobs, k.start(now, w))
 		}
 	})
 	return jobs, err
 }
 
+func (k *Keeper) heard(slot uint32) monotonic.Instant {
+	s, _ := k.table.At(slot)
+	return s.LastBeat
+}
+
 func (k *Keeper) start(now monotonic.Instant, w writeback.Write) Job {
 	s, _ := k.table.At(w.Slot)
 	class := &k.cfg.Classes[s.Holder.Key.Class]
-	k.slots[w.Slot] = k.slots[w.Slot].Started()
-	return Job{
+	job := Job{
 		Tenure:    k.kept[k.shards[w.Slot]],
 		Namespace: class.Namespace, Name: s.Holder.Key.Name, Duration: class.Writes.Duration, Reason: w.Reason,
 		RenewTime: k.clock.Wall(now, w.Beat), Last: k.entries[w.Slot].object,
-		slot: w.Slot, tenant: k.entries[w.Slot].tenant, planned: now, beat: w.Beat,
+		tenant: k.entries[w.Slot].tenant, write: w,
 	}
+	if class.Unowned {
+		job.Class = class.Session.Name
+	}
+	if w.Reason == writeback.Expired {
+		job.Lapsed = k.clock.Wall(now, min(s.Deadline, now))
+	}
+	return job
 }
 
 // Finish takes what came of a Job, and forgets it if the holder or its shard is not kept any more. ErrEnded says that nothing is.
@@ -77,22 +89,23 @@ func (k *Keeper) Finish(job Job, result Result) error {
 }
 
 func (k *Keeper) finish(job Job, result Result) {
-	e := &k.entries[job.slot]
+	slot := job.write.Slot
+	e := &k.entries[slot]
 	if e.tenant != job.tenant {
 		return // the holder was forgotten, or its shard lost, while its object was written
 	}
-	slot := &k.slots[job.slot]
-	switch {
+	switch now := k.now(); {
 	case result.Err == nil:
-		*slot = slot.Succeeded(job.planned, job.beat, k.policies[slot.Policy])
-		e.object, e.writeTime, e.lastError = result.Lease, time.Now(), ""
+		k.book.Succeeded(now, job.write)
+		e.object, e.writeTime = result.Lease, time.Now().UnixNano()
+		delete(k.troubles.errors, slot)
 	case errors.Is(result.Err, ErrNoOwner):
-		*slot = slot.Ownerless(k.now())
-		e.lastError = result.Err.Error()
+		k.book.Ownerless(now, job.write)
+		k.troubles.errors[slot] = result.Err.Error()
 	default:
-		*slot = slot.Failed(k.now(), result.Pause)
-		e.lastError = result.Err.Error()
+		k.book.Failed(now, job.write, result.Pause)
+		k.troubles.errors[slot] = result.Err.Error()
 	}
-	e.wake()
-	k.announce(Modified, job.slot)
+	k.troubles.wake(slot)
+	k.announce(Modified, slot)
 }

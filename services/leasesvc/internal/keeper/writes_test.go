@@ -13,15 +13,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-func object(version string, renewed time.Time) *coordinationv1.Lease {
-	return &coordinationv1.Lease{
+func object(version string, renewed time.Time) leaseobject.Known {
+	return leaseobject.Know(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{ResourceVersion: version},
 		Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: renewed}},
-	}
+	})
 }
 
 func start(t testing.TB, k *keeper.Keeper) []keeper.Job {
@@ -57,14 +58,16 @@ func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
 		ref := introduce(t, k, node("a", "1"))[0].Ref
 
 		job := start(t, k)[0]
-		if job.Namespace != "kube-node-lease" || job.Name != "a" || !job.RenewTime.Equal(begin) || job.Last != nil || job.Reason != writeback.First {
+		if job.Namespace != "kube-node-lease" || job.Name != "a" || !job.RenewTime.Equal(begin) || job.Last.Exists() || job.Reason != writeback.First {
 			t.Errorf("first job %+v", job)
 		}
 		if again := start(t, k); again != nil {
 			t.Errorf("handed out twice: %+v", again)
 		}
 		finish(t, k, job, keeper.Result{Err: errors.New("no route to host")})
-		want := keeper.Write{State: writeback.Retrying, LastError: "no route to host", Failures: 1}
+		want := keeper.Write{
+			State: writeback.Retrying, LastError: "no route to host", Failures: 1, Due: begin.Add(200 * time.Millisecond),
+		}
 		if diff := cmp.Diff(want, get(t, k, node("a", "1")).Write); diff != "" {
 			t.Errorf("after a failure (-want +got):\n%s", diff)
 		}
@@ -77,19 +80,30 @@ func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
 
 		time.Sleep(400 * time.Millisecond)
 		finish(t, k, start(t, k)[0], keeper.Result{Lease: object("5", begin)})
-		want = keeper.Write{State: writeback.Written, ResourceVersion: "5", RenewTime: begin, WriteTime: time.Now()}
-		if diff := cmp.Diff(want, get(t, k, node("a", "1")).Write); diff != "" {
+		got := get(t, k, node("a", "1")).Write
+		want = keeper.Write{
+			State: writeback.Written, ResourceVersion: "5", RenewTime: begin, WriteTime: time.Now(),
+			Reason: writeback.Renewal, Due: got.Due,
+		}
+		if diff := cmp.Diff(want, got); diff != "" || got.Due.Before(time.Now()) || got.Due.After(time.Now().Add(11*time.Second)) {
 			t.Errorf("after a success (-want +got):\n%s", diff)
 		}
+
+		time.Sleep(11 * time.Second)
+		beat(t, k, ref)
+		job = start(t, k)[0]
+		if job.Reason != writeback.Renewal || job.Last.ResourceVersion() != "5" || !job.RenewTime.Equal(time.Now()) {
+			t.Errorf("renewal %+v", job)
+		}
+		finish(t, k, job, keeper.Result{Lease: object("6", job.RenewTime)})
 
 		time.Sleep(9 * time.Second)
 		beat(t, k, ref)
 		if early := start(t, k); early != nil {
 			t.Errorf("renewed before the interval has passed: %+v", early)
 		}
-		time.Sleep(time.Second)
-		job = start(t, k)[0]
-		if job.Reason != writeback.Renewal || job.Last.ResourceVersion != "5" || !job.RenewTime.Equal(time.Now().Add(-time.Second)) {
+		time.Sleep(2 * time.Second)
+		if job = start(t, k)[0]; !job.RenewTime.Equal(time.Now().Add(-2 * time.Second)) {
 			t.Errorf("renewal %+v", job)
 		}
 	})
@@ -104,7 +118,7 @@ func TestFinish_ForgottenHoldersWriteIsIgnored(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		introduce(t, k, agent("y"))
 		finish(t, k, late, keeper.Result{Lease: object("5", time.Now())})
-		if got := get(t, k, agent("y")).Write; got != (keeper.Write{State: writeback.Pending}) {
+		if got := get(t, k, agent("y")).Write; got != (keeper.Write{State: writeback.Pending, Due: time.Now()}) {
 			t.Errorf("the next holder of the slot got the write: %+v", got)
 		}
 	})
@@ -133,10 +147,10 @@ func TestHold_WaitsForTheWriteInFlightAndKeepsNewOnesAway(t *testing.T) {
 		}
 		finish(t, k, job, keeper.Result{Lease: object("5", time.Now())})
 		held := <-got
-		if held.Last.ResourceVersion != "5" || held.Namespace != "kube-node-lease" || held.Name != "a" {
+		if held.Last.ResourceVersion() != "5" || held.Namespace != "kube-node-lease" || held.Name != "a" {
 			t.Errorf("held %+v", held)
 		}
-		time.Sleep(10 * time.Second)
+		time.Sleep(11 * time.Second)
 		beat(t, k, ref)
 		if jobs := start(t, k); jobs != nil {
 			t.Errorf("written while held: %+v", jobs)
@@ -186,11 +200,11 @@ func TestDrop_SessionOfANewerBootGoesOnAndIsWrittenAnew(t *testing.T) {
 		if diff := cmp.Diff(want, drain(sub)); diff != "" {
 			t.Errorf("told the watchers (-want +got):\n%s", diff)
 		}
-		if got := get(t, k, node("a", "2")).Write; got != (keeper.Write{State: writeback.Pending}) {
+		if got := get(t, k, node("a", "2")).Write; got != (keeper.Write{State: writeback.Pending, Due: time.Now()}) {
 			t.Errorf("write %+v, want nothing of the object that is gone", got)
 		}
 		jobs := start(t, k)
-		if len(jobs) != 1 || jobs[0].Last != nil || jobs[0].Reason != writeback.First {
+		if len(jobs) != 1 || jobs[0].Last.Exists() || jobs[0].Reason != writeback.First {
 			t.Errorf("jobs %+v, want one first write", jobs)
 		}
 	})

@@ -5,26 +5,31 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 // fresh is the Lease of a holder that has none.
-func fresh(r Renewal, uid types.UID) *coordinationv1.Lease {
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: r.Name, Namespace: r.Namespace, OwnerReferences: []metav1.OwnerReference{ownedBy(r.Name, uid)},
-		},
+func fresh(r Renewal, node types.UID) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: r.Name, Namespace: r.Namespace},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity:       new(r.Name),
 			LeaseDurationSeconds: new(seconds(r.Duration)),
 			RenewTime:            &metav1.MicroTime{Time: later(nil, r.RenewTime)},
 		},
 	}
+	if r.Class != "" {
+		lease.Labels = map[string]string{ClassLabel: r.Class}
+	} else {
+		lease.OwnerReferences = []metav1.OwnerReference{ownedBy(r.Name, node)}
+	}
+	return lease
 }
 
 // renewed is last with the renewal in it; last stays as it is.
-func renewed(last *coordinationv1.Lease, r Renewal, uid types.UID) (*coordinationv1.Lease, error) {
+func renewed(last *coordinationv1.Lease, r Renewal, node types.UID) (*coordinationv1.Lease, error) {
 	if last.DeletionTimestamp != nil {
 		return nil, ErrTerminating
 	}
@@ -35,10 +40,35 @@ func renewed(last *coordinationv1.Lease, r Renewal, uid types.UID) (*coordinatio
 	if !heldBy(next, r.Name) {
 		return nil, ErrForeignHolder
 	}
-	next.OwnerReferences = owned(next.OwnerReferences, r.Name, uid)
-	next.Spec.LeaseDurationSeconds = new(seconds(r.Duration))
-	next.Spec.RenewTime = &metav1.MicroTime{Time: later(last.Spec.RenewTime, r.RenewTime)}
+	if r.Class == "" {
+		next.OwnerReferences = owned(next.OwnerReferences, r.Name, node)
+	}
+	if r.Lapsed.IsZero() {
+		next.Spec.LeaseDurationSeconds = new(seconds(r.Duration))
+		next.Spec.RenewTime = &metav1.MicroTime{Time: later(last.Spec.RenewTime, r.RenewTime)}
+		return next, nil
+	}
+	lapse(next, r)
 	return next, nil
+}
+
+// lapse makes the Lease say when its holder was last heard, and for so short a time that it has lapsed. A holder that was not
+// heard since is given no later renewTime, which readers would take for a sign of life.
+func lapse(lease *coordinationv1.Lease, r Renewal) {
+	heard := r.RenewTime.Truncate(time.Microsecond)
+	if before := lease.Spec.RenewTime; before != nil && before.After(heard) {
+		heard = before.Time
+	}
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: heard}
+	if d := lease.Spec.LeaseDurationSeconds; d != nil && !heard.Add(time.Duration(*d)*time.Second).After(r.Lapsed) {
+		return
+	}
+	lease.Spec.LeaseDurationSeconds = new(min(wholeSeconds(r.Lapsed.Sub(heard)), seconds(r.Duration)))
+}
+
+// unchanged tells whether a write of next over last would say nothing new.
+func unchanged(last, next *coordinationv1.Lease) bool {
+	return equality.Semantic.DeepEqual(last, next)
 }
 
 // owned returns refs with the Node among them and no other Node; it may change refs.

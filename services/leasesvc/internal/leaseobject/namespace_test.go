@@ -34,7 +34,7 @@ func TestWrite_WithoutNamespaceFailsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.writer, b.namespace = leaseobject.NewWriter(kube.CoordinationV1(), b.index), "no-such-namespace"
-	_, verb, err := b.write(nil)
+	_, verb, err := b.write(leaseobject.Known{})
 	if verb != leaseobject.Create || !apierrors.IsNotFound(err) {
 		t.Errorf("verb %s, error %v; want a create that did not find its namespace", verb, err)
 	}

@@ -57,46 +57,76 @@ const (
 	Delete Verb = "delete"
 )
 
+// ClassLabel is the label of Leases that stand on their own. Its value is the class of the holder.
+const ClassLabel = "trivet.dev/holder-class"
+
+// FieldManager is who the managed fields of a Lease say it was written by.
+const FieldManager = "trivet-leasesvc"
+
 // Renewal says what a Lease shall show.
 type Renewal struct {
 	Namespace string
 	// Name of the Lease, its holder and its Node.
 	Name string
+	// Class is empty where the Lease belongs to the Node of its name. Otherwise there need be no such Node: the Lease is made
+	// without an owner and with ClassLabel.
+	Class string
 	// Duration is rounded up to whole seconds, of which the object holds one at least.
 	Duration time.Duration
 	// RenewTime is when the holder was last heard.
 	RenewTime time.Time
-	// Last is the object as the last call returned it, or nil when there was none.
-	Last *coordinationv1.Lease
+	// Lapsed is set when the holder has expired, and to then: the Lease is written so that it has lapsed at that time, if it
+	// exists, and not at all if it says so already. Duration is the longest that it may say.
+	Lapsed time.Time
+	// Last is what the last call returned, or the zero Known when there was none.
+	Last Known
+}
+
+// belongsTo is what the Lease is known to belong to.
+func (r *Renewal) belongsTo(node types.UID) string {
+	if r.Class != "" {
+		return r.Class
+	}
+	return string(node)
 }
 
 // Write brings the renewal into the object. It returns the object as it stands then and the verb of the last write that it
 // tried, which is valid with an error too. Errors wrap those of Nodes, ErrForeignHolder, ErrTerminating or what the
 // kube-apiserver said.
-func (w *Writer) Write(ctx context.Context, r Renewal) (*coordinationv1.Lease, Verb, error) {
-	uid, err := w.nodes.UID(r.Name)
-	if err != nil {
-		return nil, None, err
+func (w *Writer) Write(ctx context.Context, r Renewal) (Known, Verb, error) {
+	var node types.UID
+	var err error
+	if r.Class == "" {
+		if node, err = w.nodes.UID(r.Name); err != nil {
+			return Known{}, None, err
+		}
 	}
-	last, verb := r.Last, None
+	last, _ := r.Last.restore(r, node)
+	verb := None
 	for range attempts {
 		if last == nil {
 			if last, err = w.get(ctx, r.Namespace, r.Name); err != nil {
-				return nil, verb, err
+				return Known{}, verb, err
 			}
 		}
 		var written *coordinationv1.Lease
-		if last == nil {
-			written, verb, err = w.create(ctx, r, uid)
-		} else {
-			written, verb, err = w.update(ctx, last, r, uid)
+		switch {
+		case last != nil:
+			written, verb, err = w.update(ctx, last, r, node)
+		case !r.Lapsed.IsZero():
+			return Known{}, None, nil // nobody takes a holder without a Lease for alive
+		default:
+			written, verb, err = w.create(ctx, r, node)
+		}
+		if err == nil {
+			return Know(written), verb, nil
 		}
 		if !overtaken(verb, err) {
-			return written, verb, err
+			return Known{}, verb, err
 		}
 		last = nil
 	}
-	return nil, verb, fmt.Errorf("gave up after %d tries: %w", attempts, err)
+	return Known{}, verb, fmt.Errorf("gave up after %d tries: %w", attempts, err)
 }
 
 // overtaken tells whether a write failed because the object is not as it was last seen. A PUT could even create a Lease that
@@ -118,65 +148,41 @@ func (w *Writer) get(ctx context.Context, namespace, name string) (*coordination
 	return lease, nil
 }
 
-func (w *Writer) create(ctx context.Context, r Renewal, uid types.UID) (*coordinationv1.Lease, Verb, error) {
-	if r.Last != nil {
+func (w *Writer) create(ctx context.Context, r Renewal, node types.UID) (*coordinationv1.Lease, Verb, error) {
+	if r.Last.Exists() && r.Class == "" {
 		// It vanished between two renewals, perhaps with its Node, of which the cache may not have heard.
 		confirmed, err := w.nodes.Confirm(ctx, r.Name)
 		if err != nil {
 			return nil, None, err
 		}
-		uid = confirmed
+		node = confirmed
 	}
-	created, err := w.leases.Leases(r.Namespace).Create(ctx, fresh(r, uid), metav1.CreateOptions{})
+	created, err := w.leases.Leases(r.Namespace).Create(ctx, fresh(r, node), metav1.CreateOptions{FieldManager: FieldManager})
 	if err != nil {
 		return nil, Create, fmt.Errorf("create lease %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	return slim(created), Create, nil
+	return created, Create, nil
 }
 
-func (w *Writer) update(ctx context.Context, last *coordinationv1.Lease, r Renewal, uid types.UID) (*coordinationv1.Lease, Verb, error) {
-	if misowned(last, uid) {
+func (w *Writer) update(ctx context.Context, last *coordinationv1.Lease, r Renewal, node types.UID) (*coordinationv1.Lease, Verb, error) {
+	if r.Class == "" && misowned(last, node) {
 		// Cache and object disagree about which Node of this name lives; only the kube-apiserver knows.
 		confirmed, err := w.nodes.Confirm(ctx, r.Name)
 		if err != nil {
 			return nil, None, err
 		}
-		uid = confirmed
+		node = confirmed
 	}
-	next, err := renewed(last, r, uid)
+	next, err := renewed(last, r, node)
 	if err != nil {
 		return nil, None, fmt.Errorf("lease %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	updated, err := w.leases.Leases(r.Namespace).Update(ctx, next, metav1.UpdateOptions{})
+	if unchanged(last, next) {
+		return last, None, nil
+	}
+	updated, err := w.leases.Leases(r.Namespace).Update(ctx, next, metav1.UpdateOptions{FieldManager: FieldManager})
 	if err != nil {
 		return nil, Update, fmt.Errorf("update lease %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	return slim(updated), Update, nil
-}
-
-// Delete removes the Lease if it is the holder's: last as the last Write returned it, or, with nil, whichever Lease names
-// the holder. One that is gone, or that became somebody else's, is no error.
-func (w *Writer) Delete(ctx context.Context, namespace, name string, last *coordinationv1.Lease) error {
-	var err error
-	for range attempts {
-		lease := last
-		if lease == nil {
-			if lease, err = w.get(ctx, namespace, name); err != nil {
-				return err
-			}
-		}
-		if lease == nil || !heldBy(lease, name) {
-			return nil
-		}
-		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}}
-		err = w.leases.Leases(namespace).Delete(ctx, name, options)
-		if err == nil || apierrors.IsNotFound(err) {
-			return nil
-		}
-		if !apierrors.IsConflict(err) {
-			return fmt.Errorf("delete lease %s/%s: %w", namespace, name, err)
-		}
-		last = nil
-	}
-	return fmt.Errorf("delete lease %s/%s: gave up after %d tries: %w", namespace, name, attempts, err)
+	return updated, Update, nil
 }

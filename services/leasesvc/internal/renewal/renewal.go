@@ -20,7 +20,6 @@ import (
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
@@ -50,7 +49,7 @@ type Source interface {
 
 // Writer writes one object. *leaseobject.Writer is one.
 type Writer interface {
-	Write(ctx context.Context, r leaseobject.Renewal) (*coordinationv1.Lease, leaseobject.Verb, error)
+	Write(ctx context.Context, r leaseobject.Renewal) (leaseobject.Known, leaseobject.Verb, error)
 }
 
 // Config is what a Loop is made of.
@@ -178,16 +177,17 @@ func (r *run) write(ctx context.Context, job keeper.Job) keeper.Result {
 }
 
 // try makes one write. A panic in it is an error of it.
-func (r *run) try(ctx context.Context, job keeper.Job) (lease *coordinationv1.Lease, verb leaseobject.Verb, err error) {
+func (r *run) try(ctx context.Context, job keeper.Job) (lease leaseobject.Known, verb leaseobject.Verb, err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			lease, verb, err = nil, leaseobject.None, &panicError{value: value}
+			lease, verb, err = leaseobject.Known{}, leaseobject.None, &panicError{value: value}
 			r.cfg.Logger.ErrorContext(ctx, "writing a lease panicked, it will be tried again",
 				"namespace", job.Namespace, "lease", job.Name, "panic", value, "stack", string(debug.Stack()))
 		}
 	}()
 	return r.writer.Write(ctx, leaseobject.Renewal{
-		Namespace: job.Namespace, Name: job.Name, Duration: job.Duration, RenewTime: job.RenewTime, Last: job.Last,
+		Namespace: job.Namespace, Name: job.Name, Class: job.Class, Duration: job.Duration,
+		RenewTime: job.RenewTime, Lapsed: job.Lapsed, Last: job.Last,
 	})
 }
 

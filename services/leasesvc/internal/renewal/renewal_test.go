@@ -55,6 +55,9 @@ func (s *source) Finish(job keeper.Job, result keeper.Result) error {
 	return nil
 }
 
+// written is what every write that succeeds leaves.
+var written = leaseobject.Know(&coordinationv1.Lease{})
+
 // apiserver takes most of a second for each write, fails as its names say and sees how many come at a time.
 type apiserver struct {
 	mu         sync.Mutex
@@ -64,7 +67,7 @@ type apiserver struct {
 	hangs      bool
 }
 
-func (a *apiserver) Write(ctx context.Context, r leaseobject.Renewal) (*coordinationv1.Lease, leaseobject.Verb, error) {
+func (a *apiserver) Write(ctx context.Context, r leaseobject.Renewal) (leaseobject.Known, leaseobject.Verb, error) {
 	a.enter(1)
 	defer a.enter(-1)
 	took := 900 * time.Millisecond
@@ -74,15 +77,15 @@ func (a *apiserver) Write(ctx context.Context, r leaseobject.Renewal) (*coordina
 	select {
 	case <-time.After(took):
 	case <-ctx.Done():
-		return nil, leaseobject.Update, context.Cause(ctx)
+		return leaseobject.Known{}, leaseobject.Update, context.Cause(ctx)
 	}
 	if a.panics[r.Name] {
 		panic("no such index")
 	}
 	if err := a.failures[r.Name]; err != nil {
-		return nil, leaseobject.None, err
+		return leaseobject.Known{}, leaseobject.None, err
 	}
-	return &coordinationv1.Lease{}, leaseobject.Update, nil
+	return written, leaseobject.Update, nil
 }
 
 func (a *apiserver) enter(n int) {
@@ -265,8 +268,8 @@ func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 		if got := s.finished["b"]; !apierrors.IsTooManyRequests(got.Err) || got.Pause != 3*time.Second {
 			t.Errorf("b: %+v, want a pause of 3 s", got)
 		}
-		want := keeper.Result{Lease: &coordinationv1.Lease{}}
-		if diff := cmp.Diff(want, s.finished["c"]); diff != "" {
+		want := keeper.Result{Lease: written}
+		if diff := cmp.Diff(want, s.finished["c"], cmp.AllowUnexported(leaseobject.Known{})); diff != "" {
 			t.Errorf("c (-want +got):\n%s", diff)
 		}
 		counted := map[string]float64{"none/no_owner": 1, "none/throttled": 1, "update/success": 1}

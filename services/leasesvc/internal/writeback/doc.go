@@ -1,13 +1,19 @@
 // Package writeback decides which Lease object is written when.
 //
-// Promise: every holder has one Slot, and the newest beat in it wins, so a write carries what is true when it starts and a
-// backlog never grows beyond one write per holder. An object is written once per Policy.Renew while its holder beats, and not
-// at all once there is nothing new to say: the silence of an expired holder stays readable in its object. An attempt that
-// failed is repeated after 200 ms, doubling to 7 s, as upstream's client does.
+// Promise: every holder has one slot, and its newest beat is asked for when a write starts, so a write carries what is true
+// then and a backlog never grows beyond one write per holder. How often an object is written is its Policy's matter; once
+// there is nothing new to say it is not written at all. An attempt that failed is repeated after 200 ms, doubling to 7 s, as
+// upstream's client does, and keeps its place among the others.
 //
-// Order: objects that nobody has written yet come first, because a node without a Lease cannot be told from a dead one; then
-// those which lapse first for their readers.
+// Order: what changed between life and death first, then objects that nobody has written yet, because a node without a Lease
+// cannot be told from a dead one; then those which lapse first for their readers. Every fourth start is for the latter while
+// any of them is due, and who failed goes behind those who became due meanwhile, so nobody starves.
 //
-// Invariants: Plan reads and never writes; a slot has at most one write in flight; what was planned and started is not
-// planned again. The package does no I/O and knows no object: indexes and instants come in, indexes and reasons go out.
+// Spread: the period of a holder is longer or shorter than the next one's by a few hundredths, chosen by its phase, and after
+// a write that was hurried, be it the first or one that brings a holder back, the next falls anywhere within the period. So a
+// crowd that arrived together disperses.
+//
+// Invariants: a slot has at most one write in flight. The cost of Start follows what is due, not how many slots there are: they
+// wait in the buckets of a wheel, and nobody tells it about beats. A slot is 40 bytes. The package does no I/O, reads no clock
+// and knows no object: indexes and instants come in, indexes and reasons go out. A Book belongs to one goroutine.
 package writeback

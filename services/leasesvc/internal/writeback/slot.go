@@ -1,15 +1,7 @@
 package writeback
 
 import (
-	"time"
-
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-)
-
-// The pause after a failed attempt doubles from minBackoff to maxBackoff.
-const (
-	minBackoff = 200 * time.Millisecond
-	maxBackoff = 7 * time.Second
 )
 
 // State says how an object stands.
@@ -28,93 +20,100 @@ const (
 	NoOwner
 )
 
-// Slot is what there is to write for one holder. The zero Slot is Idle. Its methods return the slot that follows and leave
-// the receiver as it is.
-type Slot struct {
-	// Beat is the newest beat.
-	Beat monotonic.Instant
-	// Carried is the beat that the object carries; meaningful once Known.
-	Carried monotonic.Instant
-	// NotBefore is when the next attempt may start.
-	NotBefore monotonic.Instant
-	// Failures counts attempts since the last success.
-	Failures int32
-	// Policy is the index of the slot's Policy.
-	Policy uint8
-	State  State
-	// Known is set by the first success: the object exists and is ours.
-	Known bool
-	// Dirty is set while Beat is not in the object.
-	Dirty bool
-	// InFlight is set between the start of a write and its end.
-	InFlight bool
-	// Held slots start no write until they are let go.
-	Held bool
+// Reason says why an object is written.
+type Reason uint8
+
+const (
+	// First: nothing is known of the holder's object in this term.
+	First Reason = iota
+	// Renewal: by its policy the object shall show a newer beat.
+	Renewal
+	// Expired: the holder is silent, and its object says otherwise.
+	Expired
+	// Recovered: the holder is back, and its object says otherwise.
+	Recovered
+	reasons
+)
+
+// String returns the reason's stable name.
+func (r Reason) String() string {
+	if r < reasons {
+		return [...]string{"first", "renewal", "expired", "recovered"}[r]
+	}
+	return "unknown"
 }
 
-// Open returns the slot of a holder that was just heard for the first time.
-func Open(policy uint8, beat monotonic.Instant) Slot {
-	return Slot{Beat: beat, NotBefore: beat, Policy: policy, State: Pending, Dirty: true}
+// Reasons are all there are.
+func Reasons() []Reason { return []Reason{Expired, Recovered, First, Renewal} }
+
+// shown is what an object tells its readers.
+type shown uint8
+
+const (
+	// doubtful objects may say one thing or the other: a write was tried, or they lapsed by themselves.
+	doubtful shown = iota
+	living
+	dead
+)
+
+// place says where a slot waits.
+type place uint8
+
+const (
+	nowhere place = iota
+	waiting       // in the wheel, until it is due
+	urgent        // in the queue of transitions and first writes
+	regular       // in the queue of renewals
+)
+
+// slot is what there is to write for one holder. The zero slot is Idle.
+type slot struct {
+	// carried is the beat that the object carries; before anything is known of the object, when the slot was opened.
+	carried monotonic.Instant
+	// due is when the next write may start.
+	due monotonic.Instant
+	// next and previous link the slots of a bucket of the wheel; in a queue, next is the place there.
+	next, previous uint32
+	bucket         uint16
+	phase          uint16
+	failures       uint16 // since the last success; stays at the highest number it can hold
+	policy         uint8
+	state          State
+	reason         Reason // of the next write, or of the one in flight, or else of the last
+	place          place
+	shows          shown
+	marks          marks
 }
 
-// Heard notes a beat.
-func (s Slot) Heard(beat monotonic.Instant) Slot {
-	s.Beat, s.Dirty = max(s.Beat, beat), true
-	return s
-}
+// marks are facts about a slot, one bit each.
+type marks uint8
 
-// Silenced drops what has not been written: the holder expired, and its object shall look so.
-func (s Slot) Silenced() Slot {
-	s.Dirty = false
-	return s
-}
+const (
+	// known objects were written or adopted in this term.
+	known marks = 1 << iota
+	// silent holders are expired.
+	silent
+	// inFlight is set between the start of a write and its end.
+	inFlight
+	// held slots start no write until they are let go.
+	held
+)
 
-// Started notes that a write of the present Beat has begun.
-func (s Slot) Started() Slot {
-	s.InFlight = true
-	return s
-}
+func (s *slot) is(m marks) bool { return s.marks&m != 0 }
 
-// Hold keeps writes from starting; Let allows them again.
-func (s Slot) Hold() Slot {
-	s.Held = true
-	return s
-}
-
-// Let undoes Hold.
-func (s Slot) Let() Slot {
-	s.Held = false
-	return s
-}
-
-// Succeeded notes the end of the write that a plan of the given instant began and that carried beat.
-func (s Slot) Succeeded(planned, beat monotonic.Instant, p Policy) Slot {
-	s.InFlight, s.Known, s.State, s.Failures = false, true, Written, 0
-	s.Carried = beat
-	s.Dirty = s.Dirty && s.Beat > beat
-	s.NotBefore = planned.Add(p.Renew)
-	return s
-}
-
-// Failed notes an attempt that ended in an error; it is repeated no sooner than after pause, even if the backoff is shorter.
-func (s Slot) Failed(now monotonic.Instant, pause time.Duration) Slot {
-	return s.again(now, pause, Retrying)
-}
-
-// Ownerless notes an attempt that found nobody for the object to belong to.
-func (s Slot) Ownerless(now monotonic.Instant) Slot {
-	return s.again(now, 0, NoOwner)
-}
-
-func (s Slot) again(now monotonic.Instant, pause time.Duration, state State) Slot {
-	s.InFlight, s.State = false, state
-	s.Failures++
-	s.NotBefore = now.Add(max(pause, Backoff(s.Failures)))
-	return s
-}
-
-// Backoff is the pause after the given number of failures in a row.
-func Backoff(failures int32) time.Duration {
-	doublings := min(max(failures-1, 0), 16)
-	return min(minBackoff<<doublings, maxBackoff)
+// wants is why the object is to be written next, if it is.
+func (s *slot) wants(m Mode) (Reason, bool) {
+	switch {
+	case s.state == Idle || s.is(inFlight|held):
+		return s.reason, false
+	case s.is(silent) && (m != OnChange || s.shows == dead):
+		return s.reason, false
+	case s.is(silent):
+		return Expired, true
+	case !s.is(known):
+		return First, true
+	case s.shows != living:
+		return Recovered, true
+	}
+	return Renewal, true
 }
