@@ -14,20 +14,15 @@ const renewalsTarget = 1_000_000
 // measureBatched sends batches of beats from four streams, as fast as answers come.
 func measureBatched(ctx context.Context, b *bench) ([]row, error) {
 	const holders = 256
-	c := &contender{name: "leasesvc", open: holdersOf("node", holders)}
+	c := &contender{name: "leasesvc"}
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
 		ours, err := b.leasesvc(ctx, cluster, hurried)
 		if err != nil {
 			return err
 		}
 		defer ours.Stop()
-		c.pids = []int{ours.PID()}
-		crowd, err := gather(ctx, ours.GRPC, c.open, 4, 1)
-		if err != nil {
-			return err
-		}
-		defer crowd.disperse()
-		return c.charge(ctx, crowd, either(b, 10*time.Second, 3*time.Second), 0)
+		c.pid, c.plan = ours.PID(), plan{Address: ours.GRPC, Class: "node", Connections: 4, Streams: 1, Holders: holders}
+		return compete(ctx, []*contender{c}, 1, order{For: either(b, 10*time.Second, 3*time.Second)})
 	})
 	if err != nil {
 		return nil, err

@@ -114,27 +114,3 @@ func sleepUntil(ctx context.Context, at, end time.Time) bool {
 	}
 	return ctx.Err() == nil
 }
-
-// contender is a server that is sent heartbeats, and what it spent on them.
-type contender struct {
-	name    string
-	address string
-	pids    []int
-	open    opener
-	cost    cost
-}
-
-// charge lets a crowd beat and adds what it cost. The first second is not counted: buffers grow then.
-func (c *contender) charge(ctx context.Context, crowd *crowd, d, pace time.Duration) error {
-	if _, err := crowd.beat(ctx, max(time.Second, pace), pace); err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
-	}
-	begin := time.Now()
-	spent, err := spentOn(c.pids, func() (int64, error) { return crowd.beat(ctx, d, pace) })
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
-	}
-	spent.in = time.Since(begin)
-	c.cost = c.cost.plus(spent)
-	return nil
-}

@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -22,11 +23,15 @@ func main() {
 	if address := os.Getenv(echoVariable); address != "" {
 		os.Exit(echoAsChild(address))
 	}
+	if value := os.Getenv(troupeVariable); value != "" {
+		os.Exit(performAsChild(value, os.Stdin, os.Stdout))
+	}
 	var (
 		cfg  config
 		only string
 	)
 	flag.StringVar(&cfg.binDir, "bin", "../bin", "folder with the built commands")
+	flag.StringVar(&cfg.assets, "assets", cmp.Or(os.Getenv("KUBEBUILDER_ASSETS"), "../.assets"), "folder with etcd and kube-controller-manager")
 	flag.BoolVar(&cfg.short, "short", false, "measure for a shorter time, which says less")
 	flag.StringVar(&only, "only", "", "parts to measure, with commas between: "+strings.Join(names(parts()), ", ")+"; empty for all")
 	flag.StringVar(&cfg.logDir, "logs", "", "folder that keeps the logs of all servers; empty for a temporary one")
@@ -51,6 +56,6 @@ func main() {
 
 // config is where the programs are, and how long to measure.
 type config struct {
-	binDir, logDir string
-	short          bool
+	binDir, assets, logDir string
+	short                  bool
 }

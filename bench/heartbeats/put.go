@@ -38,7 +38,7 @@ func measurePuts(ctx context.Context, cluster *devcluster.Cluster, d time.Durati
 		}
 	}
 	begin := time.Now()
-	c, err := spentOn(pids, func() (int64, error) {
+	return spentOn(func() (int64, error) {
 		var written atomic.Int64
 		group, ctx := errgroup.WithContext(ctx)
 		for _, k := range writers {
@@ -54,9 +54,7 @@ func measurePuts(ctx context.Context, cluster *devcluster.Cluster, d time.Durati
 		}
 		err := group.Wait()
 		return written.Load(), err
-	})
-	c.in = time.Since(begin)
-	return c, err
+	}, pids...)
 }
 
 // kubelet renews one Lease as a kubelet does: by a PUT in protobuf of what the last one answered, over a connection of its own.

@@ -49,12 +49,8 @@ func (b *bench) bareEtcd() (process *child.Child, address string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	assets := os.Getenv("KUBEBUILDER_ASSETS")
-	if assets == "" {
-		assets = filepath.Join("..", ".assets")
-	}
 	process, err = child.Start(child.Config{
-		Path: filepath.Join(assets, "etcd"), Log: filepath.Join(dir, "log"),
+		Path: filepath.Join(b.assets, "etcd"), Log: filepath.Join(dir, "log"),
 		Args: []string{
 			"--data-dir=" + filepath.Join(dir, "data"), "--listen-client-urls=http://" + address, "--advertise-client-urls=http://" + address,
 			"--listen-peer-urls=http://" + peers, "--initial-advertise-peer-urls=http://" + peers, "--initial-cluster=default=http://" + peers,

@@ -11,8 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
-
-	"github.com/trivet-dev/trivet/bench/internal/child"
 )
 
 // holdersOf makes an opener of streams with so many holders each.
@@ -134,18 +132,4 @@ func retryAfter(err error) time.Duration {
 		}
 	}
 	return shortPause
-}
-
-// spentOn returns what answered heartbeats cost processes.
-func spentOn(pids []int, beats func() (int64, error)) (cost, error) {
-	var c cost
-	cpu, err := child.Spent(func() (err error) {
-		c.beats, err = beats()
-		return err
-	}, pids...)
-	c.cpu = cpu
-	if err == nil && c.beats == 0 {
-		err = fmt.Errorf("no heartbeat was answered")
-	}
-	return c, err
 }

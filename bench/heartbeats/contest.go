@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/internal/devcluster"
+)
+
+// contender is a server that is sent heartbeats by a crowd of its own, and what it has spent on them.
+type contender struct {
+	name string
+	pid  int
+	plan plan
+	cost cost
+	*troupe
+}
+
+// contest starts leasesvc, the bare echo and etcd, gathers a crowd for each, and lets them take turns: what else goes on on
+// this machine then costs all of them the same. It returns them in this order.
+func (b *bench) contest(ctx context.Context, p plan, turns int, turn order) ([]*contender, error) {
+	var contenders []*contender
+	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
+		ours, err := b.leasesvc(ctx, cluster, hurried)
+		if err != nil {
+			return err
+		}
+		defer ours.Stop()
+		bare, bareAddress, err := startEcho(b)
+		if err != nil {
+			return err
+		}
+		defer bare.Kill()
+		etcd, etcdAddress, err := b.bareEtcd()
+		if err != nil {
+			return err
+		}
+		defer etcd.Kill()
+		contenders = []*contender{
+			{name: "leasesvc", pid: ours.PID(), plan: p.at(ours.GRPC)},
+			{name: "bare echo", pid: bare.PID(), plan: p.at(bareAddress)},
+			{name: "etcd LeaseKeepAlive", pid: etcd.PID(), plan: p.at(etcdAddress)},
+		}
+		contenders[2].plan.KeepAlive = true
+		return compete(ctx, contenders, turns, turn)
+	})
+	for _, c := range contenders {
+		b.say("%s: %v", c.name, c.cost)
+	}
+	return contenders, err
+}
+
+func (p plan) at(address string) plan {
+	p.Address = address
+	return p
+}
+
+func compete(ctx context.Context, contenders []*contender, turns int, turn order) error {
+	for _, c := range contenders {
+		var err error
+		if c.troupe, err = summon(c.plan); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		defer c.dismiss()
+	}
+	for range turns {
+		for _, c := range contenders {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err := c.take(turn); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// take lets the crowd beat and adds what that cost. Before, it beats a little that does not count, so that none of what the turn
+// before has left is charged to this one.
+func (c *contender) take(turn order) error {
+	if _, err := c.beat(order{For: max(turn.Pace, turn.For/4), Pace: turn.Pace}); err != nil {
+		return err
+	}
+	spent, err := spentOn(func() (int64, error) { return c.beat(turn) }, c.pid)
+	c.cost = c.cost.plus(spent)
+	return err
+}
+
+var errUnanswered = errors.New("no heartbeat was answered")
+
+// spentOn returns what answered heartbeats cost processes.
+func spentOn(beats func() (int64, error), pids ...int) (cost, error) {
+	var c cost
+	begin := time.Now()
+	cpu, err := child.Spent(func() (err error) {
+		c.beats, err = beats()
+		return err
+	}, pids...)
+	c.cpu, c.in = cpu, time.Since(begin)
+	if err == nil && c.beats == 0 {
+		err = errUnanswered
+	}
+	return c, err
+}

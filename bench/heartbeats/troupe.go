@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// troupeVariable makes this binary gather a crowd, as the JSON in it says, and let it beat when it is told to.
+const troupeVariable = "TRIVET_BENCH_TROUPE"
+
+// troupe is a crowd in a process of its own, so that the crowds of several contenders can be there at the same time: a process
+// may have 20,000 files open, and each crowd opens as many connections as half of that.
+type troupe struct {
+	command *exec.Cmd
+	orders  io.WriteCloser
+	reports *bufio.Scanner
+}
+
+// plan says how the crowd of a troupe is made.
+type plan struct {
+	Address              string
+	KeepAlive            bool // etcd's heartbeats instead of ours
+	Class                string
+	Connections, Streams int
+	Holders              int // of each stream
+}
+
+func (p plan) opener() opener {
+	if p.KeepAlive {
+		return keepAlive
+	}
+	return holdersOf(p.Class, p.Holders)
+}
+
+// order is what a troupe is told to do.
+type order struct{ For, Pace time.Duration }
+
+// report is what it says when it has done so; without an order, when it has gathered.
+type report struct {
+	Beats int64
+	Error string
+}
+
+// summon starts a troupe and waits until it has gathered.
+func summon(p plan) (*troupe, error) {
+	value, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	t := &troupe{command: exec.Command(program)}
+	t.command.Env = append(os.Environ(), troupeVariable+"="+string(value))
+	t.command.Stderr = os.Stderr
+	t.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if t.orders, err = t.command.StdinPipe(); err != nil {
+		return nil, err
+	}
+	output, err := t.command.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	t.reports = bufio.NewScanner(output)
+	if err := t.command.Start(); err != nil {
+		return nil, err
+	}
+	if _, err := t.hear(); err != nil {
+		t.dismiss()
+		return nil, fmt.Errorf("gather a crowd: %w", err)
+	}
+	return t, nil
+}
+
+// dismiss ends the troupe and all its connections.
+func (t *troupe) dismiss() {
+	_ = t.command.Process.Kill()
+	_ = t.command.Wait()
+}
+
+// beat lets the crowd beat and returns how many heartbeats were answered.
+func (t *troupe) beat(o order) (int64, error) {
+	if err := json.NewEncoder(t.orders).Encode(o); err != nil {
+		return 0, err
+	}
+	return t.hear()
+}
+
+func (t *troupe) hear() (int64, error) {
+	if !t.reports.Scan() {
+		return 0, errors.Join(errors.New("the process of the crowd is gone"), t.reports.Err())
+	}
+	var r report
+	if err := json.Unmarshal(t.reports.Bytes(), &r); err != nil {
+		return 0, err
+	}
+	if r.Error != "" {
+		return 0, errors.New(r.Error)
+	}
+	return r.Beats, nil
+}
+
+// performAsChild gathers a crowd and follows orders until there are no more. It returns the exit code.
+func performAsChild(value string, orders io.Reader, reports io.Writer) int {
+	say := json.NewEncoder(reports)
+	if err := perform(value, json.NewDecoder(orders), say); err != nil {
+		_ = say.Encode(report{Error: err.Error()})
+		return 1
+	}
+	return 0
+}
+
+func perform(value string, orders *json.Decoder, say *json.Encoder) error {
+	var p plan
+	if err := json.Unmarshal([]byte(value), &p); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	c, err := gather(ctx, p.Address, p.opener(), p.Connections, p.Streams)
+	if err != nil {
+		return err
+	}
+	defer c.disperse()
+	for done := (report{}); ; {
+		if err := say.Encode(done); err != nil {
+			return err
+		}
+		var o order
+		if err := orders.Decode(&o); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if done.Beats, err = c.beat(ctx, o.For, o.Pace); err != nil {
+			return err
+		}
+	}
+}
