@@ -1,0 +1,176 @@
+package checkpoint
+
+import (
+	"slices"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
+
+const (
+	// quick is the least time between two writes of which the later takes something back, and slow between others.
+	quick = time.Second
+	slow  = 3 * time.Second
+	// rate is how many bytes a second one shard may write on average. etcd keeps every version for minutes.
+	rate = 16 << 10
+	// refresh is how much of the silence of those who stay expired may be forgotten.
+	refresh = time.Minute
+	// room for the entries: the rest is for the names of classes.
+	room = MaxBytes - maxClasses*(maxClass+1) - frame
+)
+
+// Verb says what to do about what is stored.
+type Verb uint8
+
+const (
+	// Nothing: it may stay as it is.
+	Nothing Verb = iota
+	// Store: it is to be replaced by the plan's value.
+	Store
+	// Erase: it is to be deleted. Nobody is silent, or what is stored is untrue and it is too early to write as much again.
+	Erase
+)
+
+// Plan is what is to be done now.
+type Plan struct {
+	Verb Verb
+	// Value is set with Store.
+	Value []byte
+	// LeftOut is how many silent holders found no room. Those who have been silent for the longest come first.
+	LeftOut int
+
+	kept []Entry
+}
+
+// Ledger knows what is stored of one shard, and decides when to write. It is a value: methods return the next one.
+//
+// What has become untrue, because a holder that is stored as silent has beaten, is replaced at the next look, or erased when it
+// is large and was written a moment ago: a short write is always possible. What is new waits for a few seconds, so that holders
+// which fall silent together are written together. Holders that are a little late are not written at all.
+type Ledger struct {
+	rules  map[string]Rule
+	known  bool // whether stored is what is stored
+	stored map[key]Entry
+	size   int // of the last value, written at
+	at     monotonic.Instant
+	wrote  bool
+}
+
+// NewLedger returns the ledger of a shard at the begin of a term: empty says whether nothing is stored; what else is stored it
+// does not trust. Holders of classes without a rule are never stored.
+func NewLedger(rules map[string]Rule, empty bool) Ledger { return Ledger{rules: rules, known: empty} }
+
+// Plan decides about the holders that are silent now, in any order.
+func (l Ledger) Plan(now monotonic.Instant, silent []Entry) Plan {
+	worth := l.worth(silent)
+	untrue := !l.known || l.untrue(worth)
+	kept, leftOut := choose(worth)
+	switch {
+	case !untrue && !l.news(kept) && !l.aged(now):
+		return Plan{LeftOut: leftOut}
+	case len(kept) == 0:
+		return Plan{Verb: Erase}
+	case l.mayWrite(now, untrue):
+		return Plan{Verb: Store, Value: Encode(kept), LeftOut: leftOut, kept: kept}
+	case untrue:
+		return Plan{Verb: Erase, LeftOut: leftOut}
+	}
+	return Plan{LeftOut: leftOut}
+}
+
+// After is the ledger once a plan has been carried out.
+func (l Ledger) After(now monotonic.Instant, p Plan) Ledger {
+	switch p.Verb {
+	case Store:
+		l = l.tried(now, p)
+		l.known, l.stored = true, make(map[key]Entry, len(p.kept))
+		for _, e := range p.kept {
+			e.Silence = e.Silence.Truncate(tick)
+			l.stored[e.key()] = e
+		}
+	case Erase:
+		l.known, l.stored = true, nil
+	}
+	return l
+}
+
+// Doubt is the ledger after an attempt to carry a plan out that may have succeeded or not.
+func (l Ledger) Doubt(now monotonic.Instant, p Plan) Ledger {
+	if p.Verb == Nothing {
+		return l
+	}
+	l = l.tried(now, p)
+	l.known, l.stored = false, nil
+	return l
+}
+
+func (l Ledger) tried(now monotonic.Instant, p Plan) Ledger {
+	if p.Verb == Store {
+		l.size, l.at, l.wrote = len(p.Value), now, true
+	}
+	return l
+}
+
+// worth is those whose silence makes a difference to the next replica.
+func (l Ledger) worth(silent []Entry) []Entry {
+	var worth []Entry
+	for _, e := range silent {
+		if r, served := l.rules[e.Class]; served && e.Silence >= r.Suspect && r.Inherit(e.Silence) > 0 {
+			worth = append(worth, e)
+		}
+	}
+	return worth
+}
+
+// untrue tells whether somebody who is stored was heard since, or is not known any more.
+func (l Ledger) untrue(worth []Entry) bool {
+	still := 0
+	for _, e := range worth {
+		if was, stored := l.stored[e.key()]; stored && was.Boot == e.Boot && was.Silence <= e.Silence {
+			still++
+		}
+	}
+	return still != len(l.stored)
+}
+
+// news tells whether somebody is not stored yet, or stays expired as of late.
+func (l Ledger) news(kept []Entry) bool {
+	return slices.ContainsFunc(kept, func(e Entry) bool {
+		was, stored := l.stored[e.key()]
+		rule := l.rules[e.Class]
+		return !stored || rule.Settled(was.Silence) != rule.Settled(e.Silence.Truncate(tick))
+	})
+}
+
+// aged tells whether somebody has been dead for much longer than is stored.
+func (l Ledger) aged(now monotonic.Instant) bool {
+	if now.Sub(l.at) < refresh {
+		return false
+	}
+	for _, e := range l.stored {
+		if l.rules[e.Class].Settled(e.Silence) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l Ledger) mayWrite(now monotonic.Instant, untrue bool) bool {
+	pause := slow
+	if untrue {
+		pause = quick
+	}
+	return !l.wrote || now.Sub(l.at) >= max(pause, time.Duration(l.size)*time.Second/rate)
+}
+
+// choose takes those for whom there is room.
+func choose(worth []Entry) (kept []Entry, leftOut int) {
+	slices.SortFunc(worth, longestFirst)
+	size := 0
+	for i, e := range worth {
+		if size += e.size(); size > room {
+			return worth[:i], len(worth) - i
+		}
+	}
+	return worth, 0
+}
