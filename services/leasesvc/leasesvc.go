@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictor"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointkey"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
@@ -54,6 +56,10 @@ type Deps struct {
 	Kube kubernetes.Interface
 	// Leadership says who keeps the sessions of which shard; it must be for Config.Shards shards.
 	Leadership Leadership
+	// Etcd keeps what replicas remember of silent holders; nil remembers nothing.
+	Etcd checkpointkey.Client
+	// Dial makes a connection to another replica, to hand on beats that belong there; it must not block. nil hands on none.
+	Dial func(address string) (*grpc.ClientConn, error)
 	// Logger is required.
 	Logger *slog.Logger
 	// Metrics gets trivet_lease_*, trivet_node_* and node_collector_*; nil leaves them unregistered.
@@ -79,8 +85,11 @@ type Service struct {
 	writes     *renewal.Metrics
 	nodeHealth *nodeHealth
 	eviction   *taintEviction
-	board      *tenure.Board                 // of the shards that are held here
-	keeper     atomic.Pointer[keeper.Keeper] // nil while its loop does not run
+	// checkpoints and forwarder are nil where there is nothing that could keep or carry for them.
+	checkpoints *checkpoints
+	forwarder   *forward.Forwarder
+	board       *tenure.Board                 // of the shards that are held here
+	keeper      atomic.Pointer[keeper.Keeper] // nil while its loop does not run
 }
 
 // New assembles the service. It starts nothing and contacts nothing.
@@ -93,7 +102,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership, logger: deps.Logger, board: tenure.NewBoard()}
 	var err error
-	if s.nodes, err = nodes.New(deps.Kube); err != nil {
+	if s.nodeHealth, err = newNodeHealth(s, deps); err != nil {
+		return nil, err
+	}
+	if s.nodes, err = s.nodeHealth.index(); err != nil {
 		return nil, err
 	}
 	if s.writes, err = renewal.NewMetrics(deps.Metrics); err != nil {
@@ -106,10 +118,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.renewal = renewal.New(renewal.Config{
 		Workers: cfg.ConcurrentWrites, Timeout: writeTimeout, Metrics: s.writes, Logger: deps.Logger,
 	}, s.writer)
-	if s.nodeHealth, err = newNodeHealth(s, deps); err != nil {
+	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth.doubts(), deps); err != nil {
 		return nil, err
 	}
-	if s.eviction, err = newTaintEviction(cfg.TaintEviction, evictor.NoDoubt{}, deps); err != nil {
+	if s.checkpoints, err = newCheckpoints(s, deps); err != nil {
+		return nil, err
+	}
+	if s.forwarder, err = newForwarder(s, deps); err != nil {
 		return nil, err
 	}
 	s.server = newServer(s)
@@ -139,7 +154,7 @@ func (s *Service) loops() []loop.Loop {
 		},
 		{
 			// It never stalls: a large cluster takes its time to be listed, and a pass waits for nobody.
-			Name: NodeHealthLoop, Doc: "declares silent nodes, taints them and marks their pods", Scope: loop.Leader,
+			Name: NodeHealthLoop, Doc: "declares silent nodes, taints them and marks their pods", Scope: loop.Always,
 			OffByDefault: true, Run: s.nodeHealth.run,
 		},
 		{
@@ -160,6 +175,7 @@ func (s *Service) Run(ctx context.Context) error {
 	// The loops outlive the terms: shards are handed over by a keeper that still works.
 	loops, endLoops := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return s.runner.Run(loops) })
+	group.Go(func() error { return s.forwardBeats(loops) })
 	group.Go(func() error {
 		defer endLoops()
 		return s.leadership.Run(ctx, s.serveShard)
@@ -190,7 +206,7 @@ func (s *Service) keepShard(ctx context.Context, t *term.Term) error {
 	defer ticker.Stop()
 	for {
 		if k := s.keeper.Load(); k != nil {
-			return k.Keep(held)
+			return s.keepSessionsOf(ctx, t, k, held)
 		}
 		select {
 		case <-ctx.Done():
@@ -198,6 +214,17 @@ func (s *Service) keepShard(ctx context.Context, t *term.Term) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// keepSessionsOf begins with those who are known to be silent, and remembers those for the next holder of the shard.
+func (s *Service) keepSessionsOf(ctx context.Context, t *term.Term, k *keeper.Keeper, held *tenure.Tenure) error {
+	silences, empty := s.checkpoints.restore(ctx, t)
+	var saving sync.WaitGroup
+	defer saving.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	saving.Go(func() { s.checkpoints.save(ctx, t, k, empty) })
+	return k.Keep(held, silences...)
 }
 
 // Loops are the service's loops, for the process to show and to judge by.

@@ -3,9 +3,11 @@ package leasesvc
 import (
 	"fmt"
 
+	"google.golang.org/grpc"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/rpcclient"
 )
 
 // kubeRate is far beyond what the writers can send: they bound themselves by how many there are, so that how soon a Lease is
@@ -24,7 +26,7 @@ func Program(cfg *Config) process.Program {
 		Kube:          true,
 		KubeQPS:       kubeRate,
 		KubeBurst:     kubeRate,
-		Loops:         []string{SessionsLoop, WritebackLoop, NodeHealthLoop, TaintEvictionLoop},
+		Loops:         loopNames(),
 		Unvalidated:   Unvalidated(),
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,
@@ -41,9 +43,24 @@ func build(cfg Config, deps process.Deps) (process.Service, error) {
 		Member:        deps.Member,
 		Kube:          kube,
 		Leadership:    deps.Candidate,
+		Etcd:          deps.Etcd,
+		Dial:          dialer(deps),
 		Logger:        deps.Logger,
 		Metrics:       deps.Metrics,
 		Ready:         deps.Ready,
 		LoopSelection: deps.LoopSelection,
 	})
+}
+
+// dialer reaches other replicas with this process's own certificates.
+func dialer(deps process.Deps) func(address string) (*grpc.ClientConn, error) {
+	return func(address string) (*grpc.ClientConn, error) {
+		peers := deps.Peers
+		peers.ServerName = ServiceName // its address may be in no certificate: a pod's is not known beforehand
+		return rpcclient.Dial(address, peers, deps.Logger)
+	}
+}
+
+func loopNames() []string {
+	return []string{SessionsLoop, WritebackLoop, NodeHealthLoop, TaintEvictionLoop}
 }

@@ -60,6 +60,9 @@ type Ledger struct {
 // does not trust. Holders of classes without a rule are never stored.
 func NewLedger(rules map[string]Rule, empty bool) Ledger { return Ledger{rules: rules, known: empty} }
 
+// Empty tells whether it is certain that nothing is stored.
+func (l Ledger) Empty() bool { return l.known && len(l.stored) == 0 }
+
 // Plan decides about the holders that are silent now, in any order.
 func (l Ledger) Plan(now monotonic.Instant, silent []Entry) Plan {
 	worth := l.worth(silent)
