@@ -21,6 +21,8 @@ func parts() []part {
 		{name: "steady", measure: measureSteady},
 		{name: "saturated", measure: measureSaturated},
 		{name: "batched", measure: measureBatched},
+		{name: "memory", measure: measureMemory},
+		{name: "sweep", measure: measureSweep},
 	}
 }
 

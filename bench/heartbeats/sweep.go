@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/internal/devcluster"
+)
+
+const (
+	// sweepTarget is how long after their deadline the last of many sessions may be noticed.
+	sweepTarget = 100 * time.Millisecond
+	sweepGrace  = 8 * time.Second
+)
+
+// measureSweep lets many holders beat at the same moment, and then never again.
+func measureSweep(ctx context.Context, b *bench) ([]row, error) {
+	const connections, holders = 10, 100_000
+	var found expiry
+	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
+		ours, err := b.leasesvc(ctx, cluster, "--heartbeat-interval=2s", fmt.Sprintf("--heartbeat-grace-period=%v", sweepGrace))
+		if err != nil {
+			return err
+		}
+		defer ours.Stop()
+		crowd, err := gather(ctx, ours.GRPC, holdersOf("node", holders/connections), connections, 1)
+		if err != nil {
+			return err
+		}
+		defer crowd.disperse()
+		found, err = expire(ctx, ours, crowd, holders)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	late := found.all.Sub(found.due)
+	return []row{{
+		what:   fmt.Sprintf("expiry of %s holders that beat at the same moment: the last is noticed, after the first deadline", thousands(holders)),
+		target: fmt.Sprintf("≤ %v", sweepTarget),
+		ours:   fmt.Sprintf("%s; nobody before the deadline: %v", brief(late), !found.early),
+		beside: fmt.Sprintf("the beats took %s; read every %s", brief(found.took), brief(found.step)),
+		missed: late > sweepTarget || found.early,
+	}}, nil
+}
+
+// expiry is when sessions expired, as their count says.
+type expiry struct {
+	due   time.Time     // the first deadline
+	all   time.Time     // when all were counted
+	early bool          // some were counted before the first deadline
+	took  time.Duration // from the first beat sent to the last answered
+	step  time.Duration // the longest time between two looks
+}
+
+// expire sends the last beat of everybody and counts.
+func expire(ctx context.Context, leg *child.Leg, crowd *crowd, holders int) (expiry, error) {
+	begin := time.Now()
+	var group errgroup.Group
+	for _, beat := range crowd.beats {
+		group.Go(beat)
+	}
+	if err := group.Wait(); err != nil {
+		return expiry{}, err
+	}
+	e := expiry{due: begin.Add(sweepGrace), took: time.Since(begin)}
+	sleepUntil(ctx, e.due.Add(-200*time.Millisecond), e.due)
+	for last := time.Now(); ; {
+		expired, err := sessionsOf(ctx, leg, "expired")
+		if err != nil {
+			return expiry{}, err
+		}
+		now := time.Now()
+		e.step, last = max(e.step, now.Sub(last)), now
+		switch {
+		case expired == holders:
+			e.all = now
+			return e, nil
+		case now.Before(e.due):
+			e.early = e.early || expired > 0
+		case now.After(e.due.Add(sweepGrace)):
+			return expiry{}, errors.Join(fmt.Errorf("%d of %d have expired %v after their deadline", expired, holders, sweepGrace), ctx.Err())
+		}
+	}
+}
