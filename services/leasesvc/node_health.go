@@ -2,27 +2,39 @@ package leasesvc
 
 import (
 	"context"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/shard"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictor"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeobject"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodewatch"
 )
 
 // NodeHealthLoop is the loop that does the work of upstream's node-lifecycle controller, as --loops takes it.
 const NodeHealthLoop = "node-health"
 
-// nodeShard is the shard whose holder judges all Nodes: what a zone is allowed follows from all of its Nodes together.
-const nodeShard = 0
+// nodeShard is the shard whose holder has the zones, and evicts pods: what a zone is allowed follows from all of its Nodes
+// together.
+const nodeShard = nodewatch.ZoneShard
 
-// nodeHealth is the loop node-health.
+// nodeHealth is the loop node-health. Every replica watches over all Nodes, and acts for those whose shards are held here.
 type nodeHealth struct {
 	service *Service
+	enabled bool
 	kube    kubernetes.Interface
 	loop    *nodewatch.Loop
+	rules   nodehealth.Rules
 	objects nodeobject.Config
+	// latest is what the loop watches, for others who want to know Nodes, and census what it comes to.
+	latest *nodeobject.Latest
+	census *census.Census
 }
 
 func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
@@ -30,15 +42,20 @@ func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
 	if err != nil {
 		return nil, err
 	}
+	selection, err := loop.ParseSelection(loopNames(), deps.LoopSelection)
+	if err != nil {
+		return nil, err
+	}
 	cfg := s.cfg.NodeHealth
-	return &nodeHealth{
-		service: s,
-		kube:    deps.Kube,
-		loop: nodewatch.New(nodewatch.Config{
-			Rules: cfg.rules(), Workers: cfg.ConcurrentWrites, Metrics: metrics, Logger: deps.Logger,
-		}),
+	n := &nodeHealth{
+		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(), latest: &nodeobject.Latest{}, census: census.New(),
 		objects: nodeobject.Config{Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, Logger: deps.Logger},
-	}, nil
+	}
+	n.loop = nodewatch.New(nodewatch.Config{
+		Rules: n.rules, Workers: cfg.ConcurrentWrites, Shards: s.cfg.Shards, ShardOf: n.shardOf, Census: n.census,
+		Metrics: metrics, Logger: deps.Logger,
+	})
+	return n, nil
 }
 
 // nodeNamespace is where the Leases of Nodes are, whether the class "node" is served or not.
@@ -51,8 +68,13 @@ func (s *Service) nodeNamespace() string {
 	return corev1.NamespaceNodeLease
 }
 
-// run judges Nodes for one term. What it watches it watches for that term only: a replica that does not judge needs no pods.
+// shardOf is the shard of a Node, which is that of the session it may have.
+func (n *nodeHealth) shardOf(node string) int { return shard.Of(NodeClass, node, n.service.cfg.Shards) }
+
+// run watches over the Nodes until ctx ends.
 func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
+	var running sync.WaitGroup
+	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	objects, err := nodeobject.NewWatch(n.kube, n.objects)
@@ -62,14 +84,39 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	events := nodeobject.NewEvents(ctx, n.kube)
 	defer events.Close()
 	sessions := newNodeSessions(n.service)
-	followed := make(chan struct{})
-	go func() {
-		defer close(followed)
-		sessions.run(ctx)
-	}()
-	defer func() { <-followed }()
-	defer cancel()
+	running.Go(func() { sessions.run(ctx) })
+	running.Go(func() { n.latest.Follow(objects, ctx.Done()) })
 	return n.loop.Run(ctx, nodewatch.Cluster{
-		Objects: objects, Writer: nodeobject.NewWriter(n.kube, n.objects), Events: events, Sessions: sessions,
+		Objects: objects, Writer: nodeobject.NewWriter(n.kube, n.objects), Events: events, Sessions: sessions, Terms: n.service.board,
 	}, report)
+}
+
+// index says under which UID Nodes exist. They are watched once, whether the loop runs or not.
+func (n *nodeHealth) index() (*nodes.Index, error) {
+	if n.enabled {
+		return nodes.Over(n.kube, n.latest), nil
+	}
+	return nodes.New(n.kube)
+}
+
+// doubts is what those who act on taints ask before.
+func (n *nodeHealth) doubts() evictor.Health {
+	if n.enabled {
+		return n
+	}
+	return evictor.NoDoubt{}
+}
+
+// Doubt tells whether the taints of a zone's Nodes are in doubt.
+func (n *nodeHealth) Doubt(zone string) (why string, doubted bool) {
+	edition := n.census.Edition()
+	switch {
+	case edition == nil:
+		return "node health has not seen the cluster yet", true
+	case edition.Blindness != nil:
+		return edition.Blindness.String(), true
+	case edition.Doubted.Zone(zone):
+		return nodehealth.WhyDoubted, true
+	}
+	return "", false
 }

@@ -61,6 +61,7 @@ func dialer(deps process.Deps) func(address string) (*grpc.ClientConn, error) {
 	}
 }
 
+// loopNames are all loops, as --loops takes them.
 func loopNames() []string {
 	return []string{SessionsLoop, WritebackLoop, NodeHealthLoop, TaintEvictionLoop}
 }

@@ -6,28 +6,46 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// amend makes the step that brings taints and labels in line. Taints that evict are not added while blind.
+// amend makes the step that brings taints and labels in line, as far as they are anybody's here. Taints that evict are not
+// added while blind.
 func (p *pass) amend(s *Subject, blind bool) {
-	schedule, labels := scheduleTaints(s.Node), missingLabels(s.Node.Labels)
-	execute, queued := executeTaints(s.Node, s.traits.ready)
-	if p.memory.down {
-		execute, queued = removeExecute(s.Node), false
+	step := Step{Kind: Tidy, Node: s.Node, Zone: s.traits.zone, Shard: s.Charge.Shard, OfShard: s.Charge.Held && s.traits.drifted}
+	var execute taintChange
+	if p.mandate.Zones {
+		execute, step.Counted = p.execution(s, blind)
 	}
-	kind := Tidy
 	switch {
-	case len(execute.add) > 0 && blind:
-		execute, queued = taintChange{}, false
 	case len(execute.add) > 0:
-		kind = Banish
+		step.Kind = Banish
 	case len(execute.remove) > 0:
-		kind = Restore
+		step.Kind = Restore
 	}
-	step := Step{Kind: kind, Node: s.Node, Zone: s.traits.zone, Counted: queued}
-	p.steps = append(p.steps, p.filled(step, schedule, execute, labels))
+	step.OfZones = !execute.empty()
+	p.steps = append(p.steps, p.filled(step, execute))
 }
 
-func (p *pass) filled(step Step, schedule, execute taintChange, labels map[string]string) Step {
-	step.Labels = labels
+// execution is how a Node's NoExecute taints have to change now, and whether that takes its zone's turn.
+func (p *pass) execution(s *Subject, blind bool) (change taintChange, counted bool) {
+	if p.memory.down {
+		return removeExecute(s.Node), false
+	}
+	change, counted = executeTaints(s.Node, s.traits.ready)
+	if blind && len(change.add) > 0 {
+		return taintChange{}, false
+	}
+	return change, counted
+}
+
+// withoutTurn is what is left of a step whose zone's turn has been taken by another one.
+func (p *pass) withoutTurn(step Step) Step {
+	return p.filled(Step{Kind: Tidy, Node: step.Node, Zone: step.Zone, Shard: step.Shard, OfShard: step.OfShard}, taintChange{})
+}
+
+func (p *pass) filled(step Step, execute taintChange) Step {
+	var schedule taintChange
+	if step.OfShard {
+		schedule, step.Labels = scheduleTaints(step.Node), missingLabels(step.Node.Labels)
+	}
 	if change := schedule.and(execute); !change.empty() {
 		taints := change.applied(step.Node.Spec.Taints, p.now.Wall)
 		step.Taints = &taints

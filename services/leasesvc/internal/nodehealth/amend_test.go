@@ -103,7 +103,7 @@ func TestPlan_LabelsFollowTheStableOnes(t *testing.T) {
 				return
 			}
 			want := []nodehealth.Step{{
-				Kind: nodehealth.Tidy, Node: w.nodes["n0"], Labels: c.want, Reason: "labels follow the stable ones, as Ready is True",
+				Kind: nodehealth.Tidy, OfShard: true, Node: w.nodes["n0"], Labels: c.want, Reason: "labels follow the stable ones, as Ready is True",
 			}}
 			if diff := cmp.Diff(want, plan.Steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
@@ -121,7 +121,7 @@ func TestPlan_MostUrgentStepsComeFirst(t *testing.T) {
 	w.report("n2", corev1.ConditionFalse)
 	w.label("n3", corev1.LabelOSStable, "linux")
 	w.now = w.now.Add(200 * time.Millisecond)
-	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), 3)
+	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Mandate{Steps: 3, Zones: true})
 	var got []string
 	for _, step := range plan.Steps {
 		got = append(got, step.Kind.String()+" "+step.Node.Name)
@@ -130,7 +130,7 @@ func TestPlan_MostUrgentStepsComeFirst(t *testing.T) {
 		t.Errorf("steps (-want +got):\n%s", diff)
 	}
 	// A step that found no room has not cost its zone the turn.
-	if plan, _ = w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), 2); len(plan.Steps) != 2 {
+	if plan, _ = w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Mandate{Steps: 2, Zones: true}); len(plan.Steps) != 2 {
 		t.Errorf("%d steps, want 2", len(plan.Steps))
 	}
 	w.memory = memory

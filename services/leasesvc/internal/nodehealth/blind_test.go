@@ -116,7 +116,7 @@ func TestPlan_ManySilentTogetherWaitForASelfCheck(t *testing.T) {
 			if plan.Check == nil || !plan.Check.Urgent || len(plan.Check.Samples) != min(c.held, 8) {
 				t.Errorf("check %v, want an urgent one of the silent", plan.Check)
 			}
-			if diff := cmp.Diff([]string{""}, plan.Doubted); diff != "" {
+			if diff := cmp.Diff(nodehealth.Doubt{Zones: []string{""}, Shards: []int{0}}, plan.Doubted); diff != "" {
 				t.Errorf("doubted zones (-want +got):\n%s", diff)
 			}
 			w.deaf = false

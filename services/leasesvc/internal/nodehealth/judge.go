@@ -1,6 +1,8 @@
 package nodehealth
 
 import (
+	"time"
+
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
@@ -34,7 +36,7 @@ type Judgement struct {
 	Deadline monotonic.Instant
 }
 
-// Judge tells how a node stands at the given time.
+// Judge tells how a node stands at the given time. It knows nothing better than others of a Node that is not in Charge here.
 func (r Rules) Judge(now monotonic.Instant, m Memory, s *Subject) Judgement {
 	heard, by := s.pulse.last()
 	switch s.pulse.session {
@@ -43,30 +45,58 @@ func (r Rules) Judge(now monotonic.Instant, m Memory, s *Subject) Judgement {
 	case SessionSuspect:
 		return Judgement{Health: Suspect, Heard: heard, By: by}
 	}
-	grace := r.Grace
-	if s.traits.ready == "" {
-		grace = r.StartupGrace
+	// Who was declared stays so until heard after it, reprieve or not.
+	if raw := r.patience(s, 0, 0); s.traits.declared && (raw.Heard <= s.declared || now > raw.Deadline) {
+		raw.Health = Dead
+		return raw
 	}
-	// Who was declared stays so until heard, reprieve or not.
-	if s.traits.declared && (by == Reprieve || now > heard.Add(grace)) {
-		return Judgement{Health: Dead, Heard: heard, By: by, Deadline: heard.Add(grace)}
-	}
-	if m.floor > heard {
-		heard, by = m.floor, Reprieve
-	}
-	j := Judgement{Heard: heard, By: by, Deadline: heard.Add(grace)}
-	if s.pulse.session == SessionExpired && s.pulse.expired > j.Deadline {
-		j.Deadline, j.By = s.pulse.expired, Beats
-	}
+	j := r.patience(s, m.floor, s.Charge.Since)
 	switch {
 	case now > j.Deadline:
 		j.Health = Silent
 	case s.traits.ready == "":
 		j.Health = Starting
-	case now.Sub(heard) > r.suspectAfter(grace) || s.pulse.session == SessionExpired:
+	case now.Sub(j.Heard) > r.suspectAfter(r.graceOf(s)) || s.pulse.session == SessionExpired:
 		j.Health = Suspect
 	default:
 		j.Health = Alive
 	}
 	return j
+}
+
+func (r Rules) graceOf(s *Subject) time.Duration {
+	if s.traits.ready == "" {
+		return r.StartupGrace
+	}
+	return r.Grace
+}
+
+// patience is until when a node without a living session may be silent, and what that is counted from: never from before floor,
+// and from before since only where the session was kept here and expired. Whoever hands a shard over says which of its holders
+// are silent and for how long; all others have a whole grace period in which to come.
+func (r Rules) patience(s *Subject, floor, since monotonic.Instant) Judgement {
+	if s.pulse.session == SessionExpired {
+		return r.afterExpiry(s, floor)
+	}
+	heard, by := s.pulse.last()
+	if floor = max(floor, since); floor > heard {
+		heard, by = floor, Reprieve
+	}
+	return Judgement{Heard: heard, By: by, Deadline: max(heard.Add(r.graceOf(s)), s.pulse.promised())}
+}
+
+// afterExpiry ends all patience with the session, unless the node gave signs of life in another way, or silence does not count.
+func (r Rules) afterExpiry(s *Subject, floor monotonic.Instant) Judgement {
+	heard, by := s.pulse.contradiction()
+	some := heard > 0
+	if s.traits.ready == "" && s.pulse.begun >= heard {
+		heard, by, some = s.pulse.begun, Reprieve, true // beating already, it has the time left to report
+	}
+	if floor > heard {
+		heard, by, some = floor, Reprieve, true
+	}
+	if deadline := heard.Add(r.graceOf(s)); some && deadline > s.pulse.expired {
+		return Judgement{Heard: heard, By: by, Deadline: deadline}
+	}
+	return Judgement{Heard: heard, By: Beats, Deadline: s.pulse.expired}
 }

@@ -40,6 +40,8 @@ type world struct {
 	written  map[string]string
 	subjects map[string]nodehealth.Subject
 	busy     map[string]bool
+	charges  map[string]nodehealth.Charge
+	zones    bool // whether the term of the zones is held
 	// deaf answers no self-check.
 	deaf bool
 }
@@ -50,6 +52,7 @@ func newWorld(t fataler, count int) *world {
 		t: t, rules: nodehealth.DefaultRules(), version: 100,
 		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]nodehealth.Session{},
 		written: map[string]string{}, subjects: map[string]nodehealth.Subject{}, busy: map[string]bool{},
+		charges: map[string]nodehealth.Charge{}, zones: true,
 	}
 	for i := range count {
 		w.add(fmt.Sprintf("n%d", i), corev1.ConditionTrue)
@@ -130,7 +133,9 @@ func (w *world) label(name, key, value string) {
 func (w *world) see() []nodehealth.Subject {
 	var subjects []nodehealth.Subject
 	for _, name := range w.names {
-		s := w.rules.See(w.now, w.subjects[name], nodehealth.Observation{
+		s := w.subjects[name]
+		s.Charge = w.charge(name)
+		s = w.rules.See(w.now, s, nodehealth.Observation{
 			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], Written: w.written[name],
 		})
 		s.Busy = w.busy[name]
@@ -140,9 +145,17 @@ func (w *world) see() []nodehealth.Subject {
 	return subjects
 }
 
+// charge is that of a node in shard 0, held from the beginning, unless the test says otherwise.
+func (w *world) charge(name string) nodehealth.Charge {
+	if c, given := w.charges[name]; given {
+		return c
+	}
+	return nodehealth.Charge{Held: true}
+}
+
 // plan makes one pass and answers its self-check at once, unless deaf.
 func (w *world) plan() nodehealth.Plan {
-	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), 1_000_000)
+	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Mandate{Steps: 1_000_000, Zones: w.zones})
 	w.memory = memory
 	if plan.Check != nil && !w.deaf {
 		w.memory = w.memory.Checked(w.now, w.now, w.compare(plan.Check.Samples))

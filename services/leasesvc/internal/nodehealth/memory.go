@@ -7,8 +7,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Memory is what a pass hands to the next one. The zero Memory is that of a new term: it has seen nothing and checked nothing,
-// so it declares nobody before its first self-check. Its methods return a new Memory.
+// Memory is what a pass hands to the next one. The zero Memory has seen nothing and checked nothing, so it declares nobody
+// before its first self-check. Its methods return a new Memory.
 type Memory struct {
 	// floor is the moment before which no silence counts.
 	floor monotonic.Instant
@@ -44,7 +44,7 @@ type Cause string
 
 // Causes of blindness.
 const (
-	// Unchecked: no self-check has passed in this term yet.
+	// Unchecked: no self-check has passed yet.
 	Unchecked Cause = "unchecked"
 	// Unreachable: the kube-apiserver does not answer, so nodes could not renew either.
 	Unreachable Cause = "apiserver-unreachable"
@@ -59,6 +59,20 @@ type Blindness struct {
 	Cause  Cause
 	Since  monotonic.Instant
 	Detail string
+}
+
+// String says it for people, without the time.
+func (b Blindness) String() string {
+	what := map[Cause]string{
+		Unchecked:   "nothing has been checked since the start",
+		Unreachable: "kube-apiserver does not answer, so nodes could not renew either",
+		Stale:       "the cache of Leases is behind",
+		Late:        "the process did not run for a while",
+	}[b.Cause]
+	if b.Detail != "" {
+		what += ": " + b.Detail
+	}
+	return what
 }
 
 // Blind tells whether and why nothing may be declared.
@@ -161,4 +175,12 @@ func (m Memory) taken(now monotonic.Instant, zone string) Memory {
 	turns[zone] = turn{last: now, used: true}
 	m.turns = turns
 	return m
+}
+
+// observed notes a turn that another replica let a node of the zone have.
+func (m Memory) observed(at monotonic.Instant, zone string) Memory {
+	if t := m.turns[zone]; t.used && t.last >= at {
+		return m
+	}
+	return m.taken(at, zone)
 }

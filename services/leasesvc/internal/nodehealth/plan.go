@@ -1,9 +1,6 @@
 package nodehealth
 
 import (
-	"cmp"
-	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +46,11 @@ type Step struct {
 	Labels map[string]string
 	// Counted tells that the node took its zone's turn.
 	Counted bool
+	// OfShard tells that the step needs the term of the Node's shard, OfZones that it needs the one of the zones. One of them is
+	// set at least; a step that needs both is made in one write as long as both terms are held here.
+	OfShard, OfZones bool
+	// Shard is that of the Node.
+	Shard int
 	// Reason says why, for people.
 	Reason string
 }
@@ -61,206 +63,35 @@ type Plan struct {
 	Check *Check
 	// Held is how many nodes are silent and not declared, because the process is blind or many fell silent together.
 	Held int
-	// Doubted are the zones of which many fell silent together, ordered.
-	Doubted []string
-	// Zones are ordered by name.
+	// Doubted says of which zones and shards many nodes fell silent together.
+	Doubted Doubt
+	// Zones are ordered by name. Every replica that sees the same Nodes counts the same.
 	Zones []Zone
-	// Counts is how many nodes there are of each Health.
+	// Counts is how many of the nodes in charge here there are of each Health.
 	Counts [Dead + 1]int
-	// Down are the nodes that are not ready: their pods are not either.
-	Down []*corev1.Node
+	// Down are the nodes in charge here that are not ready: their pods are not either.
+	Down []*Subject
 }
 
-// Plan decides for all subjects at once. It makes at most budget steps; the others come up again in the next pass.
-func (r Rules) Plan(now Moment, m Memory, subjects []Subject, budget int) (Plan, Memory) {
-	p := pass{Rules: r, now: now, memory: m.caughtUp(subjects), zones: map[string]*tally{}}
+// Mandate is what a pass may do.
+type Mandate struct {
+	// Steps is how many it may make; the others come up again in the next pass.
+	Steps int
+	// Zones tells that the term of the zones is held here: NoExecute taints are set and removed, for all Nodes.
+	Zones bool
+}
+
+// Plan decides for all subjects at once: conditions, NoSchedule taints and labels for the Nodes in charge here, and with the
+// mandate for zones the NoExecute taints of all.
+func (r Rules) Plan(now Moment, m Memory, subjects []Subject, mandate Mandate) (Plan, Memory) {
+	p := pass{Rules: r, now: now, mandate: mandate, memory: m.caughtUp(subjects), zones: map[string]*tally{}, shards: map[int]*cohort{}}
 	for i := range subjects {
 		p.survey(&subjects[i])
 	}
 	p.count()
 	p.doubt()
 	p.decide()
-	p.act(budget)
+	p.act()
 	p.check(subjects)
 	return p.plan, p.memory
-}
-
-// pass is one call of Plan.
-type pass struct {
-	Rules
-	now      Moment
-	memory   Memory
-	plan     Plan
-	zones    map[string]*tally
-	subjects []*Subject // those a step may be for
-	silent   []silence
-	steps    []Step
-}
-
-// tally is a zone while it is counted.
-type tally struct {
-	Zone
-	nodes  int // excluded ones too
-	recent int // that fell silent within the window
-}
-
-// silence is a node that is to be declared.
-type silence struct {
-	*Subject
-	Judgement
-}
-
-func (p *pass) survey(s *Subject) {
-	j := p.Judge(p.now.Instant, p.memory, s)
-	p.plan.Counts[j.Health]++
-	z := p.zones[s.traits.zone]
-	if z == nil {
-		z = &tally{Zone: Zone{Name: s.traits.zone}}
-		p.zones[s.traits.zone] = z
-	}
-	z.nodes++
-	ready := s.traits.ready == corev1.ConditionTrue
-	if !s.traits.excluded {
-		z.Size++
-		if !ready {
-			z.NotReady++
-		}
-	}
-	if p.fellSilent(j) {
-		z.recent++
-	}
-	if !ready && s.traits.ready != "" {
-		p.plan.Down = append(p.plan.Down, s.Node)
-	}
-	switch {
-	case j.Health == Silent:
-		p.silent = append(p.silent, silence{Subject: s, Judgement: j})
-	case s.traits.drifted || s.traits.tainted || s.traits.execute != inLine:
-		p.subjects = append(p.subjects, s)
-	}
-}
-
-// fellSilent tells whether a node counts among those that fell silent together: its silence became too long within the window,
-// or it has been held since. One that was declared before this process knew it fell silent at some time in the past.
-func (p *pass) fellSilent(j Judgement) bool {
-	past := p.now.Instant.Sub(j.Deadline)
-	switch j.Health {
-	case Silent:
-		return past < together || j.Deadline >= p.memory.checked
-	case Dead:
-		return past < together && past >= 0 && j.By != Reprieve
-	}
-	return false
-}
-
-// count works out the states of the zones, and whether everything is down.
-func (p *pass) count() {
-	counted, down := 0, true
-	for _, z := range p.zones {
-		z.State = p.stateOf(z.Zone)
-		z.Rate = p.rateOf(z.Zone)
-		if z.Size > 0 {
-			counted++
-			down = down && z.State == FullDisruption
-		}
-	}
-	down = down && counted > 0
-	for _, z := range p.zones {
-		if down {
-			z.Rate = 0
-		}
-		p.plan.Zones = append(p.plan.Zones, z.Zone)
-	}
-	slices.SortFunc(p.plan.Zones, func(a, b Zone) int { return cmp.Compare(a.Name, b.Name) })
-	p.memory = p.memory.after(p.now.Instant, down)
-}
-
-// doubt finds the zones of which many nodes fell silent together.
-func (p *pass) doubt() {
-	for name, z := range p.zones {
-		if z.recent > max(fewTogether, int(manyShare*float64(z.nodes))) {
-			p.plan.Doubted = append(p.plan.Doubted, name)
-		}
-	}
-	slices.Sort(p.plan.Doubted)
-}
-
-// decide makes the steps of all nodes, without regard to turns and budget.
-func (p *pass) decide() {
-	_, blind := p.memory.Blind()
-	for _, s := range p.silent {
-		switch {
-		// The floor may have been raised a moment ago, so the deadline is looked at again.
-		case p.Judge(p.now.Instant, p.memory, s.Subject).Health != Silent:
-		case blind || p.doubts(s):
-			p.plan.Held++
-		case !s.Busy:
-			p.steps = append(p.steps, p.declare(s))
-		}
-	}
-	for _, s := range p.subjects {
-		if !s.Busy && p.due(s, blind) {
-			p.amend(s, blind)
-		}
-	}
-}
-
-// due tells whether a step could do anything for a Node now. Thousands may wait for their turn, and each is a glance only.
-func (p *pass) due(s *Subject, blind bool) bool {
-	switch {
-	case s.traits.drifted:
-		return true
-	case p.memory.down:
-		return s.traits.tainted
-	case s.traits.execute == inTurn:
-		return !blind && p.turn(s.traits.zone)
-	}
-	return s.traits.execute == atOnce
-}
-
-// turn tells whether a zone has its turn.
-func (p *pass) turn(zone string) bool {
-	return p.memory.turns[zone].come(p.now.Instant, p.zones[zone].Rate)
-}
-
-// doubts tells whether a node fell silent together with many others, and since the last self-check.
-func (p *pass) doubts(s silence) bool {
-	_, doubted := slices.BinarySearch(p.plan.Doubted, s.traits.zone)
-	return doubted && s.Deadline >= p.memory.checked
-}
-
-func (p *pass) declare(s silence) Step {
-	return Step{
-		Kind: Declare, Node: s.Node, Zone: s.traits.zone, LeaseVersion: s.LeaseVersion(),
-		Conditions: unknownConditions(s.Node, p.now.Wall),
-		Reason:     reasonOfSilence(p.now.Instant.Sub(s.Heard).Round(time.Millisecond), s.By),
-	}
-}
-
-func reasonOfSilence(silence time.Duration, by Source) string {
-	if by == Reprieve {
-		return fmt.Sprintf("no sign of life in the %v that count", silence)
-	}
-	return fmt.Sprintf("no sign of life for %v, the last was of its %v", silence, by)
-}
-
-// act picks the most urgent steps and lets zones take their turns. A node whose turn has not come is tidied at least.
-func (p *pass) act(budget int) {
-	slices.SortFunc(p.steps, func(a, b Step) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), compareNodes(a.Node, b.Node))
-	})
-	for _, step := range p.steps {
-		if len(p.plan.Steps) == budget {
-			return
-		}
-		if step.Counted && !p.turn(step.Zone) {
-			step = p.filled(Step{Kind: Tidy, Node: step.Node, Zone: step.Zone}, scheduleTaints(step.Node), taintChange{}, missingLabels(step.Node.Labels))
-		}
-		if step.Counted {
-			p.memory = p.memory.taken(p.now.Instant, step.Zone)
-		}
-		if step.Conditions != nil || step.Taints != nil || step.Labels != nil {
-			p.plan.Steps = append(p.plan.Steps, step)
-		}
-	}
 }

@@ -18,14 +18,19 @@ import (
 type history struct {
 	*world
 	rapid *rapid.T
-	// alive is when each node last gave a sign of life that nobody may overlook.
-	alive map[string]monotonic.Instant
+	// alive is when each node last gave a sign of life that nobody may overlook, and posted when its status said something new,
+	// which speaks for a node whose session is late, and not against one that expires after it.
+	alive, posted map[string]monotonic.Instant
+	// late is since when the session of a node has not been alive.
+	late map[string]monotonic.Instant
 	// turns are the times at which nodes of a zone got a NoExecute taint by its turn.
 	turns map[string][]monotonic.Instant
 }
 
+func everything() nodehealth.Mandate { return nodehealth.Mandate{Steps: 1000, Zones: true} }
+
 func newHistory(t *rapid.T) *history {
-	h := &history{world: newWorld(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, turns: map[string][]monotonic.Instant{}}
+	h := &history{world: newWorld(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, posted: map[string]monotonic.Instant{}, late: map[string]monotonic.Instant{}, turns: map[string][]monotonic.Instant{}}
 	for zone := range rapid.IntRange(1, 3).Draw(t, "zones") {
 		for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
 			name := fmt.Sprintf("z%d-%d", zone, i)
@@ -34,6 +39,7 @@ func newHistory(t *rapid.T) *history {
 		}
 	}
 	h.rules.Normal = rapid.SampledFrom([]float64{0, 0.1, 1}).Draw(t, "rate")
+	h.now = 1 // so that 0 is before everything
 	h.see()
 	return h
 }
@@ -46,7 +52,7 @@ func (h *history) happen() {
 	case 0:
 		if h.ready(name) != "" {
 			h.report(name, status.Draw(h.rapid, "ready"))
-			h.alive[name] = h.now
+			h.posted[name] = h.now
 		}
 	case 1, 2:
 		h.renew(name, time.Duration(rapid.IntRange(-1000, 1000).Draw(h.rapid, "skew"))*time.Second)
@@ -57,6 +63,9 @@ func (h *history) happen() {
 		h.sessions[name] = nodehealth.Session(rapid.IntRange(0, 3).Draw(h.rapid, "session"))
 		if h.sessions[name] == nodehealth.NoSession && (before == nodehealth.SessionAlive || before == nodehealth.SessionSuspect) {
 			h.alive[name] = h.now
+		}
+		if before == nodehealth.SessionAlive || before == nodehealth.NoSession {
+			h.late[name] = h.now
 		}
 	case 4:
 		h.change(name, func(n *corev1.Node) { n.Spec.Unschedulable = !n.Spec.Unschedulable })
@@ -75,7 +84,7 @@ func (h *history) check(plan nodehealth.Plan) {
 	_, blind := h.memory.Blind()
 	for _, step := range plan.Steps {
 		name := step.Node.Name
-		if step.Kind == nodehealth.Declare && (blind && h.deaf || h.now.Sub(h.alive[name]) <= h.rules.Grace || h.sessions[name] == nodehealth.SessionAlive) {
+		if step.Kind == nodehealth.Declare && (blind && h.deaf || h.early(name) || h.sessions[name] == nodehealth.SessionAlive) {
 			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.deaf)
 		}
 		if step.Counted {
@@ -89,6 +98,16 @@ func (h *history) check(plan nodehealth.Plan) {
 	}
 }
 
+// early tells whether a node has a claim to be left alone: for a grace period after it was first seen or heard, or only after it
+// was heard if its session expired.
+func (h *history) early(name string) bool {
+	heard, ever := h.alive[name]
+	if h.sessions[name] == nodehealth.NoSession || h.ready(name) == "" || h.posted[name] > h.late[name] {
+		heard, ever = max(heard, h.posted[name]), true
+	}
+	return ever && h.now.Sub(heard) <= h.rules.Grace
+}
+
 func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newHistory(t)
@@ -97,8 +116,8 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 			h.now = h.now.Add(time.Duration(rapid.IntRange(1, 20_000).Draw(t, "pause")) * time.Millisecond)
 			subjects := h.see()
 			before := frozen(subjects)
-			plan, memory := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, subjects, 1000)
-			again, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, shuffled(subjects), 1000)
+			plan, memory := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, subjects, everything())
+			again, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, shuffled(subjects), everything())
 			if diff := cmp.Diff(plan.Steps, again.Steps); diff != "" {
 				t.Fatalf("the same world in another order (-first +second):\n%s", diff)
 			}
@@ -121,7 +140,7 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 // expectNoneOf plans on what the steps made of the world. Where nothing was declared, whoever had a step gets no other: what
 // follows from new conditions, for the node, its zone or the whole cluster, comes in the next pass.
 func (h *history) expectNoneOf(done []nodehealth.Step) {
-	next, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, h.see(), 1000)
+	next, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, h.see(), everything())
 	served := map[string]bool{}
 	for _, step := range done {
 		if step.Kind == nodehealth.Declare {
@@ -164,7 +183,7 @@ func BenchmarkPlan(b *testing.B) {
 				subjects := w.see()
 				b.ReportAllocs()
 				for b.Loop() {
-					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.memory, subjects, 64)
+					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.memory, subjects, nodehealth.Mandate{Steps: 64, Zones: true})
 				}
 			})
 		}

@@ -29,17 +29,19 @@ func (s Source) String() string {
 
 // pulse is what is remembered of a node's signs of life.
 type pulse struct {
-	// heard is the last one but for Leases that may still turn out to be echoes.
-	heard monotonic.Instant
-	by    Source
+	// begun is when the node was first seen, which is no sign of life and begins the first grace period.
+	begun monotonic.Instant
+	// posted, renewed and beaten are the last signs from each source; 0 for none. renewed leaves out the Lease as it is now while
+	// that may turn out to be an echo, and beaten is when a session ended without having expired.
+	posted, renewed, beaten monotonic.Instant
 	// version and heartbeat are of the last Node whose status was taken in; reported tells that the kubelet wrote it.
 	version   string
 	heartbeat time.Time
 	reported  bool
 	lease     leaseMark
 	session   Session
-	// expired is when the session was found to be.
-	expired monotonic.Instant
+	// suspected and expired are when the session was found to be.
+	suspected, expired monotonic.Instant
 }
 
 // leaseMark is the Lease as last seen.
@@ -47,6 +49,8 @@ type leaseMark struct {
 	version string
 	renewed time.Time
 	at      monotonic.Instant
+	// duration is what the Lease promises its readers.
+	duration time.Duration
 	// counts tells that it was seen to change, and is not known to be an echo.
 	counts bool
 }
@@ -54,9 +58,9 @@ type leaseMark struct {
 // begun is the pulse of a node that was not known. Whatever its objects say is older than our seeing them, so nothing in them
 // is a sign of life, and the grace period begins.
 func begun(now monotonic.Instant, o Observation) pulse {
-	p := pulse{heard: now, session: o.Session, expired: now}
+	p := pulse{begun: now, session: o.Session, suspected: now, expired: now}
 	p.version, p.heartbeat, p.reported = statusOf(o.Node)
-	p.lease = leaseMark{version: o.Lease.Version, renewed: o.Lease.RenewTime, at: now}
+	p.lease = leaseMark{version: o.Lease.Version, renewed: o.Lease.RenewTime, duration: o.Lease.Duration, at: now}
 	return p
 }
 
@@ -71,7 +75,7 @@ func (p pulse) seeStatus(now monotonic.Instant, node *corev1.Node) pulse {
 	reported, heartbeat := p.reported, p.heartbeat
 	p.version, p.heartbeat, p.reported = statusOf(node)
 	if p.reported && (!reported || !p.heartbeat.Equal(heartbeat)) {
-		p.heard, p.by = now, Status
+		p.posted = now
 	}
 	return p
 }
@@ -86,13 +90,20 @@ func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported 
 }
 
 func (p pulse) seeSession(now monotonic.Instant, o Observation) pulse {
+	if o.Session == p.session {
+		return p
+	}
 	switch {
-	case o.Session == p.session:
-	case o.Session == SessionExpired:
-		p.expired = now
 	case o.Session == NoSession && p.session != SessionExpired:
-		// It was released in good order, or went on elsewhere: by its Lease the node has the whole grace.
-		p.heard, p.by = now, Beats
+		// It was released in good order, or went on elsewhere: from now on the node has the whole grace.
+		p.beaten = now
+	case o.Session == SessionSuspect:
+		p.suspected = now
+	case o.Session == SessionExpired:
+		if p.session != SessionSuspect {
+			p.suspected = now
+		}
+		p.expired = now
 	}
 	p.session = o.Session
 	return p
@@ -103,11 +114,11 @@ func (p pulse) seeSession(now monotonic.Instant, o Observation) pulse {
 func (p pulse) seeLease(now monotonic.Instant, o Observation) pulse {
 	changed := Newer(o.Lease.Version, p.lease.version)
 	if changed && !o.Lease.RenewTime.Equal(p.lease.renewed) {
-		p.heard, p.by = p.last()
+		p.renewed = p.lastRenewal()
 		p.lease = leaseMark{renewed: o.Lease.RenewTime, at: now, counts: true}
 	}
 	if changed || o.Lease == (Lease{}) {
-		p.lease.version = o.Lease.Version
+		p.lease.version, p.lease.duration = o.Lease.Version, o.Lease.Duration
 	}
 	if o.Written != "" && o.Written == p.lease.version {
 		p.lease.counts = false
@@ -115,12 +126,42 @@ func (p pulse) seeLease(now monotonic.Instant, o Observation) pulse {
 	return p
 }
 
-// last is the last sign of life.
-func (p pulse) last() (monotonic.Instant, Source) {
-	if p.lease.counts && p.lease.at >= p.heard {
-		return p.lease.at, Renewal
+// lastRenewal is when the Lease was last renewed by somebody who is not known to be the session's owner; 0 for never.
+func (p pulse) lastRenewal() monotonic.Instant {
+	if p.lease.counts {
+		return max(p.lease.at, p.renewed)
 	}
-	return p.heard, p.by
+	return p.renewed
+}
+
+// last is the last sign of life.
+func (p pulse) last() (heard monotonic.Instant, by Source) {
+	heard, by = p.begun, Reprieve
+	for _, sign := range [...]struct {
+		at monotonic.Instant
+		by Source
+	}{{p.posted, Status}, {p.beaten, Beats}, {p.lastRenewal(), Renewal}} {
+		if sign.at > 0 && sign.at >= heard {
+			heard, by = sign.at, sign.by
+		}
+	}
+	return heard, by
+}
+
+// contradiction is the last sign of life that a node whose session expired has given in another way; 0 for none. A renewal that
+// is no echo of the session comes from a kubelet that renews by itself, so the session cannot speak for it. A heartbeat in the
+// status comes every few minutes from any kubelet, so it counts only if it came when beats were missing already.
+func (p pulse) contradiction() (at monotonic.Instant, by Source) {
+	at, by = p.lastRenewal(), Renewal
+	if p.posted > p.suspected && p.posted > at {
+		at, by = p.posted, Status
+	}
+	return at, by
+}
+
+// promised is until when the Lease asks its readers to wait, for the node whose session may be kept where it cannot be seen.
+func (p pulse) promised() monotonic.Instant {
+	return p.lease.at.Add(min(p.lease.duration, longestLease))
 }
 
 // Newer tells whether resourceVersion a came after b: they are decimal numbers (k8s.io/apimachinery, since v1.35 by contract),

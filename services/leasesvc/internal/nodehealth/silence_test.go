@@ -47,7 +47,7 @@ func TestPlan_DeclarationIsUpstreamsToTheLetter(t *testing.T) {
 	never := unknown(corev1.NodeMemoryPressure)
 	never.Reason, never.Message, never.LastHeartbeatTime = "NodeStatusNeverUpdated", "Kubelet never posted node status.", created
 	want := []nodehealth.Step{{
-		Kind: nodehealth.Declare, Node: w.nodes["n0"], LeaseVersion: w.leases["n0"].Version,
+		Kind: nodehealth.Declare, OfShard: true, Node: w.nodes["n0"], LeaseVersion: w.leases["n0"].Version,
 		Conditions: []corev1.NodeCondition{unknown(corev1.NodeReady), never, unknown(corev1.NodeDiskPressure), unknown(corev1.NodePIDPressure)},
 		Reason:     "no sign of life in the 50.1s that count",
 	}}

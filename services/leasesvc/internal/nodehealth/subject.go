@@ -28,6 +28,8 @@ type Lease struct {
 	Version string
 	// RenewTime is what its writer put there; compared only with itself.
 	RenewTime time.Time
+	// Duration is how long after a renewal its writer asks readers to wait for the next.
+	Duration time.Duration
 }
 
 // Observation is all that is known of a node at one moment.
@@ -47,20 +49,48 @@ type Subject struct {
 	Node *corev1.Node
 	// Busy subjects are counted and get no step: a write is under way, or must wait after one that failed.
 	Busy bool
+	// Charge says who judges the Node.
+	Charge Charge
 
 	pulse  pulse
 	traits traits
+	// declared is when the Node was first seen with the conditions of one that was declared; 0 when it is not.
+	declared monotonic.Instant
+	// banished is when it was seen to get its NoExecute taint; 0 when that was not seen.
+	banished monotonic.Instant
+}
+
+// Charge says who judges a Node: the holder of the term of its shard. Sessions are kept there, so nobody else knows whether it
+// lives; others count it in its zone by what its object says.
+type Charge struct {
+	Shard int
+	// Held tells that the term is held here.
+	Held bool
+	// Since is when it was gained. Whoever beat to another replica until then has a whole grace period from there, in which
+	// to find this one.
+	Since monotonic.Instant
 }
 
 // See returns the Subject after an observation at the given time. An observation that repeats the last one changes nothing.
 func (r Rules) See(now monotonic.Instant, s Subject, o Observation) Subject {
-	if s.Node == nil || s.Node.UID != o.Node.UID {
-		s.pulse = begun(now, o)
+	met := s.Node == nil || s.Node.UID != o.Node.UID
+	if met {
+		s.pulse, s.declared, s.banished = begun(now, o), 0, 0
 	} else {
 		s.pulse = s.pulse.see(now, o)
 	}
 	if s.Node != o.Node {
+		tainted := s.traits.tainted
 		s.traits = r.traitsOf(o.Node)
+		if s.traits.tainted && !tainted && !met {
+			s.banished = now
+		}
+	}
+	switch {
+	case !s.traits.declared:
+		s.declared = 0
+	case s.declared == 0:
+		s.declared = max(now, 1) // 0 stands for never
 	}
 	s.Node = o.Node
 	return s
@@ -68,6 +98,15 @@ func (r Rules) See(now monotonic.Instant, s Subject, o Observation) Subject {
 
 // LeaseVersion is the resourceVersion of the Lease as last seen, empty when there was none.
 func (s *Subject) LeaseVersion() string { return s.pulse.lease.version }
+
+// Session is how the Node's session stood when last seen.
+func (s *Subject) Session() Session { return s.pulse.session }
+
+// Zone is the name of the Node's zone.
+func (s *Subject) Zone() string { return s.traits.zone }
+
+// Excluded tells whether a label keeps the Node out of the count of its zone.
+func (s *Subject) Excluded() bool { return s.traits.excluded }
 
 // traits are what a pass asks of every Node, worked out once for each version of it.
 type traits struct {

@@ -25,7 +25,9 @@ type Zone struct {
 	Name string
 	// Size is how many nodes are counted, NotReady how many of them are not ready or have not said so yet.
 	Size, NotReady int
-	State          ZoneState
+	// Waiting is how many of its nodes, excluded ones too, wait for their turn to get a NoExecute taint.
+	Waiting int
+	State   ZoneState
 	// Rate is how many of its nodes get a NoExecute taint per second.
 	Rate float64
 }

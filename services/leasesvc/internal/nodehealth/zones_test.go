@@ -32,7 +32,7 @@ func (c cluster) world(t *testing.T) *world {
 
 func TestPlan_ZoneStatesAndRatesAreUpstreams(t *testing.T) {
 	zone := func(name string, size, notReady int, state nodehealth.ZoneState, rate float64) nodehealth.Zone {
-		return nodehealth.Zone{Name: ":\x00:" + name, Size: size, NotReady: notReady, State: state, Rate: rate}
+		return nodehealth.Zone{Name: ":\x00:" + name, Size: size, NotReady: notReady, Waiting: notReady, State: state, Rate: rate}
 	}
 	for name, c := range map[string]struct {
 		cluster cluster
@@ -69,7 +69,7 @@ func TestPlan_ExcludedNodesDoNotCountButAreJudged(t *testing.T) {
 	w.label("control-plane", corev1.LabelTopologyZone, "a")
 	w.label("control-plane", nodehealth.ExcludeDisruptionLabel, "")
 	plan := w.plan()
-	want := []nodehealth.Zone{{Name: ":\x00:a", Size: 4, NotReady: 4, State: nodehealth.FullDisruption}}
+	want := []nodehealth.Zone{{Name: ":\x00:a", Size: 4, NotReady: 4, Waiting: 4, State: nodehealth.FullDisruption}}
 	if diff := cmp.Diff(want, plan.Zones); diff != "" {
 		t.Errorf("zones (-want +got):\n%s", diff)
 	}

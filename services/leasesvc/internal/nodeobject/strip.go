@@ -54,7 +54,9 @@ func keptConditions() []corev1.NodeConditionType {
 func stripLease(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: lease.Name, Namespace: lease.Namespace, ResourceVersion: lease.ResourceVersion},
-		Spec:       coordinationv1.LeaseSpec{RenewTime: lease.Spec.RenewTime},
+		Spec: coordinationv1.LeaseSpec{
+			RenewTime: lease.Spec.RenewTime, LeaseDurationSeconds: lease.Spec.LeaseDurationSeconds, HolderIdentity: lease.Spec.HolderIdentity,
+		},
 	}
 }
 

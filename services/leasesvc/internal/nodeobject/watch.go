@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -37,7 +38,8 @@ type Watch struct {
 	nodes  cache.SharedIndexInformer
 	leases cache.SharedIndexInformer
 	pods   cache.SharedIndexInformer
-	synced chan struct{} // closed by Run
+	listed chan struct{} // closed by Run once all Nodes have been listed
+	synced chan struct{} // closed by Run once everything has
 
 	mu      sync.Mutex // guards changed
 	changed map[string]struct{}
@@ -47,6 +49,7 @@ type Watch struct {
 func NewWatch(kube kubernetes.Interface, cfg Config) (*Watch, error) {
 	w := &Watch{
 		cfg:     cfg,
+		listed:  make(chan struct{}),
 		synced:  make(chan struct{}),
 		changed: map[string]struct{}{},
 		nodes:   coreinformers.NewNodeInformer(kube, 0, cache.Indexers{}),
@@ -122,6 +125,9 @@ func (w *Watch) Run(ctx context.Context) error {
 			return nil
 		case <-informer.HasSyncedChecker().Done():
 		}
+		if informer == w.nodes {
+			close(w.listed)
+		}
 	}
 	close(w.synced)
 	<-ctx.Done()
@@ -161,7 +167,20 @@ func (w *Watch) Lease(name string) nodehealth.Lease {
 	if lease.Spec.RenewTime != nil {
 		said.RenewTime = lease.Spec.RenewTime.Time
 	}
+	if lease.Spec.LeaseDurationSeconds != nil {
+		said.Duration = time.Duration(max(*lease.Spec.LeaseDurationSeconds, 0)) * time.Second
+	}
 	return said
+}
+
+// LeaseHolder returns who the Lease of a Node says holds it; empty when it says nothing, or there is none.
+func (w *Watch) LeaseHolder(name string) string {
+	object, _, err := w.leases.GetStore().GetByKey(w.cfg.Namespace + "/" + name)
+	lease, ok := object.(*coordinationv1.Lease)
+	if err != nil || !ok || lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
 }
 
 // Pods returns the pods on a Node, in no order.

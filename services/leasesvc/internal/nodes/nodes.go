@@ -1,7 +1,8 @@
 // Package nodes knows which Nodes exist and under which UID.
 //
 // Promise: an answer comes from a watch and costs no request, except Confirm, which asks the kube-apiserver. While the first
-// list has not arrived nobody is told that a Node is missing. Of each Node only name and UID are kept.
+// list has not arrived nobody is told that a Node is missing. Of each Node only name and UID are kept; where somebody in the
+// process watches Nodes anyway, his cache is asked and nothing is kept.
 package nodes
 
 import (
@@ -25,10 +26,19 @@ var (
 	ErrUnknown = errors.New("nodes have not been listed yet")
 )
 
-// Index is a cache of Nodes. Its methods are safe for concurrent use.
+// Source is a cache of Nodes. Its methods are safe for concurrent use.
+type Source interface {
+	// Node returns a Node as last seen, or nil when there is none or nothing has been listed yet.
+	Node(name string) *corev1.Node
+	// Listed tells whether all Nodes have been listed.
+	Listed() bool
+}
+
+// Index says under which UID a Node exists. Its methods are safe for concurrent use.
 type Index struct {
-	kube     kubernetes.Interface
-	informer cache.SharedIndexInformer
+	kube   kubernetes.Interface
+	source Source
+	run    func(ctx context.Context)
 }
 
 // New returns an empty Index that watches once Run is called.
@@ -37,7 +47,26 @@ func New(kube kubernetes.Interface) (*Index, error) {
 	if err := informer.SetTransform(strip); err != nil {
 		return nil, fmt.Errorf("keep only names and UIDs of nodes: %w", err)
 	}
-	return &Index{kube: kube, informer: informer}, nil
+	return &Index{kube: kube, source: watched{informer: informer}, run: informer.RunWithContext}, nil
+}
+
+// Over returns an Index that answers from a cache which somebody else fills.
+func Over(kube kubernetes.Interface, source Source) *Index {
+	return &Index{kube: kube, source: source, run: func(ctx context.Context) { <-ctx.Done() }}
+}
+
+// watched is a cache of its own.
+type watched struct{ informer cache.SharedIndexInformer }
+
+func (w watched) Listed() bool { return w.informer.HasSynced() }
+
+func (w watched) Node(name string) *corev1.Node {
+	object, _, err := w.informer.GetStore().GetByKey(name)
+	node, ok := object.(*corev1.Node)
+	if err != nil || !ok {
+		return nil
+	}
+	return node
 }
 
 // strip drops all but what an owner reference needs; a Node is some 15 KiB, what is left of it below one.
@@ -53,13 +82,13 @@ func strip(object any) (any, error) {
 
 // Run watches until ctx ends and its goroutines have returned.
 func (x *Index) Run(ctx context.Context) error {
-	x.informer.RunWithContext(ctx)
+	x.run(ctx)
 	return nil
 }
 
 // Check returns nil once the Nodes have been listed.
 func (x *Index) Check() error {
-	if !x.informer.HasSynced() {
+	if !x.source.Listed() {
 		return ErrUnknown
 	}
 	return nil
@@ -67,15 +96,12 @@ func (x *Index) Check() error {
 
 // UID returns the UID of a Node as last seen. It wraps ErrMissing or ErrUnknown.
 func (x *Index) UID(name string) (types.UID, error) {
-	object, exists, err := x.informer.GetStore().GetByKey(name)
-	if err != nil {
-		return "", fmt.Errorf("look up node %q: %w", name, err)
-	}
-	if node, ok := object.(*corev1.Node); exists && ok {
+	listed := x.source.Listed() // before the look, so that a list that arrives in between makes nobody missing
+	if node := x.source.Node(name); node != nil {
 		return node.UID, nil
 	}
-	if err := x.Check(); err != nil {
-		return "", fmt.Errorf("node %q: %w", name, err)
+	if !listed {
+		return "", fmt.Errorf("node %q: %w", name, ErrUnknown)
 	}
 	return "", fmt.Errorf("node %q: %w", name, ErrMissing)
 }

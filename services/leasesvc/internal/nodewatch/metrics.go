@@ -1,6 +1,7 @@
 package nodewatch
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -66,21 +67,9 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 }
 
 // observe shows what a pass found.
-func (m *Metrics) observe(plan *nodehealth.Plan, memory nodehealth.Memory, took time.Duration) {
+func (m *Metrics) observe(plan *nodehealth.Plan, memory nodehealth.Memory, zones bool, took time.Duration) {
 	m.pass.Observe(took.Seconds())
-	m.zoneHealth.Reset()
-	m.zoneSize.Reset()
-	m.unhealthy.Reset()
-	for _, zone := range plan.Zones {
-		m.zoneSize.WithLabelValues(zone.Name).Set(float64(zone.Size))
-		m.unhealthy.WithLabelValues(zone.Name).Set(float64(zone.NotReady))
-		healthy := 100.0
-		if zone.Size > 0 {
-			healthy = 100 * float64(zone.Size-zone.NotReady) / float64(zone.Size)
-		}
-		m.zoneHealth.WithLabelValues(zone.Name).Set(healthy)
-		m.evictions.WithLabelValues(zone.Name).Add(0)
-	}
+	m.observeZones(plan, zones)
 	for health, count := range plan.Counts {
 		m.health.WithLabelValues(nodehealth.Health(health).String()).Set(float64(count))
 	}
@@ -91,7 +80,27 @@ func (m *Metrics) observe(plan *nodehealth.Plan, memory nodehealth.Memory, took 
 	}
 }
 
-// reset takes back what only the holder of the term knows.
+// observeZones shows the zones on one replica only, the one that paces them: those who add up would count them twice.
+func (m *Metrics) observeZones(plan *nodehealth.Plan, mine bool) {
+	m.zoneHealth.Reset()
+	m.zoneSize.Reset()
+	m.unhealthy.Reset()
+	if !mine {
+		return
+	}
+	for _, zone := range plan.Zones {
+		m.zoneSize.WithLabelValues(zone.Name).Set(float64(zone.Size))
+		m.unhealthy.WithLabelValues(zone.Name).Set(float64(zone.NotReady))
+		healthy := 100.0
+		if zone.Size > 0 {
+			healthy = 100 * float64(zone.Size-zone.NotReady) / float64(zone.Size)
+		}
+		m.zoneHealth.WithLabelValues(zone.Name).Set(healthy)
+		m.evictions.WithLabelValues(zone.Name).Add(0)
+	}
+}
+
+// reset takes back what is not known any more.
 func (m *Metrics) reset() {
 	for _, gauge := range []*prometheus.GaugeVec{m.zoneHealth, m.zoneSize, m.unhealthy, m.health, m.blind} {
 		gauge.Reset()
@@ -119,6 +128,8 @@ func outcomeOf(err error) string {
 		return "ok"
 	case apierrors.IsConflict(err):
 		return "conflict"
+	case errors.Is(err, errTermOver):
+		return "term-over"
 	}
 	return "error"
 }

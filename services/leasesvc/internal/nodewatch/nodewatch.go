@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 const (
@@ -36,10 +38,18 @@ var (
 	errHopeless = fmt.Errorf("the cache of Leases has been behind for %v, so all is listed anew", hopeless)
 )
 
+// ZoneShard is the shard whose holder has the zones: what each is allowed follows from all of its Nodes together.
+const ZoneShard = 0
+
 // Config is what a Loop is made of. All fields are required.
 type Config struct {
 	Rules   nodehealth.Rules
 	Workers int
+	// Shards is how many shards there are, and ShardOf that of a Node by its name.
+	Shards  int
+	ShardOf func(node string) int
+	// Census gets what is known of all Nodes after each pass.
+	Census  *census.Census
 	Metrics *Metrics
 	Logger  *slog.Logger
 }
@@ -50,17 +60,19 @@ type Cluster struct {
 	Writer   Writer
 	Events   Events
 	Sessions Sessions
+	// Terms are those that are held here.
+	Terms *tenure.Board
 }
 
-// Loop is node health, one term after another.
+// Loop is node health on one replica.
 type Loop struct{ cfg Config }
 
 // New returns a Loop. It starts nothing.
 func New(cfg Config) *Loop { return &Loop{cfg: cfg} }
 
-// Run watches over the nodes of a cluster until ctx, which carries the term, ends. It reports every second from when the caches
-// are filled: an error when writes failed and none succeeded, or while its caches are behind for long, as another replica's
-// may not be. Caches that stay behind end the Run: watches have been known to hang for good. That the kube-apiserver is away
+// Run watches over the nodes of a cluster until ctx ends, and acts for those whose shards are held here. It reports every second
+// from when the caches are filled: an error when writes failed and none succeeded, or while its caches are behind for long, as
+// another replica's may not be. Caches that stay behind end the Run: watches have been known to hang for good. That the kube-apiserver is away
 // is no failure of this loop.
 func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -78,6 +90,7 @@ func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) err
 	}
 	running.Go(func() { w.work(ctx, w.checks) })
 	defer l.cfg.Metrics.reset()
+	defer l.cfg.Census.Clear()
 	return w.run(ctx, watched)
 }
 

@@ -14,9 +14,38 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodewatch"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
+
+// config is that of a loop for a number of shards, which are counted from the names of the nodes: n3 is in the third.
+func config(t *testing.T, metrics *nodewatch.Metrics, shards int) nodewatch.Config {
+	return nodewatch.Config{
+		Rules: nodehealth.DefaultRules(), Workers: 4, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Census: census.New(),
+		Shards: shards, ShardOf: func(node string) int {
+			number := 0
+			_, _ = fmt.Sscanf(node, "n%d", &number)
+			return number % shards
+		},
+	}
+}
+
+// holding is a board with the terms of the shards.
+func holding(ctx context.Context, shards ...int) *tenure.Board {
+	board := tenure.NewBoard()
+	for _, number := range shards {
+		board.Add(tenure.New(ctx, number, 1))
+	}
+	return board
+}
+
+// cluster is the fleet as somebody sees it who holds the terms and hears no session.
+func (f *fleet) cluster(terms *tenure.Board) nodewatch.Cluster {
+	return nodewatch.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodewatch.NoSessions{}, Terms: terms}
+}
 
 // run watches over a fleet in a bubble while story happens, and returns the registry of its metrics.
 func run(t *testing.T, f *fleet, story func()) *prometheus.Registry {
@@ -25,12 +54,10 @@ func run(t *testing.T, f *fleet, story func()) *prometheus.Registry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loop := nodewatch.New(nodewatch.Config{
-		Rules: nodehealth.DefaultRules(), Workers: 4, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
+	loop := nodewatch.New(config(t, metrics, 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	cluster := nodewatch.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodewatch.NoSessions{}}
+	cluster := f.cluster(holding(t.Context(), 0))
 	go func() { ended <- loop.Run(ctx, cluster, func(error) {}) }()
 	synctest.Wait()
 	story()
@@ -133,7 +160,7 @@ func TestRun_CacheThatStaysBehindIsThrownAway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		loop := nodewatch.New(nodewatch.Config{Rules: nodehealth.DefaultRules(), Workers: 4, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
+		loop := nodewatch.New(config(t, metrics, 1))
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
@@ -141,7 +168,7 @@ func TestRun_CacheThatStaysBehindIsThrownAway(t *testing.T) {
 			f.do(func() { f.frozen = true })
 			f.beat(5 * time.Minute)
 		}()
-		err = loop.Run(t.Context(), nodewatch.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodewatch.NoSessions{}}, func(error) {})
+		err = loop.Run(t.Context(), f.cluster(holding(t.Context(), 0)), func(error) {})
 		if err == nil || !strings.Contains(err.Error(), "listed anew") {
 			t.Errorf("run ended with %v", err)
 		}
@@ -279,11 +306,11 @@ func TestRun_MetricsAreUpstreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		loop := nodewatch.New(nodewatch.Config{Rules: nodehealth.DefaultRules(), Workers: 4, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
+		loop := nodewatch.New(config(t, metrics, 1))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- loop.Run(ctx, nodewatch.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodewatch.NoSessions{}}, func(error) {})
+			ended <- loop.Run(ctx, f.cluster(holding(t.Context(), 0)), func(error) {})
 		}()
 		f.beat(55*time.Second, "n0")
 		got := sample(t, registry)
@@ -352,11 +379,11 @@ func lastReport(t *testing.T, f *fleet, d time.Duration) (last error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loop := nodewatch.New(nodewatch.Config{Rules: nodehealth.DefaultRules(), Workers: 1, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
+	loop := nodewatch.New(config(t, metrics, 1))
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	reports := 0
-	cluster := nodewatch.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodewatch.NoSessions{}}
+	cluster := f.cluster(holding(t.Context(), 0))
 	if err := loop.Run(ctx, cluster, func(err error) { last = err; reports++ }); err != nil {
 		t.Error(err)
 	}

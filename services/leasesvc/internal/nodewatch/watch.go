@@ -15,13 +15,14 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/stopwatch"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 // tolerance is how long the owner may go without reading its clock: it does so with every tick, so whoever reads it later than
 // that was not running.
 const tolerance = 5 * Tick
 
-// watch is one term. Its fields belong to the goroutine in run, but for jobs and results, by which the workers hear and speak.
+// watch is one Run. Its fields belong to the goroutine in run, but for jobs and results, by which the workers hear and speak.
 type watch struct {
 	Config
 	Cluster
@@ -31,6 +32,11 @@ type watch struct {
 	now      nodehealth.Moment
 	memory   nodehealth.Memory
 	subjects []nodehealth.Subject // ordered by name
+	// held are the terms of the shards, by number, nil for those of others; charges say the same to the core. turnover is closed
+	// when that has changed.
+	held     []*tenure.Tenure
+	charges  []nodehealth.Charge
+	turnover <-chan struct{}
 	// answered are Nodes as the kube-apiserver returned them, until the watch has them as new.
 	answered map[string]*corev1.Node
 	pauses   map[string]pause
@@ -43,7 +49,7 @@ type watch struct {
 	reportAt   monotonic.Instant
 	failed     error            // the last write, unless one has succeeded since
 	blind      nodehealth.Cause // as last logged
-	doubted    []string         // zones, as last logged
+	doubted    nodehealth.Doubt // as last logged
 
 	jobs    chan job
 	checks  chan job // done apart, so that no write delays a self-check
@@ -60,11 +66,18 @@ type pause struct {
 
 func newWatch(cfg Config, cluster Cluster, report func(error)) *watch {
 	room := 2 * cfg.Workers
-	return &watch{
+	turnover := make(chan struct{})
+	close(turnover) // the board has not been read yet
+	w := &watch{
 		Config: cfg, Cluster: cluster, report: report, clock: stopwatch.Start(Tick, tolerance),
 		answered: map[string]*corev1.Node{}, pauses: map[string]pause{}, pods: map[types.UID]pause{},
 		jobs: make(chan job, room), checks: make(chan job, 1), results: make(chan result, room+1), free: room,
+		held: make([]*tenure.Tenure, cfg.Shards), charges: make([]nodehealth.Charge, cfg.Shards), turnover: turnover,
 	}
+	for number := range w.charges {
+		w.charges[number].Shard = number
+	}
+	return w
 }
 
 func (w *watch) run(ctx context.Context, watched <-chan error) error {
@@ -97,9 +110,10 @@ func (w *watch) pass() {
 		w.Logger.Warn("node health did not run for a while, which is not held against the nodes", "for", lost)
 		w.memory = w.memory.Delayed(now)
 	}
+	w.follow()
 	w.listen()
 	w.observe()
-	plan, memory := w.Rules.Plan(w.now, w.memory, w.subjects, w.free)
+	plan, memory := w.Rules.Plan(w.now, w.memory, w.subjects, nodehealth.Mandate{Steps: w.free, Zones: w.held[ZoneShard] != nil})
 	w.memory = memory
 	for _, step := range plan.Steps {
 		w.start(step)
@@ -109,7 +123,8 @@ func (w *watch) pass() {
 		w.podsAt = w.now.Instant
 		w.markPods(plan.Down)
 	}
-	w.Metrics.observe(&plan, w.memory, time.Since(begin))
+	w.publish(&plan)
+	w.Metrics.observe(&plan, w.memory, w.held[ZoneShard] != nil, time.Since(begin))
 	w.tell(&plan)
 }
 
@@ -143,8 +158,9 @@ func (w *watch) admit(changed map[string]struct{}) {
 			continue
 		}
 		_, busy := w.pauses[name] // of an earlier Node of that name
-		added = append(added, w.Rules.See(w.now.Instant, nodehealth.Subject{Busy: busy}, w.observation(node)))
-		if w.listed {
+		s := nodehealth.Subject{Busy: busy, Charge: w.charges[w.ShardOf(name)]}
+		added = append(added, w.Rules.See(w.now.Instant, s, w.observation(node)))
+		if w.listed && s.Charge.Held {
 			w.Events.NodeRegistered(node)
 		}
 	}
@@ -161,7 +177,9 @@ func (w *watch) gone(s nodehealth.Subject) bool {
 		return false
 	}
 	delete(w.answered, s.Node.Name)
-	w.Events.NodeRemoved(s.Node)
+	if s.Charge.Held {
+		w.Events.NodeRemoved(s.Node)
+	}
 	return true
 }
 
@@ -178,7 +196,7 @@ func (w *watch) see(name string) {
 		node = answer
 	}
 	s := &w.subjects[place]
-	if isReady(s.Node) && !isReady(node) && s.Node.UID == node.UID {
+	if s.Charge.Held && isReady(s.Node) && !isReady(node) && s.Node.UID == node.UID {
 		w.Events.NodeNotReady(node)
 	}
 	*s = w.Rules.See(w.now.Instant, *s, w.observation(node))
@@ -217,9 +235,10 @@ func (w *watch) tell(plan *nodehealth.Plan) {
 	blindness, blind := w.memory.Blind()
 	lasting := blind && w.now.Instant.Sub(blindness.Since) >= patience
 	w.tellOfSight(blindness, blind, lasting)
-	if !slices.Equal(plan.Doubted, w.doubted) {
+	if !plan.Doubted.Equal(w.doubted) {
 		w.doubted = plan.Doubted
-		w.Logger.Warn("zones of which many nodes fell silent together, where a self-check comes first", "zones", plan.Doubted, "held", plan.Held)
+		w.Logger.Warn("many nodes of a zone or shard fell silent together, so a self-check comes first", "zones", plan.Doubted.Zones,
+			"shards", plan.Doubted.Shards, "held", plan.Held)
 	}
 	if w.now.Instant < w.reportAt {
 		return

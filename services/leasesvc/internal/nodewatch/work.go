@@ -2,6 +2,7 @@ package nodewatch
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 const (
@@ -27,6 +29,8 @@ type job struct {
 	check *nodehealth.Check
 	// begun is when the self-check was handed out.
 	begun monotonic.Instant
+	// terms are those that the write needs; a self-check needs none.
+	terms []*tenure.Tenure
 }
 
 // result is what came of a job.
@@ -46,7 +50,7 @@ func (w *watch) start(step nodehealth.Step) {
 	if place, known := w.place(name); known {
 		w.subjects[place].Busy = true
 	}
-	w.hand(job{step: &step})
+	w.hand(job{step: &step, terms: w.needed(&step)})
 }
 
 func (w *watch) hand(j job) {
@@ -80,27 +84,31 @@ func (w *watch) do(ctx context.Context, j job) result {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	switch {
-	case j.check != nil:
-		newer, err := w.Writer.Compare(ctx, j.check.Samples)
-		return result{newer: newer, err: err}
-	case j.pod != nil:
-		return result{err: w.Writer.MarkUnready(ctx, j.pod, metav1.Now())}
-	case j.step.Kind == nodehealth.Declare:
-		return w.declare(ctx, j.step)
-	}
-	node, err := w.Writer.Write(ctx, *j.step)
-	return result{node: node, err: err}
+	var r result
+	r.err = under(ctx, j.terms, func(ctx context.Context) (err error) {
+		switch {
+		case j.check != nil:
+			r.newer, err = w.Writer.Compare(ctx, j.check.Samples)
+		case j.pod != nil:
+			err = w.Writer.MarkUnready(ctx, j.pod, metav1.Now())
+		case j.step.Kind == nodehealth.Declare:
+			r.node, r.newer, err = w.declare(ctx, j.step)
+		default:
+			r.node, err = w.Writer.Write(ctx, *j.step)
+		}
+		return err
+	})
+	return r
 }
 
 // declare reads the Lease again before it writes: the cache may be behind, or the node come back at the last moment.
-func (w *watch) declare(ctx context.Context, step *nodehealth.Step) result {
-	newer, err := w.Writer.Compare(ctx, []nodehealth.Sample{{Node: step.Node.Name, LeaseVersion: step.LeaseVersion}})
+func (w *watch) declare(ctx context.Context, step *nodehealth.Step) (node *corev1.Node, newer []nodehealth.Sample, err error) {
+	newer, err = w.Writer.Compare(ctx, []nodehealth.Sample{{Node: step.Node.Name, LeaseVersion: step.LeaseVersion}})
 	if err != nil || len(newer) > 0 {
-		return result{newer: newer, err: err}
+		return nil, newer, err
 	}
-	node, err := w.Writer.Write(ctx, *step)
-	return result{node: node, err: err}
+	node, err = w.Writer.Write(ctx, *step)
+	return node, nil, err
 }
 
 // listen takes in what came of the jobs that are done.
@@ -175,7 +183,7 @@ func (w *watch) after(p pause, err error) pause {
 	switch {
 	case err == nil:
 		return pause{until: w.now.Instant}
-	case apierrors.IsConflict(err):
+	case apierrors.IsConflict(err) || errors.Is(err, errTermOver):
 		return pause{until: w.now.Instant.Add(conflictPause), failures: p.failures}
 	}
 	wait := min(pauseMin<<min(p.failures, 10), pauseMax)
@@ -185,31 +193,31 @@ func (w *watch) after(p pause, err error) pause {
 	return pause{until: w.now.Instant.Add(wait), failures: p.failures + 1}
 }
 
-// note remembers how writes go. Losing a race is no failure.
+// note remembers how writes go. Losing a race, or the term, is no failure.
 func (w *watch) note(err error) {
-	if err == nil || !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+	if err == nil || !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !errors.Is(err, errTermOver) {
 		w.failed = err
 	}
 }
 
 // markPods hands out the pods that say they are ready on nodes that are not. Half of the room is left to the nodes.
-func (w *watch) markPods(down []*corev1.Node) {
+func (w *watch) markPods(down []*nodehealth.Subject) {
 	for uid, p := range w.pods {
 		if !p.busy && w.now.Instant >= p.until.Add(time.Duration(p.failures)*pauseMax) {
 			delete(w.pods, uid) // marked, or gone for long
 		}
 	}
-	for _, node := range down {
-		for _, pod := range w.Objects.Pods(node.Name) {
+	for _, s := range down {
+		for _, pod := range w.Objects.Pods(s.Node.Name) {
 			if w.free <= w.Workers {
 				return
 			}
 			p := w.pods[pod.UID]
-			if p.busy || w.now.Instant < p.until || !nodehealth.Strayed(node, pod) {
+			if p.busy || w.now.Instant < p.until || !nodehealth.Strayed(s.Node, pod) {
 				continue
 			}
 			w.pods[pod.UID] = pause{busy: true, failures: p.failures}
-			w.hand(job{pod: pod})
+			w.hand(job{pod: pod, terms: []*tenure.Tenure{w.held[s.Charge.Shard]}})
 		}
 	}
 }
