@@ -104,13 +104,19 @@ func sleepUntil(ctx context.Context, at, end time.Time) bool {
 	if !at.Before(end) {
 		return false
 	}
-	if wait := time.Until(at); wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-	}
+	pause(ctx, time.Until(at))
 	return ctx.Err() == nil
+}
+
+// pause returns early when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }

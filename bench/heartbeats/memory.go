@@ -65,7 +65,7 @@ func measureMemory(ctx context.Context, b *bench) ([]row, error) {
 
 // footprintOf lets the process settle and collect its garbage first.
 func footprintOf(ctx context.Context, leg *child.Leg) (footprint, error) {
-	time.Sleep(2 * time.Second)
+	pause(ctx, 2*time.Second)
 	var f footprint
 	for range 2 { // what has a finalizer goes with the second collection
 		profile, err := fetch(ctx, "http://"+leg.Admin+"/debug/pprof/heap?gc=1&debug=1")

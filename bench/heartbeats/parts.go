@@ -23,6 +23,7 @@ func parts() []part {
 		{name: "batched", measure: measureBatched},
 		{name: "memory", measure: measureMemory},
 		{name: "sweep", measure: measureSweep},
+		{name: "takeover", measure: measureTakeover},
 	}
 }
 

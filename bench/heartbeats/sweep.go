@@ -69,7 +69,7 @@ func expire(ctx context.Context, leg *child.Leg, crowd *crowd, holders int) (exp
 		return expiry{}, err
 	}
 	e := expiry{due: begin.Add(sweepGrace), took: time.Since(begin)}
-	sleepUntil(ctx, e.due.Add(-200*time.Millisecond), e.due)
+	pause(ctx, time.Until(e.due.Add(-200*time.Millisecond)))
 	for last := time.Now(); ; {
 		expired, err := sessionsOf(ctx, leg, "expired")
 		if err != nil {

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/internal/devcluster"
+)
+
+const (
+	// nodeInterval and nodeGrace are leasesvc's defaults for nodes.
+	nodeInterval = 5 * time.Second
+	nodeGrace    = 20 * time.Second
+	// takeoverTarget is when all holders of a killed replica must be renewed.
+	takeoverTarget = nodeInterval + nodeGrace
+)
+
+// takeover is what came of a kill.
+type takeover struct {
+	moved    int           // sessions that the killed replica had
+	renewed  time.Duration // until the other had all of them
+	expired  int           // the most sessions that counted as expired at any moment
+	declared int           // Nodes that were declared unknown
+}
+
+// measureTakeover kills one of two replicas that keep many holders between them. Some of these are Nodes of the real
+// kube-apiserver, which both replicas judge.
+func measureTakeover(ctx context.Context, b *bench) ([]row, error) {
+	const perAgent = 1000
+	holders, nodes := either(b, 50_000, 10_000), either(b, 2000, 500)
+	var found takeover
+	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
+		kube, err := administrator(cluster.RESTConfig())
+		if err != nil {
+			return err
+		}
+		if err := createNodes(ctx, kube, holderNames(nodes)); err != nil {
+			return err
+		}
+		seen, err := watchVerdicts(ctx, kube)
+		if err != nil {
+			return err
+		}
+		defer seen.close()
+		var replicas []*child.Leg
+		for range 2 {
+			replica, err := b.leasesvc(ctx, cluster, "--loops=*,node-health")
+			if err != nil {
+				return err
+			}
+			defer replica.Stop()
+			replicas = append(replicas, replica)
+		}
+		leave := populate(ctx, replicas, holderNames(holders), perAgent)
+		defer leave()
+		if found, err = b.kill(ctx, replicas, holders); err != nil {
+			return err
+		}
+		// Whoever is wrongly thought silent is declared within this time.
+		pause(ctx, takeoverTarget)
+		found.declared = seen.count()
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []row{{
+		what: fmt.Sprintf("one of two replicas is killed with %s of %s holders, %s of them Nodes: sessions expired + Nodes declared unknown",
+			thousands(float64(found.moved)), thousands(float64(holders)), thousands(float64(nodes))),
+		target: "0", ours: fmt.Sprintf("%d + %d", found.expired, found.declared), missed: found.expired+found.declared > 0,
+	}, {
+		what: "the same: until the other replica has renewed all of them", target: fmt.Sprintf("≤ %v (interval and TTL)", takeoverTarget),
+		ours: brief(found.renewed), missed: found.renewed > takeoverTarget,
+	}}, nil
+}
+
+func holderNames(count int) []string {
+	names := make([]string, count)
+	for i := range names {
+		names[i] = fmt.Sprintf("bench-%06d", i)
+	}
+	return names
+}
+
+// populate lets holders beat by agents, as nodes would, and returns what ends that.
+func populate(ctx context.Context, replicas []*child.Leg, names []string, perAgent int) (leave func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var group errgroup.Group
+	var targets []string
+	for _, replica := range replicas {
+		targets = append(targets, replica.GRPC)
+	}
+	for begin := 0; begin < len(names); begin += perAgent {
+		group.Go(func() error {
+			var holders []agent.Holder
+			for _, name := range names[begin:min(begin+perAgent, len(names))] {
+				holders = append(holders, agent.Holder{Class: "node", Name: name, BootID: "boot"})
+			}
+			a, err := agent.New(agent.Config{
+				Targets: targets, Holders: holders, Dial: func(target string) (*grpc.ClientConn, error) { return dial(target) },
+			})
+			if err != nil {
+				return err
+			}
+			return a.Run(ctx)
+		})
+	}
+	return func() {
+		cancel()
+		_ = group.Wait() // an agent that could not be made is missed as its holders are
+	}
+}
+
+// kill waits until all sessions are there and have been for a while, kills the first replica, and waits until the other has
+// all of them.
+func (b *bench) kill(ctx context.Context, replicas []*child.Leg, holders int) (takeover, error) {
+	if err := awaitAlive(ctx, replicas, holders); err != nil {
+		return takeover{}, err
+	}
+	pause(ctx, 2*nodeInterval)
+	var t takeover
+	var err error
+	if t.moved, err = sessionsOf(ctx, replicas[0], "alive"); err != nil {
+		return t, err
+	}
+	replicas[0].Kill()
+	killed := time.Now()
+	b.say("killed a replica with %d sessions", t.moved)
+	for time.Since(killed) < 2*takeoverTarget {
+		alive, err := sessionsOf(ctx, replicas[1], "alive")
+		if err != nil {
+			return t, err
+		}
+		expired, err := sessionsOf(ctx, replicas[1], "expired")
+		if err != nil {
+			return t, err
+		}
+		t.expired = max(t.expired, expired)
+		if alive == holders && t.renewed == 0 {
+			t.renewed = time.Since(killed)
+			b.say("all are renewed after %v", t.renewed)
+		}
+		if t.renewed > 0 && time.Since(killed) > takeoverTarget+nodeInterval {
+			return t, nil
+		}
+		pause(ctx, shortPause)
+	}
+	return t, errors.Join(fmt.Errorf("after %v not all sessions are renewed", 2*takeoverTarget), ctx.Err())
+}
+
+// awaitAlive waits until the replicas have so many sessions together.
+func awaitAlive(ctx context.Context, replicas []*child.Leg, holders int) error {
+	for end := time.Now().Add(2 * patience); ; {
+		sum := 0
+		for _, replica := range replicas {
+			alive, err := sessionsOf(ctx, replica, "alive")
+			if err != nil {
+				return err
+			}
+			sum += alive
+		}
+		if sum == holders {
+			return nil
+		}
+		if !sleepUntil(ctx, time.Now().Add(shortPause), end) {
+			return fmt.Errorf("after %v %d of %d sessions are alive", 2*patience, sum, holders)
+		}
+	}
+}
