@@ -10,7 +10,6 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
 // NodeClass is the class of the holders that are Nodes.
@@ -139,12 +138,12 @@ func (c *Class) suspicion() time.Duration {
 }
 
 // rule is the class as the keeper takes it.
-func (c *Class) rule() keeper.Class {
+func (c *Class) rule(writes *WriteConfig) keeper.Class {
 	return keeper.Class{
-		Namespace: c.Namespace,
+		Namespace: c.Namespace, Unowned: !c.OwnedByNode,
 		Session: session.Class{
 			Name: c.Name, Interval: c.HeartbeatInterval, Suspect: c.suspicion(), TTL: c.Grace, Retention: c.Retention,
 		},
-		Writes: writeback.Policy{Renew: c.RenewInterval, Duration: c.LeaseDuration},
+		Writes: writes.policy(c),
 	}
 }

@@ -47,7 +47,7 @@ func newRealm(t *testing.T) *realm {
 		}
 	})
 	r.fixture = newFixture(t, setup{kube: fenced, config: func(c *leasesvc.Config) {
-		c.Classes[0].Namespace = r.namespace
+		c.Classes[0].Namespace, c.Writes.Policy = r.namespace, leasesvc.WriteMirror
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = time.Second, 200*time.Millisecond
 		c.Classes[0].Grace, c.Classes[0].LeaseDuration = 30*time.Second, 30*time.Second
 	}})

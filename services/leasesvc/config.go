@@ -31,6 +31,8 @@ type Config struct {
 	MaxSessions int
 	// ConcurrentWrites is how many Lease objects a replica writes at the same time, over all its shards.
 	ConcurrentWrites int
+	// Writes is how the Lease objects of all classes are written.
+	Writes WriteConfig
 	// NodeHealth is how Nodes are judged, where the loop node-health runs.
 	NodeHealth NodeHealthConfig
 	// TaintEviction is how pods are evicted, where the loop taint-eviction runs.
@@ -45,6 +47,7 @@ func DefaultConfig() Config {
 		Shards:           64,
 		MaxSessions:      200_000,
 		ConcurrentWrites: 32,
+		Writes:           defaultWrites(),
 		NodeHealth:       defaultNodeHealth(),
 	}
 }
@@ -64,6 +67,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"How many holders this replica keeps, over all its shards; further ones are refused until others are forgotten.")
 	fs.IntVar(&c.ConcurrentWrites, "concurrent-lease-writes", c.ConcurrentWrites,
 		"How many Lease objects this replica writes at the same time, over all its shards.")
+	c.Writes.registerFlags(fs)
 	c.NodeHealth.registerFlags(fs)
 	c.TaintEviction.registerFlags(fs)
 }
@@ -80,6 +84,7 @@ func (c *Config) Validate() []error {
 	if c.ConcurrentWrites < 1 || c.ConcurrentWrites > maxWriters {
 		problems = append(problems, fmt.Errorf("--concurrent-lease-writes is %d, must be 1 to %d", c.ConcurrentWrites, maxWriters))
 	}
+	problems = append(problems, c.Writes.validate()...)
 	problems = append(problems, c.TaintEviction.validate()...)
 	return append(problems, c.NodeHealth.validate()...)
 }
@@ -110,7 +115,7 @@ func (c *Config) rules() []keeper.Class {
 	classes := c.classes()
 	rules := make([]keeper.Class, 0, len(classes))
 	for i := range classes {
-		rules = append(rules, classes[i].rule())
+		rules = append(rules, classes[i].rule(&c.Writes))
 	}
 	return rules
 }

@@ -22,6 +22,7 @@ func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
 			RenewInterval: 10 * time.Second, LeaseDuration: 40 * time.Second, Retention: time.Hour, OwnedByNode: true,
 		}},
 		Shards: 64, MaxSessions: 200_000, ConcurrentWrites: 32,
+		Writes: leasesvc.WriteConfig{Policy: leasesvc.WriteRelaxed, RefreshInterval: 5 * time.Minute},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			GracePeriod: 50 * time.Second, StartupGracePeriod: time.Minute, EvictionRate: 0.1, SecondaryEvictionRate: 0.01,
 			FullDisruptionEvictionRate: 0.1, LargeZone: 50, UnhealthyZoneThreshold: 0.55,
@@ -44,6 +45,7 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 	err := flags.Parse([]string{
 		"--heartbeat-interval=1s", "--heartbeat-suspect-after=3", "--heartbeat-grace-period=8s", "--lease-renew-interval=2s", "--lease-duration=9s", "--expired-session-retention=3m",
 		"--shards=3", "--max-sessions=7", "--concurrent-lease-writes=5",
+		"--write-policy=on-change", "--lease-refresh-interval=1m",
 		"--node-monitor-grace-period=4s", "--node-startup-grace-period=6s", "--node-eviction-rate=1", "--secondary-node-eviction-rate=2",
 		"--full-disruption-node-eviction-rate=3", "--large-cluster-size-threshold=8", "--unhealthy-zone-threshold=0.7",
 		"--disruption-exclude-labels=a,example.org/b", "--concurrent-node-writes=9",
@@ -57,6 +59,7 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 			RenewInterval: 2 * time.Second, LeaseDuration: 9 * time.Second, Retention: 3 * time.Minute, OwnedByNode: true,
 		}},
 		Shards: 3, MaxSessions: 7, ConcurrentWrites: 5,
+		Writes: leasesvc.WriteConfig{Policy: leasesvc.WriteOnChange, RefreshInterval: time.Minute},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			GracePeriod: 4 * time.Second, StartupGracePeriod: 6 * time.Second, EvictionRate: 1, SecondaryEvictionRate: 2,
 			FullDisruptionEvictionRate: 3, LargeZone: 8, UnhealthyZoneThreshold: 0.7, ExcludeLabels: []string{"a", "example.org/b"},
@@ -75,6 +78,7 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 			{Name: "node", Namespace: "B", HeartbeatInterval: 20 * time.Second, SuspectAfter: 2, Grace: 50 * time.Second, RenewInterval: time.Second, LeaseDuration: 40 * time.Second},
 		},
 		FurtherClasses: []leasesvc.Class{{Name: "agent", Namespace: "agents", Retention: -1}},
+		Writes:         leasesvc.WriteConfig{Policy: "lazy", RefreshInterval: time.Second},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			EvictionRate: math.NaN(), SecondaryEvictionRate: -1, FullDisruptionEvictionRate: 1e6, LargeZone: -1,
 			UnhealthyZoneThreshold: 1.5, ExcludeLabels: []string{"no label"},
@@ -87,6 +91,7 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 		"must not be shorter than the 50s of --heartbeat-grace-period", `--classes: heartbeatInterval of "agent" is 0s`,
 		`--classes: suspectAfter of "agent" is 0`, `--classes: grace of "agent"`, `--classes: renewInterval of "agent"`,
 		`--classes: leaseDuration of "agent"`, `--classes: retention of "agent" is -1ns`, "--shards is 0", "--max-sessions is 0", "--concurrent-lease-writes is 0",
+		`--write-policy is "lazy", must be one of mirror, relaxed, on-change`, "--lease-refresh-interval is 1s",
 		"--node-monitor-grace-period is 0s", "--node-startup-grace-period is 0s", "--node-eviction-rate is NaN",
 		"--secondary-node-eviction-rate is -1", "--full-disruption-node-eviction-rate is 1e+06", "--large-cluster-size-threshold is -1",
 		"--unhealthy-zone-threshold is 1.5", "--disruption-exclude-labels: \"no label\"", "--concurrent-node-writes is 0",

@@ -66,7 +66,7 @@ func newWard(t *testing.T, count int) *ward {
 	t.Cleanup(cancel)
 	w.fixture = newFixture(t, setup{kube: fenced, loops: []string{leasesvc.NodeHealthLoop}, config: func(c *leasesvc.Config) {
 		c.Shards = 2
-		c.Classes[0].Namespace = namespace
+		c.Classes[0].Namespace, c.Writes.Policy = namespace, leasesvc.WriteMirror
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = time.Second, time.Second
 		c.Classes[0].Grace, c.Classes[0].LeaseDuration = 3*time.Second, 3*time.Second
 		c.NodeHealth.GracePeriod, c.NodeHealth.EvictionRate, c.NodeHealth.FullDisruptionEvictionRate = grace, 100, 100

@@ -1,0 +1,29 @@
+package leasesvc
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
+
+func TestWriteConfig_PolicyKeepsWhatLeasesPromise(t *testing.T) {
+	class := defaultNodeClass()
+	for policy, want := range map[WritePolicy]writeback.Policy{
+		WriteMirror:   {Mode: writeback.Mirror, Renew: 10 * time.Second, Duration: 40 * time.Second},
+		WriteRelaxed:  {Mode: writeback.Relaxed, Renew: 24 * time.Second, Duration: 40 * time.Second},
+		WriteOnChange: {Mode: writeback.OnChange, Renew: 5 * time.Minute, Duration: 500 * time.Second},
+	} {
+		c := defaultWrites()
+		c.Policy = policy
+		if diff := cmp.Diff(want, c.policy(&class)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", policy, diff)
+		}
+	}
+	c := WriteConfig{Policy: WriteOnChange, RefreshInterval: 10 * time.Second}
+	if got := c.policy(&class).Duration; got != class.LeaseDuration {
+		t.Errorf("refreshed every 10 s, a Lease says %v, want the %v of its class", got, class.LeaseDuration)
+	}
+}
