@@ -30,10 +30,10 @@ type Config struct {
 	// Holders are there from the start; Add brings more.
 	Holders []Holder
 	// AnswerTimeout is how long it may take to connect, and then how long the first answer may take; 0 means 10 s. Later
-	// answers may take two intervals, and a second at least.
+	// answers may take two intervals, the shortest of those on the stream, and a second at least.
 	AnswerTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the pause before a connection, and before a holder is introduced again whose replica
-	// nobody knows; 0 means 200 ms and 5 s.
+	// nobody knows; 0 means 200 ms and 5 s. A server that asks for a longer pause gets it, up to a minute and a half.
 	MinBackoff, MaxBackoff time.Duration
 	// Logger gets a line when the agent connects and when it loses a connection; nil discards.
 	Logger *slog.Logger

@@ -26,6 +26,7 @@ const (
 	reasonSuperseded    = "SUPERSEDED"
 	reasonUnknownHandle = "UNKNOWN_HANDLE"
 	reasonNotLeader     = "NOT_LEADER"
+	reasonPaced         = "PACED"
 )
 
 var (
@@ -59,14 +60,14 @@ type conversation struct {
 	// watchdog gives the stream up, even while a send hangs, when the oldest of them gets no answer in time, and before the
 	// first one when there is no connection in time.
 	watchdog *time.Timer
-	interval time.Duration // of the last grant; 0 before
+	interval time.Duration // the shortest of cadences; that of the last one that was left, 0 before any
+	cadences map[string]*cadence
 	// now and luck are those of the answer that is being heard.
 	now  time.Time
 	luck float64
 	// introducing is set while an introduction has no answer.
 	introducing bool
-	beat        *time.Timer
-	beatAt      time.Time   // when beat fires; zero while it does not
+	beat        *time.Timer // fires when a class is to beat
 	again       *time.Timer // fires when somebody is to be introduced
 	heard       chan *leasev1.StreamHeartbeatsResponse
 	failed      chan error // has one item, in the end
@@ -75,6 +76,7 @@ type conversation struct {
 type question struct {
 	sequence   uint64
 	introduced []Holder
+	class      string // of the holders that it renewed, if it renewed any
 	sent       time.Time
 }
 
@@ -83,7 +85,7 @@ func newConversation(a *Agent, p *post, wire grpc.BidiStreamingClient[leasev1.St
 	beat.Stop()
 	again.Stop()
 	return &conversation{
-		Agent: a, post: p, wire: wire, watchdog: watchdog, beat: beat, again: again,
+		Agent: a, post: p, wire: wire, watchdog: watchdog, cadences: map[string]*cadence{}, beat: beat, again: again,
 		heard: make(chan *leasev1.StreamHeartbeatsResponse), failed: make(chan error, 1),
 	}
 }
@@ -104,8 +106,7 @@ func (c *conversation) run(ctx context.Context) error {
 		case response := <-c.heard:
 			err = c.hear(response)
 		case <-c.beat.C:
-			c.beatAt = time.Time{}
-			err = c.sendBeats()
+			err = c.sendBeats(time.Now())
 		case <-c.again.C:
 			err = c.introduce()
 		case <-c.post.changed:
@@ -164,32 +165,17 @@ func (c *conversation) introduce() error {
 		return nil
 	}
 	c.introducing = true
-	return c.send(newcomers, nil)
-}
-
-// sendBeats renews everybody.
-func (c *conversation) sendBeats() error {
-	if c.interval > 0 {
-		// Should the answer be late, the next beat is not.
-		c.schedule(c.interval)
-	}
-	handles := c.roster.alive(c.post)
-	for len(handles) > 0 {
-		chunk := handles[:min(len(handles), maxBeats)]
-		handles = handles[len(chunk):]
-		if err := c.send(nil, chunk); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *conversation) send(newcomers []Holder, handles []uint32) error {
-	request := &leasev1.StreamHeartbeatsRequest{Sequence: c.sequence.Add(1), Handles: handles}
+	request := &leasev1.StreamHeartbeatsRequest{}
 	for _, h := range newcomers {
 		request.Holders = append(request.Holders, &leasev1.Holder{Class: h.Class, Name: h.Name, BootId: h.BootID})
 	}
-	c.asked = append(c.asked, question{sequence: request.Sequence, introduced: newcomers, sent: time.Now()})
+	return c.send(request, question{introduced: newcomers})
+}
+
+func (c *conversation) send(request *leasev1.StreamHeartbeatsRequest, q question) error {
+	request.Sequence = c.sequence.Add(1)
+	q.sequence, q.sent = request.Sequence, time.Now()
+	c.asked = append(c.asked, q)
 	if len(c.asked) == 1 {
 		c.watch()
 	}
@@ -210,13 +196,4 @@ func (c *conversation) watch() {
 		patience = max(2*c.interval, minPatience)
 	}
 	c.watchdog.Reset(time.Until(c.asked[0].sent.Add(patience)))
-}
-
-// schedule makes the next beat come no later than after d.
-func (c *conversation) schedule(d time.Duration) {
-	at := time.Now().Add(d)
-	if c.beatAt.IsZero() || at.Before(c.beatAt) {
-		c.beatAt = at
-		c.beat.Reset(d)
-	}
 }

@@ -1,11 +1,13 @@
 // Package agent keeps holders alive at a leasesvc: it is the client half of StreamHeartbeats.
 //
 // Promise: while Run runs and the replicas of leasesvc hold their shards, every holder that was added beats at the interval
-// that the server grants, at the replica that holds its shard: one stream to each such replica, all its holders in one message
-// for each beat. A holder begins at any replica and goes, at once, where that one says; so thousands are at home after two round
-// trips, at the start and after shards have moved. While nobody knows where a holder belongs it is introduced again after
-// jittered, growing pauses. When a stream breaks, or answers stay away for two intervals, its holders are introduced again
-// after a jittered pause, and the holders of other streams do not notice. Sessions outlive all of this on the servers.
+// that the server grants to its class, at the replica that holds its shard: one stream to each such replica, all its holders of
+// one class in one message for each beat. A holder begins at any replica and goes, at once, where that one says; so thousands
+// are at home after two round trips. When a shard moves and the old replica hands the beats on to the new one, there is no
+// hurry: the holders follow together, at a random moment of half an interval. While nobody knows where a holder belongs it is
+// introduced again after jittered, growing pauses. When a stream breaks, or answers stay away for two intervals, its holders
+// are introduced again after a jittered pause, over a new connection, and the holders of other streams do not notice. A replica
+// that paces those who come is not asked again before its time. Sessions outlive all of this on the servers.
 //
 // The agent has for each stream one goroutine that talks and one that listens, and one more that places holders, however many
 // there are. A stream on which nobody is left is closed. Timers decide when to beat; nobody's clock is compared with anybody's.

@@ -27,8 +27,8 @@ func (c *conversation) hear(response *leasev1.StreamHeartbeatsResponse) error {
 		c.introducing = false
 		c.post.signal() // the next may be waiting
 	}
-	if response.Grant != nil {
-		c.rhythm(response.Grant)
+	if response.Grant != nil && question.class != "" {
+		c.rhythm(question.class, response.Grant)
 	}
 	c.watch()
 	c.note()
@@ -62,10 +62,9 @@ func (c *conversation) welcome(h Holder, welcome *leasev1.Welcome) error {
 	switch {
 	case grant != nil && welcome.Handle != 0:
 		c.roster.welcome(c.post, h, welcome.Handle)
-		c.adopt(grant)
-		c.schedule(c.interval)
+		c.join(h.Class, grant)
 	case refusal != nil:
-		c.roster.refuse(c.post, h, c.verdict(refusal, retryAfter(refusal)))
+		c.roster.refuse(c.post, h, c.verdict(refusal, c.retryAfter(refusal)))
 	default:
 		return errAnswer
 	}
@@ -75,7 +74,7 @@ func (c *conversation) welcome(h Holder, welcome *leasev1.Welcome) error {
 func (c *conversation) revoke(refused *leasev1.RefusedHandle) {
 	var retry time.Duration // a session that is gone can be opened again at once
 	if refused.Refusal.GetReason() != reasonUnknownHandle {
-		retry = retryAfter(refused.Refusal)
+		retry = c.retryAfter(refused.Refusal)
 	}
 	c.roster.revoke(c.post, refused.Handle, c.verdict(refused.Refusal, retry))
 }
@@ -83,21 +82,9 @@ func (c *conversation) revoke(refused *leasev1.RefusedHandle) {
 // verdict is the same for all who are sent away by one answer, so that they come back in one message.
 func (c *conversation) verdict(refusal *leasev1.Refusal, retry time.Duration) verdict {
 	return verdict{
-		reason: refusal.GetReason(), retry: c.now.Add(retry), moveTo: refusal.GetMoveTo(),
+		reason: refusal.GetReason(), retry: c.now.Add(retry), moveTo: refusal.GetMoveTo(), leave: c.leave(refusal),
 		detour: func(nth int) time.Time { return c.now.Add(c.route.detour(nth, c.luck)) },
 	}
-}
-
-// rhythm lets the next beat follow by the interval that an answer to a beat gives.
-func (c *conversation) rhythm(grant *leasev1.Grant) {
-	c.adopt(grant)
-	c.beatAt = time.Time{}
-	c.schedule(c.interval)
-}
-
-func (c *conversation) adopt(grant *leasev1.Grant) {
-	c.interval = max(grant.NextInterval.AsDuration(), minInterval)
-	c.journal.note(func(s *Status) { s.Epoch, s.Interval, s.TTL = grant.Epoch, c.interval, grant.Ttl.AsDuration() })
 }
 
 // note takes an answer as a sign of life of the server.
@@ -115,9 +102,23 @@ func (c *conversation) note() {
 	}
 }
 
-func retryAfter(refusal *leasev1.Refusal) time.Duration {
-	if pause := refusal.GetRetryAfter().AsDuration(); pause > 0 {
-		return pause
+// leave is when a holder that belongs elsewhere goes there. One whose beat was handed on lives there already, so it takes its
+// time: a random share of half an interval, that those who have to move at one moment do not arrive at one moment.
+func (c *conversation) leave(refusal *leasev1.Refusal) time.Time {
+	if !refusal.GetForwarded() {
+		return time.Time{}
 	}
-	return refusedPause
+	return c.now.Add(time.Duration(c.luck * float64(c.interval/2)))
+}
+
+// retryAfter is never less than the server asks for. Where it has to pace those who come, they come back spread.
+func (c *conversation) retryAfter(refusal *leasev1.Refusal) time.Duration {
+	pause := refusal.GetRetryAfter().AsDuration()
+	switch {
+	case pause <= 0:
+		return refusedPause
+	case refusal.GetReason() == reasonPaced:
+		return pause + time.Duration(c.luck*float64(pause/2))
+	}
+	return pause
 }

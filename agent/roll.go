@@ -33,13 +33,15 @@ func (r *roster) newcomers(p *post, now time.Time, limit int) (holders []Holder,
 	return holders, next
 }
 
-// alive returns the handles of all holders that beat at the post, in order.
-func (r *roster) alive(p *post) []uint32 {
+// alive returns the handles of the holders of a class that beat at the post, in order.
+func (r *roster) alive(p *post, class string) []uint32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	handles := make([]uint32, 0, len(p.handles))
-	for handle := range p.handles {
-		handles = append(handles, handle)
+	for handle, m := range p.handles {
+		if m.holder.Class == class {
+			handles = append(handles, handle)
+		}
 	}
 	slices.Sort(handles)
 	return handles
@@ -100,6 +102,8 @@ type verdict struct {
 	retry time.Time
 	// moveTo is where it belongs, if it does not belong here and that is known.
 	moveTo string
+	// leave is when it goes there; zero for at once.
+	leave time.Time
 	// detour gives the time at which a holder that does not belong here ends its pause, of which it is the nth.
 	detour func(nth int) time.Time
 }
@@ -126,6 +130,9 @@ func (r *roster) send(m *member, v verdict) {
 		m.retry = v.detour(m.pauses)
 	}
 	switch {
+	case v.moveTo != "" && v.leave.After(m.retry):
+		r.cast(m)
+		m.hint, m.retry = v.moveTo, v.leave
 	case v.moveTo != "":
 		r.assign(m, v.moveTo)
 		signal(r.changed) // somebody has to attend the post

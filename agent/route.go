@@ -11,6 +11,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
+// maxPause is the longest pause that a server can ask for: beyond it holders would be given up by whoever waits for them.
+const maxPause = time.Minute
+
 // route knows where to connect next, and how long to wait before. The goroutines of an Agent share it.
 type route struct {
 	targets  []string
@@ -59,18 +62,26 @@ func (r *route) after(address string, answered bool, err error) (hint string, wa
 		hint = moved.to
 	case rpcerror.ReasonOf(err) == rpcerror.NotLeaderReason:
 		hint = rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey)
+	case rpcerror.ReasonOf(err) == reasonPaced:
+		hint = address
 	case errors.Is(err, errNoAnswer):
 		// A host that has gone silent would cost another timeout, and a session does not live for many.
 	case answered:
 		hint = address
 	}
-	return hint, r.fail(address, answered, time.Now())
+	return hint, r.fail(address, answered, spread(rpcerror.RetryAfterOf(err)), time.Now())
+}
+
+// spread is at least the pause that a server asks for, and up to half as much again: it asked others at the same moment.
+func spread(pause time.Duration) time.Duration {
+	pause = min(pause, maxPause)
+	return pause + rand.N(pause/2+1)
 }
 
 // fail returns a pause that doubles with every failure of the address in a row. It is a random share, so that those who lost
 // the same server come back one after another. The sessions of a connection that was good live for several intervals, so there
-// is time to come back at a random moment of a quarter of one.
-func (r *route) fail(address string, answered bool, now time.Time) time.Duration {
+// is time to come back at a random moment of a quarter of one. It is never less than the server asked for.
+func (r *route) fail(address string, answered bool, asked time.Duration, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := r.failed[address]
@@ -79,7 +90,7 @@ func (r *route) fail(address string, answered bool, now time.Time) time.Duration
 		whole = max(whole, r.spread)
 	}
 	whole = min(whole, r.max)
-	wait := r.min/2 + rand.N(whole-r.min/2+1)
+	wait := max(r.min/2+rand.N(whole-r.min/2+1), asked)
 	maps.DeleteFunc(r.failed, func(_ string, f failure) bool { return now.Sub(f.until) > 2*r.max })
 	r.failed[address] = failure{times: f.times + 1, until: now.Add(wait)}
 	return wait

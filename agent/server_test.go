@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -38,6 +39,10 @@ type server struct {
 	messages []message
 	// away says where a holder belongs instead; false when it belongs here. With nil all belong here.
 	away func(name string) (moveTo string, away bool)
+	// forwards has the server say that it hands on the beats of those who belong elsewhere.
+	forwards bool
+	// intervals are those of the classes that do not beat every interval.
+	intervals map[string]time.Duration
 	// change may alter an answer, or return nil for none; stream counts from 1.
 	change func(stream int, answer *leasev1.StreamHeartbeatsResponse) *leasev1.StreamHeartbeatsResponse
 	// end ends a stream after an answer if it returns an error.
@@ -71,7 +76,7 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 		defer s.mu.Unlock()
 		s.open--
 	}()
-	for handles := []string(nil); ; {
+	for handles := []*leasev1.Holder(nil); ; {
 		request, err := wire.Recv()
 		if err != nil {
 			return err
@@ -89,32 +94,38 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 	}
 }
 
-// answer keeps the names of the holders by handle less one.
-func (s *server) answer(stream int, request *leasev1.StreamHeartbeatsRequest, handles *[]string) *leasev1.StreamHeartbeatsResponse {
+// answer keeps the holders by handle less one.
+func (s *server) answer(stream int, request *leasev1.StreamHeartbeatsRequest, handles *[]*leasev1.Holder) *leasev1.StreamHeartbeatsResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.messages = append(s.messages, message{At: time.Since(s.begin), Introduced: len(request.Holders), Beats: len(request.Handles)})
-	grant := &leasev1.Grant{Epoch: 7, NextInterval: durationpb.New(interval), Ttl: durationpb.New(4 * interval)}
 	answer := &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}
 	for _, h := range request.Holders {
 		if why := s.refusal(h.Name); why != nil {
 			answer.Welcomes = append(answer.Welcomes, &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}})
 			continue
 		}
-		*handles = append(*handles, h.Name)
-		answer.Welcomes = append(answer.Welcomes, &leasev1.Welcome{Handle: uint32(len(*handles)), Result: &leasev1.Welcome_Grant{Grant: grant}})
+		*handles = append(*handles, h)
+		answer.Welcomes = append(answer.Welcomes, &leasev1.Welcome{Handle: uint32(len(*handles)), Result: &leasev1.Welcome_Grant{Grant: s.grant(h)}})
 	}
 	for _, handle := range request.Handles {
-		if why := s.refusal((*handles)[handle-1]); why != nil {
+		h := (*handles)[handle-1]
+		if why := s.refusal(h.Name); why != nil {
 			answer.RefusedHandles = append(answer.RefusedHandles, &leasev1.RefusedHandle{Handle: handle, Refusal: why})
 			continue
 		}
-		answer.Grant = grant
+		answer.Grant = s.grant(h)
 	}
 	if s.change != nil {
 		return s.change(stream, answer)
 	}
 	return answer
+}
+
+// grant is that of the holder's class. The caller holds mu.
+func (s *server) grant(h *leasev1.Holder) *leasev1.Grant {
+	every := cmp.Or(s.intervals[h.Class], interval)
+	return &leasev1.Grant{Epoch: 7, NextInterval: durationpb.New(every), Ttl: durationpb.New(4 * every)}
 }
 
 // refusal is nil for a holder that belongs here. The caller holds mu.
@@ -123,7 +134,7 @@ func (s *server) refusal(name string) *leasev1.Refusal {
 		return nil
 	}
 	if moveTo, away := s.away(name); away {
-		return &leasev1.Refusal{Reason: "NOT_LEADER", MoveTo: moveTo}
+		return &leasev1.Refusal{Reason: "NOT_LEADER", MoveTo: moveTo, Forwarded: s.forwards}
 	}
 	return nil
 }

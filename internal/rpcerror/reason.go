@@ -1,6 +1,8 @@
 package rpcerror
 
 import (
+	"time"
+
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/status"
 )
@@ -40,6 +42,20 @@ func ReasonOf(err error) Reason {
 // MetadataOf returns the value under key in the ErrorInfo that [ReasonOf] reads, and "" if there is none.
 func MetadataOf(err error, key string) string {
 	return infoOf(err).GetMetadata()[key]
+}
+
+// RetryAfterOf returns the pause after which err says that trying again may succeed, and 0 if it says none; see [WithRetryAfter].
+func RetryAfterOf(err error) time.Duration {
+	st, ok := status.FromError(err)
+	if !ok {
+		return 0
+	}
+	for _, detail := range st.Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			return max(info.GetRetryDelay().AsDuration(), 0)
+		}
+	}
+	return 0
 }
 
 // infoOf returns nil when there is no such detail; the generated getters accept a nil receiver.

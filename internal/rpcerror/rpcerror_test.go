@@ -130,3 +130,21 @@ func statusProto(t *testing.T, code codes.Code, message string, details ...proto
 	}
 	return want
 }
+
+func TestRetryAfterOf_IsThePauseThatWasAskedFor(t *testing.T) {
+	paced := New(codes.Unavailable, "PACED", "later", WithRetryAfter(3*time.Second))
+	for what, c := range map[string]struct {
+		err  error
+		want time.Duration
+	}{
+		"asked":         {paced, 3 * time.Second},
+		"wrapped":       {fmt.Errorf("open: %w", paced), 3 * time.Second},
+		"not asked":     {ShuttingDown(), 0},
+		"another error": {errors.New("boom"), 0},
+		"none":          {nil, 0},
+	} {
+		if got := RetryAfterOf(c.err); got != c.want {
+			t.Errorf("%s: %v, want %v", what, got, c.want)
+		}
+	}
+}
