@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/internal/devcluster"
+)
+
+const (
+	// kubeletPace is the time between two Leases that a kubelet writes.
+	kubeletPace = 10 * time.Second
+	// leaseGrace is the silence after which a Node is declared whose kubelet writes Leases, here and upstream.
+	leaseGrace = 50 * time.Second
+
+	streamingTarget = nodeGrace + 500*time.Millisecond
+	writingTarget   = leaseGrace + time.Second
+	// acquaintance is how long Nodes live before the first falls silent.
+	acquaintance = 15 * time.Second
+)
+
+// noticed is how long after their last sign of life the silenced Nodes of one kind were declared, and how many others were too.
+type noticed struct {
+	times []time.Duration // sorted
+	wrong int
+}
+
+// measureDeaths silences Nodes one after the other, in two clusters at the same time: ours, where half of the Nodes beat over
+// streams and the kubelets of the others write Leases, and one where kube-controller-manager looks after such kubelets.
+func measureDeaths(ctx context.Context, b *bench) ([]row, error) {
+	nodes := either(b, 300, 60)
+	s := either(b, silencing{count: 20, apart: 2 * time.Second}, silencing{count: 4, apart: time.Second})
+	var streaming, writing, upstream noticed
+	both, bothCtx := errgroup.WithContext(ctx)
+	both.Go(func() (err error) {
+		streaming, writing, err = b.ours(bothCtx, nodes, s)
+		return err
+	})
+	both.Go(func() (err error) {
+		upstream, err = b.upstreams(bothCtx, nodes, s)
+		return err
+	})
+	if err := both.Wait(); err != nil {
+		return nil, err
+	}
+	of := func(what string, n noticed, target time.Duration) row {
+		return row{
+			what:   fmt.Sprintf("death noticed, %s, from the last sign of life to Ready=Unknown, median / worst of %d", what, s.count),
+			target: "worst ≤ " + brief(target), ours: n.String(),
+			missed: n.worst() > target || n.wrong > 0,
+		}
+	}
+	beside := of("kubelets that write Leases", writing, writingTarget)
+	beside.beside = "kube-controller-manager: " + upstream.String()
+	return []row{of(fmt.Sprintf("nodes that stream (%v, grace %v)", nodeInterval, nodeGrace), streaming, streamingTarget), beside}, nil
+}
+
+func (n noticed) worst() time.Duration { return quantile(n.times, 1) }
+
+func (n noticed) String() string {
+	return fmt.Sprintf("%s / %s; %d others declared", brief(quantile(n.times, 0.5)), brief(n.worst()), n.wrong)
+}
+
+// ours measures both kinds of Nodes side by side with leasesvc.
+func (b *bench) ours(ctx context.Context, nodes int, s silencing) (streaming, writing noticed, err error) {
+	err = b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
+		replica, err := b.leasesvc(ctx, cluster, "--loops=*,node-health")
+		if err != nil {
+			return err
+		}
+		defer replica.Stop()
+		names := holderNames(nodes)
+		streams, leave, err := streamers(ctx, replica, names[:nodes/2])
+		if err != nil {
+			return err
+		}
+		defer leave()
+		writers, err := kubeletsOf(ctx, cluster, names[nodes/2:])
+		if err != nil {
+			return err
+		}
+		return watchOver(ctx, cluster, slices.Concat(streams, writers), func(v *verdicts) error {
+			both, ctx := errgroup.WithContext(ctx)
+			both.Go(func() (err error) { streaming.times, err = v.observe(ctx, streams, s); return err })
+			both.Go(func() (err error) { writing.times, err = v.observe(ctx, writers, s); return err })
+			err := both.Wait()
+			streaming.wrong, writing.wrong = v.wronglyDeclared(streams, s), v.wronglyDeclared(writers, s)
+			return err
+		})
+	})
+	b.say("leasesvc: streaming %v, writing %v", streaming.times, writing.times)
+	return streaming, writing, err
+}
+
+// upstreams measures kubelets that write Leases with kube-controller-manager's node-lifecycle controller, at its defaults but
+// for the limit of its requests.
+func (b *bench) upstreams(ctx context.Context, nodes int, s silencing) (writing noticed, err error) {
+	err = b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
+		manager, err := child.Start(child.Config{
+			Path: filepath.Join(b.assets, "kube-controller-manager"), Log: filepath.Join(b.logDir, "kube-controller-manager.log"),
+			Args: []string{
+				"--kubeconfig=" + cluster.Kubeconfig(), "--controllers=node-lifecycle-controller", "--leader-elect=false",
+				"--secure-port=0", "--kube-api-qps=500", "--kube-api-burst=500",
+			},
+		})
+		if err != nil {
+			return fmt.Errorf("%w: run `make assets-rivals`", err)
+		}
+		defer manager.Stop()
+		writers, err := kubeletsOf(ctx, cluster, holderNames(nodes))
+		if err != nil {
+			return err
+		}
+		return watchOver(ctx, cluster, writers, func(v *verdicts) (err error) {
+			writing.times, err = v.observe(ctx, writers, s)
+			writing.wrong = v.wronglyDeclared(writers, s)
+			return err
+		})
+	})
+	b.say("kube-controller-manager: %v", writing.times)
+	return writing, err
+}
+
+// watchOver creates the patients' Nodes, lets them live, and calls observe after a while.
+func watchOver(ctx context.Context, cluster *devcluster.Cluster, patients []*patient, observe func(*verdicts) error) (err error) {
+	kube, err := administrator(cluster.RESTConfig())
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(patients))
+	for i, p := range patients {
+		names[i] = p.name
+		p.live(ctx)
+	}
+	defer func() { err = errors.Join(err, discharge(patients)) }()
+	if err := createNodes(ctx, kube, names); err != nil {
+		return err
+	}
+	v, err := watchVerdicts(ctx, kube)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	pause(ctx, acquaintance)
+	return observe(v)
+}
+
+// streamers are patients that beat over a stream of their own.
+func streamers(ctx context.Context, replica *child.Leg, names []string) (patients []*patient, leave func(), err error) {
+	connection, err := dial(replica.GRPC)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range names {
+		s, err := openStream(ctx, connection, []*leasev1.Holder{{Class: "node", Name: name, BootId: "boot"}})
+		if err != nil {
+			return nil, nil, errors.Join(err, connection.Close())
+		}
+		patients = append(patients, &patient{name: name, pace: nodeInterval, beat: func(context.Context) error { return s.beat() }})
+	}
+	return patients, func() { _ = connection.Close() }, nil
+}
+
+// kubeletsOf are patients that write Leases, each over a connection of its own.
+func kubeletsOf(ctx context.Context, cluster *devcluster.Cluster, names []string) ([]*patient, error) {
+	var patients []*patient
+	for _, name := range names {
+		k, err := newKubelet(ctx, cluster, name)
+		if err != nil {
+			return nil, err
+		}
+		patients = append(patients, &patient{name: name, pace: kubeletPace, beat: k.renew})
+	}
+	return patients, nil
+}
