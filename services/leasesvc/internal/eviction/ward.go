@@ -26,15 +26,14 @@ type Ward struct {
 
 	// arrivals are since when pods are on the Node, as long as it has taints.
 	arrivals map[types.UID]monotonic.Instant
+	// carried are what pods were waiting for when one taint of node health took the place of another.
+	carried map[types.UID]Cause
 }
 
 // Standing is a taint and since when it counts.
 type Standing struct {
 	Taint corev1.Taint
 	Since monotonic.Instant
-
-	// formers are the taints of node health whose place this one took, each since it first counted.
-	formers []Standing
 }
 
 // Cause is the taint for which a pod has to leave. Since is from when its toleration counts, Due when that is over.
@@ -51,6 +50,8 @@ type Wait struct {
 	Cause
 	// Sure is the first that does not come from node health, which is what counts while that is in doubt; nil without one.
 	Sure *Cause
+	// health is the first that does.
+	health *Cause
 }
 
 // FromHealth tells whether node health puts the taint on Nodes, be it Trivet's or upstream's.
@@ -69,11 +70,16 @@ func (w Ward) See(now monotonic.Instant, wall time.Time, node *corev1.Node, pods
 	if len(after.Taints) == 0 {
 		return after
 	}
-	after.arrivals = make(map[types.UID]monotonic.Instant, len(pods))
+	s.swapped = s.swaps(after.Taints)
+	after.arrivals, after.carried = make(map[types.UID]monotonic.Instant, len(pods)), map[types.UID]Cause{}
 	for _, pod := range pods {
-		arrival := s.arrival(pod)
-		after.arrivals[pod.UID] = arrival
-		if wait, must := waitOf(pod, arrival, after.Taints); must {
+		after.arrivals[pod.UID] = s.arrival(pod)
+		wait, must := waitOf(pod, after.arrivals[pod.UID], after.Taints)
+		if carried, waited := s.carry(pod.UID); waited && wait.health != nil {
+			after.carried[pod.UID] = carried
+			wait = wait.noLater(carried)
+		}
+		if must {
 			after.Waits = append(after.Waits, wait)
 		}
 	}
@@ -86,8 +92,10 @@ type sight struct {
 	Ward // as it was before
 	// first tells that there was none before.
 	first bool
-	now   monotonic.Instant
-	wall  time.Time
+	// swapped tells that one taint of node health took the place of another.
+	swapped bool
+	now     monotonic.Instant
+	wall    time.Time
 }
 
 func (s sight) standings(node *corev1.Node) []Standing {
@@ -104,30 +112,56 @@ func (s sight) standing(node *corev1.Node, taint *corev1.Taint) Standing {
 	if s.first {
 		return Standing{Taint: *taint, Since: s.witnessed(writtenAt(node, taint))}
 	}
-	standing := Standing{Taint: *taint, Since: s.now}
+	since := s.now
 	for _, before := range s.Taints {
-		switch {
-		case before.Taint.MatchTaint(taint) && before.Taint.Value == taint.Value:
-			if !cameBack(&before.Taint, taint) {
-				return Standing{Taint: *taint, Since: before.Since, formers: before.formers}
-			}
-			return standing
-		case FromHealth(&before.Taint) && FromHealth(taint):
-			standing.formers = succeeded(before)
+		if before.Taint.MatchTaint(taint) && before.Taint.Value == taint.Value && !cameBack(&before.Taint, taint) {
+			since = before.Since
 		}
 	}
-	return standing
+	return Standing{Taint: *taint, Since: since}
 }
 
-// succeeded are the formers of the taint that takes the place of another: those of that one, and itself, each since it was first
-// there.
-func succeeded(before Standing) []Standing {
-	for _, former := range before.formers {
-		if former.Taint.Key == before.Taint.Key {
-			return before.formers
+// swaps tells whether a taint of node health is there that was not, while another one was.
+func (s sight) swaps(taints []Standing) bool {
+	known := func(key string) bool {
+		return slices.ContainsFunc(s.Taints, func(before Standing) bool { return before.Taint.Key == key })
+	}
+	return slices.ContainsFunc(taints, func(standing Standing) bool {
+		switch standing.Taint.Key {
+		case corev1.TaintNodeNotReady:
+			return !known(corev1.TaintNodeNotReady) && known(corev1.TaintNodeUnreachable)
+		case corev1.TaintNodeUnreachable:
+			return !known(corev1.TaintNodeUnreachable) && known(corev1.TaintNodeNotReady)
+		}
+		return false
+	})
+}
+
+// carry is what a pod was waiting for under a taint of node health that another one has taken the place of.
+func (s sight) carry(pod types.UID) (cause Cause, waited bool) {
+	if !s.swapped {
+		cause, waited = s.carried[pod]
+		return cause, waited
+	}
+	for i := range s.Waits {
+		if wait := &s.Waits[i]; wait.Pod.UID == pod && wait.health != nil {
+			return *wait.health, true
 		}
 	}
-	return append(slices.Clip(before.formers), Standing{Taint: before.Taint, Since: before.Since})
+	return Cause{}, false
+}
+
+// noLater is the wait of a pod that was waiting already.
+func (w Wait) noLater(carried Cause) Wait {
+	if carried.Due >= w.health.Due {
+		return w
+	}
+	carried.Taint = w.health.Taint
+	w.health = &carried
+	if carried.Due < w.Due {
+		w.Cause = carried
+	}
+	return w
 }
 
 // arrival is since when a pod is on the Node.
@@ -167,42 +201,37 @@ func cameBack(before, taint *corev1.Taint) bool {
 	return taint.TimeAdded != nil && before.TimeAdded != nil && before.TimeAdded.Before(taint.TimeAdded)
 }
 
+// waitOf tells for what a pod has to leave, if it must.
 func waitOf(pod *corev1.Pod, arrival monotonic.Instant, taints []Standing) (wait Wait, must bool) {
 	if pod.DeletionTimestamp != nil {
 		return Wait{}, false
 	}
 	wait.Pod = pod
 	for i := range taints {
-		cause, drives := causeOf(pod, arrival, &taints[i])
-		if !drives {
+		patience := patienceOf(pod.Spec.Tolerations, &taints[i].Taint)
+		if patience == forever {
 			continue
 		}
+		cause := Cause{Taint: taints[i].Taint, Since: max(taints[i].Since, arrival)}
+		cause.Due = cause.Since.Add(patience)
 		if !must || cause.Due < wait.Due {
 			wait.Cause = cause
 		}
-		if !FromHealth(&cause.Taint) && (wait.Sure == nil || cause.Due < wait.Sure.Due) {
-			wait.Sure = &cause
+		if FromHealth(&cause.Taint) {
+			wait.health = earlier(wait.health, cause)
+		} else {
+			wait.Sure = earlier(wait.Sure, cause)
 		}
 		must = true
 	}
 	return wait, must
 }
 
-// causeOf tells when a taint drives a pod out, if it ever does. A pod that was waiting for a former taint waits no longer for
-// this one.
-func causeOf(pod *corev1.Pod, arrival monotonic.Instant, standing *Standing) (cause Cause, drives bool) {
-	for _, s := range append([]Standing{*standing}, standing.formers...) {
-		patience := patienceOf(pod.Spec.Tolerations, &s.Taint)
-		since := max(s.Since, arrival)
-		switch due := since.Add(patience); {
-		case patience == forever && !drives:
-			return Cause{}, false // whatever was before, this one does not
-		case patience == forever:
-		case !drives || due < cause.Due:
-			cause, drives = Cause{Taint: standing.Taint, Since: since, Due: due}, true
-		}
+func earlier(known *Cause, cause Cause) *Cause {
+	if known != nil && known.Due <= cause.Due {
+		return known
 	}
-	return cause, drives
+	return &cause
 }
 
 func compareWaits(a, b Wait) int {

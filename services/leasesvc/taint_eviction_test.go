@@ -1,0 +1,227 @@
+package leasesvc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+)
+
+// clearing is a service that evicts pods from three nodes of the real kube-apiserver, through the fence as in production.
+type clearing struct {
+	*fixture
+	admin     kubernetes.Interface
+	namespace string
+	nodes     []string
+}
+
+// newClearing has the nodes, on the first of which taints are already, and starts the service once prepare has returned.
+func newClearing(t *testing.T, prepare func(*clearing)) *clearing {
+	t.Helper()
+	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &clearing{fixture: &fixture{t: t}, admin: testkit.Kube(t)}
+	c.namespace = testkit.Namespace(t, c.admin)
+	for i := range 3 {
+		name := fmt.Sprintf("%s-%d", c.namespace, i)
+		c.nodes = append(c.nodes, name)
+		if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := c.admin.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+		})
+	}
+	prepare(c)
+	c.fixture = newFixture(t, setup{kube: fenced, loops: []string{leasesvc.TaintEvictionLoop}, config: func(cfg *leasesvc.Config) {
+		cfg.Shards = 2
+		cfg.Classes[0].Namespace = c.namespace
+	}})
+	return c
+}
+
+// taint gives a node these NoExecute taints and no others; timeAdded is left out as kubectl does, unless it is given.
+func (c *clearing) taint(node string, added *metav1.Time, names ...string) {
+	c.t.Helper()
+	c.eventually(func() error {
+		object, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		object.Spec.Taints = nil
+		for _, name := range names {
+			object.Spec.Taints = append(object.Spec.Taints, corev1.Taint{Key: name, Effect: corev1.TaintEffectNoExecute, TimeAdded: added})
+		}
+		_, err = c.admin.CoreV1().Nodes().Update(c.t.Context(), object, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// pod puts a pod on a node that tolerates a taint for some seconds, without an end for less than 0.
+func (c *clearing) pod(name, node, taint string, seconds int64) {
+	c.t.Helper()
+	toleration := corev1.Toleration{Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	if seconds >= 0 {
+		toleration.TolerationSeconds = &seconds
+	}
+	pods := c.admin.CoreV1().Pods(c.namespace)
+	pod, err := pods.Create(c.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}, Tolerations: []corev1.Toleration{toleration}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	// As the scheduler binds it; long ago, so that only the taint's age counts.
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
+	}}
+	if _, err = pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// leaving returns the names of the pods that are being deleted; nobody is there to stop them, so they stay like that.
+func (c *clearing) leaving() []string {
+	c.t.Helper()
+	list, err := c.admin.CoreV1().Pods(c.namespace).List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	names := []string{}
+	for _, pod := range list.Items {
+		marked := slices.ContainsFunc(pod.Status.Conditions, func(p corev1.PodCondition) bool {
+			return p.Type == corev1.DisruptionTarget && p.Status == corev1.ConditionTrue && p.Reason == "DeletionByTaintManager"
+		})
+		if pod.DeletionTimestamp != nil {
+			names = append(names, pod.Name)
+			if !marked {
+				c.t.Errorf("pod %s is being deleted and was not marked before: %v", pod.Name, pod.Status.Conditions)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// awaitLeaving waits until just these pods leave, and returns when that was seen.
+func (c *clearing) awaitLeaving(want ...string) time.Time {
+	c.t.Helper()
+	c.eventually(func() error {
+		if diff := cmp.Diff(want, c.leaving()); diff != "" {
+			return errors.New("leaving (-want +got):\n" + diff)
+		}
+		return nil
+	})
+	return time.Now()
+}
+
+func TestTaintEviction_PodsLeaveThreeNodesEachInItsTime(t *testing.T) {
+	c := newClearing(t, func(c *clearing) {
+		c.pod("0-stays", c.nodes[0], "maintenance", -1)
+		c.pod("0-soon", c.nodes[0], "maintenance", 3)
+		c.pod("0-other", c.nodes[0], "other", -1)
+		c.pod("1-soon", c.nodes[1], "maintenance", 3)
+		c.pod("2-other", c.nodes[2], "other", 3)
+	})
+	begin := time.Now()
+	c.taint(c.nodes[0], nil, "maintenance")
+	c.awaitLeaving("0-other") // tolerates it not at all
+	c.taint(c.nodes[1], nil, "maintenance")
+	c.awaitWaiting(2)        // 0-soon and 1-soon
+	c.taint(c.nodes[1], nil) // in time
+	at := c.awaitLeaving("0-other", "0-soon")
+	if after := at.Sub(begin); after < 3*time.Second {
+		t.Errorf("a pod that tolerates the taint for 3 s left within %v", after)
+	} else {
+		t.Logf("a pod that tolerates the taint for 3 s left within %v", after)
+	}
+	c.taint(c.nodes[2], nil, "maintenance", "other")
+	c.awaitLeaving("0-other", "0-soon", "2-other")
+	time.Sleep(3 * time.Second) // in which the one that was spared would have gone
+	c.awaitLeaving("0-other", "0-soon", "2-other")
+	c.awaitEvent("0-soon")
+	c.awaitEvent("1-soon") // may stay
+}
+
+// awaitWaiting waits until so many pods are known to have to leave later.
+func (c *clearing) awaitWaiting(want float64) {
+	c.t.Helper()
+	c.eventually(func() error {
+		families, err := c.registry.Gather()
+		if err != nil {
+			return err
+		}
+		for _, family := range families {
+			for _, m := range family.Metric {
+				if family.GetName() == "trivet_taint_eviction_pods" && m.Label[0].GetValue() == "waiting" && m.GetGauge().GetValue() == want {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("not %v pods wait", want)
+	})
+}
+
+func (c *clearing) awaitEvent(pod string) {
+	c.t.Helper()
+	c.eventually(func() error {
+		events, err := c.admin.CoreV1().Events(c.namespace).List(c.t.Context(), metav1.ListOptions{
+			FieldSelector: fields.Set{"involvedObject.name": pod, "reason": "TaintManagerEviction"}.String(),
+		})
+		if err == nil && len(events.Items) == 0 {
+			err = fmt.Errorf("no Event of pod %s", pod)
+		}
+		return err
+	})
+}
+
+// The taints were there before the service, which allows for clocks that disagree by 10 s.
+func TestTaintEviction_ANewTermCountsOnAndEvictsNobodyEarly(t *testing.T) {
+	begin := time.Now()
+	c := newClearing(t, func(c *clearing) {
+		c.taint(c.nodes[0], &metav1.Time{Time: begin.Add(-100 * time.Second)}, "maintenance")
+		c.pod("0-due", c.nodes[0], "maintenance", 85)
+		c.pod("0-soon", c.nodes[0], "maintenance", 96)
+		c.pod("0-later", c.nodes[0], "maintenance", 300)
+		c.taint(c.nodes[1], &metav1.Time{Time: begin.Add(time.Hour)}, "maintenance")
+		c.pod("1-ahead", c.nodes[1], "maintenance", 20)
+	})
+	if at := c.awaitLeaving("0-due"); at.Sub(begin) > 6*time.Second {
+		t.Skipf("the service needed %v to come up, which leaves nothing to see", at.Sub(begin))
+	}
+	c.candidate.Lose()
+	c.candidate.Regain()
+	c.awaitLeading()
+	at := c.awaitLeaving("0-due", "0-soon")
+	if after := at.Sub(begin); after < 6*time.Second-time.Second || after > 15*time.Second { // a second for the cut of timeAdded
+		t.Errorf("the pod left %v after the first term began, want 6 s: 96 of its taint of 100, and 10 for clocks", after)
+	}
+}
+
+func TestTaintEviction_IsOffUnlessAskedFor(t *testing.T) {
+	f := newFixture(t, setup{})
+	for _, l := range f.service.Loops().Status() {
+		if l.Name == leasesvc.TaintEvictionLoop && l.State.String() != "disabled" {
+			t.Errorf("loop %s is %v by default", l.Name, l.State)
+		}
+	}
+}
