@@ -16,22 +16,28 @@ import (
 // NoSourceReason says that not one replica answered. The message names each of them with its cause.
 const NoSourceReason rpcerror.Reason = "NO_SOURCE"
 
-// noSource explains a status to which nobody contributed; directory is why the replicas may be others by now, or nil.
-func noSource(status *gatewayv1.ClusterStatus, directory error) error {
+// Reasons of leasesvc that mean something here.
+const (
+	loopDisabledReason  rpcerror.Reason = "LOOP_DISABLED"
+	versionTooOldReason rpcerror.Reason = "VERSION_TOO_OLD"
+)
+
+// noSource explains an answer to which nobody contributed; directory is why the replicas may be others by now, or nil.
+func noSource(cluster string, sources []*gatewayv1.SourceStatus, directory error) error {
 	var message strings.Builder
-	if len(status.Sources) == 0 {
+	if len(sources) == 0 {
 		message.WriteString("no replica is registered in etcd")
 	} else {
 		message.WriteString("no replica answered")
 	}
-	for i, source := range status.Sources {
+	for i, source := range sources {
 		fmt.Fprintf(&message, "%s %s %s at %s: %s: %s", separator(i),
 			source.Replica.GetService(), source.Replica.GetId(), source.Replica.GetGrpcAddress(), source.Code, shorten(source.Message))
 	}
 	if directory != nil {
 		fmt.Fprintf(&message, "; the members may be out of date: %s", directory)
 	}
-	return rpcerror.New(codes.Unavailable, NoSourceReason, message.String(), rpcerror.WithMetadata("cluster", status.Cluster))
+	return rpcerror.New(codes.Unavailable, NoSourceReason, message.String(), rpcerror.WithMetadata("cluster", cluster))
 }
 
 // shorten keeps the message of many replicas within what gRPC trailers may carry; rpcerror repairs a character cut in two.

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -42,22 +43,28 @@ type Service struct {
 	cfg       Config
 	logger    *slog.Logger
 	directory Directory
-	fan       *fanout.Fan
-	server    *server
-	http      *httpapi.Server
-	loops     *loop.Runner
+	// pool has the connections to ask everybody for its status; peers those to leasesvc, on which a call is tried once.
+	pool, peers *fanout.Pool
+	server      *server
+	nodes       *nodeServer
+	http        *httpapi.Server
+	loops       *loop.Runner
 	// httpAddress is where HTTP is served; nil before Run listens.
 	httpAddress atomic.Pointer[net.TCPAddr]
 }
 
 // New assembles the gateway. It starts nothing, listens on nothing and contacts nobody.
 func New(cfg Config, deps Deps) (*Service, error) {
-	fan, err := fanout.New(fanout.Config{Dial: dialer(deps), Timeout: cfg.BackendTimeout, Metrics: deps.Metrics})
+	s := &Service{
+		cfg: cfg, logger: deps.Logger, directory: deps.Directory,
+		pool: fanout.NewPool(dialer(deps)), peers: fanout.NewPool(dialer(deps, grpc.WithDisableRetry())),
+	}
+	fan, err := fanout.New(fanout.Config{Pool: s.pool, Timeout: cfg.BackendTimeout, Metrics: deps.Metrics})
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, logger: deps.Logger, directory: deps.Directory, fan: fan}
 	s.server = newServer(deps.Member.Cluster, deps.Directory, fan)
+	s.nodes = newNodeServer(deps.Member.Cluster, deps.Directory, s.peers, cfg.BackendTimeout)
 	s.http, err = httpapi.New(httpapi.Config{Register: s.Register, Page: web.Files(), Logger: deps.Logger})
 	if err != nil {
 		return nil, err
@@ -80,9 +87,10 @@ func (s *Service) HTTPAddress() string {
 	return ""
 }
 
-// Register adds GatewayService.
+// Register adds GatewayService and NodeService.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	gatewayv1.RegisterGatewayServiceServer(registrar, s.server)
+	gatewayv1.RegisterNodeServiceServer(registrar, s.nodes)
 }
 
 // Run finds replicas, serves watches and HTTP until ctx ends, and returns after all of it has stopped. The error is a
@@ -92,11 +100,12 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.directory.Run(ctx) })
 	group.Go(func() error { return s.loops.Run(ctx) })
 	group.Go(func() error { return s.server.watches.Run(ctx) })
+	group.Go(func() error { return s.nodes.run(ctx) })
 	if s.cfg.HTTPListen != "" {
 		group.Go(func() error { return s.serveHTTP(ctx) })
 	}
 	err := group.Wait()
-	if closeErr := s.fan.Close(); err == nil {
+	if closeErr := errors.Join(s.pool.Close(), s.peers.Close()); err == nil {
 		err = closeErr
 	}
 	return err
@@ -105,11 +114,11 @@ func (s *Service) Run(ctx context.Context) error {
 // Loops are the service's loops, for the process to show and to judge by.
 func (s *Service) Loops() *loop.Runner { return s.loops }
 
-// Counts tells how many replicas are registered and how many of them a connection is kept to.
+// Counts tells how many replicas are registered and how many connections are kept to them.
 func (s *Service) Counts() map[string]int64 {
 	return map[string]int64{
 		"replicas":    int64(len(s.directory.Members())),
-		"connections": int64(s.fan.Connections()),
+		"connections": int64(s.pool.Connections() + s.peers.Connections()),
 	}
 }
 
@@ -141,7 +150,8 @@ func (s *Service) ownLoops() []loop.Loop {
 func (s *Service) keepConnections(ctx context.Context, report loop.Report) error {
 	for {
 		changed := s.directory.Changed() // before Members, or a change between the two would be missed
-		report(s.fan.Keep(s.directory.Members()))
+		members := s.directory.Members()
+		report(errors.Join(s.pool.Keep(members), s.peers.Keep(members)))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -150,10 +160,10 @@ func (s *Service) keepConnections(ctx context.Context, report loop.Report) error
 	}
 }
 
-func dialer(deps Deps) fanout.Dial {
+func dialer(deps Deps, extra ...grpc.DialOption) fanout.Dial {
 	return func(member term.Member) (*grpc.ClientConn, error) {
 		peers := deps.Peers
 		peers.ServerName = member.Service // its address may be in no certificate: a pod's is not known beforehand
-		return rpcclient.Dial(member.GRPCAddress, peers, deps.Logger)
+		return rpcclient.Dial(member.GRPCAddress, peers, deps.Logger, extra...)
 	}
 }

@@ -121,7 +121,7 @@ func dead(t *testing.T, service, id string) term.Member {
 }
 
 // serve runs a gRPC server on loopback for as long as the test, and gives the member its address.
-func serve(t *testing.T, member term.Member, register func(grpc.ServiceRegistrar)) term.Member {
+func serve(t testing.TB, member term.Member, register func(grpc.ServiceRegistrar)) term.Member {
 	t.Helper()
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
 	cfg.Insecure = true
@@ -137,7 +137,7 @@ func serve(t *testing.T, member term.Member, register func(grpc.ServiceRegistrar
 }
 
 // running starts a gateway over the directory, HTTP included, and returns it once that listens.
-func running(t *testing.T, members *directory, timeout time.Duration) *gateway.Service {
+func running(t testing.TB, members *directory, timeout time.Duration) *gateway.Service {
 	t.Helper()
 	service := newGateway(t, members, timeout)
 	start(t, service)
@@ -145,7 +145,7 @@ func running(t *testing.T, members *directory, timeout time.Duration) *gateway.S
 }
 
 // start runs a gateway until the test ends or stop is called, which returns when it has stopped. HTTP is up on return.
-func start(t *testing.T, service *gateway.Service) (stop func()) {
+func start(t testing.TB, service *gateway.Service) (stop func()) {
 	t.Helper()
 	stop = background(t, "gateway", service.Run)
 	testkit.Eventually(t, 10*time.Second, func() error {
@@ -157,7 +157,7 @@ func start(t *testing.T, service *gateway.Service) (stop func()) {
 	return stop
 }
 
-func newGateway(t *testing.T, members *directory, timeout time.Duration) *gateway.Service {
+func newGateway(t testing.TB, members *directory, timeout time.Duration) *gateway.Service {
 	t.Helper()
 	service, err := gateway.New(gateway.Config{HTTPListen: "127.0.0.1:0", BackendTimeout: timeout}, deps(members))
 	if err != nil {
@@ -179,7 +179,7 @@ func deps(members *directory) gateway.Deps {
 }
 
 // background runs something until the test ends or stop is called; both wait for it.
-func background(t *testing.T, what string, run func(context.Context) error) (stop func()) {
+func background(t testing.TB, what string, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -194,7 +194,7 @@ func background(t *testing.T, what string, run func(context.Context) error) (sto
 	return stop
 }
 
-func listen(t *testing.T) net.Listener {
+func listen(t testing.TB) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

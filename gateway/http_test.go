@@ -132,7 +132,7 @@ func TestHTTP_Refusals(t *testing.T) {
 		{name: "interval is no duration", method: "GET", path: "/v1/status:watch?interval=soon", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "broken query", method: "GET", path: "/v1/status:watch?interval=%zz", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "unknown path", method: "GET", path: "/metrics", status: 404, reason: "UNKNOWN_PATH"},
-		{name: "unknown API path", method: "GET", path: "/v1/leases", status: 404, reason: "UNKNOWN_PATH"},
+		{name: "unknown API path", method: "GET", path: "/v1/pods", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "unknown asset", method: "GET", path: "/assets/other.js", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "no way out of the assets", method: "GET", path: "/assets/..%2Findex.html", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "POST", method: "POST", path: "/v1/status", status: 405, reason: "METHOD_NOT_ALLOWED"},

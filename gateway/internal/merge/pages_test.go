@@ -1,0 +1,154 @@
+package merge_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
+)
+
+type entry struct {
+	name  string
+	epoch int64
+}
+
+func (e entry) GetName() string { return e.name }
+func (e entry) GetEpoch() int64 { return e.epoch }
+
+// pageOf is a replica's page behind the name that its token says, as any replica understands it.
+func pageOf(own []entry, token string, size int) merge.Page[entry] {
+	var page merge.Page[entry]
+	for _, item := range own {
+		if item.name <= token {
+			continue
+		}
+		if len(page.Items) == size {
+			page.Token = page.Items[size-1].name
+			break
+		}
+		page.Items = append(page.Items, item)
+	}
+	return page
+}
+
+// Whatever the sizes and however replicas come and go between pages: what is always there is listed exactly once, in order, and
+// no page is too long.
+func TestCut_PagesAreTheListWhoeverAnswers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		replicas := make([][]entry, rapid.IntRange(1, 5).Draw(t, "replicas"))
+		var want []string
+		for i := range rapid.IntRange(0, 40).Draw(t, "items") {
+			item := entry{name: fmt.Sprintf("n%02d", i), epoch: 1}
+			at := rapid.IntRange(0, len(replicas)-1).Draw(t, "holder")
+			replicas[at] = append(replicas[at], item)
+			want = append(want, item.name)
+		}
+
+		var got []string
+		var at merge.Position
+		for rounds := 0; ; rounds++ {
+			if rounds > 400 {
+				t.Fatal("the list does not end")
+			}
+			limit := rapid.IntRange(1, 9).Draw(t, "limit")
+			asked := slices.Clone(replicas)
+			if rapid.Bool().Draw(t, "somebody joins") {
+				asked = append(asked, nil)
+			}
+			var pages []merge.Page[entry]
+			for _, own := range asked {
+				pages = append(pages, pageOf(own, at.Token, max(1, limit/len(asked))))
+			}
+			items, next, more := merge.Cut(pages, at, limit)
+			if len(items) > limit {
+				t.Fatalf("%d items on a page of %d", len(items), limit)
+			}
+			for _, item := range items {
+				got = append(got, item.name)
+			}
+			if !more {
+				break
+			}
+			var err error
+			if at, err = merge.ParsePosition(next.Encode("all"), "all"); err != nil {
+				t.Fatalf("a token of our own is refused: %v", err)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("names on all pages (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestCut_EndsWhereTheFirstReplicaEnds(t *testing.T) {
+	pages := []merge.Page[entry]{
+		{Items: []entry{{name: "a"}, {name: "d"}}, Token: "behind d"},
+		{Items: []entry{{name: "b"}, {name: "f"}}, Token: "behind f"},
+		{Items: []entry{{name: "c"}, {name: "e"}}},
+	}
+
+	items, next, more := merge.Cut(pages, merge.Position{}, 10)
+
+	if diff := cmp.Diff([]entry{{name: "a"}, {name: "b"}, {name: "c"}, {name: "d"}}, items, cmp.AllowUnexported(entry{})); diff != "" {
+		t.Errorf("items (-want +got):\n%s", diff)
+	}
+	if want := (merge.Position{Token: "behind d"}); next != want || !more {
+		t.Errorf("next = %+v, %v, want %+v", next, more, want)
+	}
+}
+
+func TestCut_OfTwoReportsTheLaterCounts(t *testing.T) {
+	moved := []merge.Page[entry]{{Items: []entry{{name: "a", epoch: 3}}}, {Items: []entry{{name: "a", epoch: 5}}}}
+
+	items, _, more := merge.Cut(moved, merge.Position{}, 10)
+
+	if diff := cmp.Diff([]entry{{name: "a", epoch: 5}}, items, cmp.AllowUnexported(entry{})); diff != "" || more {
+		t.Errorf("items (-want +got), more = %v:\n%s", more, diff)
+	}
+}
+
+func TestParsePosition_RefusesWhatNoGatewayMade(t *testing.T) {
+	cut := merge.Position{Token: "t", After: "nodes/a"}
+	for name, token := range map[string]string{
+		"noise": "!!", "a mark alone": "p", "another mark alone": "c", "no checksum": "cbm9kZXM.t",
+		"other arguments": cut.Encode("others"), "shortened": strings.TrimSuffix(cut.Encode("all"), "t"),
+		"another token behind it": cut.Encode("all") + "x",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if p, err := merge.ParsePosition(token, "all"); !errors.Is(err, merge.ErrToken) {
+				t.Errorf("ParsePosition(%q) = %+v, %v; want %v", token, p, err, merge.ErrToken)
+			}
+		})
+	}
+}
+
+// The longest names still make a token that the API takes back.
+func TestEncode_FitsIntoAToken(t *testing.T) {
+	name := "namespaces/" + strings.Repeat("n", 63) + "/leases/" + strings.Repeat("l", 253)
+	replicas := strings.Repeat("t", (8+len(name)+2)/3*4)
+
+	if token := (merge.Position{Token: replicas, After: name}).Encode("all"); len(token) > 1024 {
+		t.Errorf("a token of %d characters, want at most 1024", len(token))
+	}
+}
+
+func FuzzParsePosition(f *testing.F) {
+	f.Add("")
+	f.Add("pabc")
+	f.Add(merge.Position{Token: "t", After: "nodes/a"}.Encode("all"))
+	f.Fuzz(func(t *testing.T, token string) {
+		p, err := merge.ParsePosition(token, "all")
+		if err != nil || token == "" {
+			return
+		}
+		if again, err := merge.ParsePosition(p.Encode("all"), "all"); err != nil || again != p {
+			t.Errorf("%q is %+v, written again %+v, %v", token, p, again, err)
+		}
+	})
+}

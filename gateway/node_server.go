@@ -1,0 +1,119 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
+	"github.com/trivet-dev/trivet/gateway/internal/feed"
+	"github.com/trivet-dev/trivet/gateway/internal/owner"
+	"github.com/trivet-dev/trivet/internal/term"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+// leaseService is the service that knows of Nodes and Leases.
+const leaseService = "leasesvc"
+
+// nodeServer answers NodeService.
+type nodeServer struct {
+	gatewayv1.UnimplementedNodeServiceServer
+
+	cluster   string
+	directory Directory
+	pool      *fanout.Pool
+	timeout   time.Duration
+	router    *owner.Router
+	nodes     *feed.Hub[*leasev1.NodeHealth]
+	leases    *feed.Hub[*leasev1.Lease]
+}
+
+// newNodeServer takes a pool whose connections do not retry: where NOT_LEADER is an answer, asking again only takes time.
+func newNodeServer(cluster string, directory Directory, pool *fanout.Pool, timeout time.Duration) *nodeServer {
+	s := &nodeServer{cluster: cluster, directory: directory, pool: pool, timeout: timeout}
+	s.router = owner.New(owner.Config{Members: s.members, Connections: pool, Timeout: timeout})
+	s.nodes = feed.New(feed.Config[*leasev1.NodeHealth]{
+		Members: s.following, Open: s.openNodes, Outdated: isOutdated, Same: sameNode, Patience: timeout,
+	})
+	s.leases = feed.New(feed.Config[*leasev1.Lease]{
+		Members: s.following, Open: s.openLeases, Outdated: isOutdated, Same: sameLease, Patience: timeout,
+	})
+	return s
+}
+
+// run feeds the watches until ctx ends.
+func (s *nodeServer) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.nodes.Run(ctx) })
+	group.Go(func() error { return s.leases.Run(ctx) })
+	return group.Wait()
+}
+
+// members are the replicas of leasesvc.
+func (s *nodeServer) members() []term.Member {
+	var own []term.Member
+	for _, member := range s.directory.Members() {
+		if member.Service == leaseService {
+			own = append(own, member)
+		}
+	}
+	return own
+}
+
+func (s *nodeServer) following() ([]term.Member, <-chan struct{}) {
+	changed := s.directory.Changed() // before Members, or a change between the two would be missed
+	return s.members(), changed
+}
+
+func (s *nodeServer) openNodes(ctx context.Context, member term.Member, _ string) (feed.Stream[*leasev1.NodeHealth], error) {
+	conn, err := s.pool.Connection(member)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := leasev1.NewNodeHealthServiceClient(conn).WatchNodeHealth(ctx, &leasev1.WatchNodeHealthRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return func() (feed.Message[*leasev1.NodeHealth], error) {
+		event, err := stream.Recv()
+		if err != nil {
+			return feed.Message[*leasev1.NodeHealth]{}, err
+		}
+		return feed.Message[*leasev1.NodeHealth]{Kind: nodeKindOf(event.Type), Item: event.Node}, nil
+	}, nil
+}
+
+func (s *nodeServer) openLeases(ctx context.Context, member term.Member, version string) (feed.Stream[*leasev1.Lease], error) {
+	conn, err := s.pool.Connection(member)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := leasev1.NewLeaseServiceClient(conn).WatchLeases(ctx, &leasev1.WatchLeasesRequest{StartVersion: version})
+	if err != nil {
+		return nil, err
+	}
+	return func() (feed.Message[*leasev1.Lease], error) {
+		event, err := stream.Recv()
+		if err != nil {
+			return feed.Message[*leasev1.Lease]{}, err
+		}
+		return feed.Message[*leasev1.Lease]{Kind: leaseKindOf(event.Type), Item: event.Lease, Version: event.Version}, nil
+	}, nil
+}
+
+// sameNode ignores signs of life alone, as the watch of a replica does: a replica that tells all anew is no news.
+func sameNode(a, b *leasev1.NodeHealth) bool {
+	b = proto.CloneOf(b)
+	b.SignTime, b.Deadline = a.SignTime, a.Deadline
+	return proto.Equal(a, b)
+}
+
+// sameLease ignores renewals alone.
+func sameLease(a, b *leasev1.Lease) bool {
+	b = proto.CloneOf(b)
+	b.LastBeatTime, b.Deadline, b.Sequence = a.LastBeatTime, a.Deadline, a.Sequence
+	return proto.Equal(a, b)
+}

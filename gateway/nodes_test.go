@@ -1,0 +1,481 @@
+package gateway_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+const (
+	ready   = leasev1.NodeHealth_HEALTH_READY
+	silent  = leasev1.NodeHealth_HEALTH_SILENT
+	unknown = leasev1.NodeHealth_HEALTH_UNKNOWN
+)
+
+// nodeClient runs a gateway over the members and returns a client of its NodeService.
+func nodeClient(t *testing.T, members *directory) gatewayv1.NodeServiceClient {
+	t.Helper()
+	service := running(t, members, time.Second)
+	return gatewayv1.NewNodeServiceClient(testkit.Serve(t, service.Register))
+}
+
+// filled is a kitchen with nodes n00 to n(count-1), all ready.
+func filled(count int, holders ...string) *kitchen {
+	k := newKitchen(holders...)
+	for i := range count {
+		k.put(fmt.Sprintf("n%02d", i), "z:a", ready)
+	}
+	return k
+}
+
+func checkReason(t *testing.T, err error, code codes.Code, reason rpcerror.Reason) {
+	t.Helper()
+	if status.Code(err) != code || rpcerror.ReasonOf(err) != reason {
+		t.Fatalf("error = %v (reason %q), want %s with reason %s", err, rpcerror.ReasonOf(err), code, reason)
+	}
+	if details := status.Convert(err).Details(); len(details) == 0 {
+		t.Error("the error has no details")
+	}
+}
+
+func TestGetNodeHealth_OwnerIsFoundAndRemembered(t *testing.T) {
+	k := filled(8, "l1", "l2", "l3")
+	one, m1 := k.hire(t, "l1")
+	two, m2 := k.hire(t, "l2")
+	three, m3 := k.hire(t, "l3")
+	client := nodeClient(t, newDirectory(m1, m2, m3))
+	calls := func() int64 { return one.calls.Load() + two.calls.Load() + three.calls.Load() }
+
+	for i := range 8 {
+		name := fmt.Sprintf("nodes/n%02d", i)
+		answer, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: name})
+		if err != nil {
+			t.Fatalf("GetNodeHealth(%s) = %v", name, err)
+		}
+		if owner := k.holders[k.shardOf(name)]; answer.Node.Name != name || answer.Freshness.ReplicaId != owner {
+			t.Errorf("%s comes from %s as %s, want its owner %s", name, answer.Freshness.ReplicaId, answer.Node.Name, owner)
+		}
+	}
+	if asked := calls(); asked > 16 {
+		t.Errorf("8 questions took %d calls, want at most one detour each", asked)
+	}
+	before := calls()
+	for i := range 8 {
+		if _, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: fmt.Sprintf("nodes/n%02d", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if asked := calls() - before; asked != 8 {
+		t.Errorf("8 questions whose owners are known took %d calls", asked)
+	}
+}
+
+func TestGetNodeHealth_FollowsAShardThatMoved(t *testing.T) {
+	k := filled(1, "l1")
+	_, m1 := k.hire(t, "l1")
+	_, m2 := k.hire(t, "l2")
+	client := nodeClient(t, newDirectory(m1, m2))
+	for _, holder := range []string{"l1", "l2", "l1"} {
+		k.move(0, holder)
+		answer, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/n00"})
+		if err != nil || answer.Freshness.ReplicaId != holder {
+			t.Errorf("answer from %s, %v; want from %s", answer.GetFreshness().GetReplicaId(), err, holder)
+		}
+	}
+}
+
+func TestNodeReads_HandOnWhatTheOwnerSays(t *testing.T) {
+	k := filled(1, "l1")
+	k.put("n01", "z:a", silent)
+	_, m1 := k.hire(t, "l1")
+	_, m2 := k.hire(t, "l2")
+	client := nodeClient(t, newDirectory(m2, m1))
+
+	_, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/nobody"})
+	checkReason(t, err, codes.NotFound, "NODE_NOT_FOUND")
+	_, err = client.GetLease(t.Context(), &gatewayv1.GetLeaseRequest{Name: "namespaces/kube-node-lease/leases/nobody"})
+	checkReason(t, err, codes.NotFound, "LEASE_NOT_FOUND")
+	_, err = client.GetLease(t.Context(), &gatewayv1.GetLeaseRequest{Name: "leases/n00"})
+	checkReason(t, err, codes.InvalidArgument, rpcerror.ValidationFailedReason)
+
+	lease, err := client.GetLease(t.Context(), &gatewayv1.GetLeaseRequest{Name: "namespaces/kube-node-lease/leases/n00"})
+	if err != nil || lease.Lease.State != leasev1.Lease_STATE_ALIVE {
+		t.Errorf("GetLease() = %v, %v; want a lease that is alive", lease, err)
+	}
+	zones, err := client.ListZones(t.Context(), &gatewayv1.ListZonesRequest{})
+	if err != nil || len(zones.Zones) != 1 || zones.Zones[0].Nodes != 2 {
+		t.Errorf("ListZones() = %v, %v; want one zone of 2 nodes", zones, err)
+	}
+	chain, err := client.ExplainNodeHealth(t.Context(), &gatewayv1.ExplainNodeHealthRequest{Name: "nodes/n01"})
+	if err != nil || chain.FirstBroken != 1 || chain.Evidence[chain.FirstBroken].Code != "LAST_BEAT" || chain.Node.Name != "nodes/n01" {
+		t.Errorf("ExplainNodeHealth() = %v, %v; want a chain broken at LAST_BEAT", chain, err)
+	}
+}
+
+func TestNodeReads_WhenTheOwnerCannotBeAsked(t *testing.T) {
+	k := filled(1, "l1")
+	_, m2 := k.hire(t, "l2")
+	gone := dead(t, "leasesvc", "l1")
+	k.change(func() { k.members["l1"] = gone })
+	get := func(members *directory) error {
+		_, err := nodeClient(t, members).GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/n00"})
+		return err
+	}
+
+	t.Run("it is dead", func(t *testing.T) { checkNoSource(t, get(newDirectory(gone, m2)), "leasesvc l1", "refused") })
+	t.Run("nobody is registered", func(t *testing.T) { checkNoSource(t, get(newDirectory()), "no replica is registered") })
+	t.Run("nobody knows of it", func(t *testing.T) {
+		// An address that no replica is registered with is not called.
+		checkReason(t, get(newDirectory(m2)), codes.Unavailable, rpcerror.NotLeaderReason)
+	})
+}
+
+func TestNodeReads_LoopDisabledIsSaidOnlyWhenNobodyElseKnows(t *testing.T) {
+	k := filled(1, "l2")
+	one, m1 := k.hire(t, "l1")
+	two, m2 := k.hire(t, "l2")
+	one.disabled.Store(true)
+	client := nodeClient(t, newDirectory(m1, m2))
+
+	if _, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/n00"}); err != nil {
+		t.Errorf("GetNodeHealth() = %v although the owner runs the loop", err)
+	}
+	list, err := client.ListNodeHealth(t.Context(), &gatewayv1.ListNodeHealthRequest{})
+	if err != nil || len(list.Nodes) != 1 || len(list.Missing) != 1 || list.Missing[0].Code != "FAILED_PRECONDITION" {
+		t.Errorf("ListNodeHealth() = %v, %v; want one node, and l1 missing", list, err)
+	}
+
+	two.disabled.Store(true)
+	_, err = client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/n00"})
+	checkReason(t, err, codes.FailedPrecondition, "LOOP_DISABLED")
+	_, err = client.ListNodeHealth(t.Context(), &gatewayv1.ListNodeHealthRequest{})
+	checkReason(t, err, codes.FailedPrecondition, "LOOP_DISABLED")
+	stream, err := client.WatchNodeHealth(t.Context(), &gatewayv1.WatchNodeHealthRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	checkReason(t, err, codes.FailedPrecondition, "LOOP_DISABLED")
+}
+
+// names reads all pages of a list of Nodes.
+func names(t *testing.T, client gatewayv1.NodeServiceClient, request *gatewayv1.ListNodeHealthRequest, between func()) []string {
+	t.Helper()
+	var all []string
+	for {
+		page, err := client.ListNodeHealth(t.Context(), request)
+		if err != nil {
+			t.Fatalf("ListNodeHealth(%v) = %v", request, err)
+		}
+		if request.PageSize > 0 && len(page.Nodes) > int(request.PageSize) {
+			t.Errorf("a page of %d has %d nodes", request.PageSize, len(page.Nodes))
+		}
+		for _, node := range page.Nodes {
+			all = append(all, strings.TrimPrefix(node.Name, "nodes/"))
+		}
+		if page.NextPageToken == "" {
+			return all
+		}
+		request.PageToken = page.NextPageToken
+		between()
+	}
+}
+
+func TestListNodeHealth_PagesOfAllReplicasAreOneList(t *testing.T) {
+	k := filled(40, "l1", "l2", "l3", "l1", "l2")
+	_, m1 := k.hire(t, "l1")
+	_, m2 := k.hire(t, "l2")
+	_, m3 := k.hire(t, "l3")
+	members := newDirectory(m1, m2, m3)
+	client := nodeClient(t, members)
+	var want []string
+	for i := range 40 {
+		want = append(want, fmt.Sprintf("n%02d", i))
+	}
+	for _, size := range []int32{0, 1, 2, 7, 100} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			got := names(t, client, &gatewayv1.ListNodeHealthRequest{PageSize: size, Zone: "z:a"}, func() {})
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("names (-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("while shards move and a replica leaves", func(t *testing.T) {
+		moves := 0
+		got := names(t, client, &gatewayv1.ListNodeHealthRequest{PageSize: 4}, func() {
+			k.move(moves%5, []string{"l1", "l2"}[moves%2])
+			if moves++; moves == 7 {
+				k.move(2, "l1")
+				members.set(m1, m2)
+			}
+		})
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("names (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestLists_TokenOfAnotherListIsRefused(t *testing.T) {
+	k := filled(9, "l1", "l2")
+	_, m1 := k.hire(t, "l1")
+	_, m2 := k.hire(t, "l2")
+	client := nodeClient(t, newDirectory(m1, m2))
+	for _, size := range []int32{1, 4} { // both kinds of tokens
+		page, err := client.ListNodeHealth(t.Context(), &gatewayv1.ListNodeHealthRequest{PageSize: size})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.ListNodeHealth(t.Context(), &gatewayv1.ListNodeHealthRequest{PageToken: page.NextPageToken, Zone: "z:b"})
+		checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
+		_, err = client.ListLeases(t.Context(), &gatewayv1.ListLeasesRequest{PageToken: page.NextPageToken})
+		checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
+	}
+}
+
+func TestLists_NameWhoIsMissing(t *testing.T) {
+	k := filled(12, "l1", "l2")
+	_, m1 := k.hire(t, "l1")
+	two, m2 := k.hire(t, "l2")
+	two.away.Store(true)
+	members := newDirectory(m1, m2, dead(t, "leasesvc", "l3"))
+	client := nodeClient(t, members)
+
+	list, err := client.ListLeases(t.Context(), &gatewayv1.ListLeasesRequest{})
+
+	if err != nil {
+		t.Fatalf("ListLeases() = %v", err)
+	}
+	var missing []string
+	for _, source := range list.Missing {
+		missing = append(missing, source.Replica.Id+" "+source.Code)
+	}
+	if diff := cmp.Diff([]string{"l2 UNAVAILABLE", "l3 UNAVAILABLE"}, missing); diff != "" {
+		t.Errorf("missing (-want +got):\n%s", diff)
+	}
+	if len(list.Leases) == 0 || len(list.Leases) == 12 {
+		t.Errorf("%d leases, want those of l1", len(list.Leases))
+	}
+
+	members.set(m2)
+	_, err = client.ListLeases(t.Context(), &gatewayv1.ListLeasesRequest{})
+	checkReason(t, err, codes.Unavailable, gateway.NoSourceReason)
+}
+
+// view is what a client of WatchNodeHealth believes.
+type view struct {
+	stream  grpc.ServerStreamingClient[gatewayv1.WatchNodeHealthResponse]
+	health  map[string]leasev1.NodeHealth_Health
+	events  []string
+	missing []string
+}
+
+func watchNodes(t *testing.T, client gatewayv1.NodeServiceClient, zone string) *view {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	t.Cleanup(cancel)
+	stream, err := client.WatchNodeHealth(ctx, &gatewayv1.WatchNodeHealthRequest{Zone: zone})
+	if err != nil {
+		t.Fatalf("WatchNodeHealth() = %v", err)
+	}
+	return &view{stream: stream, health: map[string]leasev1.NodeHealth_Health{}}
+}
+
+// next takes one event and finds contradictions.
+func (v *view) next(t *testing.T) leasev1.WatchNodeHealthResponse_Type {
+	t.Helper()
+	event, err := v.stream.Recv()
+	if err != nil {
+		t.Fatalf("the watch ended with %v; seen %v", err, v.events)
+	}
+	name := strings.TrimPrefix(event.Node.GetName(), "nodes/")
+	_, known := v.health[name]
+	switch event.Type {
+	case leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK:
+		v.missing = nil
+		for _, source := range event.Missing {
+			v.missing = append(v.missing, source.Replica.Id)
+		}
+		return event.Type
+	case leasev1.WatchNodeHealthResponse_TYPE_DELETED:
+		delete(v.health, name)
+	default:
+		v.health[name] = event.Node.Health
+	}
+	if known == (event.Type == leasev1.WatchNodeHealthResponse_TYPE_ADDED) {
+		t.Fatalf("%s for %s, known: %v", event.Type, name, known)
+	}
+	v.events = append(v.events, fmt.Sprintf("%s %s", strings.TrimPrefix(event.Type.String(), "TYPE_"), name))
+	return event.Type
+}
+
+// until reads until it is so.
+func (v *view) until(t *testing.T, so func() bool) {
+	t.Helper()
+	for !so() {
+		v.next(t)
+	}
+}
+
+func (v *view) bookmark(t *testing.T) {
+	t.Helper()
+	for {
+		if v.next(t) == leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK {
+			return
+		}
+	}
+}
+
+func TestWatchNodeHealth_OneStreamForAllReplicas(t *testing.T) {
+	k := filled(20, "l1", "l2", "l3")
+	k.put("n99", "z:b", silent)
+	_, m1 := k.hire(t, "l1")
+	_, m2 := k.hire(t, "l2")
+	_, m3 := k.hire(t, "l3")
+	client := nodeClient(t, newDirectory(m1, m2, m3))
+	all, other := watchNodes(t, client, ""), watchNodes(t, client, "z:b")
+
+	all.bookmark(t)
+	other.bookmark(t)
+	if len(all.health) != 21 || len(other.health) != 1 || all.health["n99"] != silent {
+		t.Fatalf("%d and %d nodes at the bookmarks, want 21 and 1", len(all.health), len(other.health))
+	}
+	k.put("n99", "z:b", unknown)
+	k.put("n05", "z:b", ready) // changes its zone
+	all.until(t, func() bool { return all.health["n99"] == unknown })
+	other.until(t, func() bool { return other.health["n99"] == unknown && other.health["n05"] == ready })
+}
+
+func TestWatchNodeHealth_MoveIsAModification(t *testing.T) {
+	k := filled(6, "l1", "l2")
+	_, m1 := k.hire(t, "l1")
+	_, m2 := k.hire(t, "l2")
+	v := watchNodes(t, nodeClient(t, newDirectory(m1, m2)), "")
+	v.bookmark(t)
+	v.events = nil
+
+	k.move(0, "l2")
+	k.put("n03", "z:a", silent)
+
+	v.until(t, func() bool { return v.health["n03"] == silent })
+	k.remove("n03")
+	v.until(t, func() bool { return len(v.health) == 5 })
+	for _, event := range v.events {
+		if !strings.HasPrefix(event, "MODIFIED") && event != "DELETED n03" {
+			t.Errorf("a move is told as %q", event)
+		}
+	}
+}
+
+func TestWatchNodeHealth_FailuresAreToldAndHealed(t *testing.T) {
+	k := filled(10, "l1", "l2")
+	_, m1 := k.hire(t, "l1")
+	two, m2 := k.hire(t, "l2")
+	v := watchNodes(t, nodeClient(t, newDirectory(m1, m2)), "")
+	v.bookmark(t)
+
+	two.away.Store(true)
+	k.put("n00", "z:a", ready)
+	v.until(t, func() bool { return slices.Equal(v.missing, []string{"l2"}) })
+	if len(v.health) != 10 {
+		t.Errorf("%d nodes are left after a replica failed, want all 10", len(v.health))
+	}
+	two.away.Store(false)
+	v.until(t, func() bool { return len(v.missing) == 0 })
+}
+
+func TestWatchNodeHealth_NobodyAnswers(t *testing.T) {
+	v := watchNodes(t, nodeClient(t, newDirectory(dead(t, "leasesvc", "l1"))), "")
+
+	_, err := v.stream.Recv()
+
+	checkNoSource(t, err, "leasesvc l1")
+}
+
+func TestWatchNodeHealth_ManyClientsShareTheStreams(t *testing.T) {
+	k := filled(5, "l1")
+	one, m1 := k.hire(t, "l1")
+	client := nodeClient(t, newDirectory(m1))
+	for range 20 {
+		watchNodes(t, client, "").bookmark(t)
+	}
+	if streams := one.watches.Load(); streams != 1 {
+		t.Errorf("20 clients have %d streams opened at the replica, want 1", streams)
+	}
+}
+
+func TestWatchLeases_BeginsAgainWhereItCannotResume(t *testing.T) {
+	k := filled(4, "l1")
+	one, m1 := k.hire(t, "l1")
+	client := nodeClient(t, newDirectory(m1))
+	stream, err := client.WatchLeases(t.Context(), &gatewayv1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	read := func(enough func(*gatewayv1.WatchLeasesResponse) bool) {
+		t.Helper()
+		for {
+			event, err := stream.Recv()
+			if err != nil {
+				t.Fatalf("the watch ended with %v", err)
+			}
+			if event.Lease != nil {
+				seen[event.Lease.Name] = true
+			}
+			if enough(event) {
+				return
+			}
+		}
+	}
+	whole := func(event *gatewayv1.WatchLeasesResponse) bool {
+		return event.Type == leasev1.WatchLeasesResponse_TYPE_BOOKMARK && len(event.Missing) == 0
+	}
+	read(whole)
+
+	one.away.Store(true)
+	k.put("n07", "z:a", ready)
+	read(func(event *gatewayv1.WatchLeasesResponse) bool { return len(event.Missing) == 1 })
+	one.away.Store(false)
+	read(whole)
+
+	if len(seen) != 5 || one.resumed.Load() == 0 {
+		t.Errorf("%d leases seen, %d attempts to resume; want 5 leases and at least one attempt", len(seen), one.resumed.Load())
+	}
+}
+
+func TestRun_StopEndsWatchesOfNodes(t *testing.T) {
+	k := filled(1, "l1")
+	_, m1 := k.hire(t, "l1")
+	service := newGateway(t, newDirectory(m1), time.Second)
+	stop := start(t, service)
+	v := watchNodes(t, gatewayv1.NewNodeServiceClient(testkit.Serve(t, service.Register)), "")
+	v.bookmark(t)
+
+	stop()
+
+	for {
+		_, err := v.stream.Recv()
+		if err == nil {
+			continue
+		}
+		if rpcerror.ReasonOf(err) != rpcerror.ShuttingDownReason || errors.Is(err, io.EOF) {
+			t.Errorf("the watch ended with %v, want reason %s", err, rpcerror.ShuttingDownReason)
+		}
+		return
+	}
+}
