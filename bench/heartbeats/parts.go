@@ -22,6 +22,7 @@ func parts() []part {
 		{name: "saturated", measure: measureSaturated},
 		{name: "batched", measure: measureBatched},
 		{name: "memory", measure: measureMemory},
+		{name: "fleet", measure: measureFleet},
 		{name: "deaths", measure: measureDeaths},
 		{name: "sweep", measure: measureSweep},
 		{name: "takeover", measure: measureTakeover},

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/internal/devcluster"
+)
+
+const (
+	fleetPace      = 10 * time.Second
+	fleetNamespace = "trivet-bench"
+	// ackTarget is how long the slowest hundredth of heartbeats may wait for an answer.
+	ackTarget = 20 * time.Millisecond
+	// refresh is the time between two writes of a Lease about which there is nothing to say, leasesvc's default.
+	refresh = 5 * time.Minute
+	// creation bounds how long the first write of every Lease may take.
+	creation = 10 * time.Minute
+)
+
+// The class of a fleet: holders that are no Nodes, because 130,000 Nodes would take longer to make than all that is measured.
+// Their Leases are written as those of nodes are.
+const fleetClass = `[{"name":"agent","namespace":"` + fleetNamespace + `","heartbeatInterval":"10s","grace":"40s"}]`
+
+// fleetSize is how large a fleet is, and for how long it is watched.
+type fleetSize struct {
+	connections, holders int // holders of each connection
+	watch                time.Duration
+}
+
+// fleet is what was seen of one.
+type fleet struct {
+	created time.Duration // until every holder had its Lease
+	acks    []time.Duration
+	writes  float64 // of Leases per second
+	ours    float64 // cores that leasesvc used
+	others  float64 // and those of kube-apiserver and etcd
+}
+
+// measureFleet lets many holders beat beside a real kube-apiserver, which gets their Leases.
+func measureFleet(ctx context.Context, b *bench) ([]row, error) {
+	size := either(b, fleetSize{connections: 1000, holders: 130, watch: 5 * time.Minute}, fleetSize{connections: 200, holders: 50, watch: 30 * time.Second})
+	holders := size.connections * size.holders
+	var f fleet
+	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
+		kube, err := administrator(cluster.RESTConfig())
+		if err != nil {
+			return err
+		}
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fleetNamespace}}
+		if _, err := kube.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		replica, err := b.leasesvc(ctx, cluster, "--classes="+fleetClass, "--write-policy=on-change")
+		if err != nil {
+			return err
+		}
+		defer replica.Stop()
+		f, err = b.sail(ctx, kube, replica, size)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(f.acks)
+	p99, most := quantile(f.acks, 0.99), float64(holders)/refresh.Seconds()
+	what := fmt.Sprintf("%s holders at %v over %s connections beside kube-apiserver and etcd, on-change, for %v",
+		thousands(float64(holders)), fleetPace, thousands(float64(size.connections)), size.watch)
+	return []row{
+		{
+			what: what + ": answered after, p50 / p99 / worst", target: "p99 ≤ " + brief(ackTarget),
+			ours: fmt.Sprintf("%s / %s / %s; %.2f cores", brief(quantile(f.acks, 0.5)), brief(p99), brief(quantile(f.acks, 1)), f.ours),
+			beside: fmt.Sprintf("kube-apiserver and etcd: %.2f cores; kubelets would write %s Leases/s", f.others,
+				thousands(float64(holders)/kubeletPace.Seconds())),
+			missed: p99 > ackTarget,
+		},
+		{
+			what: "the same: Leases that kube-apiserver was sent", target: fmt.Sprintf("≤ %.0f/s (N/300)", most),
+			ours: fmt.Sprintf("%.0f/s; all Leases were there after %s", f.writes, brief(f.created)), missed: f.writes > most,
+		},
+	}, nil
+}
+
+// sail gathers the fleet, waits until all Leases are there, and watches.
+func (b *bench) sail(ctx context.Context, kube kubernetes.Interface, replica *child.Leg, size fleetSize) (f fleet, err error) {
+	pids, err := child.Children("etcd", "kube-apiserver")
+	if err != nil {
+		return f, err
+	}
+	var acks stopwatch
+	begin := time.Now()
+	crowd, err := gather(ctx, replica.GRPC, acks.time(holdersOf("agent", size.holders)), size.connections, 1)
+	if err != nil {
+		return f, err
+	}
+	defer crowd.disperse()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var beating errgroup.Group
+	beating.Go(func() error {
+		_, err := crowd.beat(ctx, 2*creation+size.watch, fleetPace)
+		if err != nil {
+			cancel()
+		}
+		return err
+	})
+	defer func() {
+		cancel()
+		err = errors.Join(err, beating.Wait())
+	}()
+	if err := awaitLeases(ctx, kube, size.connections*size.holders); err != nil {
+		return f, err
+	}
+	f.created = time.Since(begin)
+	b.say("all Leases are there after %v", f.created)
+	pause(ctx, fleetPace)
+	acks.reset()
+	written, err := leaseWrites(ctx, kube)
+	if err != nil {
+		return f, err
+	}
+	from := time.Now()
+	var ours time.Duration
+	others, err := child.Spent(func() (err error) {
+		ours, err = replica.Spent(func() error {
+			pause(ctx, size.watch)
+			return ctx.Err()
+		})
+		return err
+	}, pids...)
+	if err != nil {
+		return f, err
+	}
+	seconds := time.Since(from).Seconds()
+	f.acks = acks.reset()
+	now, err := leaseWrites(ctx, kube)
+	f.writes, f.ours, f.others = (now-written)/seconds, ours.Seconds()/seconds, others.Seconds()/seconds
+	return f, err
+}
+
+// awaitLeases waits until so many Leases have been created.
+func awaitLeases(ctx context.Context, kube kubernetes.Interface, holders int) error {
+	for end := time.Now().Add(creation); ; {
+		text, err := apiServerMetrics(ctx, kube)
+		if err != nil {
+			return err
+		}
+		// Before the first one there is no such sample.
+		created, err := sumOf(text, "apiserver_request_total", `resource="leases"`, `verb="POST"`, `code="201"`)
+		if err == nil && created >= float64(holders) {
+			return nil
+		}
+		if !sleepUntil(ctx, time.Now().Add(time.Second), end) {
+			return fmt.Errorf("after %v %.0f of %d Leases have been created", creation, created, holders)
+		}
+	}
+}
+
+// leaseWrites is how many writes of Leases kube-apiserver has been sent, whatever came of them.
+func leaseWrites(ctx context.Context, kube kubernetes.Interface) (float64, error) {
+	text, err := apiServerMetrics(ctx, kube)
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	for _, verb := range []string{"POST", "PUT", "PATCH", "DELETE"} {
+		// A verb that was never used has no sample; creates there were.
+		n, err := sumOf(text, "apiserver_request_total", `resource="leases"`, fmt.Sprintf("verb=%q", verb))
+		if err != nil && verb == "POST" {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+func apiServerMetrics(ctx context.Context, kube kubernetes.Interface) (string, error) {
+	text, err := kube.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	return string(text), err
+}
+
+// stopwatch notes how long the heartbeats of many streams took.
+type stopwatch struct {
+	mu    sync.Mutex // guards times
+	times []time.Duration
+}
+
+// time makes the heartbeats that open opens noted.
+func (s *stopwatch) time(open opener) opener {
+	return func(ctx context.Context, connection *grpc.ClientConn, name string) (func() error, error) {
+		beat, err := open(ctx, connection, name)
+		return func() error {
+			begin := time.Now()
+			err := beat()
+			took := time.Since(begin)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.times = append(s.times, took)
+			return err
+		}, err
+	}
+}
+
+// reset returns what was noted and begins anew.
+func (s *stopwatch) reset() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	times := s.times
+	s.times = nil
+	return times
+}
