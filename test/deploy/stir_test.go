@@ -23,7 +23,7 @@ import (
 // are repeated, so a step that comes too early, or loses a race with kube-apiserver's own repairs, is an error of one round.
 
 // busyLeases has a node beat, takes its Lease away behind leasesvc's back, and has the node leave. Another one falls silent, time
-// and again, with a pod on it.
+// and again, with a pod on it; a third one, which is tainted, gets pods that have to leave it.
 func busyLeases(t *testing.T, in place) func() error {
 	client := leasev1.NewLeaseServiceClient(startLeases(t, in))
 	const node = "beating"
@@ -37,7 +37,7 @@ func busyLeases(t *testing.T, in place) func() error {
 		})
 		return err
 	}
-	fallSilent := silentNode(t, in.kube)
+	fallSilent, evict := silentNode(t, in.kube), taintedNode(t, in.kube)
 	leases := in.kube.CoordinationV1().Leases("kube-node-lease")
 	written := func() error {
 		if err := beat(); err != nil {
@@ -57,7 +57,7 @@ func busyLeases(t *testing.T, in place) func() error {
 			return err
 		}
 		_, err := client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder})
-		return errors.Join(err, fallSilent())
+		return errors.Join(err, fallSilent(), evict())
 	}
 }
 
@@ -78,6 +78,37 @@ func silentNode(t *testing.T, kube kubernetes.Interface) func() error {
 			return err
 		}
 		return soon(func() error { return declared(t.Context(), kube, pod) })
+	}
+}
+
+// taintedNode returns what puts a pod on a node that it does not tolerate, waits until it has been told to leave, and is its kubelet
+// for that.
+func taintedNode(t *testing.T, kube kubernetes.Interface) func() error {
+	t.Helper()
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "tainted"},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "maintenance", Effect: corev1.TaintEffectNoExecute}}},
+	}
+	if _, err := kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pods := kube.CoreV1().Pods("default")
+	return func() error {
+		pod, err := pods.Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "tainted-"},
+			Spec:       corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		told := soon(func() error {
+			now, err := pods.Get(t.Context(), pod.Name, metav1.GetOptions{})
+			if err == nil && now.DeletionTimestamp == nil {
+				err = fmt.Errorf("pod %s may still stay", pod.Name)
+			}
+			return err
+		})
+		return errors.Join(told, pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	}
 }
 

@@ -25,9 +25,12 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
-// trees are all that can be rendered, below deploy/.
+// everything is the base with all components.
+const everything = "../test/deploy/testdata/taint-eviction"
+
+// trees are all that can be rendered, seen from deploy/.
 func trees() []string {
-	return []string{"base", "overlays/standalone", "overlays/sidecar", "overlays/sidecar/static-pod"}
+	return []string{"base", "overlays/standalone", "overlays/sidecar", "overlays/sidecar/static-pod", everything}
 }
 
 // render returns the objects of a tree, in kustomize's order.
