@@ -166,7 +166,10 @@ func (s *Service) loops() []loop.Loop {
 }
 
 // Register adds the service's RPCs to a server.
-func (s *Service) Register(registrar grpc.ServiceRegistrar) { s.server.register(registrar) }
+func (s *Service) Register(registrar grpc.ServiceRegistrar) {
+	s.server.register(registrar)
+	(&nodeServer{service: s}).register(registrar)
+}
 
 // Run watches Nodes and keeps the sessions of the terms that are held here, until ctx ends and all goroutines have returned.
 func (s *Service) Run(ctx context.Context) error {

@@ -3,6 +3,7 @@ package leasesvc
 import (
 	"context"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -51,11 +52,22 @@ func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
 		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(), latest: &nodeobject.Latest{}, census: census.New(),
 		objects: nodeobject.Config{Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, Logger: deps.Logger},
 	}
+	n.rules.FirstBeat = s.firstBeat()
 	n.loop = nodewatch.New(nodewatch.Config{
 		Rules: n.rules, Workers: cfg.ConcurrentWrites, Shards: s.cfg.Shards, ShardOf: n.shardOf, Census: n.census,
 		Metrics: metrics, Logger: deps.Logger,
 	})
 	return n, nil
+}
+
+// firstBeat is how soon a node that lives is heard by a replica that it did not beat to before.
+func (s *Service) firstBeat() time.Duration {
+	for _, class := range s.cfg.classes() {
+		if class.Name == NodeClass {
+			return class.HeartbeatInterval + reconnectBudget
+		}
+	}
+	return reconnectBudget
 }
 
 // nodeNamespace is where the Leases of Nodes are, whether the class "node" is served or not.

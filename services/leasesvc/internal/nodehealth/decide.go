@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
 // decide makes the steps of all nodes, without regard to turns and budget.
@@ -51,15 +53,19 @@ func (p *pass) declare(s silence) Step {
 	return Step{
 		Kind: Declare, Node: s.Node, Zone: s.traits.zone, Shard: s.Charge.Shard, OfShard: true, LeaseVersion: s.LeaseVersion(),
 		Conditions: unknownConditions(s.Node, p.now.Wall),
-		Reason:     reasonOfSilence(p.now.Instant.Sub(s.Heard).Round(time.Millisecond), s.By),
+		Reason:     p.reasonOfSilence(s),
 	}
 }
 
-func reasonOfSilence(silence time.Duration, by Source) string {
-	if by == Reprieve {
-		return fmt.Sprintf("no sign of life in the %v that count", silence)
+func (p *pass) reasonOfSilence(s silence) string {
+	since := func(i monotonic.Instant) time.Duration { return p.now.Instant.Sub(i).Round(time.Millisecond) }
+	switch {
+	case s.By == Beats && s.pulse.session == SessionExpired:
+		return fmt.Sprintf("its session expired %v ago, and nothing else is heard", since(s.Deadline))
+	case s.By == Reprieve:
+		return fmt.Sprintf("no sign of life in the %v that count", since(s.Heard))
 	}
-	return fmt.Sprintf("no sign of life for %v, the last was of its %v", silence, by)
+	return fmt.Sprintf("no sign of life for %v, the last was of its %v", since(s.Heard), s.By)
 }
 
 // act picks the most urgent steps and lets zones take their turns. A node whose turn has not come is tidied at least.

@@ -29,7 +29,8 @@ func (h Health) String() string {
 // Judgement is the health of a node at one moment, and what it rests on.
 type Judgement struct {
 	Health Health
-	// Heard is the last sign of life, or the beginning of the grace period, by By.
+	// Heard is the last sign of life, or the beginning of the grace period, by By. It is 0 where the owner of the session alone
+	// knows: while that is suspect, and once it has expired without another sign of life.
 	Heard monotonic.Instant
 	By    Source
 	// Deadline is when the node is silent if nothing is heard; 0 while a session keeps it alive, which has a deadline of its own.
@@ -38,12 +39,11 @@ type Judgement struct {
 
 // Judge tells how a node stands at the given time. It knows nothing better than others of a Node that is not in Charge here.
 func (r Rules) Judge(now monotonic.Instant, m Memory, s *Subject) Judgement {
-	heard, by := s.pulse.last()
 	switch s.pulse.session {
 	case SessionAlive:
 		return Judgement{Health: Alive, Heard: now, By: Beats}
 	case SessionSuspect:
-		return Judgement{Health: Suspect, Heard: heard, By: by}
+		return Judgement{Health: Suspect, By: Beats}
 	}
 	// Who was declared stays so until heard after it, reprieve or not.
 	if raw := r.patience(s, 0, 0); s.traits.declared && (raw.Heard <= s.declared || now > raw.Deadline) {

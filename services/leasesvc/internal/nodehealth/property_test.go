@@ -23,6 +23,8 @@ type history struct {
 	alive, posted map[string]monotonic.Instant
 	// late is since when the session of a node has not been alive.
 	late map[string]monotonic.Instant
+	// found tells that its session was expired when it was first seen.
+	found map[string]bool
 	// turns are the times at which nodes of a zone got a NoExecute taint by its turn.
 	turns map[string][]monotonic.Instant
 }
@@ -30,7 +32,7 @@ type history struct {
 func everything() nodehealth.Mandate { return nodehealth.Mandate{Steps: 1000, Zones: true} }
 
 func newHistory(t *rapid.T) *history {
-	h := &history{world: newWorld(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, posted: map[string]monotonic.Instant{}, late: map[string]monotonic.Instant{}, turns: map[string][]monotonic.Instant{}}
+	h := &history{world: newWorld(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, posted: map[string]monotonic.Instant{}, late: map[string]monotonic.Instant{}, found: map[string]bool{}, turns: map[string][]monotonic.Instant{}}
 	for zone := range rapid.IntRange(1, 3).Draw(t, "zones") {
 		for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
 			name := fmt.Sprintf("z%d-%d", zone, i)
@@ -65,7 +67,7 @@ func (h *history) happen() {
 			h.alive[name] = h.now
 		}
 		if before == nodehealth.SessionAlive || before == nodehealth.NoSession {
-			h.late[name] = h.now
+			h.late[name], h.found[name] = h.now, before == nodehealth.NoSession && h.sessions[name] == nodehealth.SessionExpired
 		}
 	case 4:
 		h.change(name, func(n *corev1.Node) { n.Spec.Unschedulable = !n.Spec.Unschedulable })
@@ -102,6 +104,9 @@ func (h *history) check(plan nodehealth.Plan) {
 // was heard if its session expired.
 func (h *history) early(name string) bool {
 	heard, ever := h.alive[name]
+	if h.now.Sub(h.late[name]) <= h.rules.FirstBeat && h.found[name] {
+		return true
+	}
 	if h.sessions[name] == nodehealth.NoSession || h.ready(name) == "" || h.posted[name] > h.late[name] {
 		heard, ever = max(heard, h.posted[name]), true
 	}

@@ -57,15 +57,15 @@ type leaseMark struct {
 
 // begun is the pulse of a node that was not known. Whatever its objects say is older than our seeing them, so nothing in them
 // is a sign of life, and the grace period begins.
-func begun(now monotonic.Instant, o Observation) pulse {
-	p := pulse{begun: now, session: o.Session, suspected: now, expired: now}
+func (r Rules) begun(now monotonic.Instant, o Observation) pulse {
+	p := pulse{begun: now, session: o.Session, suspected: now, expired: now.Add(r.FirstBeat)}
 	p.version, p.heartbeat, p.reported = statusOf(o.Node)
 	p.lease = leaseMark{version: o.Lease.Version, renewed: o.Lease.RenewTime, duration: o.Lease.Duration, at: now}
 	return p
 }
 
-func (p pulse) see(now monotonic.Instant, o Observation) pulse {
-	return p.seeStatus(now, o.Node).seeSession(now, o).seeLease(now, o)
+func (r Rules) heard(now monotonic.Instant, p pulse, o Observation) pulse {
+	return r.seeSession(now, p.seeStatus(now, o.Node), o).seeLease(now, o)
 }
 
 func (p pulse) seeStatus(now monotonic.Instant, node *corev1.Node) pulse {
@@ -89,20 +89,22 @@ func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported 
 	return node.ResourceVersion, ready.LastHeartbeatTime.Time, true
 }
 
-func (p pulse) seeSession(now monotonic.Instant, o Observation) pulse {
-	if o.Session == p.session {
-		return p
-	}
+// seeSession takes in how the session stands. One that is expired when it is first seen was silent elsewhere, as whoever kept it
+// has told; a holder that came back in the very moment of its loss is heard here with its next beat.
+func (r Rules) seeSession(now monotonic.Instant, p pulse, o Observation) pulse {
 	switch {
+	case o.Session == p.session:
+		return p
 	case o.Session == NoSession && p.session != SessionExpired:
 		// It was released in good order, or went on elsewhere: from now on the node has the whole grace.
 		p.beaten = now
 	case o.Session == SessionSuspect:
 		p.suspected = now
+	case o.Session == SessionExpired && p.session == NoSession:
+		p.suspected, p.expired = now, now.Add(r.FirstBeat)
+	case o.Session == SessionExpired && p.session == SessionAlive:
+		p.suspected, p.expired = now, now
 	case o.Session == SessionExpired:
-		if p.session != SessionSuspect {
-			p.suspected = now
-		}
 		p.expired = now
 	}
 	p.session = o.Session
@@ -150,11 +152,15 @@ func (p pulse) last() (heard monotonic.Instant, by Source) {
 
 // contradiction is the last sign of life that a node whose session expired has given in another way; 0 for none. A renewal that
 // is no echo of the session comes from a kubelet that renews by itself, so the session cannot speak for it. A heartbeat in the
-// status comes every few minutes from any kubelet, so it counts only if it came when beats were missing already.
+// status comes every few minutes from any kubelet, so it counts only if it came when beats were missing already. So does the end
+// of an earlier session that had not expired.
 func (p pulse) contradiction() (at monotonic.Instant, by Source) {
 	at, by = p.lastRenewal(), Renewal
 	if p.posted > p.suspected && p.posted > at {
 		at, by = p.posted, Status
+	}
+	if p.beaten > at {
+		at, by = p.beaten, Beats
 	}
 	return at, by
 }

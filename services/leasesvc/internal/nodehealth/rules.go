@@ -11,6 +11,8 @@ type Rules struct {
 	Grace time.Duration
 	// StartupGrace is the same for a Node without a Ready condition, counted from when it was first seen.
 	StartupGrace time.Duration
+	// FirstBeat is how soon a holder that lives is heard by a replica that it did not beat to before.
+	FirstBeat time.Duration
 	// Excluded are labels whose presence keeps a Node out of the count of its zone.
 	Excluded []string
 	// Threshold is the share of not ready nodes, of three at least, from which a zone is partially disrupted.
@@ -21,11 +23,12 @@ type Rules struct {
 	Normal, Partial, Full float64
 }
 
-// DefaultRules are the defaults of kube-controller-manager v1.37.
+// DefaultRules are the defaults of kube-controller-manager v1.37, for holders that beat every five seconds.
 func DefaultRules() Rules {
 	return Rules{
 		Grace:        50 * time.Second,
 		StartupGrace: time.Minute,
+		FirstBeat:    10 * time.Second,
 		Excluded:     []string{ExcludeDisruptionLabel},
 		Threshold:    0.55,
 		Large:        50,

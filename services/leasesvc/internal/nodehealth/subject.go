@@ -1,6 +1,7 @@
 package nodehealth
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,9 +76,9 @@ type Charge struct {
 func (r Rules) See(now monotonic.Instant, s Subject, o Observation) Subject {
 	met := s.Node == nil || s.Node.UID != o.Node.UID
 	if met {
-		s.pulse, s.declared, s.banished = begun(now, o), 0, 0
+		s.pulse, s.declared, s.banished = r.begun(now, o), 0, 0
 	} else {
-		s.pulse = s.pulse.see(now, o)
+		s.pulse = r.heard(now, s.pulse, o)
 	}
 	if s.Node != o.Node {
 		tainted := s.traits.tainted
@@ -104,9 +105,6 @@ func (s *Subject) Session() Session { return s.pulse.session }
 
 // Zone is the name of the Node's zone.
 func (s *Subject) Zone() string { return s.traits.zone }
-
-// Excluded tells whether a label keeps the Node out of the count of its zone.
-func (s *Subject) Excluded() bool { return s.traits.excluded }
 
 // traits are what a pass asks of every Node, worked out once for each version of it.
 type traits struct {
@@ -136,11 +134,7 @@ func (r Rules) traitsOf(node *corev1.Node) traits {
 	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
 		t.ready = ready.Status
 	}
-	for _, label := range r.Excluded {
-		if _, has := node.Labels[label]; has {
-			t.excluded = true
-		}
-	}
+	t.excluded = r.Excludes(node)
 	for i := range node.Spec.Taints {
 		t.tainted = t.tainted || isOurNoExecute(&node.Spec.Taints[i])
 	}
@@ -153,4 +147,12 @@ func (r Rules) traitsOf(node *corev1.Node) traits {
 	t.drifted = !schedule.empty() || len(missingLabels(node.Labels)) > 0
 	t.declared = allUnknown(node)
 	return t
+}
+
+// Excludes tells whether a label keeps a Node out of the count of its zone.
+func (r Rules) Excludes(node *corev1.Node) bool {
+	return slices.ContainsFunc(r.Excluded, func(label string) bool {
+		_, has := node.Labels[label]
+		return has
+	})
 }

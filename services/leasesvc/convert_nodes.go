@@ -1,0 +1,168 @@
+package leasesvc
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/evidence"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+func nodeHealthOf(edition *census.Edition, node *census.Node, standing *evidence.Standing) *leasev1.NodeHealth {
+	return &leasev1.NodeHealth{
+		Name:            "nodes/" + node.Object.Name,
+		Health:          healthOf(standing.Health),
+		Reason:          standing.Reason(),
+		Zone:            zoneName(node.Zone),
+		Ready:           readyOf(node.Object),
+		SignSource:      signSourceOf(standing.By),
+		SignTime:        timestamp(standing.Heard),
+		Deadline:        timestamp(standing.Deadline),
+		Session:         nodeSessionStateOf(node.Session),
+		ChangeTime:      timestamp(edition.Wall(node.ChangedAt)),
+		Taints:          taintsOf(node.Object),
+		HeldBy:          standing.HeldBy,
+		Uid:             string(node.Object.UID),
+		ResourceVersion: node.Object.ResourceVersion,
+		Shard:           int32(node.Shard),
+		Epoch:           node.Epoch,
+	}
+}
+
+// zoneName is the name of a zone as people know it; the loop and its metrics call it as upstream does.
+func zoneName(zone string) string { return strings.ReplaceAll(zone, ":\x00:", ":") }
+
+func zoneOf(edition *census.Edition, zone nodehealth.Zone) *leasev1.Zone {
+	z := &leasev1.Zone{
+		Name: zoneName(zone.Name), State: zoneStateOf(zone.State), Nodes: int32(zone.Size), NotReady: int32(zone.NotReady),
+		TaintRate: zone.Rate, Waiting: int32(zone.Waiting),
+	}
+	switch {
+	case edition.Blindness != nil:
+		z.HeldBy = edition.Blindness.String()
+	case edition.Doubted.Zone(zone.Name):
+		z.HeldBy = nodehealth.WhyDoubted
+	}
+	return z
+}
+
+func zoneStateOf(state nodehealth.ZoneState) leasev1.Zone_State {
+	switch state {
+	case nodehealth.PartialDisruption:
+		return leasev1.Zone_STATE_PARTIAL_DISRUPTION
+	case nodehealth.FullDisruption:
+		return leasev1.Zone_STATE_FULL_DISRUPTION
+	}
+	return leasev1.Zone_STATE_NORMAL
+}
+
+func healthOf(health evidence.Health) leasev1.NodeHealth_Health {
+	switch health {
+	case evidence.Starting:
+		return leasev1.NodeHealth_HEALTH_STARTING
+	case evidence.Ready:
+		return leasev1.NodeHealth_HEALTH_READY
+	case evidence.NotReady:
+		return leasev1.NodeHealth_HEALTH_NOT_READY
+	case evidence.Suspect:
+		return leasev1.NodeHealth_HEALTH_SUSPECT
+	case evidence.Silent:
+		return leasev1.NodeHealth_HEALTH_SILENT
+	case evidence.Unknown:
+		return leasev1.NodeHealth_HEALTH_UNKNOWN
+	}
+	return leasev1.NodeHealth_HEALTH_UNSPECIFIED
+}
+
+func signSourceOf(by nodehealth.Source) leasev1.NodeHealth_SignSource {
+	switch by {
+	case nodehealth.Beats:
+		return leasev1.NodeHealth_SIGN_SOURCE_SESSION
+	case nodehealth.Renewal:
+		return leasev1.NodeHealth_SIGN_SOURCE_LEASE
+	case nodehealth.Status:
+		return leasev1.NodeHealth_SIGN_SOURCE_STATUS
+	}
+	return leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED
+}
+
+func nodeSessionStateOf(state nodehealth.Session) leasev1.Lease_State {
+	switch state {
+	case nodehealth.SessionAlive:
+		return leasev1.Lease_STATE_ALIVE
+	case nodehealth.SessionSuspect:
+		return leasev1.Lease_STATE_SUSPECT
+	case nodehealth.SessionExpired:
+		return leasev1.Lease_STATE_EXPIRED
+	}
+	return leasev1.Lease_STATE_UNSPECIFIED
+}
+
+func readyOf(node *corev1.Node) string {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return string(c.Status)
+		}
+	}
+	return ""
+}
+
+// taintsOf are the taints that say something about a Node's health, ordered.
+func taintsOf(node *corev1.Node) []string {
+	var taints []string
+	for _, t := range node.Spec.Taints {
+		if strings.HasPrefix(t.Key, "node.kubernetes.io/") {
+			taints = append(taints, t.Key+":"+string(t.Effect))
+		}
+	}
+	slices.Sort(taints)
+	return taints
+}
+
+func nodeEventOf(change census.Change) leasev1.WatchNodeHealthResponse_Type {
+	switch change {
+	case census.Added:
+		return leasev1.WatchNodeHealthResponse_TYPE_ADDED
+	case census.Modified:
+		return leasev1.WatchNodeHealthResponse_TYPE_MODIFIED
+	case census.Deleted:
+		return leasev1.WatchNodeHealthResponse_TYPE_DELETED
+	}
+	return leasev1.WatchNodeHealthResponse_TYPE_UNSPECIFIED
+}
+
+func evidenceOf(link *evidence.Link, replica string) *statusv1.Evidence {
+	e := &statusv1.Evidence{
+		Code: link.Code, Verdict: verdictOf(link.Verdict), Finding: valid(link.Finding), Next: valid(link.Next),
+		Source: link.Source, ReplicaId: replica, Version: link.Version, ObserveTime: timestamp(link.Time),
+	}
+	if o := link.Object; o != (evidence.Object{}) {
+		e.Object = &statusv1.ObjectReference{ApiVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Uid: o.UID}
+	}
+	return e
+}
+
+// valid is what can be sent of what others wrote.
+func valid(text string) string { return strings.ToValidUTF8(text, "�") }
+
+func verdictOf(verdict evidence.Verdict) statusv1.Evidence_Verdict {
+	switch verdict {
+	case evidence.Good:
+		return statusv1.Evidence_VERDICT_GOOD
+	case evidence.Doubtful:
+		return statusv1.Evidence_VERDICT_DOUBTFUL
+	case evidence.Broken:
+		return statusv1.Evidence_VERDICT_BROKEN
+	case evidence.Unseen:
+		return statusv1.Evidence_VERDICT_UNKNOWN
+	case evidence.Absent:
+		return statusv1.Evidence_VERDICT_ABSENT
+	}
+	return statusv1.Evidence_VERDICT_UNSPECIFIED
+}
