@@ -68,6 +68,12 @@ faults: assets ## Long histories under faults, replicas as processes on a real e
 	go test -race -count=1 -v -timeout 6h ./test/faults/terms \
 		-args -faults.seeds=$(SEEDS) -faults.first=$(FIRST) -faults.each=$(EACH) -faults.keep=$(KEEP)
 
+OUTAGE ?= 5m
+
+.PHONY: outage
+outage: assets ## etcd goes away under living nodes for OUTAGE=5m: nobody may be declared for it
+	go test -race -count=1 -v -timeout 30m -run TestOutage ./services/leasesvc -args -leasesvc.outage=$(OUTAGE)
+
 .PHONY: check
 check: lint gen-check law ## What needs no control plane: linters, generated code, import law
 
@@ -94,10 +100,10 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change anything
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
 # Modules of their own that hold Go code; tools/lint and tools/protocol hold versions only.
-MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod bench/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod bench/go.mod test/conformance/go.mod))
 
 .PHONY: modules
-modules: ## Vet and test what has a go.mod of its own: tools and bench
+modules: ## Vet and test what has a go.mod of its own: tools, bench, conformance with upstream's lease client
 	@for module in $(MODULES); do echo "in $$module: go vet, go test"; (cd $$module && go vet ./... && go test ./...) || exit 1; done
 
 .PHONY: bench

@@ -1,0 +1,121 @@
+package ward
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/internal/process"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+)
+
+// Leasesvc is one replica, the same as its command runs.
+type Leasesvc struct {
+	t       *testing.T
+	address string
+	client  leasev1.LeaseServiceClient
+}
+
+// StartLeasesvc starts a replica that keeps the sessions of a cluster of its own name, so that tests on one control plane do
+// not meet. It ends with the test.
+func StartLeasesvc(t *testing.T, cluster *devcluster.Cluster, name string, cfg leasesvc.Config, loops ...string) *Leasesvc {
+	t.Helper()
+	program := leasesvc.Program(&cfg)
+	settings := process.DefaultConfig(program)
+	settings.Cluster, settings.Loops = name, append([]string{"*"}, loops...)
+	settings.RPC.Listen, settings.Admin.Listen, settings.RPC.Insecure = "127.0.0.1:0", "127.0.0.1:0", true
+	settings.RPC.DrainTimeout = time.Second
+	settings.Kube.Kubeconfig = cluster.Kubeconfig()
+	settings.Etcd = etcdOf(cluster)
+	if err := errors.Join(append(settings.Validate(program), program.Validate()...)...); err != nil {
+		t.Fatal(err)
+	}
+	p, err := process.New(settings, program, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inBackground(t, "leasesvc", p.Run)
+	l := &Leasesvc{t: t, address: p.Member().GRPCAddress}
+	connection, err := l.dial(l.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = connection.Close() })
+	l.client = leasev1.NewLeaseServiceClient(connection)
+	return l
+}
+
+func etcdOf(cluster *devcluster.Cluster) etcdconn.Config {
+	cfg := etcdconn.DefaultConfig()
+	cfg.Endpoints = cluster.EtcdEndpoints()
+	cfg.CAFile, cfg.CertFile, cfg.KeyFile = cluster.EtcdFiles()
+	return cfg
+}
+
+func (l *Leasesvc) dial(target string) (*grpc.ClientConn, error) {
+	return grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// Beat lets a Node beat until the test ends or stop is called, whichever is first.
+func (l *Leasesvc) Beat(node string) (stop func()) {
+	l.t.Helper()
+	a, err := agent.New(agent.Config{
+		Targets: []string{l.address}, Dial: l.dial,
+		Holders: []agent.Holder{{Class: leasesvc.NodeClass, Name: node, BootID: "boot-of-" + node}},
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return inBackground(l.t, "agent of "+node, a.Run)
+}
+
+// Session returns the session of a Node.
+func (l *Leasesvc) Session(ctx context.Context, node string) (*leasev1.Lease, error) {
+	answer, err := l.client.GetLease(ctx, &leasev1.GetLeaseRequest{Name: "namespaces/" + LeaseNamespace + "/leases/" + node})
+	return answer.GetLease(), err
+}
+
+// AwaitWritten waits until leasesvc has written the Node's Lease after a time.
+func (l *Leasesvc) AwaitWritten(node string, after time.Time) {
+	l.t.Helper()
+	testkit.Eventually(l.t, 30*time.Second, func() error {
+		session, err := l.Session(l.t.Context(), node)
+		if err != nil {
+			return err
+		}
+		if write := session.GetWrite(); write.GetState() != leasev1.Lease_Write_STATE_WRITTEN || !write.GetWriteTime().AsTime().After(after) {
+			return errors.New("the Lease is not written: " + write.String())
+		}
+		return nil
+	})
+}
+
+// inBackground runs something until the test ends or stop is called. What it returns must be nil.
+func inBackground(t *testing.T, what string, run func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := run(ctx); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(stop)
+	return stop
+}
