@@ -1,0 +1,270 @@
+package leasesvc_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/client-go/kubernetes"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/rpcserver"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+)
+
+// replicaTTL is the least that a term allows, so that takeovers come soon.
+const replicaTTL = 2 * time.Second
+
+// replica is a leasesvc on loopback, with terms of the real etcd, that can be killed.
+type replica struct {
+	t         *testing.T
+	address   string
+	candidate *term.Candidate
+	service   *leasesvc.Service
+	client    leasev1.LeaseServiceClient
+	// stop stops its parts in the order of a process; kill lets it vanish. Both may be called again.
+	stop, kill func()
+}
+
+// plan is what the replicas of a test have in common.
+type plan struct {
+	cluster string
+	config  leasesvc.Config
+	loops   []string
+}
+
+func startReplica(t *testing.T, id string, p plan) *replica {
+	t.Helper()
+	logger := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})).With("replica", id)
+	cfg := etcdconn.Config{Endpoints: testkit.Cluster(t).EtcdEndpoints()}
+	cfg.CAFile, cfg.CertFile, cfg.KeyFile = testkit.Cluster(t).EtcdFiles()
+	etcd, err := etcdconn.Connect(cfg, logger) // its own: a process that dies takes its connection along
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wires := &wires{Listener: listener, open: map[net.Conn]struct{}{}}
+	r := &replica{t: t, address: listener.Addr().String()}
+	member := term.Member{ID: id, Service: leasesvc.ServiceName, Cluster: p.cluster, GRPCAddress: r.address, StartTime: time.Now()}
+	r.candidate, err = term.New(etcd, term.Config{Member: member, Shards: p.config.Shards, TTL: replicaTTL, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := kubeconn.Fence(testkit.Cluster(t).RESTConfig())
+	rest.QPS = -1 // the writers are what bounds it
+	kube, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.service, err = leasesvc.New(p.config, leasesvc.Deps{
+		Member: member, Kube: kube, Leadership: r.candidate, Etcd: etcd, Dial: dialLoopback, Logger: logger,
+		LoopSelection: append([]string{"*"}, p.loops...),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.serve(wires, logger, func() { _ = etcd.Close() })
+	connection, err := dialLoopback(r.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { connection.Close() })
+	r.client = leasev1.NewLeaseServiceClient(connection)
+	return r
+}
+
+// serve runs the replica until stop or kill.
+func (r *replica) serve(wires *wires, logger *slog.Logger, closeEtcd func()) {
+	cfg := rpcserver.DefaultConfig(r.address)
+	cfg.Insecure = true
+	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: logger, Unvalidated: leasesvc.Unvalidated()})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	server.Register(r.service.Register)
+	served, working := background(func(ctx context.Context) error { return server.Serve(ctx, wires) }), background(r.service.Run)
+	var once sync.Once
+	end := func(orderly bool) {
+		once.Do(func() {
+			if !orderly {
+				// Nobody hears of it but by silence: what follows finds no etcd, and nobody to talk to.
+				closeEtcd()
+				wires.cut()
+			}
+			for _, stop := range []func() error{served, working} {
+				if err := stop(); err != nil && orderly {
+					r.t.Errorf("%s ended: %v", r.address, err)
+				}
+			}
+			closeEtcd()
+		})
+	}
+	r.stop, r.kill = func() { end(true) }, func() { end(false) }
+	r.t.Cleanup(r.stop)
+}
+
+// background runs f until the function that it returns is called, which returns what f did.
+func background(f func(context.Context) error) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	return func() error {
+		cancel()
+		return <-done
+	}
+}
+
+func dialLoopback(target string) (*grpc.ClientConn, error) {
+	return grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// held are the shards that the replica holds.
+func (r *replica) held() map[int]bool {
+	held := map[int]bool{}
+	for _, holding := range r.candidate.Status().Shards {
+		if holding.Here {
+			held[holding.Shard] = true
+		}
+	}
+	return held
+}
+
+// wires is a listener whose connections can be cut, as those of a process that is killed.
+type wires struct {
+	net.Listener
+
+	mu   sync.Mutex // guards open
+	open map[net.Conn]struct{}
+}
+
+func (w *wires) Accept() (net.Conn, error) {
+	conn, err := w.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open[conn] = struct{}{}
+	return conn, nil
+}
+
+func (w *wires) cut() {
+	w.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for conn := range w.open {
+		conn.Close()
+	}
+}
+
+// beatFor runs an agent for the holders until the function that it returns is called, or the test ends.
+func beatFor(t *testing.T, holders []agent.Holder, targets ...*replica) (a *agent.Agent, stop func()) {
+	t.Helper()
+	cfg := agent.Config{Holders: holders, Dial: dialLoopback, MaxBackoff: time.Second}
+	for _, r := range targets {
+		cfg.Targets = append(cfg.Targets, r.address)
+	}
+	a, err := agent.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := background(a.Run)
+	stop = sync.OnceFunc(func() {
+		if err := end(); err != nil {
+			t.Errorf("agent: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return a, stop
+}
+
+// crowd is holders with a prefix.
+func crowd(prefix string, n int) []agent.Holder {
+	holders := make([]agent.Holder, n)
+	for i := range holders {
+		holders[i] = agent.Holder{Class: leasesvc.NodeClass, Name: fmt.Sprintf("%s-%d", prefix, i), BootID: "1"}
+	}
+	return holders
+}
+
+func awaitWelcome(t *testing.T, agents ...*agent.Agent) {
+	t.Helper()
+	testkit.Eventually(t, 60*time.Second, func() error {
+		for _, a := range agents {
+			if s := a.Status(); s.Welcome != s.Holders {
+				return fmt.Errorf("%d of %d holders are welcome: %s", s.Welcome, s.Holders, s.LastError)
+			}
+		}
+		return nil
+	})
+}
+
+// coroner notes which holders are shown as expired, at any replica, at any time.
+type coroner struct {
+	mu   sync.Mutex // guards seen
+	seen map[string]string
+}
+
+// watchDeaths looks ten times a second until the end of the test. Replicas that do not answer show nobody.
+func watchDeaths(t *testing.T, replicas ...*replica) *coroner {
+	c := &coroner{seen: map[string]string{}}
+	for _, r := range replicas {
+		c.follow(t, r)
+	}
+	return c
+}
+
+func (c *coroner) follow(t *testing.T, r *replica) {
+	stop := background(func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			c.look(ctx, r)
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+		return nil
+	})
+	t.Cleanup(func() { _ = stop() })
+}
+
+func (c *coroner) look(ctx context.Context, r *replica) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	response, err := r.client.ListLeases(ctx, &leasev1.ListLeasesRequest{State: leasev1.Lease_STATE_EXPIRED, PageSize: 5000})
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, lease := range response.Leases {
+		c.seen[lease.Holder.Name] = fmt.Sprintf("at %s, last heard at %v", r.address, lease.LastBeatTime.AsTime())
+	}
+}
+
+// expectAlive reports every one of the holders that was seen dead.
+func (c *coroner) expectAlive(t *testing.T, what string, holders []agent.Holder) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range holders {
+		if where, dead := c.seen[h.Name]; dead {
+			t.Errorf("%s: %s was expired %s", what, h.Name, where)
+		}
+	}
+}
