@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -214,6 +216,21 @@ func TestTaintEviction_ANewTermCountsOnAndEvictsNobodyEarly(t *testing.T) {
 	at := c.awaitLeaving("0-due", "0-soon")
 	if after := at.Sub(begin); after < 6*time.Second-time.Second || after > 15*time.Second { // a second for the cut of timeAdded
 		t.Errorf("the pod left %v after the first term began, want 6 s: 96 of its taint of 100, and 10 for clocks", after)
+	}
+}
+
+func TestTaintEviction_RatesThatMakeNoSenseAreRefused(t *testing.T) {
+	for text, ok := range map[string]bool{"0": true, "0.5": true, "1000": true, "-1": false, "1001": false, "NaN": false, "+Inf": false} {
+		cfg := leasesvc.DefaultConfig()
+		flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
+		cfg.RegisterFlags(flags)
+		if err := flags.Parse([]string{"--taint-eviction-qps=" + text}); err != nil {
+			t.Fatal(err)
+		}
+		problems := cfg.Validate()
+		if named := len(problems) == 1 && strings.Contains(problems[0].Error(), "--taint-eviction-qps"); ok && len(problems) > 0 || !ok && !named {
+			t.Errorf("--taint-eviction-qps=%s: problems %v", text, problems)
+		}
 	}
 }
 

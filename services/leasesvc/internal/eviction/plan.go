@@ -1,7 +1,6 @@
 package eviction
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -66,46 +65,50 @@ type Plan struct {
 // Plan decides who leaves now; at most budget pods. The others come up again in the next plan.
 func (r Rules) Plan(now monotonic.Instant, state State, budget int) Plan {
 	plan := Plan{Pace: state.Pace}
-	var ready []Eviction
+	chosen := queue{room: budget}
 	for _, node := range slices.Sorted(maps.Keys(state.Wards)) {
-		ready = append(ready, plan.due(now, node, state)...)
+		plan.count(now, node, state)
+		chosen.offer(now, node, state)
 	}
-	slices.SortStableFunc(ready, func(a, b Eviction) int { return cmp.Compare(a.Due, b.Due) })
-	for _, eviction := range ready {
-		if len(plan.Evictions) == budget || !r.turn(now, &plan.Pace) {
+	for _, c := range chosen.first() {
+		if !r.turn(now, &plan.Pace) {
 			break
 		}
-		plan.Evictions = append(plan.Evictions, eviction)
+		plan.Evictions = append(plan.Evictions, Eviction{Node: c.node, Ward: state.Wards[c.node], Pod: c.wait.Pod, Cause: *c.cause})
 	}
 	return plan
 }
 
-// due counts the waits of one Node and returns those that are due and not held.
-func (p *Plan) due(now monotonic.Instant, node string, state State) []Eviction {
-	ward := state.Wards[node]
-	_, doubted := state.Doubted[node]
-	var ready []Eviction
+// count counts the waits of one Node.
+func (p *Plan) count(now monotonic.Instant, node string, state State) {
+	waits := state.Wards[node].Waits
+	due := waits[:dueBy(waits, now)]
+	p.Waiting += len(waits) - len(due)
+	p.Due += len(due)
+	if _, doubted := state.Doubted[node]; !doubted {
+		return
+	}
 	held := 0
-	for i := range ward.Waits {
-		wait := &ward.Waits[i]
-		if wait.Due > now {
-			p.Waiting += len(ward.Waits) - i
-			break
-		}
-		p.Due++
-		cause := wait.cause(doubted)
-		switch {
-		case cause == nil || cause.Due > now:
+	for i := range due {
+		if cause := due[i].cause(true); cause == nil || cause.Due > now {
 			held++
-		case state.Paused[wait.Pod.UID] <= now:
-			ready = append(ready, Eviction{Node: node, Ward: ward, Pod: wait.Pod, Cause: *cause})
 		}
 	}
 	if held > 0 {
 		p.Held += held
 		p.HeldOn = append(p.HeldOn, node)
 	}
-	return ready
+}
+
+// dueBy is how many of the waits are due.
+func dueBy(waits []Wait, now monotonic.Instant) int {
+	due, _ := slices.BinarySearchFunc(waits, now, func(w Wait, now monotonic.Instant) int {
+		if w.Due <= now {
+			return -1
+		}
+		return 1
+	})
+	return due
 }
 
 // cause is what a pod has to leave for, or nil.

@@ -2,11 +2,13 @@ package eviction_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -48,6 +50,36 @@ func TestPlan_WhoWasDueFirstLeavesFirst(t *testing.T) {
 	plan = eviction.Rules{}.Plan(60*seconds, state, 2)
 	if diff := cmp.Diff([]string{"failed", "first"}, names(plan)); diff != "" {
 		t.Errorf("evicted with room for two (-want +got):\n%s", diff)
+	}
+}
+
+// However little room there is, those who leave are the first of those who would leave if there were enough.
+func TestPlan_LittleRoomChangesNoOrder(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		state := eviction.State{Wards: map[string]eviction.Ward{}, Doubted: map[string]string{}, Paused: map[types.UID]monotonic.Instant{}}
+		for i := range 5 {
+			var all []*corev1.Pod
+			for j := range r.IntN(40) {
+				name := fmt.Sprintf("p%d-%d", i, j)
+				all = append(all, newPod(name, tolerates("a", r.Int64N(8)), tolerates(corev1.TaintNodeUnreachable, r.Int64N(8))))
+				if r.IntN(5) == 0 {
+					state.Paused[all[j].UID] = 1 << 62
+				}
+			}
+			node := fmt.Sprintf("n%d", i)
+			state.Wards[node] = after(t, look{node: newNode()}, look{node: newNode(noExecute("a"), noExecute(corev1.TaintNodeUnreachable)), pods: all})
+			if r.IntN(3) == 0 {
+				state.Doubted[node] = "in doubt"
+			}
+		}
+		everybody := names(eviction.Rules{}.Plan(5*seconds, state, 1000))
+		for _, room := range []int{0, 1, 3, 7, 20} {
+			want := everybody[:min(room, len(everybody))]
+			if diff := cmp.Diff(want, names(eviction.Rules{}.Plan(5*seconds, state, room)), cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("seed %d, room for %d (-want +got):\n%s", seed, room, diff)
+			}
+		}
 	}
 }
 

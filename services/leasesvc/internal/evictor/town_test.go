@@ -28,7 +28,6 @@ type town struct {
 	changed map[string]struct{}
 	frozen  map[string]*corev1.Node // what the watch says of Nodes instead
 	doubts  map[string]string
-	version int
 	answer  func(pod string) error // what an eviction is refused with
 	slow    time.Duration          // what an answer takes
 
