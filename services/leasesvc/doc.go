@@ -2,12 +2,13 @@
 //
 // Promise: a heartbeat costs a memory write and never waits for Kubernetes. A holder that has been silent for two of its beats
 // is suspect, and for the Lease's duration expired; its Lease object is then left as it was, so that other readers come to the
-// same conclusion. A replica that takes a shard over begins without sessions and learns
-// them from the beats that follow, so a failover costs nobody its life.
+// same conclusion. A replica that takes a shard over begins with those who are known to have been silent, and learns the others
+// from the beats that follow: so a failover costs nobody its life and gives the long dead no other one.
 //
 // Holders are divided into shards (--shards) by a hash of class and name, and shards among the replicas by package term. One
 // table and one set of writers serve all shards that a replica holds. A holder that comes to the wrong replica is refused and
-// told which is the right one; the others on its stream are not disturbed. Reads are answered for the shards held here.
+// told which is the right one, and its beat is handed on there; the others on its stream are not disturbed. Reads are answered
+// for the shards held here.
 //
 // Invariants:
 //   - the session of a holder exists only on the replica that holds the term of its shard, and ends with it;
@@ -16,7 +17,8 @@
 //     delete by UID too; a term is given up only after the writes made under it have returned.
 //
 // It owns the Leases of its classes' namespaces as far as their holderIdentity is a holder of its own: ownerReferences to the
-// Node, holderIdentity where there is none, leaseDurationSeconds and renewTime. It writes no key of etcd beyond its terms.
+// Node, holderIdentity where there is none, leaseDurationSeconds and renewTime. In etcd it owns, beyond its
+// terms, checkpoints/leasesvc/<shard>: who was silent in the shard, for its next holder.
 //
 // Kubelets that write their own Leases may go on doing so beside it.
 //
@@ -26,6 +28,7 @@
 // deletes no pod. Sessions kept by other replicas show to it in their Leases only, so they take the grace period of a Lease.
 //
 // The rooms below: package session (who is alive), writeback (what to write when), keeper (the one goroutine that owns both),
-// nodes and leaseobject (Kubernetes), renewal (the workers between); nodehealth (what follows from silence), nodewatch (the one
+// nodes and leaseobject (Kubernetes), renewal (the workers between); checkpoint (what to remember of the silent), checkpointkey
+// (etcd), forward (what is handed on to other replicas); nodehealth (what follows from silence), nodewatch (the one
 // goroutine that owns that, and its workers), nodeobject (Kubernetes).
 package leasesvc
