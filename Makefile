@@ -74,6 +74,11 @@ OUTAGE ?= 5m
 outage: assets ## etcd goes away under living nodes for OUTAGE=5m: nobody may be declared for it
 	go test -race -count=1 -v -timeout 30m -run TestOutage ./services/leasesvc -args -leasesvc.outage=$(OUTAGE)
 
+.PHONY: conformance
+conformance: assets-rivals ## Beside upstream's own lease client and kube-controller-manager without its node-lifecycle controller: 3 minutes
+	cd test/conformance && go test -race -count=1 ./leaseclient
+	cd test/conformance && go test -race -count=1 -v ./manager -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+
 .PHONY: check
 check: lint gen-check law ## What needs no control plane: linters, generated code, import law
 
