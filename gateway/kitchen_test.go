@@ -16,8 +16,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
+	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
@@ -111,9 +114,26 @@ func (k *kitchen) hire(t testing.TB, id string) (*cook, term.Member) {
 	member := serve(t, replica("leasesvc", id), func(r grpc.ServiceRegistrar) {
 		leasev1.RegisterLeaseServiceServer(r, c)
 		leasev1.RegisterNodeHealthServiceServer(r, c)
+		status.New(status.Deps{
+			Member: replica("leasesvc", id), Ready: observe.NewChecks(), Terms: c.terms,
+			Loops: func() []loop.Status { return nil }, Counts: func() map[string]int64 { return nil },
+		}).Register(r)
 	})
 	k.change(func() { k.members[id] = member })
 	return c, member
+}
+
+func (c *cook) terms() []term.Holding {
+	k := c.kitchen
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []term.Holding
+	for number, holder := range k.holders {
+		all = append(all, term.Holding{
+			Shard: number, ReplicaID: holder, Epoch: k.epochs[number], Here: holder == c.id, GRPCAddress: k.members[holder].GRPCAddress,
+		})
+	}
+	return all
 }
 
 func (c *cook) admit(nodes bool) error {
@@ -137,31 +157,52 @@ func (c *cook) own(number int) error {
 
 func (c *cook) freshness() *statusv1.Freshness { return &statusv1.Freshness{ReplicaId: c.id} }
 
-// ours are copies of the items of this replica's shards with their shards and epochs.
-func ours[T interface {
+// resource is what replicas tell of; T is a pointer to a message.
+type resource interface {
+	comparable
 	proto.Message
 	GetName() string
-}](c *cook, all map[string]T, complete func(item T, shard int32, epoch int64)) map[string]T {
+	GetEpoch() int64
+}
+
+// cache has what a replica made of the items of its shards, so that a large fleet is not copied at each look.
+type cache[T resource] map[string]struct{ from, made T }
+
+// ours are copies of the items of this replica's shards with their shards and epochs. The cache is for the caller alone.
+func ours[T resource](c *cook, all map[string]T, made cache[T], complete func(item T, shard int32, epoch int64)) map[string]T {
 	k := c.kitchen
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	own := map[string]T{}
+	own := make(map[string]T, len(made))
 	for name, item := range all {
-		if number := k.shardOf(name); k.holders[number] == c.id {
-			own[name] = proto.CloneOf(item)
-			complete(own[name], int32(number), k.epochs[number])
+		number := k.shardOf(name)
+		if k.holders[number] != c.id {
+			continue
 		}
+		last, known := made[name]
+		if !known || last.from != item || last.made.GetEpoch() != k.epochs[number] {
+			last.from, last.made = item, proto.CloneOf(item)
+			complete(last.made, int32(number), k.epochs[number])
+			made[name] = last
+		}
+		own[name] = last.made
 	}
 	return own
 }
 
-func (c *cook) ownNodes() map[string]*leasev1.NodeHealth {
-	return ours(c, c.kitchen.nodes, func(n *leasev1.NodeHealth, shard int32, epoch int64) { n.Shard, n.Epoch = shard, epoch })
+func (c *cook) nodesBy(made cache[*leasev1.NodeHealth]) map[string]*leasev1.NodeHealth {
+	return ours(c, c.kitchen.nodes, made, func(n *leasev1.NodeHealth, shard int32, epoch int64) { n.Shard, n.Epoch = shard, epoch })
 }
 
-func (c *cook) ownLeases() map[string]*leasev1.Lease {
-	return ours(c, c.kitchen.leases, func(l *leasev1.Lease, shard int32, epoch int64) { l.Shard, l.Epoch = shard, epoch })
+func (c *cook) leasesBy(made cache[*leasev1.Lease]) map[string]*leasev1.Lease {
+	return ours(c, c.kitchen.leases, made, func(l *leasev1.Lease, shard int32, epoch int64) { l.Shard, l.Epoch = shard, epoch })
 }
+
+func (c *cook) ownNodes() map[string]*leasev1.NodeHealth {
+	return c.nodesBy(cache[*leasev1.NodeHealth]{})
+}
+
+func (c *cook) ownLeases() map[string]*leasev1.Lease { return c.leasesBy(cache[*leasev1.Lease]{}) }
 
 func (c *cook) node(name string) (*leasev1.NodeHealth, error) {
 	if err := c.admit(true); err != nil {
@@ -195,25 +236,22 @@ func (c *cook) ExplainNodeHealth(_ context.Context, request *leasev1.ExplainNode
 
 // chainOf is a chain of evidence as leasesvc would tell it.
 func chainOf(node *leasev1.NodeHealth, replica string) (evidence []*statusv1.Evidence, broken int32) {
-	silent := node.Health >= leasev1.NodeHealth_HEALTH_SUSPECT
-	link := func(code string, good bool, finding, next string) {
-		verdict := statusv1.Evidence_VERDICT_GOOD
-		if !good {
-			verdict = statusv1.Evidence_VERDICT_BROKEN
-		}
+	const good, bad, absent = statusv1.Evidence_VERDICT_GOOD, statusv1.Evidence_VERDICT_BROKEN, statusv1.Evidence_VERDICT_ABSENT
+	link := func(code string, verdict statusv1.Evidence_Verdict, finding, next string) {
 		evidence = append(evidence, &statusv1.Evidence{
 			Code: code, Verdict: verdict, Finding: finding, Next: next, Source: "session", ReplicaId: replica,
 			Version: fmt.Sprint(node.Epoch), ObserveTime: timestamppb.New(time.Now()),
 		})
 	}
-	evidence = append(evidence, &statusv1.Evidence{Code: "SESSION", Verdict: statusv1.Evidence_VERDICT_ABSENT, Source: "session", Finding: "no session: the kubelet writes its Lease itself"})
-	link("LAST_BEAT", !silent, "last heard 26 s ago; it beats every 5 s", "look at the kubelet: journalctl -u kubelet")
-	link("DEADLINE", !silent, "passed 6 s ago", "")
-	link("READY_CONDITION", !silent, "Ready is True since this morning", "")
-	if broken = -1; silent {
-		broken = 1
+	link("SESSION", absent, "no session: the kubelet writes its Lease itself", "")
+	if node.Health < leasev1.NodeHealth_HEALTH_SUSPECT {
+		link("LAST_BEAT", good, "last heard 2 s ago; it beats every 5 s", "")
+		link("DEADLINE", good, "in 18 s", "")
+		return evidence, -1
 	}
-	return evidence, broken
+	link("LAST_BEAT", bad, "last heard 26 s ago; it beats every 5 s", "look at the kubelet: journalctl -u kubelet")
+	link("DEADLINE", bad, "passed 6 s ago", "")
+	return evidence, 1
 }
 
 func (c *cook) ListZones(context.Context, *leasev1.ListZonesRequest) (*leasev1.ListZonesResponse, error) {
@@ -300,7 +338,9 @@ func (c *cook) WatchNodeHealth(_ *leasev1.WatchNodeHealthRequest, wire grpc.Serv
 	if err := c.admit(true); err != nil {
 		return err
 	}
-	return follow(wire.Context(), c, c.ownNodes, func(what int32, node *leasev1.NodeHealth) error {
+	made := cache[*leasev1.NodeHealth]{}
+	read := func() map[string]*leasev1.NodeHealth { return c.nodesBy(made) }
+	return follow(wire.Context(), c, read, func(what int32, node *leasev1.NodeHealth) error {
 		return wire.Send(&leasev1.WatchNodeHealthResponse{Type: leasev1.WatchNodeHealthResponse_Type(what), Node: node})
 	})
 }
@@ -313,16 +353,15 @@ func (c *cook) WatchLeases(request *leasev1.WatchLeasesRequest, wire grpc.Server
 		c.resumed.Add(1)
 		return rpcerror.New(codes.OutOfRange, "VERSION_TOO_OLD", "the deletions since are not remembered")
 	}
-	return follow(wire.Context(), c, c.ownLeases, func(what int32, lease *leasev1.Lease) error {
+	made := cache[*leasev1.Lease]{}
+	read := func() map[string]*leasev1.Lease { return c.leasesBy(made) }
+	return follow(wire.Context(), c, read, func(what int32, lease *leasev1.Lease) error {
 		return wire.Send(&leasev1.WatchLeasesResponse{Type: leasev1.WatchLeasesResponse_Type(what), Lease: lease, Version: "v"})
 	})
 }
 
 // follow tells what differs from what was told before, at each change. Both services number their types of events alike.
-func follow[T interface {
-	proto.Message
-	GetName() string
-}](ctx context.Context, c *cook, read func() map[string]T, send func(what int32, item T) error) error {
+func follow[T resource](ctx context.Context, c *cook, read func() map[string]T, send func(what int32, item T) error) error {
 	c.watches.Add(1)
 	defer c.watches.Add(-1)
 	told := map[string]T{}
@@ -336,7 +375,7 @@ func follow[T interface {
 		now := read()
 		for name, item := range now {
 			before, known := told[name]
-			if known && proto.Equal(before, item) {
+			if known && before == item {
 				continue
 			}
 			what := int32(1)

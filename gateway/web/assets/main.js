@@ -1,6 +1,8 @@
-// The page: follows the status and hands it to the elements of the document.
+// The page: follows the status and hands it to the elements of the document; the fleet follows the Nodes by itself.
 
 import "./banner.js";
+import "./fleet.js";
+import "./node.js";
 import "./pot.js";
 import "./sources.js";
 import "./summary.js";
@@ -12,8 +14,11 @@ const banner = document.querySelector("trivet-banner");
 const views = document.querySelectorAll("trivet-summary, trivet-pot, trivet-service, trivet-sources");
 let clock = null;
 
-const stream = new Stream({
-  status({ status, partial }) {
+const fleet = document.querySelector("trivet-fleet");
+const panel = document.querySelector("trivet-node");
+
+const stream = new Stream("/v1/status:watch?interval=1s", {
+  message({ status, partial }) {
     clock = new Clock(status.mergeTime);
     document.documentElement.dataset.stale = "no";
     document.title = status.healthy ? `Trivet · ${status.cluster}` : `▲ Trivet · ${status.cluster}`;
@@ -21,7 +26,7 @@ const stream = new Stream({
     for (const view of views) view.show(status, { clock, partial });
     colourLegs(status);
   },
-  broken(cause, retryAt) {
+  broken({ cause }, retryAt) {
     document.documentElement.dataset.stale = "yes";
     document.title = "? Trivet";
     banner.show({ cause, retryAt, clock });
@@ -37,6 +42,21 @@ function colourLegs(status) {
 }
 
 banner.addEventListener("retry", () => stream.retryNow());
-addEventListener("online", () => stream.retryNow());
-document.addEventListener("visibilitychange", () => document.hidden || stream.retryNow());
+addEventListener("online", retryAll);
+fleet.addEventListener("news", ({ detail }) => panel.heard(detail));
+
+// A browser opens few connections to one server. Pages that nobody looks at leave them to the others.
+const patience = 15000;
+let resting = 0;
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(resting);
+  if (!document.hidden) return retryAll();
+  resting = setTimeout(() => fleet.rest(), patience);
+});
+
+function retryAll() {
+  stream.retryNow();
+  fleet.wake();
+}
+
 stream.follow();

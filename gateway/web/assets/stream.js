@@ -1,39 +1,50 @@
-// Following the cluster's status.
+// Following something that the gateway streams.
 //
-// GET /v1/status:watch answers with one JSON object per line. The stream is opened again whenever it ends, first at once,
-// then after pauses that grow to ten seconds; a stream that stays silent counts as broken, because a cut cable tells nobody.
+// A watch answers with one JSON object per line. It is opened again whenever it ends, first at once, then after pauses that
+// grow to ten seconds; one that stays silent counts as broken, because a cut cable tells nobody.
 
-const path = "/v1/status:watch?interval=1s";
 const silenceLimit = 8000;
 const longestPause = 10000;
 
 export class Stream {
-  // on.status(response) gets every status; on.broken(cause, retryAt) every failure, retryAt by performance.now().
-  constructor(on) {
+  // on.opened() comes when a stream begins, on.message(result) with every line, and on.broken({cause, reason}, retryAt) after
+  // every failure; reason is the stable code of the gateway's error, if it gave one, and retryAt is by performance.now().
+  constructor(path, on) {
+    this.path = path;
     this.on = on;
     this.failures = 0;
+    this.paused = false;
     this.wake = () => {};
+    this.stop = () => {};
   }
 
   // follow never returns.
   async follow() {
     for (;;) {
-      const cause = await this.readUntilBroken();
+      const failure = await this.readUntilBroken();
       const pause = this.failures === 0 ? 250 : Math.min(longestPause, 500 * 2 ** this.failures) * (0.8 + 0.4 * Math.random());
       this.failures++;
-      this.on.broken(cause, performance.now() + pause);
-      await this.rest(pause);
+      if (!this.paused) this.on.broken(failure, performance.now() + pause);
+      await this.rest(this.paused ? null : pause);
     }
   }
 
-  // retryNow cuts a pause short.
+  // retryNow cuts a pause short and ends a rest.
   retryNow() {
+    this.paused = false;
     this.wake();
   }
 
+  // pause ends the stream until retryNow is called.
+  pause() {
+    this.paused = true;
+    this.stop();
+  }
+
+  // rest waits; for ever when it is not told how long.
   rest(pause) {
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, pause);
+      const timer = pause === null ? 0 : setTimeout(resolve, pause);
       this.wake = () => {
         clearTimeout(timer);
         resolve();
@@ -43,14 +54,16 @@ export class Stream {
 
   async readUntilBroken() {
     const abort = new AbortController();
+    this.stop = () => abort.abort(new Error("nobody looks at it"));
     const silence = new Deadline(silenceLimit, () => abort.abort(new Error("the gateway has been silent for too long")));
     try {
-      const response = await fetch(path, { signal: abort.signal, cache: "no-store" });
+      const response = await fetch(this.path, { signal: abort.signal, cache: "no-store" });
       if (!response.ok) return await refusal(response);
+      this.on.opened?.();
       await this.readLines(response.body, silence);
-      return "the gateway ended the stream";
+      return { cause: "the gateway ended the stream" };
     } catch (error) {
-      return abort.signal.aborted ? abort.signal.reason.message : plain(error);
+      return abort.signal.aborted ? { cause: abort.signal.reason.message } : { cause: plain(error), reason: error.reason };
     } finally {
       silence.cancel();
       abort.abort();
@@ -73,9 +86,9 @@ export class Stream {
   take(line) {
     if (line.trim() === "") return;
     const message = JSON.parse(line);
-    if (message.error) throw new Error(message.error.message);
+    if (message.error) throw failureOf(message.error);
     this.failures = 0;
-    this.on.status(message.result);
+    this.on.message(message.result);
   }
 }
 
@@ -97,17 +110,30 @@ class Deadline {
   }
 }
 
-// refusal reads why a stream did not begin: an error of the stream's own comes as its first line, any other bare.
+// ask asks once and returns the answer, or throws an Error with the reason of the gateway's.
+export async function ask(path, signal) {
+  const response = await fetch(path, { signal, cache: "no-store" });
+  if (response.ok) return response.json();
+  const { cause, reason } = await refusal(response);
+  throw Object.assign(new Error(cause), { reason });
+}
+
+// refusal reads why an answer did not begin: an error of a stream's own comes as its first line, any other bare.
 async function refusal(response) {
   try {
     const body = await response.json();
-    return (body.error ?? body).message || `HTTP ${response.status}`;
+    const failure = failureOf(body.error ?? body);
+    return { cause: failure.message || `HTTP ${response.status}`, reason: failure.reason };
   } catch {
-    return `HTTP ${response.status}`;
+    return { cause: `HTTP ${response.status}` };
   }
 }
 
+function failureOf({ message, details }) {
+  return Object.assign(new Error(message), { reason: details?.find(({ domain }) => domain === "trivet.dev")?.reason });
+}
+
 // plain replaces what browsers say when nobody listens: "Failed to fetch" and its kin.
-function plain(error) {
+export function plain(error) {
   return error instanceof TypeError ? "the gateway cannot be reached" : error.message;
 }

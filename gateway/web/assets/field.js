@@ -1,0 +1,220 @@
+// <trivet-field> draws every Node as a cell, zone by zone.
+//
+// Cells are painted on one canvas for each zone. A Node that changes costs its own cell; only when Nodes come or go is a zone
+// painted as a whole, and that a few times a second at most, so that ten thousand Nodes stay smooth.
+
+import { count } from "./clock.js";
+import { healths, onThemeChange, spritesOf } from "./health.js";
+import { h, render } from "./view.js";
+
+const layoutPause = 300;
+
+const zoneStates = {
+  STATE_NORMAL: { word: "normal", health: "good" },
+  STATE_PARTIAL_DISRUPTION: { word: "partial disruption", health: "fair" },
+  STATE_FULL_DISRUPTION: { word: "full disruption", health: "bad" },
+};
+
+class Field extends HTMLElement {
+  connectedCallback() {
+    this.plots = new Map(); // by zone
+    this.zoneStates = new Map();
+    this.laidOut = -Infinity;
+    this.tip = document.createElement("div");
+    this.tip.className = "tip";
+    this.tip.hidden = true;
+    this.mark = document.createElement("div");
+    this.mark.className = "mark-cell";
+    this.mark.hidden = true;
+    this.append(this.tip, this.mark);
+    new ResizeObserver(() => this.repaint()).observe(this);
+    onThemeChange(() => this.repaint());
+    this.addEventListener("pointermove", (event) => this.point(event));
+    this.addEventListener("pointerleave", () => this.unpoint());
+    this.addEventListener("click", (event) => {
+      const hit = this.hit(event);
+      if (hit) location.hash = `#node/${hit.node.name}`;
+    });
+  }
+
+  // show follows the Nodes from now on.
+  show(nodes) {
+    this.nodes = nodes;
+    this.schedule();
+  }
+
+  // showZones writes the zones' state above their cells.
+  showZones(zones) {
+    this.zoneStates = new Map(zones.map((zone) => [zone.name, zone]));
+    for (const plot of this.plots.values()) this.head(plot);
+  }
+
+  // emphasize dims all but one health; null dims none.
+  emphasize(rank) {
+    this.emphasis = rank;
+    this.repaint();
+  }
+
+  repaint() {
+    this.laidOut = -Infinity;
+    if (this.nodes) this.nodes.moved = true;
+    this.schedule();
+  }
+
+  // schedule has the next frame painted, if none is waiting to be.
+  schedule() {
+    if (this.waiting || !this.nodes) return;
+    this.waiting = true;
+    requestAnimationFrame((now) => {
+      this.waiting = false;
+      this.frame(now);
+    });
+  }
+
+  frame(now) {
+    const { nodes } = this;
+    if (nodes.moved && now - this.laidOut >= layoutPause) {
+      this.laidOut = now;
+      nodes.moved = false;
+      nodes.changed.clear();
+      this.layOut(nodes.zones());
+      return;
+    }
+    for (const node of nodes.changed) this.paint(node);
+    nodes.changed.clear();
+    if (nodes.moved) setTimeout(() => this.schedule(), layoutPause);
+  }
+
+  layOut(zones) {
+    const width = this.clientWidth;
+    if (width === 0) return;
+    this.pitch = pitchFor(this.nodes.byName.size);
+    this.ratio = Math.min(2, devicePixelRatio || 1);
+    this.sprites = spritesOf(Math.round((this.pitch - gapFor(this.pitch)) * this.ratio));
+    for (const [zone, plot] of this.plots) {
+      if (!zones.has(zone)) {
+        plot.section.remove();
+        this.plots.delete(zone);
+      }
+    }
+    let before = null;
+    for (const [zone, members] of zones) {
+      const plot = this.plots.get(zone) ?? this.plot(zone);
+      if (!plot.section.isConnected || plot.section.previousElementSibling !== before) this.insertBefore(plot.section, before ? before.nextSibling : this.firstChild);
+      before = plot.section;
+      plot.nodes = members;
+      plot.columns = Math.max(1, Math.floor(width / this.pitch));
+      this.paintAll(plot, width);
+      this.head(plot);
+    }
+    this.unpoint();
+  }
+
+  plot(zone) {
+    const section = document.createElement("section");
+    const header = document.createElement("header");
+    const canvas = document.createElement("canvas");
+    canvas.setAttribute("role", "img");
+    section.append(header, canvas);
+    const plot = { zone, section, header, canvas, context: canvas.getContext("2d"), nodes: [] };
+    canvas.trivetPlot = plot;
+    this.plots.set(zone, plot);
+    return plot;
+  }
+
+  head({ zone, header, canvas, nodes }) {
+    const state = this.zoneStates.get(zone);
+    const known = state && zoneStates[state.state];
+    const name = zone || "no zone";
+    canvas.setAttribute("aria-label", `${count(nodes.length)} nodes of ${name}. The list tells of each.`);
+    render(
+      header,
+      h("h3", {}, name),
+      h("span", { class: "quiet" }, count(nodes.length)),
+      known && h("span", { class: "pill", "data-health": known.health }, known.word),
+      state?.waiting > 0 && h("span", { class: "quiet" }, `${count(state.waiting)} wait to be tainted, ${state.taintRate}/s`),
+      state?.heldBy && h("span", { class: "trouble" }, `Nothing is declared: ${state.heldBy}`),
+    );
+  }
+
+  paintAll(plot, width) {
+    const { canvas, context, nodes, columns } = plot;
+    const height = Math.ceil(nodes.length / columns) * this.pitch;
+    canvas.width = Math.round(width * this.ratio);
+    canvas.height = Math.round(height * this.ratio);
+    canvas.style.height = `${height}px`;
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    nodes.forEach((node, place) => {
+      node.plot = plot;
+      node.place = place;
+      this.stamp(node);
+    });
+  }
+
+  paint(node) {
+    if (!node.plot) return; // not laid out yet
+    const [x, y] = this.cornerOf(node);
+    const size = this.pitch * this.ratio;
+    node.plot.context.clearRect(x, y, size, size);
+    this.stamp(node);
+  }
+
+  stamp(node) {
+    const { context } = node.plot;
+    const [x, y] = this.cornerOf(node);
+    context.globalAlpha = this.emphasis == null || this.emphasis === node.rank ? 1 : 0.14;
+    context.drawImage(this.sprites[node.rank], x, y);
+  }
+
+  cornerOf({ plot, place }) {
+    const step = this.pitch * this.ratio;
+    return [Math.round((place % plot.columns) * step), Math.round(Math.floor(place / plot.columns) * step)];
+  }
+
+  // hit is the Node below the pointer, if one is.
+  hit({ target, offsetX, offsetY }) {
+    const plot = target.trivetPlot;
+    if (!plot) return null;
+    const column = Math.floor(offsetX / this.pitch);
+    const node = column < plot.columns ? plot.nodes[Math.floor(offsetY / this.pitch) * plot.columns + column] : undefined;
+    return node ? { node, plot } : null;
+  }
+
+  point(event) {
+    const hit = this.hit(event);
+    if (!hit) return this.unpoint();
+    const { node, plot } = hit;
+    const left = plot.canvas.offsetLeft + (node.place % plot.columns) * this.pitch;
+    const top = plot.canvas.offsetTop + Math.floor(node.place / plot.columns) * this.pitch;
+    const size = this.pitch - gapFor(this.pitch);
+    place(this.mark, left, top);
+    this.mark.style.width = this.mark.style.height = `${size}px`;
+    render(this.tip, h("strong", {}, node.name), h("span", { class: "quiet" }, healths[node.rank].word), node.reason && h("p", {}, node.reason));
+    this.tip.hidden = false;
+    place(this.tip, Math.max(0, Math.min(left, this.clientWidth - this.tip.offsetWidth)), top + this.pitch + 6);
+  }
+
+  unpoint() {
+    this.tip.hidden = this.mark.hidden = true;
+  }
+}
+
+function place(element, left, top) {
+  element.hidden = false;
+  element.style.transform = `translate(${left}px, ${top}px)`;
+}
+
+// pitchFor is from cell to cell, in pixels: as large as so many allow.
+function pitchFor(nodes) {
+  if (nodes <= 150) return 24;
+  if (nodes <= 800) return 18;
+  if (nodes <= 3000) return 14;
+  if (nodes <= 12000) return 10;
+  return nodes <= 40000 ? 8 : 6;
+}
+
+function gapFor(pitch) {
+  return pitch >= 18 ? 4 : pitch >= 10 ? 2 : 1;
+}
+
+customElements.define("trivet-field", Field);
