@@ -50,7 +50,8 @@ func (s *Store) Read(ctx context.Context, shard int) ([]byte, error) {
 	if len(response.Kvs) == 0 {
 		return nil, nil
 	}
-	return response.Kvs[0].Value, nil
+	// An empty value, which arrives as nil, is something that somebody stored.
+	return append([]byte{}, response.Kvs[0].Value...), nil
 }
 
 // Put stores a value for the shard of a term. With ErrOver it was not stored; after other errors it may have been.

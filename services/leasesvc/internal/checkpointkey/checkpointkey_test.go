@@ -84,6 +84,20 @@ func TestStore_TermThatEndedHereDoesNotAskEtcd(t *testing.T) {
 	}
 }
 
+func TestStore_EmptyValueIsNotNothing(t *testing.T) {
+	client := testkit.Etcd(t)
+	s := checkpointkey.New(client, t.Name(), "leasesvc")
+	if got, err := s.Read(t.Context(), 5); err != nil || got != nil {
+		t.Errorf("nothing is read as %q, error %v", got, err)
+	}
+	if err := s.Put(t.Context(), claim(t, client, 5), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Read(t.Context(), 5); err != nil || got == nil || len(got) != 0 {
+		t.Errorf("an empty value is read as %v, error %v", got, err)
+	}
+}
+
 func TestStore_TakesTheLargestCheckpoint(t *testing.T) {
 	client := testkit.Etcd(t)
 	s := checkpointkey.New(client, t.Name(), "leasesvc")

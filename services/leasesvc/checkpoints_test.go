@@ -1,0 +1,109 @@
+package leasesvc_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/internal/shard"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/leasesvc"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointkey"
+)
+
+func entryOf(class, name string, silence time.Duration) checkpoint.Entry {
+	return checkpoint.Entry{Class: class, Name: name, Boot: "1", Silence: silence}
+}
+
+// What others, or nobody in their right mind, have stored gives everybody a full grace and is gone soon.
+func TestCheckpoints_NonsenseIsAFullGrace(t *testing.T) {
+	p := takeoverPlan(t)
+	etcd := testkit.Etcd(t)
+	good := checkpoint.Encode([]checkpoint.Entry{entryOf("node", "n1", time.Hour)})
+	future := append([]byte{9}, good[1:]...)
+	elsewhere := (shard.Of("node", "stranger", takeoverShards) + 1) % takeoverShards
+	stored := map[int]string{0: "nonsense", 1: "", 2: string(good[:len(good)-3]), 3: string(future), 4: strings.Repeat("x", 1<<20)}
+	stored[elsewhere] = string(checkpoint.Encode([]checkpoint.Entry{entryOf("node", "stranger", time.Hour), entryOf("of-yore", "n1", time.Hour)}))
+	for number, value := range stored {
+		key := fmt.Sprintf("%scheckpoints/leasesvc/%d", term.Prefix(p.cluster), number)
+		if _, err := etcd.Put(t.Context(), key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := startReplica(t, "replica-a", p)
+	awaitShares(t, r)
+	if got := r.service.Counts(); got["sessions"] != 0 {
+		t.Errorf("sessions that nobody has: %v", got)
+	}
+	a, _ := beatFor(t, crowd("living", 100), r)
+	awaitWelcome(t, a)
+	store := checkpointkey.New(etcd, p.cluster, leasesvc.ServiceName)
+	testkit.Eventually(t, patience, func() error {
+		for number := range takeoverShards {
+			if value, err := store.Read(t.Context(), number); err != nil || value != nil {
+				return fmt.Errorf("shard %d has %d bytes, error %v", number, len(value), err)
+			}
+		}
+		return nil
+	})
+}
+
+// Who was dead for longer than its session would be remembered comes back as nobody, and who returns is alive at once, as the
+// boot that it is.
+func TestCheckpoints_TheDeadAreKnownUntilTheyReturn(t *testing.T) {
+	p := takeoverPlan(t)
+	etcd := testkit.Etcd(t)
+	for number := range takeoverShards {
+		var entries []checkpoint.Entry
+		for i := range 40 {
+			for prefix, silence := range map[string]time.Duration{"dead": time.Minute, "forgotten": 2 * time.Hour, "suspect": 5 * time.Second} {
+				if name := fmt.Sprintf("%s-%d", prefix, i); shard.Of("node", name, takeoverShards) == number {
+					entries = append(entries, entryOf("node", name, silence))
+				}
+			}
+		}
+		key := fmt.Sprintf("%scheckpoints/leasesvc/%d", term.Prefix(p.cluster), number)
+		if _, err := etcd.Put(t.Context(), key, string(checkpoint.Encode(entries))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := startReplica(t, "replica-a", p)
+	awaitShares(t, r)
+	testkit.Eventually(t, beatFloor/2, func() error { // before the suspects expire
+		if got := r.service.Counts(); got["expired"] != 40 || got["alive"]+got["suspect"] != 40 {
+			return fmt.Errorf("counts %v, want 40 expired and 40 who may yet come", got)
+		}
+		return nil
+	})
+	if lease := r.await("dead-0"); lease.State != leasev1.Lease_STATE_EXPIRED || lease.Holder.BootId != "1" || time.Since(lease.LastBeatTime.AsTime()) < time.Minute {
+		t.Errorf("the dead are shown as %v", lease)
+	}
+	reborn := crowd("dead", 40)
+	for i := range reborn {
+		reborn[i].BootID = "2"
+	}
+	a, _ := beatFor(t, reborn[:20], r)
+	b, _ := beatFor(t, crowd("dead", 40)[20:], r)
+	awaitWelcome(t, a, b)
+	if lease := r.await("dead-0"); lease.State != leasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "2" {
+		t.Errorf("the reborn are shown as %v", lease)
+	}
+	if lease := r.await("dead-20"); lease.State != leasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "1" {
+		t.Errorf("those who return are shown as %v", lease)
+	}
+	store := checkpointkey.New(etcd, p.cluster, leasesvc.ServiceName)
+	testkit.Eventually(t, patience, func() error {
+		names, _ := remembered(t, store, checkpoint.Rule{TTL: beatGrace, Floor: beatFloor})
+		for name := range names {
+			if strings.HasPrefix(name, "dead") || strings.HasPrefix(name, "forgotten") {
+				return fmt.Errorf("%s is still remembered", name)
+			}
+		}
+		return nil
+	})
+}
