@@ -157,7 +157,7 @@ func TestPlan_ALongPauseEarnsNoBurst(t *testing.T) {
 
 func TestHolds_OnlyWhatTheNodeStillSays(t *testing.T) {
 	const down, gone = corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable
-	pod := newPod("p", tolerates("a", 10), tolerates(down, 10), tolerates(gone, 10))
+	pod := scheduled(newPod("p", tolerates("a", 10), tolerates(down, 10), tolerates(gone, 10)), -1000*seconds)
 	evict := func(key string) *eviction.Eviction {
 		w := after(t, look{node: newNode(), pods: pods(pod)}, look{node: newNode(added(key, 0)), pods: pods(pod)})
 		plan := eviction.Rules{}.Plan(20*seconds, eviction.State{Wards: map[string]eviction.Ward{"n": w}}, 1)

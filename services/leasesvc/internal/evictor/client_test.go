@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,7 +52,10 @@ func newPlace(t *testing.T) *place {
 	}, metav1.CreateOptions{})
 	p.must(err)
 	p.pod.Status.Phase = corev1.PodRunning
-	p.pod.Status.Conditions = []corev1.PodCondition{{Type: "example.org/Warm", Status: corev1.ConditionTrue}}
+	p.pod.Status.Conditions = []corev1.PodCondition{
+		{Type: "example.org/Warm", Status: corev1.ConditionTrue},
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))},
+	}
 	p.pod, err = p.kube.CoreV1().Pods(namespace).UpdateStatus(t.Context(), p.pod, metav1.UpdateOptions{})
 	p.must(err)
 	p.run()
@@ -113,7 +117,8 @@ func TestClient_MarksAPodAndDeletesIt(t *testing.T) {
 			t.Errorf("condition %+v lacks its time, message or generation", c)
 		}
 	}
-	if diff := cmp.Diff([]string{"DisruptionTarget True DeletionByTaintManager", "example.org/Warm True "}, got); diff != "" {
+	slices.Sort(got)
+	if diff := cmp.Diff([]string{"DisruptionTarget True DeletionByTaintManager", "PodScheduled True ", "example.org/Warm True "}, got); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
 	testkit.Eventually(t, 10*time.Second, func() error {
@@ -189,6 +194,23 @@ func TestClient_ReadsPastTheCache(t *testing.T) {
 	}
 }
 
+// wantPod is what the watch shall keep of the pod of a place.
+func wantPod(pod *corev1.Pod) *corev1.Pod {
+	want := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation,
+	}}
+	want.Spec.NodeName, want.Spec.Tolerations = pod.Spec.NodeName, pod.Spec.Tolerations
+	want.Status.Phase = pod.Status.Phase
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget {
+			want.Status.Conditions = append(want.Status.Conditions, corev1.PodCondition{
+				Type: c.Type, Status: c.Status, Reason: c.Reason, LastTransitionTime: c.LastTransitionTime,
+			})
+		}
+	}
+	return want
+}
+
 func TestWatch_KeepsWhatEvictionNeeds(t *testing.T) {
 	p := newPlace(t)
 	node := p.watch.Node(p.node.Name)
@@ -201,6 +223,9 @@ func TestWatch_KeepsWhatEvictionNeeds(t *testing.T) {
 	// The kube-apiserver tells when the list was written, to the second.
 	if age := time.Since(eviction.LastTaintWrite(node)); age < -time.Second || age > time.Minute {
 		t.Errorf("the list of taints was written %v ago", age)
+	}
+	if diff := cmp.Diff([]*corev1.Pod{wantPod(p.pod)}, p.watch.Pods(node.Name)); diff != "" {
+		t.Errorf("pods (-want +got):\n%s", diff)
 	}
 	if p.watch.Node("no-such-node") != nil || len(p.watch.Pods("no-such-node")) != 0 {
 		t.Error("there is something of a node that does not exist")

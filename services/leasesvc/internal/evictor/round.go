@@ -113,7 +113,8 @@ func (r *round) see(name string) {
 	} else if known && before.UID == node.UID && len(before.Taints) == 0 {
 		return
 	}
-	after := before.See(r.now, time.Now(), node, pods)
+	now := time.Now() // not before it was read: what came with it counts from now at the earliest
+	after := before.See(r.instant(now), now, node, pods)
 	for _, wait := range before.Spared(after, pods) {
 		r.Logger.Info("pod may stay", "pod", wait.Pod.Namespace+"/"+wait.Pod.Name, "node", name, "taint", wait.Taint.ToString())
 		r.Metrics.spared()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,15 +12,14 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 )
 
 // byNode is the index of pods by the Node they are on.
 const byNode = "node"
 
 // Watch is a cache of Nodes and the pods on them, stripped of what eviction does not need. Its methods are safe for concurrent
-// use; Run is called once. What it returns is shared and must not be written to.
+// use; Run is called once. Nodes that it returns are shared and must not be written to; pods are made anew by every call, for
+// most pods are on Nodes that nobody asks about.
 type Watch struct {
 	logger *slog.Logger
 	nodes  cache.SharedIndexInformer
@@ -50,8 +48,8 @@ func NewWatch(kube kubernetes.Interface, logger *slog.Logger) (*Watch, error) {
 }
 
 func nodeOfPod(object any) ([]string, error) {
-	if pod, ok := object.(*corev1.Pod); ok {
-		return []string{pod.Spec.NodeName}, nil
+	if pod, ok := object.(*tenant); ok {
+		return []string{pod.node}, nil
 	}
 	return nil, nil
 }
@@ -83,63 +81,14 @@ func (w *Watch) note(object any) {
 	switch typed := object.(type) {
 	case *corev1.Node:
 		name = typed.Name
-	case *corev1.Pod:
-		name = typed.Spec.NodeName
+	case *tenant:
+		name = typed.node
 	default:
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.changed[name] = struct{}{}
-}
-
-// strip returns a new object with what eviction needs. What is neither Node nor pod passes unchanged.
-func strip(object any) (any, error) {
-	switch typed := object.(type) {
-	case *corev1.Node:
-		return stripNode(typed), nil
-	case *corev1.Pod:
-		return stripPod(typed), nil
-	}
-	return object, nil
-}
-
-func stripNode(node *corev1.Node) *corev1.Node {
-	stripped := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
-	for _, taint := range node.Spec.Taints {
-		if taint.Effect == corev1.TaintEffectNoExecute {
-			stripped.Spec.Taints = append(stripped.Spec.Taints, taint)
-		}
-	}
-	if len(stripped.Spec.Taints) == 0 {
-		return stripped
-	}
-	stripped.ManagedFields = eviction.TaintWriters(node.ManagedFields)
-	for _, label := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaRegion, corev1.LabelFailureDomainBetaZone} {
-		if value, has := node.Labels[label]; has {
-			metav1.SetMetaDataLabel(&stripped.ObjectMeta, label, value)
-		}
-	}
-	return stripped
-}
-
-func stripPod(pod *corev1.Pod) *corev1.Pod {
-	stripped := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			Generation: pod.Generation, DeletionTimestamp: pod.DeletionTimestamp,
-		},
-		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName, Tolerations: slices.Clone(pod.Spec.Tolerations)},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase},
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget {
-			stripped.Status.Conditions = append(stripped.Status.Conditions, corev1.PodCondition{
-				Type: c.Type, Status: c.Status, Reason: c.Reason, LastTransitionTime: c.LastTransitionTime,
-			})
-		}
-	}
-	return stripped
 }
 
 // Run watches until ctx ends and its goroutines have returned.
@@ -191,8 +140,8 @@ func (w *Watch) Pods(node string) []*corev1.Pod {
 	}
 	pods := make([]*corev1.Pod, 0, len(objects))
 	for _, object := range objects {
-		if pod, ok := object.(*corev1.Pod); ok {
-			pods = append(pods, pod)
+		if pod, ok := object.(*tenant); ok {
+			pods = append(pods, pod.pod())
 		}
 	}
 	return pods
