@@ -2,9 +2,9 @@
 //
 // Promise: while Run runs and the replicas of leasesvc hold their shards, every holder that was added beats at the interval
 // that the server grants to its class, at the replica that holds its shard: one stream to each such replica, all its holders of
-// one class in one message for each beat. A holder begins at any replica and goes, at once, where that one says; so thousands
-// are at home after two round trips. When a shard moves and the old replica hands the beats on to the new one, there is no
-// hurry: the holders follow together, at a random moment of half an interval. While nobody knows where a holder belongs it is
+// one class in one message for each beat. A holder begins at any replica and goes where that one says: at once, so that thousands
+// are at home after two round trips; or, where that one hands its beat on, so that it lives there already, together with the
+// others of its message at a random moment of half an interval. While nobody knows where a holder belongs it is
 // introduced again after jittered, growing pauses. When a stream breaks, or answers stay away for two intervals, its holders
 // are introduced again after a jittered pause, over a new connection, and the holders of other streams do not notice. A replica
 // that paces those who come is not asked again before its time. Sessions outlive all of this on the servers.

@@ -48,8 +48,8 @@ func TestRun_HoldersWhoseBeatsAreHandedOnTakeTheirTimeAndMoveTogether(t *testing
 	})
 }
 
-// Nobody is handed on whom nobody knows: without a session to live on, a holder goes where it belongs at once.
-func TestRun_NewHoldersMoveAtOnce(t *testing.T) {
+// Whom no server has told its interval has nothing to measure its time by.
+func TestRun_HandedOnAtTheFirstContactMoveAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTown(t, always("b"))
 		o.network["a"].forwards = true

@@ -19,7 +19,8 @@ import (
 
 const (
 	// reconnectBudget is how long an agent that lives may take, beyond its interval, to be heard by a replica that has just
-	// claimed its shard: its longest pause between two attempts.
+	// claimed its shard: its longest pause between two attempts. A server that vanished without a word is missed two intervals
+	// later still; that concerns whoever was suspect and beat in the last second before, and shows it expired for as long.
 	reconnectBudget = 5 * time.Second
 	// checkpointPeriod is how often it is looked at who is silent, and so how old a checkpoint may be that is untrue.
 	checkpointPeriod = time.Second
