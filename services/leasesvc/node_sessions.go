@@ -103,8 +103,11 @@ func (n *nodeSessions) take(e *keeper.Event) {
 func (n *nodeSessions) put(lease *keeper.Lease) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	name := lease.Holder.Key.Name
-	n.known[name] = nodeSession{state: nodeSessionOf(lease.State), written: lease.Write.ResourceVersion}
+	name, known := lease.Holder.Key.Name, nodeSession{state: nodeSessionOf(lease.State)}
+	if !lease.Write.WriteTime.IsZero() { // else the Lease was only found, and somebody else has written it
+		known.written = lease.Write.ResourceVersion
+	}
+	n.known[name] = known
 	n.changed[name] = struct{}{}
 }
 

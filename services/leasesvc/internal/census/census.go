@@ -23,6 +23,7 @@ type Census struct {
 
 	// What follows belongs to the goroutine that publishes. The entries of roster and journal are shared with readers.
 	revision uint64
+	members  uint64 // that of roster
 	roster   []*entry
 	journal  []*entry
 }
@@ -42,6 +43,8 @@ type Pass struct {
 	At nodehealth.Moment
 	// Subjects are all Nodes, ordered by name.
 	Subjects []nodehealth.Subject
+	// Members numbers the sets of Nodes: it is another one whenever a Node was added or is gone, and never 0.
+	Members uint64
 	// View tells how one of them stands; it is called for each, before Publish returns.
 	View func(*nodehealth.Subject) View
 	// Zones are ordered by name.
@@ -70,7 +73,10 @@ type Edition struct {
 // Publish makes a pass known to readers.
 func (c *Census) Publish(p Pass) {
 	before := c.revision
-	c.keepUp(p.Subjects)
+	if p.Members != c.members {
+		c.keepUp(p.Subjects)
+		c.members = p.Members
+	}
 	for i := range p.Subjects {
 		s, e := &p.Subjects[i], c.roster[i]
 		was := e.node.Load()
@@ -95,7 +101,7 @@ func (c *Census) Publish(p Pass) {
 // Clear withdraws what was published: nobody watches over the Nodes any more. Watchers learn of it.
 func (c *Census) Clear() {
 	c.edition.Store(nil)
-	c.roster, c.journal = nil, nil
+	c.members, c.roster, c.journal = 0, nil, nil
 	c.revision++ // which no journal has, so watchers look at all Nodes of the next edition
 	c.tell()
 }
@@ -111,9 +117,6 @@ func (c *Census) note(e *entry) {
 
 // keepUp brings the roster in line with the subjects. Both are ordered by name.
 func (c *Census) keepUp(subjects []nodehealth.Subject) {
-	if slices.EqualFunc(c.roster, subjects, func(e *entry, s nodehealth.Subject) bool { return e.name == s.Node.Name }) {
-		return
-	}
 	roster, old := make([]*entry, 0, len(subjects)), c.roster
 	for i := range subjects {
 		name := subjects[i].Node.Name

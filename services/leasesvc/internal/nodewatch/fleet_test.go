@@ -37,6 +37,7 @@ type fleet struct {
 	live    view
 	cached  view
 	changed map[string]struct{}
+	others  []*replica
 	version int
 	// frozen caches follow nothing; down servers answer nothing.
 	frozen, down bool
@@ -106,6 +107,9 @@ func (f *fleet) follow(name string) {
 	}
 	f.cached = view{nodes: maps.Clone(f.live.nodes), leases: maps.Clone(f.live.leases), pods: maps.Clone(f.live.pods)}
 	f.changed[name] = struct{}{}
+	for _, r := range f.others {
+		r.changed[name] = struct{}{}
+	}
 }
 
 // do changes the cluster by hand.

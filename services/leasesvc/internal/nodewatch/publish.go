@@ -8,7 +8,7 @@ import (
 // publish shows readers what the pass has come to.
 func (w *watch) publish(plan *nodehealth.Plan) {
 	pass := census.Pass{
-		At: w.now, Subjects: w.subjects, Zones: plan.Zones, Doubted: plan.Doubted,
+		At: w.now, Subjects: w.subjects, Members: w.members + 1, Zones: plan.Zones, Doubted: plan.Doubted,
 		View: func(s *nodehealth.Subject) census.View { return w.view(plan, s) },
 	}
 	if blindness, blind := w.memory.Blind(); blind {

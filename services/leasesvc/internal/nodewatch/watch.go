@@ -32,6 +32,7 @@ type watch struct {
 	now      nodehealth.Moment
 	memory   nodehealth.Memory
 	subjects []nodehealth.Subject // ordered by name
+	members  uint64               // numbers the sets of Nodes in subjects
 	// held are the terms of the shards, by number, nil for those of others; charges say the same to the core. turnover is closed
 	// when that has changed.
 	held     []*tenure.Tenure
@@ -140,6 +141,7 @@ func (w *watch) observe() {
 		vanished = vanished || w.Objects.Node(name) == nil
 	}
 	if vanished {
+		w.members++
 		w.subjects = slices.DeleteFunc(w.subjects, w.gone)
 	}
 	for name, p := range w.pauses {
@@ -166,6 +168,7 @@ func (w *watch) admit(changed map[string]struct{}) {
 	}
 	w.listed = true
 	if len(added) > 0 {
+		w.members++
 		w.subjects = append(w.subjects, added...)
 		slices.SortFunc(w.subjects, func(a, b nodehealth.Subject) int { return cmp.Compare(a.Node.Name, b.Node.Name) })
 	}

@@ -1,0 +1,201 @@
+package nodehealth_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+// colleague is another replica that sees the same objects, and holds what the first does not.
+func (w *world) colleague() *world {
+	c := *w
+	c.memory = nodehealth.Memory{}.Checked(w.now, w.now, nil)
+	c.subjects = map[string]nodehealth.Subject{}
+	c.charges = map[string]nodehealth.Charge{}
+	c.sessions = map[string]nodehealth.Session{}
+	c.see()
+	return &c
+}
+
+// share gives a node to one of two replicas.
+func share(name string, to, from *world) {
+	to.charges[name], from.charges[name] = nodehealth.Charge{Held: true, Since: to.now}, nodehealth.Charge{}
+}
+
+func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
+	a := newWorld(t, 8)
+	b := a.colleague()
+	b.zones = false
+	for i, name := range a.names {
+		if i%2 == 0 {
+			share(name, a, b)
+		} else {
+			share(name, b, a)
+		}
+	}
+	for _, name := range []string{"n0", "n1"} {
+		a.change(name, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+		a.report(name, corev1.ConditionFalse)
+	}
+	pa, pb := a.plan(), b.plan()
+	if diff := cmp.Diff(pa.Zones, pb.Zones); diff != "" {
+		t.Errorf("zones differ (-a +b):\n%s", diff)
+	}
+	steps := func(p nodehealth.Plan) (all []string) {
+		for _, s := range p.Steps {
+			all = append(all, fmt.Sprintf("%v %s shard=%t zones=%t", s.Kind, s.Node.Name, s.OfShard, s.OfZones))
+		}
+		return all
+	}
+	// The turn goes to n0, whose shard a holds as well, so one write does for both.
+	if diff := cmp.Diff([]string{"banish n0 shard=true zones=true"}, steps(pa)); diff != "" {
+		t.Errorf("a (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"tidy n1 shard=true zones=false"}, steps(pb)); diff != "" {
+		t.Errorf("b (-want +got):\n%s", diff)
+	}
+	if pa.Counts[nodehealth.Alive] != 4 || pb.Counts[nodehealth.Alive] != 4 {
+		t.Errorf("counts %v and %v, want four alive each", pa.Counts, pb.Counts)
+	}
+	for _, step := range pa.Steps {
+		a.carryOut(step)
+	}
+	for _, step := range pb.Steps {
+		b.carryOut(step)
+	}
+	a.now = a.now.Add(10 * time.Second)
+	if diff := cmp.Diff([]string{"banish n1 shard=false zones=true"}, steps(a.plan())); diff != "" {
+		t.Errorf("a in the next turn (-want +got):\n%s", diff)
+	}
+	a.expectTaints("n0", corev1.TaintNodeUnschedulable+":NoSchedule", notReadySchedule, notReadyExecute)
+	b.expectTaints("n1", corev1.TaintNodeUnschedulable+":NoSchedule", notReadySchedule)
+}
+
+// A node whose session is elsewhere may show no sign of life here for minutes. That is nobody's business here, and raises no
+// doubt.
+func TestPlan_SilenceOfNodesInOtherHandsIsNoSilence(t *testing.T) {
+	w := newWorld(t, 40)
+	for _, name := range w.names[:30] {
+		w.charges[name] = nodehealth.Charge{Shard: 1}
+	}
+	if steps := w.run(10*time.Minute, w.names[30:]...); len(steps) != 0 {
+		t.Errorf("steps %v", steps)
+	}
+	plan := w.plan()
+	if !plan.Doubted.Equal(nodehealth.Doubt{}) || plan.Counts != [nodehealth.Dead + 1]int{nodehealth.Alive: 10} {
+		t.Errorf("doubted %v, counts %v; want ten alive and no doubt", plan.Doubted, plan.Counts)
+	}
+}
+
+func TestPlan_TakeoverGivesAWholeGraceToAllButTheDead(t *testing.T) {
+	w := newWorld(t, 9)
+	w.run(time.Minute, w.names[1:]...)
+	w.expectReady("n0", corev1.ConditionUnknown)
+	// Another replica has watched all along without a shard.
+	b := w.colleague()
+	for _, name := range b.names {
+		b.charges[name] = nodehealth.Charge{}
+	}
+	b.run(100*time.Second, b.names[1:]...)
+	b.run(30 * time.Second) // nobody is heard any more, say because the one that kept all sessions is gone
+	for _, name := range b.names {
+		b.charges[name] = nodehealth.Charge{Held: true, Since: b.now}
+	}
+	b.pass()
+	if got := b.health("n0"); got != nodehealth.Dead {
+		t.Errorf("after the takeover n0 is %v, want dead", got)
+	}
+	b.run(50 * time.Second)
+	b.expectReady("n1", corev1.ConditionTrue)
+	b.run(time.Second)
+	b.expectReady("n1", corev1.ConditionUnknown)
+}
+
+// Nodes of one shard that fall silent together have perhaps the replica in common, wherever they are.
+func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
+	w := newWorld(t, 0)
+	for i := range 120 {
+		name := fmt.Sprintf("n%03d", i)
+		w.add(name, corev1.ConditionTrue)
+		w.label(name, corev1.LabelTopologyZone, fmt.Sprint(i/10%4))
+		w.charges[name] = nodehealth.Charge{Held: true, Shard: i % 10}
+	}
+	w.run(20*time.Second, w.names...)
+	w.deaf = true
+	var alive []string
+	for i, name := range w.names {
+		if i%10 != 3 || i > 70 {
+			alive = append(alive, name) // seven of shard 3 are not, in four zones
+		}
+	}
+	w.run(50*time.Second, alive...)
+	w.now = w.now.Add(100 * time.Millisecond)
+	plan := w.plan()
+	if !plan.Doubted.Equal(nodehealth.Doubt{Shards: []int{3}}) || plan.Held != 7 {
+		t.Errorf("doubted %v and %d held, want shard 3 and seven", plan.Doubted, plan.Held)
+	}
+	w.deaf = false
+	w.pass()
+	w.expectReady("n003", corev1.ConditionUnknown)
+}
+
+// Whoever gets the zones goes on at the pace of the one before, as the taints show it.
+func TestPlan_TakeoverOfTheZonesKeepsTheirPace(t *testing.T) {
+	a := newWorld(t, 40)
+	a.now = a.now.Add(time.Second)
+	b := a.colleague()
+	b.zones = false
+	for _, name := range []string{"n0", "n1", "n2"} {
+		a.report(name, corev1.ConditionFalse)
+	}
+	a.pass()
+	a.expectTaints("n0", notReadySchedule, notReadyExecute)
+	b.pass()
+	b.zones = true
+	b.now = b.now.Add(9900 * time.Millisecond)
+	b.pass()
+	b.expectTaints("n1", notReadySchedule)
+	b.now = b.now.Add(100 * time.Millisecond)
+	b.pass()
+	b.expectTaints("n1", notReadySchedule, notReadyExecute)
+	b.expectTaints("n2", notReadySchedule)
+}
+
+// All replicas find out for themselves that everything is down, and when it comes back.
+func TestPlan_FullDisruptionIsSeenByAllAlike(t *testing.T) {
+	a := cluster{"a": {2, 2}, "b": {2, 1}}.world(t)
+	b := a.colleague()
+	b.zones = false
+	for i, name := range a.names {
+		if i%2 == 0 {
+			share(name, a, b)
+		} else {
+			share(name, b, a)
+		}
+	}
+	both := func(d time.Duration, alive ...string) {
+		for end := a.now.Add(d); a.now < end; {
+			a.run(100*time.Millisecond, alive...)
+			b.now = a.now
+			b.pass()
+		}
+	}
+	both(11 * time.Second)
+	a.expectTaints("a-000", notReadySchedule, notReadyExecute)
+	a.report("b-001", corev1.ConditionFalse)
+	both(time.Second)
+	for _, name := range a.names {
+		a.expectTaints(name, notReadySchedule)
+	}
+	a.report("b-001", corev1.ConditionTrue)
+	both(49*time.Second, "b-001")
+	a.expectReady("a-001", corev1.ConditionFalse)
+	both(2*time.Second, "b-001")
+	a.expectReady("a-000", corev1.ConditionUnknown) // by a
+	b.expectReady("a-001", corev1.ConditionUnknown) // by b
+}

@@ -1,0 +1,194 @@
+package nodehealth_test
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+// writer is who writes the Lease of a node, how often, and how long it asks readers to wait.
+type writer struct {
+	every, lasts time.Duration
+	// echo tells that it is written here, for the session, so that its renewals are echoes of beats.
+	echo bool
+}
+
+func writers() map[string]writer {
+	return map[string]writer{
+		"kubelet":               {every: 10 * time.Second, lasts: 40 * time.Second},
+		"mirror, here":          {every: 10 * time.Second, lasts: 40 * time.Second, echo: true},
+		"mirror, elsewhere":     {every: 10 * time.Second, lasts: 40 * time.Second},
+		"relaxed, here":         {every: 24 * time.Second, lasts: 40 * time.Second, echo: true},
+		"relaxed, elsewhere":    {every: 24 * time.Second, lasts: 40 * time.Second},
+		"on-change, here":       {every: 300 * time.Second, lasts: 500 * time.Second, echo: true},
+		"on-change, elsewhere":  {every: 300 * time.Second, lasts: 500 * time.Second},
+		"nobody":                {},
+		"on-change, for a year": {every: 300 * time.Second, lasts: 365 * 24 * time.Hour, echo: true},
+	}
+}
+
+// Who writes the Lease of a node, and what becomes of its session, decide together how long its silence lasts. Each case lets a
+// node live for a while, has it stop at an instant, and says when it is declared, counted from then: a session that expired
+// here speaks for itself, but not against a kubelet that renews; one that is gone without having expired leaves what the Lease
+// promises, and a whole grace period at least.
+func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
+	const (
+		never = time.Hour
+		grace = 50 * time.Second
+		ttl   = 20 * time.Second
+	)
+	// The last renewal is ten seconds before the node stops, or as much as the writer leaves between two.
+	lastRenewal := func(w writer) time.Duration { return min(10*time.Second, w.every) }
+	for _, c := range []struct {
+		name string
+		// elsewhere tells that its session is kept by another replica until it stops.
+		elsewhere bool
+		// end lets the node stop beating; it is called when it does.
+		end func(*world)
+		// later is what is seen of its session after so long.
+		after time.Duration
+		then  func(*world)
+		want  func(writer) time.Duration
+	}{
+		{
+			name: "a session that goes on",
+			end:  func(*world) {},
+			want: func(writer) time.Duration { return never },
+		},
+		{
+			name:  "a session that expires",
+			end:   func(w *world) { w.sessions["n0"] = nodehealth.SessionSuspect },
+			after: ttl, then: func(w *world) { w.sessions["n0"] = nodehealth.SessionExpired },
+			want: func(w writer) time.Duration {
+				if w.echo || w.every == 0 {
+					return ttl
+				}
+				return max(ttl, grace-lastRenewal(w)) // whoever renews was not heard here, and may live without its session
+			},
+		},
+		{
+			name: "a session that is released",
+			end:  func(w *world) { delete(w.sessions, "n0") },
+			want: func(w writer) time.Duration { return max(grace, min(w.lasts, 15*time.Minute)-lastRenewal(w)) },
+		},
+		{
+			name: "a shard that was elsewhere", elsewhere: true,
+			end:   func(*world) {},
+			after: 12 * time.Second, then: func(w *world) { w.charges["n0"] = nodehealth.Charge{Held: true, Since: w.now} },
+			want: func(w writer) time.Duration {
+				return max(12*time.Second+grace, min(w.lasts, 15*time.Minute)-lastRenewal(w))
+			},
+		},
+		{
+			name: "a shard that was elsewhere, whose holder knew of the silence", elsewhere: true,
+			end:   func(*world) {},
+			after: 40 * time.Second, then: func(w *world) {
+				w.charges["n0"], w.sessions["n0"] = nodehealth.Charge{Held: true, Since: w.now}, nodehealth.SessionExpired
+			},
+			want: func(w writer) time.Duration {
+				if w.echo || w.every == 0 {
+					return 50 * time.Second // a first beat here would have come by then
+				}
+				return max(50*time.Second, grace-lastRenewal(w))
+			},
+		},
+	} {
+		for who, writes := range writers() {
+			t.Run(c.name+"/"+who, func(t *testing.T) {
+				w := newWorld(t, 2)
+				w.sessions["n0"], w.sessions["n1"] = nodehealth.SessionAlive, nodehealth.SessionAlive
+				if c.elsewhere {
+					delete(w.sessions, "n0")
+					w.charges["n0"] = nodehealth.Charge{}
+				}
+				w.live(writes, 20*time.Minute-lastRenewal(writes))
+				if writes.every > 0 {
+					w.write(writes)
+				} else {
+					delete(w.leases, "n0")
+				}
+				w.rest(lastRenewal(writes))
+				stopped := w.now
+				c.end(w)
+				if c.then != nil {
+					w.rest(c.after)
+					c.then(w)
+				}
+				want := c.want(writes)
+				if want == never {
+					w.rest(never)
+					w.expectReady("n0", corev1.ConditionTrue)
+					return
+				}
+				w.rest(want - w.now.Sub(stopped))
+				w.expectReady("n0", corev1.ConditionTrue)
+				w.rest(400 * time.Millisecond)
+				w.expectReady("n0", corev1.ConditionUnknown)
+				w.expectReady("n1", corev1.ConditionTrue)
+			})
+		}
+	}
+}
+
+// live lets the Lease of n0 be written for a while, in steps of whatever is between two writes.
+func (w *world) live(by writer, d time.Duration) {
+	for end := w.now.Add(d); w.now < end; {
+		if by.every > 0 {
+			w.write(by)
+		}
+		w.now = min(end, w.now.Add(max(by.every, 10*time.Second)))
+		w.pass()
+	}
+}
+
+func (w *world) write(by writer) {
+	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: by.lasts}
+	if by.echo {
+		w.written["n0"] = w.leases["n0"].Version
+	}
+	w.see()
+}
+
+// rest lets time pass, with a pass every 100 ms.
+func (w *world) rest(d time.Duration) {
+	for end := w.now.Add(d); w.now < end; {
+		w.now = min(end, w.now.Add(100*time.Millisecond))
+		w.pass()
+	}
+}
+
+// Wall-clock time is written and never compared: ours may jump as it likes, and so may that of kubelets.
+func TestPlan_ClocksThatJumpDecideNothing(t *testing.T) {
+	for name, jump := range map[string]time.Duration{"an hour ahead": time.Hour, "an hour back": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 3)
+			plan := func(wallOff time.Duration) nodehealth.Plan {
+				p, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.memory, w.see(),
+					nodehealth.Mandate{Steps: 10, Zones: true})
+				if p.Check != nil {
+					memory = memory.Checked(w.now, w.now, nil)
+				}
+				w.memory = memory
+				return p
+			}
+			for range 490 { // n1 renews by a clock that jumps, n2 by a good one, n0 not at all
+				w.now = w.now.Add(100 * time.Millisecond)
+				if w.now.Sub(0)%(10*time.Second) == 0 {
+					w.renew("n1", time.Duration(w.now.Sub(0)/(10*time.Second)%2)*jump)
+					w.renew("n2", 0)
+				}
+				if p := plan(time.Duration(w.now.Sub(0)/time.Second%2) * jump); p.Steps != nil {
+					t.Fatalf("at %v: %v", w.now.Sub(0), p.Steps)
+				}
+			}
+			w.now = w.now.Add(1200 * time.Millisecond)
+			p := plan(jump)
+			if len(p.Steps) != 1 || p.Steps[0].Node.Name != "n0" || p.Steps[0].Kind != nodehealth.Declare {
+				t.Errorf("steps %v, want n0 declared", p.Steps)
+			}
+		})
+	}
+}
