@@ -10,6 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/explain"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/leases"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/up"
@@ -39,6 +42,9 @@ func command(streams terminal.Streams) *cobra.Command {
 	}
 	root.SetOut(streams.Out)
 	root.SetErr(streams.Err)
-	root.AddCommand(up.NewCommand(streams, os.Args[0]), status.NewCommand(streams))
+	root.AddCommand(
+		up.NewCommand(streams, os.Args[0]), status.NewCommand(streams), nodes.NewCommand(streams), leases.NewCommand(streams),
+		explain.NewCommand(streams),
+	)
 	return root
 }

@@ -83,7 +83,17 @@ func remedy(reason string) string {
 	case "DEADLINE_EXCEEDED":
 		return "give it longer with --timeout, or see whether something drops packets on the way"
 	case "UNIMPLEMENTED", "UNKNOWN_METHOD":
-		return "--server may be another service than the gateway; its default port is 7600"
+		return "--server may be another service than the gateway, whose default port is 7600, or a gateway older than this trivet"
+	case "LOOP_DISABLED":
+		return "run every replica of leasesvc with --loops=*,node-health, and kube-controller-manager without its node-lifecycle-controller (docs/operations.md)"
+	case "NODE_NOT_FOUND":
+		return "`trivet nodes` lists the Nodes that there are"
+	case "LEASE_NOT_FOUND":
+		return "`trivet leases` lists the sessions that there are; a kubelet that writes its own Lease has none"
+	case "CACHE_NOT_SYNCED", "NOT_LEADER":
+		return "again in a moment; `trivet status` shows which replica holds what and what keeps it"
+	case "INVALID_PAGE_TOKEN":
+		return "again: the gateway was replaced while the list was read"
 	case "SHUTTING_DOWN":
 		return "again: the gateway is restarting, or ask another one"
 	default:

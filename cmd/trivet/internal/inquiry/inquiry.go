@@ -51,7 +51,7 @@ func (f *Flags) Validate() []error {
 	if f.Timeout <= 0 {
 		problems = append(problems, fmt.Errorf("--timeout=%s: must be positive", f.Timeout))
 	}
-	return problems
+	return slices.DeleteFunc(problems, func(problem error) bool { return problem == nil })
 }
 
 func colors() []string { return []string{"auto", "always", "never"} }

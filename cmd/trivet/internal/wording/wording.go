@@ -4,6 +4,8 @@ package wording
 import (
 	"fmt"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Count counts things: "1 problem", "2 problems", and with a plural of its own "0 passes".
@@ -43,4 +45,20 @@ func Until(d time.Duration) string {
 	default:
 		return "now"
 	}
+}
+
+// Since says how long ago a moment was; "-" without one.
+func Since(now time.Time, at *timestamppb.Timestamp) string {
+	if at == nil {
+		return "-"
+	}
+	return Age(now.Sub(at.AsTime()))
+}
+
+// Due says when a moment comes, or that it passed; "-" without one.
+func Due(now time.Time, at *timestamppb.Timestamp) string {
+	if at == nil {
+		return "-"
+	}
+	return Until(at.AsTime().Sub(now))
 }

@@ -35,6 +35,9 @@ const (
 	leastText = 20
 )
 
+// Reserve makes columns at least so wide. It is called before the first row is added.
+func (t *Table) Reserve(widths ...int) { t.widths = widths }
+
 // Add appends a row. The table keeps the slice.
 func (t *Table) Add(cells ...Cell) {
 	for i := range cells {

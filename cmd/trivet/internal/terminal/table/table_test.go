@@ -48,6 +48,20 @@ func TestTable_RemembersItsWidths(t *testing.T) {
 	}
 }
 
+func TestTable_ReservesRoomForWhatComesLater(t *testing.T) {
+	rows := &table.Table{}
+	rows.Reserve(3, 0)
+	rows.AddAll(terminal.Usual, "a", "b")
+	rows.AddAll(terminal.Usual, "four", "c")
+	if got, want := written(t, rows), "a     b\nfour  c\n"; got != want {
+		t.Errorf("wrote %q, want %q", got, want)
+	}
+	rows.AddAll(terminal.Usual, "d", "e")
+	if got, want := written(t, rows), "d     e\n"; got != want {
+		t.Errorf("then wrote %q, want %q", got, want)
+	}
+}
+
 func TestTable_CutsTheLastCellToTheTerminal(t *testing.T) {
 	const reason = "its session has been silent for a minute"
 	tests := []struct {

@@ -1,0 +1,102 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+)
+
+// chain draws explanations for people.
+type chain struct {
+	ink terminal.Ink
+	// width is how many columns a line may take; 0 means any number.
+	width int
+	// now is what ages are counted from where the explanation does not say when it was made.
+	now time.Time
+}
+
+// draw depends on the explanation alone, and on the time if need be.
+func (c chain) draw(response *gatewayv1.ExplainNodeHealthResponse) string {
+	var text strings.Builder
+	c.headline(&text, response)
+	text.WriteByte('\n')
+	if made := response.GetFreshness().GetReadTime(); made != nil {
+		c.now = made.AsTime()
+	}
+	first, links := broken(response), response.GetEvidence()
+	column := codeColumn(links)
+	for i, evidence := range links {
+		c.link(&text, link{evidence: evidence, column: column, first: evidence == first, last: i == len(links)-1})
+	}
+	if source := told(response.GetFreshness()); source != "" {
+		text.WriteString("\n" + c.ink.Dye(terminal.Faint, terminal.Plain(source)) + "\n")
+	}
+	return text.String()
+}
+
+// headline answers the question.
+func (c chain) headline(text *strings.Builder, response *gatewayv1.ExplainNodeHealthResponse) {
+	mark, tone := overall(response)
+	for i, line := range wrapped(terminal.Plain(answer(response)), c.room(2)) {
+		if i == 0 {
+			text.WriteString(c.ink.Dye(tone, mark) + " ")
+		} else {
+			text.WriteString("  ")
+		}
+		text.WriteString(c.ink.Dye(terminal.Strong, line) + "\n")
+	}
+}
+
+func answer(response *gatewayv1.ExplainNodeHealthResponse) string {
+	node := response.GetNode()
+	answer := nodes.ShortName(node) + " is " + phrase(node.GetHealth())
+	if silence := response.GetSilence().AsDuration(); silence > 0 {
+		answer += ", silent for " + wording.Age(silence)
+	}
+	why := node.GetReason()
+	if link := broken(response); why == "" && link != nil {
+		why = link.GetFinding()
+	}
+	if why != "" {
+		answer += ": " + why
+	}
+	if held := node.GetHeldBy(); held != "" {
+		answer += "; it is not declared, because " + held
+	}
+	return answer
+}
+
+func phrase(health leasev1.NodeHealth_Health) string {
+	switch health {
+	case leasev1.NodeHealth_HEALTH_UNSPECIFIED:
+		return "of unknown health"
+	case leasev1.NodeHealth_HEALTH_NOT_READY:
+		return "not ready"
+	case leasev1.NodeHealth_HEALTH_UNKNOWN:
+		return "declared unknown"
+	default:
+		return nodes.Word(health)
+	}
+}
+
+// told says who explains, from what.
+func told(freshness *statusv1.Freshness) string {
+	var parts []string
+	if id := freshness.GetReplicaId(); id != "" {
+		parts = append(parts, "told by "+id)
+	}
+	if epoch := freshness.GetEpoch(); epoch != 0 {
+		parts = append(parts, fmt.Sprintf("epoch %d", epoch))
+	}
+	if version := freshness.GetResourceVersion(); version != "" {
+		parts = append(parts, "cluster as of resourceVersion "+version)
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,169 @@
+package leases_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/leases"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// ago and ahead are moments half a minute further away, so that hours read the same however long a test takes.
+func ago(d time.Duration) *timestamppb.Timestamp {
+	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
+}
+
+func ahead(d time.Duration) *timestamppb.Timestamp {
+	return timestamppb.New(time.Now().Add(d + 30*time.Second))
+}
+
+// lease makes an alive session of a node whose object is written.
+func lease(name string, edits ...func(*leasev1.Lease)) *leasev1.Lease {
+	l := &leasev1.Lease{
+		Name: "namespaces/kube-node-lease/leases/" + name, Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "boot-a"},
+		State: leasev1.Lease_STATE_ALIVE, Epoch: 18231, StartTime: ago(50 * time.Hour), LastBeatTime: ago(time.Hour), Deadline: ahead(time.Hour),
+		Sequence: 4711, Shard: 3,
+		Write: &leasev1.Lease_Write{
+			State: leasev1.Lease_Write_STATE_WRITTEN, RenewTime: ago(2 * time.Hour), WriteTime: ago(3 * time.Hour), DueTime: ahead(4 * time.Hour),
+			ResourceVersion: "812", Reason: "RENEWED",
+		},
+	}
+	for _, edit := range edits {
+		edit(l)
+	}
+	return l
+}
+
+func expired(l *leasev1.Lease) {
+	l.State, l.Deadline, l.Write.DueTime = leasev1.Lease_STATE_EXPIRED, ago(time.Hour), nil
+}
+
+func unwritten(failures int32, why string) func(*leasev1.Lease) {
+	return func(l *leasev1.Lease) {
+		l.Write = &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_RETRYING, Failures: failures, LastError: why, DueTime: ahead(time.Hour)}
+	}
+}
+
+func standing(state leasev1.Lease_Write_State) func(*leasev1.Lease) {
+	return func(l *leasev1.Lease) { l.Write = &leasev1.Lease_Write{State: state} }
+}
+
+func duplicated(l *leasev1.Lease) {
+	l.Duplicate = &leasev1.Lease_Duplicate{BootId: "boot-b", RefuseTime: ago(time.Hour), Refusals: 12}
+}
+
+func sessions() []*leasev1.Lease {
+	sidecar := lease("s-1", func(l *leasev1.Lease) {
+		l.Name, l.Holder.Class, l.State = "namespaces/mesh/leases/s-1", "sidecar", leasev1.Lease_STATE_SUSPECT
+	})
+	return []*leasev1.Lease{
+		lease("node-1"), lease("node-2", expired), lease("node-3", unwritten(1, "conflict")), lease("node-4", unwritten(5, "etcdserver: no space")),
+		lease("node-5", duplicated), lease("node-6", standing(leasev1.Lease_Write_STATE_NO_OWNER)), lease("node-7", standing(leasev1.Lease_Write_STATE_PENDING)),
+		sidecar,
+	}
+}
+
+func TestLeases_Transcripts(t *testing.T) {
+	all := &commandtest.Gateway{Leases: sessions(), PerPage: 3}
+	doubtful := &commandtest.Gateway{Leases: []*leasev1.Lease{sessions()[0], sessions()[2], sessions()[5], sessions()[7]}}
+	tests := []struct {
+		name    string
+		gateway *commandtest.Gateway
+		where   commandtest.Terminal
+		args    []string
+		code    int
+	}{
+		{name: "every-state", gateway: all, code: exit.Findings},
+		{name: "wide", gateway: all, args: []string{"-o", "wide"}, code: exit.Findings},
+		{name: "terminal", gateway: all, where: commandtest.Terminal{Width: 200, Height: 24}, code: exit.Findings},
+		{name: "doubtful-is-no-finding", gateway: doubtful, args: []string{"-o", "name"}, code: exit.OK},
+		{name: "one", gateway: all, args: []string{"kube-node-lease/node-1"}, code: exit.OK},
+		{name: "one-with-a-duplicate", gateway: all, args: []string{"-n", "kube-node-lease", "node-5"}, code: exit.Findings},
+		{name: "one-by-the-name-of-the-api", gateway: all, args: []string{"namespaces/mesh/leases/s-1", "--no-headers"}, code: exit.OK},
+		{name: "one-that-is-not-there", gateway: all, args: []string{"kube-node-lease/node-9"}, code: exit.Undetermined},
+		{name: "none", gateway: &commandtest.Gateway{}, code: exit.OK},
+		{name: "usage", gateway: all, args: []string{"-n", "Kube", "--state=dead", "node_1", "-o", "yaml"}, code: exit.Usage},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got := commandtest.Run(t, test.where, leases.NewCommand, append([]string{"--server", commandtest.Serve(t, test.gateway)}, test.args...)...)
+			if got.Code != test.code {
+				t.Errorf("exit code = %d, want %d", got.Code, test.code)
+			}
+			commandtest.Golden(t, test.name+".txt", got.String())
+		})
+	}
+}
+
+func TestLeases_AsksForWhatIsWanted(t *testing.T) {
+	gateway := &commandtest.Gateway{Leases: sessions()}
+	server := commandtest.Serve(t, gateway)
+	commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, "--server", server, "-n", "kube-node-lease", "--state", "expired")
+	commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, "--server", server)
+	want := []string{"leases namespaces/kube-node-lease STATE_EXPIRED ", "leases  STATE_UNSPECIFIED "}
+	if diff := cmp.Diff(want, gateway.Asked()); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+}
+
+func TestLeases_StrangeNamesAreUsage(t *testing.T) {
+	for _, args := range [][]string{
+		{"node-1"}, {"a/b/c"}, {"/"}, {"UPPER/x"}, {"a/b", "-n", "c"}, {"a/b", "c/d"}, {"a/b", "--state=alive"}, {strings.Repeat("n", 64) + "/x"},
+	} {
+		if got := commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, args...); got.Code != exit.Usage || got.Stdout != "" {
+			t.Errorf("%q: exit code = %d, stdout %q; want %d and nothing", args, got.Code, got.Stdout, exit.Usage)
+		}
+	}
+}
+
+func TestLeasesWatch_BeatsAndWritesAreNoChange(t *testing.T) {
+	first := lease("node-1")
+	beat := proto.CloneOf(first)
+	beat.LastBeatTime, beat.Sequence, beat.Deadline = ago(0), 4712, ahead(2*time.Hour)
+	beat.Write.RenewTime, beat.Write.WriteTime, beat.Write.ResourceVersion = ago(0), ago(0), "813"
+	dead := proto.CloneOf(first)
+	expired(dead)
+	event := func(kind leasev1.WatchLeasesResponse_Type, l *leasev1.Lease) *gatewayv1.WatchLeasesResponse {
+		return &gatewayv1.WatchLeasesResponse{Type: kind, Lease: l}
+	}
+	const added, modified, deleted, bookmark = leasev1.WatchLeasesResponse_TYPE_ADDED, leasev1.WatchLeasesResponse_TYPE_MODIFIED,
+		leasev1.WatchLeasesResponse_TYPE_DELETED, leasev1.WatchLeasesResponse_TYPE_BOOKMARK
+	server := commandtest.Serve(t, &commandtest.Gateway{Watches: []commandtest.Watch{
+		{Leases: []*gatewayv1.WatchLeasesResponse{event(added, first), event(bookmark, nil), event(modified, beat), event(modified, dead)}, End: rpcerror.ShuttingDown()},
+		{Leases: []*gatewayv1.WatchLeasesResponse{event(added, dead), event(bookmark, nil), event(deleted, lease("node-1"))}},
+	}})
+	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"deleted"}}, leases.NewCommand, "--server", server, "-w", "-n", "kube-node-lease")
+	if got.Code != exit.Interrupted {
+		t.Errorf("exit code = %d, want %d", got.Code, exit.Interrupted)
+	}
+	commandtest.Golden(t, "watch.txt", got.String())
+}
+
+func TestLeases_CompletesNames(t *testing.T) {
+	server := commandtest.Serve(t, &commandtest.Gateway{Leases: sessions()[6:]})
+	for _, test := range []struct{ args, want string }{
+		{"", "kube-node-lease/node-7\talive\nmesh/s-1\tsuspect\n:4\n"},
+		{"--namespace=mesh", "kube-node-lease/node-7\talive\ns-1\tsuspect\n:4\n"}, // this gateway does not filter
+	} {
+		args := append([]string{"__complete", "--server", server}, strings.Fields(test.args)...)
+		if got := commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, append(args, "")...); got.Stdout != test.want {
+			t.Errorf("%q: stdout = %q, want %q\n%s", test.args, got.Stdout, test.want, got.Stderr)
+		}
+	}
+}
+
+func TestLeases_Help(t *testing.T) {
+	commandtest.Golden(t, "help.txt", commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, "--help").String())
+}

@@ -1,0 +1,174 @@
+package leases
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/listing"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal/table"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+// failing is how many attempts at a write must fail running before somebody should look: one conflict, or one slow moment of the
+// kube-apiserver, mends itself.
+const failing = 3
+
+// kind is that of sessions. In one namespace, its name needs no column.
+func kind(oneNamespace bool) listing.Kind[*leasev1.Lease] {
+	return listing.Kind[*leasev1.Lease]{
+		Noun: "lease",
+		Columns: []listing.Column{
+			{Title: "NAMESPACE", Wide: oneNamespace}, {Title: "HOLDER"}, {Title: "CLASS"}, {Title: "STATE", State: true, Width: len("suspect")},
+			{Title: "LAST-BEAT"}, {Title: "DEADLINE", Width: len("59m59s ago")}, {Title: "WRITTEN", Width: len("failed 3 times")}, {Title: "NEXT-WRITE"}, {Title: "RENEW-AGE"}, {Title: "SHARD"},
+			{Title: "BOOT", Wide: true}, {Title: "SEQUENCE", Wide: true}, {Title: "STARTED", Wide: true}, {Title: "EPOCH", Wide: true},
+			{Title: "VERSION", Wide: true}, {Title: "WHY", Wide: true}, {Title: "DUPLICATE"}, {Title: "ERROR", Wide: true},
+		},
+		Row:     row,
+		State:   func(lease *leasev1.Lease) string { return word(lease.GetState()) },
+		Concern: concern,
+		Trouble: trouble,
+		Tally:   tally,
+		Quiet:   quiet,
+	}
+}
+
+func row(now time.Time, lease *leasev1.Lease) []table.Cell {
+	namespace, name := split(lease.GetName())
+	write := lease.GetWrite()
+	return []table.Cell{
+		{Text: cmp.Or(namespace, "-")}, {Text: cmp.Or(lease.GetHolder().GetName(), name)}, {Text: cmp.Or(lease.GetHolder().GetClass(), "-")},
+		{Text: word(lease.GetState()), Tone: tone(lease.GetState())}, {Text: wording.Since(now, lease.GetLastBeatTime())}, {Text: wording.Due(now, lease.GetDeadline())},
+		written(now, write), {Text: wording.Due(now, write.GetDueTime())}, {Text: wording.Since(now, write.GetRenewTime())}, {Text: fmt.Sprint(lease.GetShard())},
+		{Text: cmp.Or(lease.GetHolder().GetBootId(), "-")}, {Text: fmt.Sprint(lease.GetSequence())}, {Text: wording.Since(now, lease.GetStartTime())},
+		{Text: fmt.Sprint(lease.GetEpoch())}, {Text: cmp.Or(write.GetResourceVersion(), "-")}, {Text: cmp.Or(write.GetReason(), "-")},
+		duplicate(lease.GetDuplicate()), {Text: write.GetLastError()},
+	}
+}
+
+// split takes the API's name of a lease apart.
+func split(name string) (namespace, lease string) {
+	namespace, lease, _ = strings.Cut(strings.TrimPrefix(name, "namespaces/"), "/leases/")
+	return namespace, lease
+}
+
+func word(state leasev1.Lease_State) string {
+	if state == leasev1.Lease_STATE_UNSPECIFIED {
+		return "-"
+	}
+	return strings.ToLower(strings.TrimPrefix(state.String(), "STATE_"))
+}
+
+// words are all states that may be asked for.
+func words() []string {
+	return []string{word(leasev1.Lease_STATE_ALIVE), word(leasev1.Lease_STATE_SUSPECT), word(leasev1.Lease_STATE_EXPIRED)}
+}
+
+func tone(state leasev1.Lease_State) terminal.Tone {
+	switch state {
+	case leasev1.Lease_STATE_ALIVE:
+		return terminal.Good
+	case leasev1.Lease_STATE_EXPIRED:
+		return terminal.Bad
+	default:
+		return terminal.Fair
+	}
+}
+
+// written says how long ago the object was written, or why it does not stand as it should.
+func written(now time.Time, write *leasev1.Lease_Write) table.Cell {
+	switch write.GetState() {
+	case leasev1.Lease_Write_STATE_WRITTEN:
+		return table.Cell{Text: wording.Since(now, write.GetWriteTime())}
+	case leasev1.Lease_Write_STATE_RETRYING:
+		text := "failed " + wording.Count(int(write.GetFailures()), "time")
+		if write.GetFailures() >= failing {
+			return table.Cell{Text: text, Tone: terminal.Bad}
+		}
+		return table.Cell{Text: text, Tone: terminal.Fair}
+	case leasev1.Lease_Write_STATE_NO_OWNER:
+		return table.Cell{Text: "no node", Tone: terminal.Fair}
+	case leasev1.Lease_Write_STATE_PENDING:
+		return table.Cell{Text: "not yet"}
+	default:
+		return table.Cell{Text: "-"}
+	}
+}
+
+func duplicate(other *leasev1.Lease_Duplicate) table.Cell {
+	if other == nil {
+		return table.Cell{Text: "-"}
+	}
+	return table.Cell{Text: fmt.Sprintf("%s, %s", other.GetBootId(), wording.Count(int(other.GetRefusals()), "refusal")), Tone: terminal.Bad}
+}
+
+func concern(lease *leasev1.Lease) listing.Concern {
+	write := lease.GetWrite()
+	switch {
+	case lease.GetState() == leasev1.Lease_STATE_EXPIRED, lease.GetDuplicate() != nil, write.GetFailures() >= failing:
+		return listing.Ill
+	case lease.GetState() != leasev1.Lease_STATE_ALIVE, write.GetFailures() > 0, write.GetState() == leasev1.Lease_Write_STATE_NO_OWNER:
+		return listing.Doubt
+	default:
+		return listing.None
+	}
+}
+
+func trouble(lease *leasev1.Lease) string {
+	switch {
+	case lease.GetState() == leasev1.Lease_STATE_EXPIRED:
+		return word(lease.GetState())
+	case lease.GetDuplicate() != nil:
+		return "boot " + lease.GetDuplicate().GetBootId() + " beats under the same name"
+	default:
+		return "its object could not be written: " + lease.GetWrite().GetLastError()
+	}
+}
+
+func tally(leases []*leasev1.Lease) string {
+	if len(leases) == 0 {
+		return "no leases"
+	}
+	counts := map[string]int{}
+	duplicates, unwritten := 0, 0
+	for _, lease := range leases {
+		counts[word(lease.GetState())]++
+		if lease.GetDuplicate() != nil {
+			duplicates++
+		}
+		if lease.GetWrite().GetFailures() > 0 {
+			unwritten++
+		}
+	}
+	var parts []string
+	for _, state := range append(words(), "-") {
+		if counts[state] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[state], state))
+		}
+	}
+	if duplicates > 0 {
+		parts = append(parts, wording.Count(duplicates, "duplicate"))
+	}
+	if unwritten > 0 {
+		parts = append(parts, fmt.Sprintf("%d could not be written", unwritten))
+	}
+	return wording.Count(len(leases), "lease") + ": " + strings.Join(parts, ", ")
+}
+
+// quiet leaves out what every beat and every write moves, and what differs only because another replica keeps the session now.
+func quiet(lease *leasev1.Lease) *leasev1.Lease {
+	copied := proto.CloneOf(lease)
+	copied.LastBeatTime, copied.Deadline, copied.Sequence, copied.Epoch = nil, nil, 0, 0
+	if write := copied.GetWrite(); write != nil {
+		write.RenewTime, write.WriteTime, write.DueTime, write.ResourceVersion, write.Reason = nil, nil, nil, "", ""
+	}
+	if other := copied.GetDuplicate(); other != nil {
+		other.RefuseTime, other.Refusals = nil, 0
+	}
+	return copied
+}

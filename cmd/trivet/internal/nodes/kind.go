@@ -1,0 +1,117 @@
+package nodes
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/listing"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal/table"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+func kind() listing.Kind[*leasev1.NodeHealth] {
+	return listing.Kind[*leasev1.NodeHealth]{
+		Noun: "node",
+		Columns: []listing.Column{
+			{Title: "NAME"}, {Title: "HEALTH", State: true, Width: len("not-ready")}, {Title: "READY", Width: len("Unknown")}, {Title: "ZONE"}, {Title: "SEEN", Width: len("59m59s")},
+			{Title: "SOURCE", Width: len("session")}, {Title: "SESSION"},
+			{Title: "DEADLINE", Wide: true}, {Title: "CHANGED", Wide: true}, {Title: "SHARD", Wide: true}, {Title: "EPOCH", Wide: true},
+			{Title: "VERSION", Wide: true}, {Title: "UID", Wide: true}, {Title: "TAINTS"}, {Title: "REASON"},
+		},
+		Row:     row,
+		State:   func(node *leasev1.NodeHealth) string { return Word(node.GetHealth()) },
+		Concern: func(node *leasev1.NodeHealth) listing.Concern { return concern(node.GetHealth()) },
+		Trouble: func(node *leasev1.NodeHealth) string { return Word(node.GetHealth()) },
+		Tally:   tally,
+		Quiet:   quiet,
+	}
+}
+
+func row(now time.Time, node *leasev1.NodeHealth) []table.Cell {
+	return []table.Cell{
+		{Text: ShortName(node)}, {Text: Word(node.GetHealth()), Tone: Tone(node.GetHealth())}, {Text: cmp.Or(node.GetReady(), "-")},
+		{Text: cmp.Or(node.GetZone(), "-")}, {Text: seen(now, node)}, {Text: sourceWord(node.GetSignSource())}, {Text: sessionWord(node.GetSession())},
+		{Text: wording.Due(now, node.GetDeadline())}, {Text: wording.Since(now, node.GetChangeTime())}, {Text: fmt.Sprint(node.GetShard())},
+		{Text: fmt.Sprint(node.GetEpoch())}, {Text: cmp.Or(node.GetResourceVersion(), "-")}, {Text: cmp.Or(node.GetUid(), "-")},
+		{Text: taintList(node.GetTaints())}, {Text: reason(node)},
+	}
+}
+
+// ShortName is a Node's name as Kubernetes has it.
+func ShortName(node *leasev1.NodeHealth) string { return strings.TrimPrefix(node.GetName(), "nodes/") }
+
+// seen is how long ago the last sign of life was.
+func seen(now time.Time, node *leasev1.NodeHealth) string {
+	if node.GetSignSource() == leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED {
+		return "never"
+	}
+	return wording.Since(now, node.GetSignTime())
+}
+
+func sourceWord(source leasev1.NodeHealth_SignSource) string {
+	if source == leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED {
+		return "-"
+	}
+	return strings.ToLower(strings.TrimPrefix(source.String(), "SIGN_SOURCE_"))
+}
+
+func sessionWord(state leasev1.Lease_State) string {
+	if state == leasev1.Lease_STATE_UNSPECIFIED {
+		return "-"
+	}
+	return strings.ToLower(strings.TrimPrefix(state.String(), "STATE_"))
+}
+
+// taintList says taints without what all of them have in common, and a key once with all its effects:
+// "unreachable:NoExecute+NoSchedule".
+func taintList(taints []string) string {
+	var said []string
+	last := ""
+	for _, taint := range taints { // they are ordered, so that those of one key are neighbours
+		key, effect, _ := strings.Cut(strings.TrimPrefix(taint, "node.kubernetes.io/"), ":")
+		if key == last {
+			said[len(said)-1] += "+" + effect
+			continue
+		}
+		said, last = append(said, key+":"+effect), key
+	}
+	return cmp.Or(strings.Join(said, ","), "-")
+}
+
+func reason(node *leasev1.NodeHealth) string {
+	if held := node.GetHeldBy(); held != "" {
+		return strings.TrimPrefix(node.GetReason()+"; ", "; ") + "not declared: " + held
+	}
+	return node.GetReason()
+}
+
+func tally(nodes []*leasev1.NodeHealth) string {
+	if len(nodes) == 0 {
+		return "no nodes"
+	}
+	counts := map[string]int{}
+	for _, node := range nodes {
+		counts[Word(node.GetHealth())]++
+	}
+	var parts []string
+	for _, word := range append(words(), "-") {
+		if counts[word] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[word], word))
+		}
+	}
+	return wording.Count(len(nodes), "node") + ": " + strings.Join(parts, ", ")
+}
+
+// quiet leaves out signs of life, which come all the time; versions, which say nothing by themselves; and what differs only
+// because another replica judges the Node now.
+func quiet(node *leasev1.NodeHealth) *leasev1.NodeHealth {
+	copied := proto.CloneOf(node)
+	copied.SignTime, copied.Deadline, copied.ResourceVersion = nil, nil, ""
+	copied.ChangeTime, copied.Epoch = nil, 0
+	return copied
+}

@@ -1,0 +1,172 @@
+package nodes_test
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+)
+
+type events = []*gatewayv1.WatchNodeHealthResponse
+
+func added(nodes ...*leasev1.NodeHealth) events {
+	var all events
+	for _, n := range nodes {
+		all = append(all, &gatewayv1.WatchNodeHealthResponse{Type: leasev1.WatchNodeHealthResponse_TYPE_ADDED, Node: n})
+	}
+	return all
+}
+
+func modified(n *leasev1.NodeHealth) *gatewayv1.WatchNodeHealthResponse {
+	return &gatewayv1.WatchNodeHealthResponse{Type: leasev1.WatchNodeHealthResponse_TYPE_MODIFIED, Node: n}
+}
+
+func deleted(name string) *gatewayv1.WatchNodeHealthResponse {
+	return &gatewayv1.WatchNodeHealthResponse{Type: leasev1.WatchNodeHealthResponse_TYPE_DELETED, Node: &leasev1.NodeHealth{Name: "nodes/" + name}}
+}
+
+func bookmark(missing ...*gatewayv1.SourceStatus) *gatewayv1.WatchNodeHealthResponse {
+	return &gatewayv1.WatchNodeHealthResponse{Type: leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK, Missing: missing}
+}
+
+// story is a watch with changes, a restart of the gateway in which node-2 goes and node-9 comes, and a deletion.
+func story() []commandtest.Watch {
+	all := fleet()
+	beat := proto.CloneOf(all[0])
+	beat.SignTime, beat.ResourceVersion, beat.Epoch = ago(0), "813", 18300
+	again := proto.CloneOf(all[6])
+	again.Reason = "silent again"
+	back := node("node-7.example.com", leasev1.NodeHealth_HEALTH_READY)
+	return []commandtest.Watch{
+		{
+			Nodes: append(added(all[6], all[0], all[1]), bookmark(), modified(beat), modified(back), bookmark(missing()...), bookmark()),
+			End:   rpcerror.ShuttingDown(),
+		},
+		{Nodes: append(added(beat, node("node-9", leasev1.NodeHealth_HEALTH_STARTING), back), bookmark(), deleted("node-9"), deleted("node-8"), modified(again))},
+	}
+}
+
+func TestNodesWatch_LinesForChangesThroughARestart(t *testing.T) {
+	tests := []struct {
+		name  string
+		args  []string
+		until []string
+	}{
+		{name: "watch", until: []string{"silent again", "disruption"}},
+		{name: "watch-unknown", args: []string{"--health=unknown", "--no-headers"}, until: []string{"silent again", "disruption"}},
+		{name: "watch-one", args: []string{"node-9"}, until: []string{"deleted", "disruption"}},
+		{name: "watch-names", args: []string{"-o", "name"}, until: []string{"nodes/node-2\nnodes/node-9\nnodes/node-7"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			server := commandtest.Serve(t, &commandtest.Gateway{Watches: story(), Zones: disrupted()})
+			args := append([]string{"--server", server, "-w"}, test.args...)
+			got := commandtest.Run(t, commandtest.Terminal{Until: test.until}, nodes.NewCommand, args...)
+			if got.Code != exit.Interrupted {
+				t.Errorf("exit code = %d, want %d", got.Code, exit.Interrupted)
+			}
+			commandtest.Golden(t, test.name+".txt", got.Stdout)
+		})
+	}
+}
+
+func TestNodesWatch_TellsWhatIsMissingAndWhenItIsBack(t *testing.T) {
+	server := commandtest.Serve(t, &commandtest.Gateway{Watches: story(), Zones: calm()})
+	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"no longer live"}}, nodes.NewCommand, "--server", server, "-w")
+	want := "3 nodes: 2 ready, 1 unknown\n" +
+		"missing: the part of leasesvc node-2-slow1: DEADLINE_EXCEEDED: no answer within 1s\n" +
+		"nothing is missing any more\n" +
+		"no longer live: this replica is shutting down; try another one; trying again\n"
+	if got.Stderr != want {
+		t.Errorf("stderr =\n%s, want\n%s", got.Stderr, want)
+	}
+}
+
+func TestNodesWatch_WhatMayBeInAMissingPartIsKept(t *testing.T) {
+	all := wellFleet()
+	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
+		{Nodes: append(added(all...), bookmark()), End: errors.New("gone")},
+		{Nodes: append(added(all[0]), bookmark(missing()...), modified(fleet()[6]), bookmark(), modified(fleet()[5]))},
+	}})
+	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"nodes/node-6"}}, nodes.NewCommand, "--server", server, "-w", "-o", "name")
+	if want := "nodes/node-1\nnodes/node-2\nnodes/node-7.example.com\nnodes/node-2\nnodes/node-6\n"; got.Stdout != want {
+		t.Errorf("stdout = %q, want %q: node-2 is gone only when nothing is missing", got.Stdout, want)
+	}
+}
+
+func TestNodesWatch_JSONIsALinePerEvent(t *testing.T) {
+	ready := &leasev1.NodeHealth{Name: "nodes/a", Health: leasev1.NodeHealth_HEALTH_READY}
+	silent := &leasev1.NodeHealth{Name: "nodes/a", Health: leasev1.NodeHealth_HEALTH_SILENT}
+	other := &leasev1.NodeHealth{Name: "nodes/b", Health: leasev1.NodeHealth_HEALTH_SILENT}
+	server := commandtest.Serve(t, &commandtest.Gateway{Watches: []commandtest.Watch{{
+		Nodes: append(added(ready, other), bookmark(), modified(silent), modified(silent), deleted("b"), modified(ready), deleted("a")),
+	}}})
+	got := commandtest.Run(t, commandtest.Terminal{Width: 80, Height: 24, Until: []string{"TYPE_DELETED"}}, nodes.NewCommand,
+		"--server", server, "-w", "-o", "json", "--health=ready")
+
+	var shown []string
+	for line := range strings.Lines(got.Stdout) {
+		shown = append(shown, strings.Join(regexp.MustCompile(`(TYPE|HEALTH)_[A-Z]+|nodes/[a-z]`).FindAllString(line, 3), " "))
+	}
+	want := []string{
+		"TYPE_ADDED nodes/a HEALTH_READY", "TYPE_BOOKMARK", "TYPE_MODIFIED nodes/a HEALTH_SILENT", // it leaves the selection
+		"TYPE_MODIFIED nodes/a HEALTH_READY", "TYPE_DELETED nodes/a HEALTH_UNSPECIFIED",
+	}
+	if strings.Join(shown, "\n") != strings.Join(want, "\n") {
+		t.Errorf("events\n%s, want\n%s", strings.Join(shown, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// lastFrame is what a terminal shows at the end, without control sequences.
+func lastFrame(stdout string) string {
+	frames := strings.Split(stdout, "\x1b[H")
+	return regexp.MustCompile("\x1b\\[[0-9]*[A-Za-z]").ReplaceAllString(frames[len(frames)-1], "")
+}
+
+func TestNodesWatch_InPlaceOnATerminal(t *testing.T) {
+	tests := []struct {
+		name  string
+		where commandtest.Terminal
+	}{
+		{name: "frame", where: commandtest.Terminal{Width: 160, Height: 24, Until: []string{"partial disruption"}}},
+		{name: "frame-narrow", where: commandtest.Terminal{Width: 60, Height: 24, Until: []string{"partial disruption"}}},
+		{name: "frame-low", where: commandtest.Terminal{Width: 160, Height: 11, Until: []string{"partial disruption"}}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			server := commandtest.Serve(t, &commandtest.Gateway{Zones: disrupted(), Watches: []commandtest.Watch{{Nodes: append(added(fleet()...), bookmark(missing()...))}}})
+			got := commandtest.Run(t, test.where, nodes.NewCommand, "--server", server, "-w")
+			if got.Code != exit.Interrupted || got.Stderr != "" {
+				t.Errorf("exit code = %d, stderr %q; want %d and nothing", got.Code, got.Stderr, exit.Interrupted)
+			}
+			commandtest.Golden(t, test.name+".txt", lastFrame(got.Stdout))
+		})
+	}
+}
+
+func TestNodesWatch_FramesSayWhenTheyAreOld(t *testing.T) {
+	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
+		{Nodes: append(added(wellFleet()...), bookmark()), End: rpcerror.ShuttingDown()},
+	}})
+	got := commandtest.Run(t, commandtest.Terminal{Width: 160, Height: 24, Until: []string{"no longer live"}}, nodes.NewCommand, "--server", server, "-w")
+	if frame := lastFrame(got.Stdout); !strings.HasPrefix(frame, "2 nodes: 2 ready\nno longer live: this replica is shutting down; try another one; trying again\n\nNAME") {
+		t.Errorf("the last frame is\n%s", frame)
+	}
+}
+
+func TestNodesWatch_AGatewayThatHangsIsGivenUp(t *testing.T) {
+	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{{Nodes: added(wellFleet()...)}}})
+	got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, "--server", server, "-w", "--timeout=300ms")
+	if got.Code != exit.Undetermined || !strings.Contains(got.Stderr, "the gateway said nothing for 300ms") {
+		t.Errorf("%+v, want exit code %d and why", got, exit.Undetermined)
+	}
+}
