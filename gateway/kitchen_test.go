@@ -155,7 +155,9 @@ func (c *cook) own(number int) error {
 	return nil
 }
 
-func (c *cook) freshness() *statusv1.Freshness { return &statusv1.Freshness{ReplicaId: c.id} }
+func (c *cook) freshness() *statusv1.Freshness {
+	return &statusv1.Freshness{ReplicaId: c.id, ReadTime: timestamppb.Now()}
+}
 
 // resource is what replicas tell of; T is a pointer to a message.
 type resource interface {

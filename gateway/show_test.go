@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/trivet-dev/trivet/gateway"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
@@ -38,9 +40,13 @@ func TestShow_SimulatedFleet(t *testing.T) {
 		}
 		members.members = append(members.members, member)
 	}
+	var sick []int
 	k.change(func() {
 		for i := range *showNodes {
 			k.nodes[nodeName(i)] = simulated(i, leasev1.NodeHealth_HEALTH_READY)
+		}
+		for len(sick) <= *showNodes/20 {
+			sick = k.upset(sick)
 		}
 	})
 	service, err := gateway.New(gateway.Config{HTTPListen: *show, BackendTimeout: time.Second}, deps(members))
@@ -52,7 +58,7 @@ func TestShow_SimulatedFleet(t *testing.T) {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt)
 	const perSecond = 50
-	var sick []int
+	owed := 0.0 // changes
 	tick := time.NewTicker(time.Second / perSecond)
 	defer tick.Stop()
 	for {
@@ -61,7 +67,7 @@ func TestShow_SimulatedFleet(t *testing.T) {
 			return
 		case <-tick.C:
 			k.change(func() {
-				for range *showChanges / perSecond / 2 { // one falls ill, one gets well
+				for owed += float64(*showChanges) / perSecond; owed >= 2; owed -= 2 { // one falls ill, one gets well
 					sick = k.upset(sick)
 				}
 			})
@@ -88,8 +94,15 @@ func (k *kitchen) upset(sick []int) []int {
 func nodeName(i int) string { return fmt.Sprintf("nodes/node-%d", i) }
 
 func simulated(i int, health leasev1.NodeHealth_Health) *leasev1.NodeHealth {
-	return &leasev1.NodeHealth{
-		Name: nodeName(i), Zone: fmt.Sprintf("eu-1:%c", 'a'+i%3), Health: health, Ready: "True",
-		Reason: "it beats every 5 s", Taints: []string{"node.kubernetes.io/unreachable:NoExecute"}[:min(1, int(health)/6)],
+	node := &leasev1.NodeHealth{
+		Name: nodeName(i), Zone: fmt.Sprintf("eu-1:%c", 'a'+i%3), Health: health, Ready: "True", Reason: "it beats every 5 s",
+		SignSource: leasev1.NodeHealth_SIGN_SOURCE_LEASE, SignTime: timestamppb.Now(), ChangeTime: timestamppb.Now(),
 	}
+	if health >= leasev1.NodeHealth_HEALTH_SUSPECT {
+		node.Reason = "no sign of life since its last Lease"
+	}
+	if health == leasev1.NodeHealth_HEALTH_UNKNOWN {
+		node.Ready, node.Taints = "Unknown", []string{"node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"}
+	}
+	return node
 }

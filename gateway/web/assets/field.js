@@ -8,6 +8,7 @@ import { healths, onThemeChange, spritesOf } from "./health.js";
 import { h, render } from "./view.js";
 
 const layoutPause = 300;
+const tallest = 1000;
 
 const zoneStates = {
   STATE_NORMAL: { word: "normal", health: "good" },
@@ -20,13 +21,13 @@ class Field extends HTMLElement {
     this.plots = new Map(); // by zone
     this.zoneStates = new Map();
     this.laidOut = -Infinity;
-    this.tip = document.createElement("div");
-    this.tip.className = "tip";
-    this.tip.hidden = true;
-    this.mark = document.createElement("div");
-    this.mark.className = "mark-cell";
-    this.mark.hidden = true;
-    this.append(this.tip, this.mark);
+    [this.tip, this.mark, this.ring] = ["tip", "cell pointed", "cell chosen"].map((name) => {
+      const element = document.createElement("div");
+      element.className = name;
+      element.hidden = true;
+      this.append(element);
+      return element;
+    });
     new ResizeObserver(() => this.repaint()).observe(this);
     onThemeChange(() => this.repaint());
     this.addEventListener("pointermove", (event) => this.point(event));
@@ -53,6 +54,18 @@ class Field extends HTMLElement {
   emphasize(rank) {
     this.emphasis = rank;
     this.repaint();
+  }
+
+  // choose rings a Node, by its name; null rings none.
+  choose(name) {
+    this.chosen = name;
+    this.encircle();
+  }
+
+  encircle() {
+    const node = this.nodes?.byName.get(`nodes/${this.chosen}`);
+    if (node?.plot) this.frameCell(this.ring, node);
+    else this.ring.hidden = true;
   }
 
   repaint() {
@@ -88,7 +101,7 @@ class Field extends HTMLElement {
   layOut(zones) {
     const width = this.clientWidth;
     if (width === 0) return;
-    this.pitch = pitchFor(this.nodes.byName.size);
+    this.pitch = pitchFor(this.nodes.byName.size, width);
     this.ratio = Math.min(2, devicePixelRatio || 1);
     this.sprites = spritesOf(Math.round((this.pitch - gapFor(this.pitch)) * this.ratio));
     for (const [zone, plot] of this.plots) {
@@ -108,6 +121,7 @@ class Field extends HTMLElement {
       this.head(plot);
     }
     this.unpoint();
+    this.encircle();
   }
 
   plot(zone) {
@@ -183,15 +197,21 @@ class Field extends HTMLElement {
   point(event) {
     const hit = this.hit(event);
     if (!hit) return this.unpoint();
-    const { node, plot } = hit;
-    const left = plot.canvas.offsetLeft + (node.place % plot.columns) * this.pitch;
-    const top = plot.canvas.offsetTop + Math.floor(node.place / plot.columns) * this.pitch;
-    const size = this.pitch - gapFor(this.pitch);
-    place(this.mark, left, top);
-    this.mark.style.width = this.mark.style.height = `${size}px`;
+    const { node } = hit;
+    const [left, top] = this.frameCell(this.mark, node);
     render(this.tip, h("strong", {}, node.name), h("span", { class: "quiet" }, healths[node.rank].word), node.reason && h("p", {}, node.reason));
     this.tip.hidden = false;
     place(this.tip, Math.max(0, Math.min(left, this.clientWidth - this.tip.offsetWidth)), top + this.pitch + 6);
+  }
+
+  // frameCell puts an element around a Node's cell and returns where that is.
+  frameCell(element, node) {
+    const { canvas, columns } = node.plot;
+    const left = canvas.offsetLeft + (node.place % columns) * this.pitch;
+    const top = canvas.offsetTop + Math.floor(node.place / columns) * this.pitch;
+    element.style.width = element.style.height = `${this.pitch - gapFor(this.pitch)}px`;
+    place(element, left, top);
+    return [left, top];
   }
 
   unpoint() {
@@ -204,13 +224,9 @@ function place(element, left, top) {
   element.style.transform = `translate(${left}px, ${top}px)`;
 }
 
-// pitchFor is from cell to cell, in pixels: as large as so many allow.
-function pitchFor(nodes) {
-  if (nodes <= 150) return 24;
-  if (nodes <= 800) return 18;
-  if (nodes <= 3000) return 14;
-  if (nodes <= 12000) return 10;
-  return nodes <= 40000 ? 8 : 6;
+// pitchFor is from cell to cell, in pixels: as large as lets all be seen on about one screen, within reason.
+function pitchFor(nodes, width) {
+  return Math.max(7, Math.min(24, Math.floor(Math.sqrt((width * tallest) / Math.max(1, nodes)))));
 }
 
 function gapFor(pitch) {

@@ -40,6 +40,11 @@ class Fleet extends HTMLElement {
     this.stream.retryNow();
   }
 
+  // choose rings the Node that is looked at; null for none.
+  choose(name) {
+    this.field.choose(name);
+  }
+
   take(event) {
     this.failure = null;
     this.nodes.take(event);
@@ -64,7 +69,8 @@ class Fleet extends HTMLElement {
 
   async askForZones() {
     for (;;) {
-      if (!document.hidden && !this.failure && this.nodes.byName.size > 0) {
+      const follows = !document.hidden && !this.failure && this.nodes.complete;
+      if (follows) {
         try {
           const { zones, blindBy } = await ask("/v1/zones", AbortSignal.timeout(zonesPause));
           this.blindBy = blindBy;
@@ -75,7 +81,7 @@ class Fleet extends HTMLElement {
         }
         this.soon();
       }
-      await new Promise((resolve) => setTimeout(resolve, zonesPause));
+      await new Promise((resolve) => setTimeout(resolve, follows ? zonesPause : 500));
     }
   }
 

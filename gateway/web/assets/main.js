@@ -44,6 +44,8 @@ function colourLegs(status) {
 banner.addEventListener("retry", () => stream.retryNow());
 addEventListener("online", retryAll);
 fleet.addEventListener("news", ({ detail }) => panel.heard(detail));
+panel.addEventListener("chosen", ({ detail }) => fleet.choose(detail));
+fleet.choose(panel.name);
 
 // A browser opens few connections to one server. Pages that nobody looks at leave them to the others.
 const patience = 15000;

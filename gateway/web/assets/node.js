@@ -43,6 +43,7 @@ class NodePanel extends HTMLElement {
     this.name = name;
     this.answer = this.failure = null;
     this.wake?.(true);
+    this.dispatchEvent(new CustomEvent("chosen", { detail: name }));
     if (name === null) {
       this.hidden = true;
       this.opener?.focus({ preventScroll: true });
