@@ -60,7 +60,7 @@ func gather(ctx context.Context, address string, open opener, connections, strea
 // dial makes a connection with small buffers: this process has thousands.
 func dial(address string) (*grpc.ClientConn, error) {
 	return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10), grpc.WithSharedWriteBuffer(true))
+		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10))
 }
 
 func (c *crowd) disperse() {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/test/conformance/internal/ward"
+	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
 )
 
 // history is every state of one Lease since the watch began.
@@ -28,7 +28,7 @@ type history struct {
 // follow watches the Lease of a Node until the test ends.
 func follow(t *testing.T, kube kubernetes.Interface, node string) *history {
 	t.Helper()
-	watcher, err := kube.CoordinationV1().Leases(ward.LeaseNamespace).Watch(t.Context(), metav1.ListOptions{
+	watcher, err := kube.CoordinationV1().Leases(wardtest.LeaseNamespace).Watch(t.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, node).String(),
 	})
 	if err != nil {
@@ -96,7 +96,7 @@ const (
 // writerOf tells who changed the renewTime last, which is who owns the field. leasesvc has a name of its own there.
 func writerOf(l *coordinationv1.Lease) writer {
 	for _, entry := range l.ManagedFields {
-		if entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:renewTime"`)) && entry.Manager == "trivet-leasesvc" {
+		if entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`"f:renewTime"`)) && entry.Manager == "trivet-leasesvc" {
 			return byLeasesvc
 		}
 	}
@@ -123,7 +123,7 @@ func (h *history) expectSafe(t *testing.T, node *corev1.Node) {
 		if event.Type == watch.Deleted {
 			t.Fatalf("the Lease was deleted after %d events", len(events))
 		}
-		if diff := cmp.Diff([]metav1.OwnerReference{ownedBy(node)}, l.OwnerReferences); diff != "" {
+		if diff := cmp.Diff([]metav1.OwnerReference{wardtest.OwnedBy(node)}, l.OwnerReferences); diff != "" {
 			t.Errorf("owners after a write by the %s (-want +got):\n%s", writerOf(l), diff)
 		}
 		if holder := l.Spec.HolderIdentity; holder == nil || *holder != node.Name {

@@ -12,14 +12,14 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
-	"github.com/trivet-dev/trivet/test/conformance/internal/ward"
+	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
 )
 
 // bed is one Node, leasesvc, and every state of the Node's Lease.
 type bed struct {
 	kube kubernetes.Interface
 	node *corev1.Node
-	*ward.Leasesvc
+	*wardtest.Leasesvc
 	*history
 }
 
@@ -31,10 +31,17 @@ func newBed(t *testing.T, name string) *bed {
 	class.HeartbeatInterval, class.RenewInterval = 200*time.Millisecond, 200*time.Millisecond
 	cfg.Writes.Policy = leasesvc.WriteMirror
 	b := &bed{kube: testkit.Kube(t)}
-	b.node = ward.CreateNode(t, b.kube, name)
+	b.node = wardtest.CreateNode(t, b.kube, name)
 	b.history = follow(t, b.kube, name)
-	b.Leasesvc = ward.StartLeasesvc(t, testkit.Cluster(t), name, cfg)
+	b.Leasesvc = wardtest.StartLeasesvc(t, testkit.Cluster(t), name, cfg)
 	return b
+}
+
+// startKubelet renews the Lease of the Node ten times a second.
+func (b *bed) startKubelet(t *testing.T, cfg wardtest.KubeletConfig) (client *wardtest.Kubelet, stop func()) {
+	t.Helper()
+	cfg.Kube, cfg.Node, cfg.Pace = b.kube, b.node, 100*time.Millisecond
+	return wardtest.StartKubelet(t, cfg)
 }
 
 func TestClient_GoesOnWithTheLeaseThatLeasesvcWrote(t *testing.T) {
@@ -43,21 +50,20 @@ func TestClient_GoesOnWithTheLeaseThatLeasesvcWrote(t *testing.T) {
 	b.awaitWrites(t, byLeasesvc, 3)
 	silence()
 
-	client := newKubelet(b.kube, b.node, b.node.Name, 0)
-	client.run(t)
+	client, _ := b.startKubelet(t, wardtest.KubeletConfig{})
 	b.awaitWrites(t, byClient, 5)
 	b.expectSafe(t, b.node)
-	if seconds := *b.last(t).Spec.LeaseDurationSeconds; seconds != kubeletSeconds {
-		t.Errorf("the client's Lease lasts %d s, want %d", seconds, kubeletSeconds)
+	if seconds := *b.last(t).Spec.LeaseDurationSeconds; seconds != wardtest.KubeletSeconds {
+		t.Errorf("the client's Lease lasts %d s, want %d", seconds, wardtest.KubeletSeconds)
 	}
-	if n := client.failures.Load(); n != 0 {
+	if n := client.Failures(); n != 0 {
 		t.Errorf("the client failed again and again %d times", n)
 	}
 }
 
 func TestLeasesvc_GoesOnWithTheLeaseThatTheClientWrote(t *testing.T) {
 	b := newBed(t, "from-kubelet")
-	stop := newKubelet(b.kube, b.node, b.node.Name, 0).run(t)
+	_, stop := b.startKubelet(t, wardtest.KubeletConfig{})
 	b.awaitWrites(t, byClient, 3)
 	stop()
 
@@ -70,7 +76,7 @@ func TestLeasesvc_GoesOnWithTheLeaseThatTheClientWrote(t *testing.T) {
 // earlier one for none, so leasesvc goes on from there in the smallest steps.
 func TestLeasesvc_GoesOnFromTheTimeOfAClientWhoseClockWasAhead(t *testing.T) {
 	b := newBed(t, "ahead")
-	stop := newKubelet(b.kube, b.node, b.node.Name, time.Hour).run(t)
+	_, stop := b.startKubelet(t, wardtest.KubeletConfig{Ahead: time.Hour})
 	b.awaitWrites(t, byClient, 3)
 	stop()
 
@@ -84,14 +90,13 @@ func TestLeasesvc_GoesOnFromTheTimeOfAClientWhoseClockWasAhead(t *testing.T) {
 
 func TestBoth_WriteOneLeaseAndDoNoHarm(t *testing.T) {
 	b := newBed(t, "both")
-	client := newKubelet(b.kube, b.node, b.node.Name, 0)
-	client.run(t)
+	client, _ := b.startKubelet(t, wardtest.KubeletConfig{})
 	b.Beat(b.node.Name)
 	b.awaitWrites(t, byClient, 10)
 	b.awaitWrites(t, byLeasesvc, 10)
 	b.awaitWrites(t, byClient, 10)
 	b.expectSafe(t, b.node)
-	if n := client.failures.Load(); n != 0 {
+	if n := client.Failures(); n != 0 {
 		t.Errorf("the client failed again and again %d times", n)
 	}
 	b.AwaitWritten(b.node.Name, time.Now())
@@ -100,8 +105,7 @@ func TestBoth_WriteOneLeaseAndDoNoHarm(t *testing.T) {
 // Start and Stop of the client delete the Lease, as a component does that leaves for good.
 func TestLeasesvc_MakesTheLeaseAnewThatTheClientDeleted(t *testing.T) {
 	b := newBed(t, "deleted")
-	client := newKubelet(b.kube, b.node, b.node.Name, 0)
-	stop := client.run(t)
+	client, stop := b.startKubelet(t, wardtest.KubeletConfig{})
 	b.awaitWrites(t, byClient, 3)
 	b.Beat(b.node.Name)
 	b.awaitWrites(t, byLeasesvc, 3)
@@ -110,11 +114,11 @@ func TestLeasesvc_MakesTheLeaseAnewThatTheClientDeleted(t *testing.T) {
 	client.Stop()
 
 	testkit.Eventually(t, 30*time.Second, func() error {
-		l, err := b.kube.CoordinationV1().Leases(ward.LeaseNamespace).Get(t.Context(), b.node.Name, metav1.GetOptions{})
+		l, err := b.kube.CoordinationV1().Leases(wardtest.LeaseNamespace).Get(t.Context(), b.node.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if l.UID == old.UID || len(l.OwnerReferences) != 1 || l.OwnerReferences[0] != ownedBy(b.node) {
+		if l.UID == old.UID || len(l.OwnerReferences) != 1 || l.OwnerReferences[0] != wardtest.OwnedBy(b.node) {
 			return fmt.Errorf("the Lease is %v", l)
 		}
 		return nil
@@ -123,7 +127,7 @@ func TestLeasesvc_MakesTheLeaseAnewThatTheClientDeleted(t *testing.T) {
 
 func TestLeasesvc_LeavesALeaseAloneThatNamesAnotherHolder(t *testing.T) {
 	b := newBed(t, "foreign")
-	newKubelet(b.kube, b.node, "somebody-else", 0).run(t)
+	b.startKubelet(t, wardtest.KubeletConfig{Holder: "somebody-else"})
 	b.awaitWrites(t, byClient, 3)
 
 	b.Beat(b.node.Name)

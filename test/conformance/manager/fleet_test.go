@@ -1,21 +1,17 @@
 package manager
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/component-helpers/apimachinery/lease"
-	"k8s.io/utils/clock"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/test/conformance/internal/ward"
+	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
 )
 
 const (
@@ -34,44 +30,22 @@ type member struct {
 }
 
 // muster makes all Nodes, lets them live, and puts a pod on each. The pods have no kubelet that would have to agree to their end.
-func muster(t *testing.T, kube kubernetes.Interface, l *ward.Leasesvc) []*member {
+func muster(t *testing.T, kube kubernetes.Interface, l *wardtest.Leasesvc) []*member {
 	t.Helper()
 	namespace := testkit.Namespace(t, kube)
 	members := make([]*member, fleet)
 	for i := range members {
 		m := &member{name: fmt.Sprintf("manager-%02d", i), namespace: namespace}
-		node := ward.CreateNode(t, kube, m.name)
+		node := wardtest.CreateNode(t, kube, m.name)
 		if i%2 == 0 {
 			m.stop = l.Beat(m.name)
 		} else {
-			m.stop = runKubelet(t, kube, node)
+			_, m.stop = wardtest.StartKubelet(t, wardtest.KubeletConfig{Kube: kube, Node: node, Pace: time.Second})
 		}
 		m.place(t, kube)
 		members[i] = m
 	}
 	return members
-}
-
-// runKubelet renews the Lease of a Node with upstream's client.
-func runKubelet(t *testing.T, kube kubernetes.Interface, node *corev1.Node) (stop func()) {
-	t.Helper()
-	own := func(l *coordinationv1.Lease) error {
-		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
-		return nil
-	}
-	client := lease.NewController(clock.RealClock{}, kube, node.Name, 40, nil, time.Second, node.Name, ward.LeaseNamespace, own)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		client.Run(ctx)
-	}()
-	stop = func() {
-		cancel()
-		<-done
-	}
-	t.Cleanup(stop)
-	return stop
 }
 
 // place puts a pod on the Node that is ready, and that leaves soon after the Node is unreachable.

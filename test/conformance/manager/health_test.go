@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
-	"github.com/trivet-dev/trivet/test/conformance/internal/ward"
+	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
 )
 
 const (
@@ -36,7 +36,7 @@ func TestManager_EvictsFromTheNodesThatLeasesvcFindsDead(t *testing.T) {
 	cluster := ownCluster(t)
 	startManager(t, cluster)
 	kube := clientOf(t, cluster)
-	l := ward.StartLeasesvc(t, cluster, "beside-manager", quick(), leasesvc.NodeHealthLoop)
+	l := wardtest.StartLeasesvc(t, cluster, "beside-manager", quick(), leasesvc.NodeHealthLoop)
 	members := muster(t, kube, l)
 	v := watchAll(t, kube, members[0].namespace)
 	want := map[string]string{}

@@ -98,13 +98,6 @@ func viewOfPod(pod *corev1.Pod) string {
 	return "ready="
 }
 
-// of is what is seen of one object now.
-func (v *views) of(name string) string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.now[name]
-}
-
 // all is what is seen now.
 func (v *views) all() map[string]string {
 	v.mu.Lock()

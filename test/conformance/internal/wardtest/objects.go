@@ -1,4 +1,4 @@
-package ward
+package wardtest
 
 import (
 	"context"
