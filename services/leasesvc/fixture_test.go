@@ -37,6 +37,7 @@ type fixture struct {
 	t         testing.TB
 	service   *leasesvc.Service
 	client    leasev1.LeaseServiceClient
+	health    leasev1.NodeHealthServiceClient
 	candidate *termtest.Candidate
 	kube      kubernetes.Interface
 	registry  *prometheus.Registry
@@ -80,7 +81,8 @@ func newFixture(t testing.TB, s setup) *fixture {
 		t.Fatal(err)
 	}
 	f.run()
-	f.client = leasev1.NewLeaseServiceClient(testkit.Serve(t, f.service.Register, leasesvc.Unvalidated()...))
+	connection := testkit.Serve(t, f.service.Register, leasesvc.Unvalidated()...)
+	f.client, f.health = leasev1.NewLeaseServiceClient(connection), leasev1.NewNodeHealthServiceClient(connection)
 	if s.leadership == nil {
 		f.awaitLeading()
 	}
