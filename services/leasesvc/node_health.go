@@ -2,6 +2,7 @@ package leasesvc
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -129,6 +130,14 @@ func (n *nodeHealth) Doubt(zone string) (why string, doubted bool) {
 		return edition.Blindness.String(), true
 	case edition.Doubted.Zone(zone):
 		return nodehealth.WhyDoubted, true
+	case allDown(edition.Zones):
+		return "no zone has a ready node", true
 	}
 	return "", false
+}
+
+// allDown tells whether no zone that counts has a ready node: what is wrong then is hardly the nodes, and their taints go.
+func allDown(zones []nodehealth.Zone) bool {
+	counted := slices.ContainsFunc(zones, func(z nodehealth.Zone) bool { return z.Size > 0 })
+	return counted && !slices.ContainsFunc(zones, func(z nodehealth.Zone) bool { return z.Size > 0 && z.State != nodehealth.FullDisruption })
 }

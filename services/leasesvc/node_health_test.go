@@ -45,7 +45,7 @@ type ward struct {
 }
 
 // newWard has nodes in the zones a and b, half and half, each with a condition and a taint of somebody else's.
-func newWard(t *testing.T, count int) *ward {
+func newWard(t *testing.T, count int, loops ...string) *ward {
 	t.Helper()
 	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
 	if err != nil {
@@ -64,7 +64,7 @@ func newWard(t *testing.T, count int) *ward {
 	}
 	t.Cleanup(kubelets.Wait)
 	t.Cleanup(cancel)
-	w.fixture = newFixture(t, setup{kube: fenced, loops: []string{leasesvc.NodeHealthLoop}, config: func(c *leasesvc.Config) {
+	w.fixture = newFixture(t, setup{kube: fenced, loops: append(loops, leasesvc.NodeHealthLoop), config: func(c *leasesvc.Config) {
 		c.Shards = 2
 		c.Classes[0].Namespace, c.Writes.Policy = namespace, leasesvc.WriteMirror
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = time.Second, time.Second

@@ -219,6 +219,32 @@ func TestTaintEviction_ANewTermCountsOnAndEvictsNobodyEarly(t *testing.T) {
 	}
 }
 
+// Both loops together: a node that falls silent loses its pods when they no longer tolerate that; all others keep theirs.
+func TestTaintEviction_PodsLeaveANodeThatFellSilent(t *testing.T) {
+	w := newWard(t, 4, leasesvc.TaintEvictionLoop)
+	c := &clearing{fixture: w.fixture, admin: w.admin, namespace: w.namespace, nodes: w.names}
+	for _, node := range w.names {
+		c.pod("on-"+node, node, corev1.TaintNodeUnreachable, 2)
+	}
+	c.pod("stays", w.names[0], corev1.TaintNodeUnreachable, -1)
+	w.silence(w.names[0])
+	declared := w.awaitUnknown(w.names[0])
+	testkit.Eventually(t, slack+grace, func() error {
+		if diff := cmp.Diff([]string{"on-" + w.names[0]}, c.leaving()); diff != "" {
+			return errors.New("leaving (-want +got):\n" + diff)
+		}
+		return nil
+	})
+	w.mu.Lock()
+	after := time.Since(w.last[w.names[0]])
+	w.mu.Unlock()
+	if least := grace + 2*time.Second; after < least {
+		t.Errorf("the pod left %v after the node's last renewal, must not before %v", after, least)
+	}
+	t.Logf("declared %v after the last renewal, and the pod left within %v", declared, after)
+	w.expectReady(w.names[1:]...)
+}
+
 func TestTaintEviction_RatesThatMakeNoSenseAreRefused(t *testing.T) {
 	for text, ok := range map[string]bool{"0": true, "0.5": true, "1000": true, "-1": false, "1001": false, "NaN": false, "+Inf": false} {
 		cfg := leasesvc.DefaultConfig()
