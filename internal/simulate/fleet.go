@@ -129,6 +129,9 @@ func (f *Fleet) createNode(ctx context.Context, i int) error {
 	return f.finishNode(ctx, made, wanted.Status)
 }
 
+// maxConflicts is how often a Node may change under our hands: leasesvc looks after its labels and taints at the same time.
+const maxConflicts = 10
+
 // adoptNode finishes what an earlier run may have left half done.
 func (f *Fleet) adoptNode(ctx context.Context, wanted *corev1.Node) error {
 	found, err := f.kube.CoreV1().Nodes().Get(ctx, wanted.Name, metav1.GetOptions{})
@@ -145,6 +148,18 @@ func (f *Fleet) adoptNode(ctx context.Context, wanted *corev1.Node) error {
 // finishNode reports the status and removes the taint that admission puts on every new Node and that a node controller
 // would remove: a node that is born ready needs none.
 func (f *Fleet) finishNode(ctx context.Context, made *corev1.Node, status corev1.NodeStatus) error {
+	for conflicts := 0; ; conflicts++ {
+		err := f.reportNode(ctx, made, status)
+		if !apierrors.IsConflict(err) || conflicts == maxConflicts {
+			return err
+		}
+		if made, err = f.kube.CoreV1().Nodes().Get(ctx, made.Name, metav1.GetOptions{}); err != nil {
+			return fmt.Errorf("read Node again: %w", err)
+		}
+	}
+}
+
+func (f *Fleet) reportNode(ctx context.Context, made *corev1.Node, status corev1.NodeStatus) error {
 	made.Status = status
 	reported, err := f.kube.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{})
 	if err != nil {
