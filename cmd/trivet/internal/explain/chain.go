@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
@@ -20,6 +22,8 @@ type chain struct {
 	width int
 	// now is what ages are counted from where the explanation does not say when it was made.
 	now time.Time
+	// teller is the replica that explains.
+	teller string
 }
 
 // draw depends on the explanation alone, and on the time if need be.
@@ -30,6 +34,7 @@ func (c chain) draw(response *gatewayv1.ExplainNodeHealthResponse) string {
 	if made := response.GetFreshness().GetReadTime(); made != nil {
 		c.now = made.AsTime()
 	}
+	c.teller = response.GetFreshness().GetReplicaId()
 	first, links := broken(response), response.GetEvidence()
 	column := codeColumn(links)
 	for i, evidence := range links {
@@ -65,12 +70,21 @@ func answer(response *gatewayv1.ExplainNodeHealthResponse) string {
 		why = link.GetFinding()
 	}
 	if why != "" {
-		answer += ": " + why
+		answer += ": " + continued(why)
 	}
 	if held := node.GetHeldBy(); held != "" {
 		answer += "; it is not declared, because " + held
 	}
 	return answer
+}
+
+// continued makes a sentence the rest of another one.
+func continued(sentence string) string {
+	first, size := utf8.DecodeRuneInString(sentence)
+	if second, _ := utf8.DecodeRuneInString(sentence[size:]); unicode.IsLower(second) {
+		sentence = string(unicode.ToLower(first)) + sentence[size:]
+	}
+	return strings.TrimSuffix(sentence, ".")
 }
 
 func phrase(health leasev1.NodeHealth_Health) string {

@@ -92,7 +92,11 @@ func (c chain) paragraphs(l link) []paragraph {
 // origin says where a link was found, in which version, and how old it is.
 func (c chain) origin(evidence *statusv1.Evidence) string {
 	var parts []string
-	for _, part := range []string{evidence.GetSource(), evidence.GetReplicaId(), objectName(evidence.GetObject())} {
+	replica := evidence.GetReplicaId()
+	if replica == c.teller {
+		replica = "" // it stands below the chain
+	}
+	for _, part := range []string{evidence.GetSource(), replica, objectName(evidence.GetObject())} {
 		if part != "" {
 			parts = append(parts, part)
 		}
@@ -101,7 +105,7 @@ func (c chain) origin(evidence *statusv1.Evidence) string {
 		parts = append(parts, "version "+version)
 	}
 	if at := evidence.GetObserveTime(); at != nil {
-		parts = append(parts, wording.Since(c.now, at)+" ago")
+		parts = append(parts, wording.Due(c.now, at))
 	}
 	return strings.Join(parts, " · ")
 }

@@ -39,6 +39,7 @@ func NewCommand(streams terminal.Streams) *cobra.Command {
 A session is alive while beats come in time, suspect when some are missing, and expired when its deadline has passed.
 WRITTEN is how long ago the object was written, or why it does not stand as it should; RENEW-AGE is how old the renewTime in it
 is, and NEXT-WRITE when it is due again. DUPLICATE names another live holder of the same name, which is refused.
+A watch shows "live" for the last beat of a session that is alive, since single beats are not told.
 
 Standard error tells how many there are of each state, and which replicas' parts are missing. Ages are by this machine's clock.
 

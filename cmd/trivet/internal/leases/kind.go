@@ -35,6 +35,7 @@ func kind(oneNamespace bool) listing.Kind[*leasev1.Lease] {
 		Trouble: trouble,
 		Tally:   tally,
 		Quiet:   quiet,
+		Watched: watched,
 	}
 }
 
@@ -43,12 +44,20 @@ func row(now time.Time, lease *leasev1.Lease) []table.Cell {
 	write := lease.GetWrite()
 	return []table.Cell{
 		{Text: cmp.Or(namespace, "-")}, {Text: cmp.Or(lease.GetHolder().GetName(), name)}, {Text: cmp.Or(lease.GetHolder().GetClass(), "-")},
-		{Text: word(lease.GetState()), Tone: tone(lease.GetState())}, {Text: wording.Since(now, lease.GetLastBeatTime())}, {Text: wording.Due(now, lease.GetDeadline())},
+		{Text: word(lease.GetState()), Tone: tone(lease.GetState())}, {Text: lastBeat(now, lease)}, {Text: wording.Due(now, lease.GetDeadline())},
 		written(now, write), {Text: wording.Due(now, write.GetDueTime())}, {Text: wording.Since(now, write.GetRenewTime())}, {Text: fmt.Sprint(lease.GetShard())},
 		{Text: cmp.Or(lease.GetHolder().GetBootId(), "-")}, {Text: fmt.Sprint(lease.GetSequence())}, {Text: wording.Since(now, lease.GetStartTime())},
 		{Text: fmt.Sprint(lease.GetEpoch())}, {Text: cmp.Or(write.GetResourceVersion(), "-")}, {Text: cmp.Or(write.GetReason(), "-")},
 		duplicate(lease.GetDuplicate()), {Text: write.GetLastError()},
 	}
+}
+
+// lastBeat is how long ago it came; "live" stands for beats that come all the time.
+func lastBeat(now time.Time, lease *leasev1.Lease) string {
+	if lease.GetLastBeatTime() == nil && lease.GetState() == leasev1.Lease_STATE_ALIVE {
+		return "live"
+	}
+	return wording.Since(now, lease.GetLastBeatTime())
 }
 
 // split takes the API's name of a lease apart.
@@ -158,6 +167,16 @@ func tally(leases []*leasev1.Lease) string {
 		parts = append(parts, fmt.Sprintf("%d could not be written", unwritten))
 	}
 	return wording.Count(len(leases), "lease") + ": " + strings.Join(parts, ", ")
+}
+
+// watched leaves out the last beat of a session that lives, because no event tells of the next one.
+func watched(lease *leasev1.Lease) *leasev1.Lease {
+	if lease.GetState() != leasev1.Lease_STATE_ALIVE {
+		return lease
+	}
+	copied := proto.CloneOf(lease)
+	copied.LastBeatTime, copied.Deadline, copied.Sequence = nil, nil, 0
+	return copied
 }
 
 // quiet leaves out what every beat and every write moves, and what differs only because another replica keeps the session now.

@@ -28,6 +28,7 @@ func (f *fleet[T]) begin() { f.stream++ }
 
 // put takes what exists and says what was known of it, and whether it differs in more than what changes by itself.
 func (f *fleet[T]) put(item T) (before T, existed, differs bool) {
+	item = f.kind.Watched(item)
 	old, existed := f.known[item.GetName()]
 	f.known[item.GetName()] = entry[T]{item: item, stream: f.stream}
 	return old.item, existed, !existed || !proto.Equal(f.kind.Quiet(old.item), f.kind.Quiet(item))

@@ -33,6 +33,8 @@ type Kind[T Item] struct {
 	Tally func(items []T) string
 	// Quiet returns a copy without what changes by itself.
 	Quiet func(item T) T
+	// Watched returns what of a thing stays true until the next event: signs of life are no events.
+	Watched func(item T) T
 }
 
 // Column is a column of a table.

@@ -38,6 +38,8 @@ func NewCommand(streams terminal.Streams) *cobra.Command {
 A Node is ready or not-ready as it says itself; suspect when signs of life are missing; silent when its deadline has passed;
 unknown when it was declared so; starting while it has no Ready condition yet.
 
+SEEN is how long ago the last sign of life was, or "live" where signs come all the time and only their end is told.
+
 Standard error tells how many Nodes there are of each health, which zones are disrupted, and which replicas' parts are missing.
 Ages are by this machine's clock. On a terminal reasons are cut to its width; -o wide cuts nothing.
 

@@ -29,6 +29,7 @@ func kind() listing.Kind[*leasev1.NodeHealth] {
 		Trouble: func(node *leasev1.NodeHealth) string { return Word(node.GetHealth()) },
 		Tally:   tally,
 		Quiet:   quiet,
+		Watched: watched,
 	}
 }
 
@@ -45,12 +46,36 @@ func row(now time.Time, node *leasev1.NodeHealth) []table.Cell {
 // ShortName is a Node's name as Kubernetes has it.
 func ShortName(node *leasev1.NodeHealth) string { return strings.TrimPrefix(node.GetName(), "nodes/") }
 
-// seen is how long ago the last sign of life was.
+// seen is how long ago the last sign of life was; "live" stands for signs that come all the time.
 func seen(now time.Time, node *leasev1.NodeHealth) string {
-	if node.GetSignSource() == leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED {
+	switch {
+	case node.GetSignSource() == leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED:
 		return "never"
+	case node.GetSignTime() == nil && isLive(node):
+		return "live"
+	default:
+		return wording.Since(now, node.GetSignTime())
 	}
-	return wording.Since(now, node.GetSignTime())
+}
+
+// isLive says whether a Node gives signs of life.
+func isLive(node *leasev1.NodeHealth) bool {
+	switch node.GetHealth() {
+	case leasev1.NodeHealth_HEALTH_STARTING, leasev1.NodeHealth_HEALTH_READY, leasev1.NodeHealth_HEALTH_NOT_READY:
+		return true
+	default:
+		return false
+	}
+}
+
+// watched leaves out when a Node that lives was seen, because no event tells when it is seen again.
+func watched(node *leasev1.NodeHealth) *leasev1.NodeHealth {
+	if !isLive(node) {
+		return node
+	}
+	copied := proto.CloneOf(node)
+	copied.SignTime, copied.Deadline = nil, nil
+	return copied
 }
 
 func sourceWord(source leasev1.NodeHealth_SignSource) string {
@@ -85,7 +110,7 @@ func taintList(taints []string) string {
 
 func reason(node *leasev1.NodeHealth) string {
 	if held := node.GetHeldBy(); held != "" {
-		return strings.TrimPrefix(node.GetReason()+"; ", "; ") + "not declared: " + held
+		return strings.TrimPrefix(strings.TrimSuffix(node.GetReason(), ".")+"; ", "; ") + "not declared: " + held
 	}
 	return node.GetReason()
 }

@@ -80,13 +80,17 @@ func (s *servers) start(control *controlPlane, opts Options) error {
 	return err
 }
 
-// loops selects what a server does. In a cluster that exists the kube-apiservers keep their own endpoints, and two who
-// keep them would fight.
+// loops selects what a server does. In a cluster that exists the kube-apiservers keep their own endpoints and
+// kube-controller-manager judges the nodes, and two with one duty would fight; in one that was started here nobody else does.
 func loops(service string, opts Options) []string {
-	if service == "bootstrapsvc" && opts.Kubeconfig != "" {
+	switch {
+	case service == "bootstrapsvc" && opts.Kubeconfig != "":
 		return []string{"*", "-apiserver-probe", "-kubernetes-endpoints"}
+	case service == "leasesvc" && opts.Kubeconfig == "":
+		return []string{"*", "node-health"}
+	default:
+		return []string{"*"}
 	}
-	return []string{"*"}
 }
 
 // explain adds what helps against a port that is taken, which has no flag of its own here.

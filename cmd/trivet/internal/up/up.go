@@ -155,6 +155,7 @@ func (h *house) printNext() {
 	p.line("")
 	p.line("Try next:")
 	p.line("  %s status --server %s", h.opts.Command, h.servers.gatewayAddress())
+	p.line("  %s nodes -w --server %s", h.opts.Command, h.servers.gatewayAddress())
 	p.line("  kubectl --kubeconfig %s get leases -n kube-node-lease", h.control.kubeconfig)
 	p.line("  curl -s %sv1/status", h.servers.pageURL())
 	p.line("")

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
 )
 
@@ -43,6 +45,19 @@ func TestUntil(t *testing.T) {
 	for _, test := range tests {
 		if got := wording.Until(test.left); got != test.want {
 			t.Errorf("Until(%s) = %q, want %q", test.left, got, test.want)
+		}
+	}
+}
+
+func TestMoments(t *testing.T) {
+	noon := time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC)
+	earlier, later := timestamppb.New(noon.Add(-time.Minute)), timestamppb.New(noon.Add(time.Minute))
+	for _, test := range []struct{ got, want string }{
+		{wording.Since(noon, earlier), "1m0s"}, {wording.Since(noon, later), "0s"}, {wording.Since(noon, nil), "-"},
+		{wording.Due(noon, earlier), "1m0s ago"}, {wording.Due(noon, later), "in 1m0s"}, {wording.Due(noon, nil), "-"},
+	} {
+		if test.got != test.want {
+			t.Errorf("got %q, want %q", test.got, test.want)
 		}
 	}
 }
