@@ -220,3 +220,16 @@ func TestNodes_CompletesNamesFlagsAndValues(t *testing.T) {
 		})
 	}
 }
+
+func BenchmarkNodes_List10000(b *testing.B) {
+	gateway := &commandtest.Gateway{Zones: calm()}
+	for i := range 10_000 {
+		gateway.Nodes = append(gateway.Nodes, node(fmt.Sprintf("node-%05d", i), leasev1.NodeHealth_HEALTH_READY))
+	}
+	server := commandtest.Serve(b, gateway)
+	for b.Loop() {
+		if got := commandtest.Run(b, commandtest.Terminal{}, nodes.NewCommand, "--server", server); got.Code != exit.OK {
+			b.Fatalf("%+v", got)
+		}
+	}
+}
