@@ -138,6 +138,8 @@ func writeOf(w keeper.Write) *leasev1.Lease_Write {
 		WriteTime:       timestamp(w.WriteTime),
 		LastError:       strings.ToValidUTF8(w.LastError, "�"),
 		Failures:        w.Failures,
+		DueTime:         timestamp(w.Due),
+		Reason:          w.Reason.String(),
 	}
 }
 

@@ -33,6 +33,7 @@ const ServiceName = "leasesvc"
 const (
 	SessionsLoop  = "sessions"
 	WritebackLoop = "lease-writeback"
+	SweepLoop     = "lease-sweep"
 )
 
 const (
@@ -79,6 +80,8 @@ type Service struct {
 	nodes      *nodes.Index
 	writer     *leaseobject.Writer
 	renewal    *renewal.Loop
+	adoption   *renewal.Adoption
+	orphans    *renewal.Sweep
 	runner     *loop.Runner
 	server     *server
 	metrics    *metrics
@@ -118,6 +121,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.renewal = renewal.New(renewal.Config{
 		Workers: cfg.ConcurrentWrites, Timeout: writeTimeout, Metrics: s.writes, Logger: deps.Logger,
 	}, s.writer)
+	s.adoption = renewal.NewAdoption(s.writer, deps.Logger)
+	s.orphans = newSweep(s)
 	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth.doubts(), deps); err != nil {
 		return nil, err
 	}
@@ -151,6 +156,10 @@ func (s *Service) loops() []loop.Loop {
 		{
 			Name: WritebackLoop, Doc: "writes the Lease objects of the sessions", Scope: loop.Always,
 			Stall: writebackStall, Run: s.writeBack,
+		},
+		{
+			Name: SweepLoop, Doc: "deletes the Leases of holders that are long gone and belonged to no Node", Scope: loop.Always,
+			Run: loop.Every(sweepEvery, s.sweep),
 		},
 		{
 			// It never stalls: a large cluster takes its time to be listed, and a pass waits for nobody.
@@ -246,7 +255,7 @@ func (s *Service) Counts() map[string]int64 {
 // keepSessions begins without sessions, whatever a keeper before this one knew.
 func (s *Service) keepSessions(ctx context.Context, report loop.Report) error {
 	k := keeper.New(keeper.Config{
-		Classes: s.cfg.rules(), Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, WatchQueue: watchQueue,
+		Classes: s.cfg.rules(), Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, WatchQueue: watchQueue, Surveys: true,
 		Passed: func() { report(nil) }, Logger: s.logger,
 	})
 	s.keeper.Store(k)
@@ -260,7 +269,10 @@ func (s *Service) writeBack(ctx context.Context, report loop.Report) error {
 	defer ticker.Stop()
 	for {
 		if k := s.keeper.Load(); k != nil {
-			if err := s.renewal.Run(ctx, k, report); err != nil {
+			group, ctx := errgroup.WithContext(ctx)
+			group.Go(func() error { return s.adoption.Run(ctx, k) })
+			group.Go(func() error { return s.renewal.Run(ctx, k, report) })
+			if err := group.Wait(); err != nil {
 				return err
 			}
 		}

@@ -48,7 +48,8 @@ func TestMetrics_CountHeartbeatsSessionsAndWrites(t *testing.T) {
 		"trivet_lease_heartbeats_total renewed": 3, "trivet_lease_heartbeats_total took_over": 1,
 		"trivet_lease_heartbeats_total repeated": 1, "trivet_lease_heartbeats_total too_many_holders": 1,
 		"trivet_lease_heartbeats_total superseded": 1, "trivet_lease_sessions alive": 2, "trivet_lease_streams": 1,
-		"trivet_lease_writes_total success create": 2, "trivet_lease_write_duration_seconds": 2,
+		"trivet_lease_writes_total first success create": 2, "trivet_lease_write_duration_seconds": 2,
+		"trivet_lease_writes_limit": 4,
 	}
 	if diff := cmp.Diff(want, f.sample()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

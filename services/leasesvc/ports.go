@@ -19,4 +19,6 @@ type Leadership interface {
 // absent object, or one that is another holder's, is no error. It may be called concurrently.
 type deleter interface {
 	Delete(ctx context.Context, namespace, name string, last leaseobject.Known) error
+	// DeleteOwn is for a holder without a session.
+	DeleteOwn(ctx context.Context, namespace, name string) error
 }

@@ -106,43 +106,6 @@ func (s *server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 	return &leasev1.ReleaseLeaseResponse{}, nil
 }
 
-// release deletes the object before it forgets the session: a failure in between leaves something to try again with.
-func (s *server) release(ctx context.Context, k *keeper.Keeper, holder session.Holder, shard int) error {
-	hold, err := k.Hold(ctx, holder, shard)
-	if err != nil || hold == nil {
-		return err
-	}
-	deleted := false
-	defer func() {
-		if deleted {
-			k.Drop(hold)
-		} else {
-			k.Let(hold)
-		}
-	}()
-	held, end, ok := hold.Begin()
-	if !ok {
-		return keeper.NotKeptError{Shard: shard}
-	}
-	defer end()
-	// The write needs the term's context; the caller's end and a limit of its own bound it as well.
-	write, cancel := context.WithTimeout(held, writeTimeout)
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
-	err = s.deleter.Delete(write, hold.Namespace, hold.Name, hold.Last)
-	s.service.writes.Deleted(err)
-	switch {
-	case err == nil:
-		deleted = true
-		return nil
-	case held.Err() != nil:
-		return keeper.NotKeptError{Shard: shard}
-	case ctx.Err() != nil:
-		return endOf(ctx)
-	}
-	return notDeletedError{cause: err}
-}
-
 // GetLease implements the RPC.
 func (s *server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
 	k, err := s.keeper()

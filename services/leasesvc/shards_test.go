@@ -198,7 +198,7 @@ func TestWatchLeases_ShardThatLeavesTakesItsSessionsAlong(t *testing.T) {
 		Type: leasev1.WatchLeasesResponse_TYPE_DELETED,
 		Lease: &leasev1.Lease{
 			Name: leaseName(names[1]), Holder: holder(names[1], "1"), Epoch: 11,
-			Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_PENDING},
+			Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_PENDING, Reason: "first"},
 		},
 	}
 	if diff := cmp.Diff(want, receive(), protocmp.Transform(), protocmp.IgnoreFields(&leasev1.WatchLeasesResponse{}, "freshness")); diff != "" {

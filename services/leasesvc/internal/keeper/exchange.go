@@ -158,9 +158,11 @@ func (k *Keeper) occupy(now monotonic.Instant, slot uint32, in *Introduction) {
 	k.tenants++
 	k.book.Open(now, slot, writeback.Opening{
 		Policy: uint8(in.Holder.Key.Class), Phase: writeback.Phase(in.Holder.Key.Name),
+		Wait: k.surveys.wait(k.kept[in.Shard], now),
 	})
 	k.shards[slot] = uint16(in.Shard)
 	k.entries[slot] = entry{tenant: k.tenants}
+	k.recall(now, slot, in.Holder.Key)
 }
 
 // left is how long the session lives if no beat comes.

@@ -43,6 +43,8 @@ type Config struct {
 	Limit int
 	// WatchQueue is how many events a watcher may be behind.
 	WatchQueue int
+	// Surveys tells that somebody makes them, so that the objects of new shards need not be written unseen at once.
+	Surveys bool
 	// Passed is called about ten times a second, after what was due has been done; it must not block. May be nil.
 	Passed func()
 	Logger *slog.Logger
@@ -61,11 +63,14 @@ type Keeper struct {
 	counts    counts
 	roster    atomic.Pointer[roster]
 	reign     atomic.Pointer[reign] // nil while no shard is kept
+	backlog   atomic.Pointer[writeback.Backlog]
 
 	// What follows belongs to the goroutine in Run.
 	clock    stopwatch.Watch
 	table    *session.Table
-	kept     []*tenure.Tenure // by shard; nil where the shard is not kept here
+	kept     []*tenure.Tenure    // by shard; nil where the shard is not kept here
+	since    []monotonic.Instant // by shard: when kept began
+	surveys  surveys
 	book     *writeback.Book
 	shards   []uint16 // by slot
 	entries  []entry
@@ -87,6 +92,8 @@ func New(cfg Config) *Keeper {
 		calls:     make(chan func()),
 		done:      make(chan struct{}),
 		kept:      make([]*tenure.Tenure, cfg.Shards),
+		since:     make([]monotonic.Instant, cfg.Shards),
+		surveys:   newSurveys(),
 		watchers:  map[*Subscription]struct{}{},
 		troubles:  newTroubles(),
 	}
@@ -116,6 +123,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			call()
 		case <-ticker.C:
 			k.advance()
+			k.look()
 			k.passed()
 		}
 		k.publish()
@@ -152,6 +160,23 @@ func (k *Keeper) do(ctx context.Context, call func()) error {
 	}
 	<-ran // the owner runs a call as soon as it has taken it
 	return nil
+}
+
+// Backlog is what is to be written and not under way, as of a moment ago.
+func (k *Keeper) Backlog() writeback.Backlog {
+	if b := k.backlog.Load(); b != nil {
+		return *b
+	}
+	return writeback.Backlog{}
+}
+
+// look does what needs to be done now and then.
+func (k *Keeper) look() {
+	now := k.now()
+	k.surveys.forget(now)
+	if b := k.book.Backlog(now); b != k.Backlog() {
+		k.backlog.Store(&b)
+	}
 }
 
 func (k *Keeper) publish() {

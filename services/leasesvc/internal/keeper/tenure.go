@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
@@ -40,7 +41,11 @@ func (k *Keeper) Keep(t *tenure.Tenure, silences ...session.Silence) error {
 
 // admit begins without sessions but those of the silent, whatever a tenure before this one knew.
 func (k *Keeper) admit(t *tenure.Tenure, silences []session.Silence) {
-	k.kept[t.Shard()] = t
+	now := k.now()
+	k.kept[t.Shard()], k.since[t.Shard()] = t, now
+	if k.cfg.Surveys {
+		k.surveys.begin(t, now)
+	}
 	k.restore(t.Shard(), silences)
 	k.serving()
 }
@@ -60,6 +65,7 @@ func (k *Keeper) dismiss(t *tenure.Tenure) {
 		k.clear(uint32(slot))
 	}
 	k.kept[t.Shard()] = nil
+	k.surveys.end(t)
 	k.serving()
 	if len(dropped) > 0 {
 		k.send(&Event{Type: Dismissed, Dismissed: dropped})
@@ -118,5 +124,7 @@ func (k *Keeper) epoch(slot uint32) int64 { return k.kept[k.shards[slot]].Epoch(
 
 // gone is the last that is said of a session that leaves its slot.
 func (k *Keeper) gone(slot uint32, h session.Holder) Lease {
-	return Lease{Holder: h, State: session.Gone, Epoch: k.epoch(slot), Write: k.write(k.now(), slot)}
+	last := k.write(k.now(), slot)
+	last.Due = time.Time{}
+	return Lease{Holder: h, State: session.Gone, Epoch: k.epoch(slot), Write: last}
 }

@@ -27,14 +27,14 @@ type Known struct {
 	whole *coordinationv1.Lease
 }
 
-// Know returns what there is to know of a Lease. It may keep lease, and drops its managed fields.
+// Know returns what there is to know of a Lease, and keeps nothing of it.
 func Know(lease *coordinationv1.Lease) Known {
 	k := Known{}
 	uid, named := parseUID(lease.UID)
 	version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64)
 	bond, plain := bondOf(lease)
 	if !named || err != nil || strconv.FormatUint(version, 10) != lease.ResourceVersion || !plain {
-		k.whole = slim(lease)
+		k.whole = slim(lease.DeepCopy())
 		return k
 	}
 	k.uid, k.version, k.bond = uid, version, bond
@@ -110,6 +110,15 @@ func (k *Known) UID() types.UID {
 		return ""
 	}
 	return formatUID(k.uid)
+}
+
+// Writable tells whether the Lease is, or can become, that of the holder with this name.
+func (k *Known) Writable(holder string) bool {
+	if k.whole == nil {
+		return k.Exists()
+	}
+	by := k.whole.Spec.HolderIdentity
+	return k.whole.DeletionTimestamp == nil && (by == nil || *by == "" || *by == holder)
 }
 
 // restore returns the Lease that is known; false when it has to be read, because there was none or it belongs to something

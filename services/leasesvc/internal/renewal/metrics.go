@@ -11,32 +11,48 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
 // Metrics counts writes of Lease objects.
 type Metrics struct {
 	writes  *prometheus.CounterVec
 	seconds prometheus.Histogram
+	limit   prometheus.Gauge
+	pending *prometheus.GaugeVec
+	oldest  prometheus.Gauge
 	written atomic.Int64
 }
 
-// NewMetrics registers trivet_lease_writes_total and trivet_lease_write_duration_seconds; nil leaves them unregistered.
+// NewMetrics registers trivet_lease_write*; nil leaves them unregistered.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_writes_total",
-			Help: "Writes of Lease objects by verb (none: none was tried) and by result.",
-		}, []string{"verb", "result"}),
+			Help: "Writes of Lease objects by reason, by verb (none: none was tried) and by result.",
+		}, []string{"reason", "verb", "result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "trivet_lease_write_duration_seconds",
 			Help:    "How long it took to write one Lease object, reads before it included.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}),
 	}
+	m.limit = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "trivet_lease_writes_limit",
+		Help: "How many Lease objects may be written at a time now, after how the last writes went; 0 during a pause.",
+	})
+	m.pending = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "trivet_lease_writes_pending",
+		Help: "Lease objects that are due and not being written, by priority: transition, create, renewal.",
+	}, []string{"priority"})
+	m.oldest = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "trivet_lease_writes_oldest_pending_seconds",
+		Help: "How long the Lease object has been due that is to be written next.",
+	})
 	if registerer == nil {
 		return m, nil
 	}
-	for _, collector := range []prometheus.Collector{m.writes, m.seconds} {
+	for _, collector := range []prometheus.Collector{m.writes, m.seconds, m.limit, m.pending, m.oldest} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics of lease writes: %w", err)
 		}
@@ -47,13 +63,30 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 // Written is how many writes have succeeded.
 func (m *Metrics) Written() int64 { return m.written.Load() }
 
-// Deleted counts a delete that was tried.
-func (m *Metrics) Deleted(err error) {
-	m.writes.WithLabelValues(string(leaseobject.Delete), resultOf(err)).Inc()
+// Reasons of deletes; those of other writes are writeback's.
+const (
+	// Released Leases were those of holders that said farewell.
+	Released = "released"
+	// Swept Leases were made here for holders that have been gone for long.
+	Swept = "swept"
+)
+
+// Deleted counts a delete that was tried, for Released or Swept.
+func (m *Metrics) Deleted(reason string, err error) {
+	m.writes.WithLabelValues(reason, string(leaseobject.Delete), resultOf(err)).Inc()
 }
 
-func (m *Metrics) observe(verb leaseobject.Verb, err error, took time.Duration) {
-	m.writes.WithLabelValues(string(verb), resultOf(err)).Inc()
+// show tells how the writing stands.
+func (m *Metrics) show(limit int, b writeback.Backlog) {
+	m.limit.Set(float64(limit))
+	m.pending.WithLabelValues("transition").Set(float64(b.Transitions))
+	m.pending.WithLabelValues("create").Set(float64(b.Firsts))
+	m.pending.WithLabelValues("renewal").Set(float64(b.Renewals))
+	m.oldest.Set(b.Oldest.Seconds())
+}
+
+func (m *Metrics) observe(reason writeback.Reason, verb leaseobject.Verb, err error, took time.Duration) {
+	m.writes.WithLabelValues(reason.String(), string(verb), resultOf(err)).Inc()
 	if verb != leaseobject.None {
 		m.seconds.Observe(took.Seconds())
 	}

@@ -1,7 +1,7 @@
 // Package renewal carries what is to be written from the keeper to the kube-apiserver and brings back what came of it.
 //
-// Promise: at most Config.Workers writes are under way, each bounded by Config.Timeout; what is most urgent when a worker
-// becomes free is written next. A write is made under the term of its job and never after it. Every job that was taken is
+// Promise: at most Config.Workers writes are under way, and no more than package pace allows after how the last ones went,
+// each bounded by Config.Timeout; what is most urgent when some more may begin is written next. A write is made under the term of its job and never after it. Every job that was taken is
 // finished, also when the loop ends. A beat never waits for any of it: a slow or absent kube-apiserver makes objects late, not
 // sessions.
 //
@@ -25,6 +25,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
 const (
@@ -35,8 +36,6 @@ const (
 	// batch is how many writes are taken at a time, at most: enough to keep the workers busy, few enough that what becomes
 	// urgent meanwhile waits only milliseconds.
 	batch = 64
-	// rounds is how many writes of a batch one worker may have, at most: a pass is not over before all of them have begun.
-	rounds = 2
 )
 
 // Source has the jobs. *keeper.Keeper is one.
@@ -45,6 +44,8 @@ type Source interface {
 	Start(ctx context.Context, budget int) ([]keeper.Job, error)
 	// Finish takes what came of a job.
 	Finish(keeper.Job, keeper.Result) error
+	// Backlog is what could be started, as of a moment ago. It does not block.
+	Backlog() writeback.Backlog
 }
 
 // Writer writes one object. *leaseobject.Writer is one.
@@ -73,13 +74,15 @@ func (e *panicError) Error() string { return fmt.Sprintf("the write panicked: %v
 type Loop struct {
 	cfg    Config
 	writer Writer
+	gate   *gate
 }
 
 // New returns a Loop that writes through writer.
-func New(cfg Config, writer Writer) *Loop { return &Loop{cfg: cfg, writer: writer} }
+func New(cfg Config, writer Writer) *Loop {
+	return &Loop{cfg: cfg, writer: writer, gate: newGate(cfg.Workers)}
+}
 
-// Run writes what source has until ctx ends or source does. It reports a pass at once and every second from then on, but no
-// sooner than its writes have begun, which takes two Timeouts at most.
+// Run writes what source has until ctx ends or source does. It reports a pass at once and every second from then on.
 func (l *Loop) Run(ctx context.Context, source Source, report func(error)) error {
 	r := &run{Loop: l, source: source, jobs: make(chan keeper.Job)}
 	var workers sync.WaitGroup
@@ -90,6 +93,7 @@ func (l *Loop) Run(ctx context.Context, source Source, report func(error)) error
 	}
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
+	defer l.cfg.Metrics.show(0, writeback.Backlog{})
 	var reported time.Time
 	for {
 		more, err := r.distribute(ctx)
@@ -98,6 +102,7 @@ func (l *Loop) Run(ctx context.Context, source Source, report func(error)) error
 		}
 		if now := time.Now(); now.Sub(reported) >= pass {
 			report(errors.Join(err, r.tally.take()))
+			r.cfg.Metrics.show(r.gate.limit(), source.Backlog())
 			reported = now
 		}
 		if more {
@@ -119,31 +124,18 @@ type run struct {
 	tally  tally
 }
 
-// distribute gives one batch to the workers and tells whether there may be more.
+// distribute gives the workers what they can begin at once, and tells whether there may be more.
 func (r *run) distribute(ctx context.Context) (more bool, err error) {
-	budget := min(batch, rounds*r.cfg.Workers)
+	budget := min(batch, r.gate.room(ctx))
 	jobs, err := r.source.Start(ctx, budget)
 	if err != nil {
 		return false, err
 	}
-	for i, job := range jobs {
-		select {
-		case r.jobs <- job:
-		case <-ctx.Done():
-			return false, r.abandon(jobs[i:], context.Cause(ctx))
-		}
+	for _, job := range jobs {
+		r.gate.enter()
+		r.jobs <- job // there are as many workers as the gate has room for
 	}
 	return len(jobs) == budget, nil
-}
-
-// abandon finishes jobs that no worker got, so that they can be started again.
-func (r *run) abandon(jobs []keeper.Job, cause error) error {
-	for _, job := range jobs {
-		if err := r.source.Finish(job, keeper.Result{Err: cause}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (r *run) work(ctx context.Context) {
@@ -158,6 +150,7 @@ func (r *run) work(ctx context.Context) {
 func (r *run) write(ctx context.Context, job keeper.Job) keeper.Result {
 	held, end, ok := job.Begin()
 	if !ok {
+		r.gate.leave(unheard, 0, 0)
 		return keeper.Result{Err: errTermOver}
 	}
 	defer end()
@@ -169,11 +162,15 @@ func (r *run) write(ctx context.Context, job keeper.Job) keeper.Result {
 	if errors.Is(err, nodes.ErrMissing) {
 		err = fmt.Errorf("%w: %w", keeper.ErrNoOwner, err)
 	}
+	took, verdict := time.Since(begin), verdictOf(verb, err)
 	if held.Err() == nil {
 		r.tally.note(err) // what the end of a term does to its writes says nothing about the loop
+	} else {
+		verdict = unheard
 	}
-	r.cfg.Metrics.observe(verb, err, time.Since(begin))
-	return keeper.Result{Lease: lease, Err: err, Pause: pauseIn(err)}
+	r.gate.leave(verdict, took, pauseIn(err))
+	r.cfg.Metrics.observe(job.Reason, verb, err, took)
+	return keeper.Result{Lease: lease, Err: err, Pause: pauseAfter(err)}
 }
 
 // try makes one write. A panic in it is an error of it.
@@ -189,6 +186,17 @@ func (r *run) try(ctx context.Context, job keeper.Job) (lease leaseobject.Known,
 		Namespace: job.Namespace, Name: job.Name, Class: job.Class, Duration: job.Duration,
 		RenewTime: job.RenewTime, Lapsed: job.Lapsed, Last: job.Last,
 	})
+}
+
+// strangerPause is how long a Lease is left alone that is another's, or about to vanish: to find out costs a read each time.
+const strangerPause = time.Minute
+
+// pauseAfter is how long the object is left alone at least.
+func pauseAfter(err error) time.Duration {
+	if errors.Is(err, leaseobject.ErrForeignHolder) {
+		return strangerPause
+	}
+	return pauseIn(err)
 }
 
 // pauseIn is how long the kube-apiserver wants to be left alone.

@@ -21,6 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/renewal"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
 // source hands out its jobs once and keeps what came of them.
@@ -46,6 +47,12 @@ func (s *source) Start(_ context.Context, budget int) ([]keeper.Job, error) {
 	jobs := s.jobs[:min(budget, len(s.jobs))]
 	s.jobs = s.jobs[len(jobs):]
 	return jobs, nil
+}
+
+func (s *source) Backlog() writeback.Backlog {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return writeback.Backlog{Firsts: len(s.jobs)}
 }
 
 func (s *source) Finish(job keeper.Job, result keeper.Result) error {
@@ -144,8 +151,8 @@ func TestRun_FinishesWhatItTookWhenItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(t.Context(), "a", "b", "c", "d", "e", "f")
 		newHarness(t, &apiserver{}).run(t, s, 500*time.Millisecond)
-		if len(s.finished) != 6 {
-			t.Errorf("%d of 6 finished", len(s.finished))
+		if len(s.finished) != 4 || len(s.jobs) != 2 {
+			t.Errorf("%d finished and %d not taken, want the 4 that there was room for and the others", len(s.finished), len(s.jobs))
 		}
 		for name, result := range s.finished {
 			if result.Err == nil {
@@ -272,14 +279,14 @@ func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 		if diff := cmp.Diff(want, s.finished["c"], cmp.AllowUnexported(leaseobject.Known{})); diff != "" {
 			t.Errorf("c (-want +got):\n%s", diff)
 		}
-		counted := map[string]float64{"none/no_owner": 1, "none/throttled": 1, "update/success": 1}
+		counted := map[string]float64{"first/none/no_owner": 1, "first/none/throttled": 1, "first/update/success": 1}
 		if diff := cmp.Diff(counted, writes(t, h.registry)); diff != "" {
 			t.Errorf("trivet_lease_writes_total (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// writes is trivet_lease_writes_total by "verb/result".
+// writes is trivet_lease_writes_total by "reason/verb/result".
 func writes(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -293,7 +300,7 @@ func writes(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 		}
 		for _, metric := range family.GetMetric() {
 			labels := metric.GetLabel() // ordered by name
-			counts[labels[1].GetValue()+"/"+labels[0].GetValue()] = metric.GetCounter().GetValue()
+			counts[labels[0].GetValue()+"/"+labels[2].GetValue()+"/"+labels[1].GetValue()] = metric.GetCounter().GetValue()
 		}
 	}
 	return counts

@@ -51,11 +51,12 @@ type Object struct {
 }
 
 // Adopt tells what the object of a slot shows of which nothing was known, be it from before this term. The object is written
-// next at a time that its own duration allows, and one that wants to be written at once already is not hurried further.
-func (b *Book) Adopt(now monotonic.Instant, i uint32, o Object) {
+// next at a time that its own duration allows. It returns whether there was anything to learn: of an object that was written
+// or adopted before, or is being written, more is known already.
+func (b *Book) Adopt(now monotonic.Instant, i uint32, o Object) bool {
 	s := &b.slots[i]
 	if s.state == Idle || s.is(known|inFlight) {
-		return
+		return false
 	}
 	p := b.policies[s.policy]
 	s.marks |= known
@@ -73,6 +74,16 @@ func (b *Book) Adopt(now monotonic.Instant, i uint32, o Object) {
 		s.due = due
 	}
 	b.settle(now, i)
+	return true
+}
+
+// Urge ends the wait of a slot for Adopt.
+func (b *Book) Urge(now monotonic.Instant, i uint32) {
+	s := &b.slots[i]
+	if s.place == waiting && !s.is(known) && s.failures == 0 && s.due > now {
+		s.due = now
+		b.settle(now, i)
+	}
 }
 
 // Close ends a slot, whatever is in flight. It may be repeated.
@@ -112,7 +123,7 @@ func (b *Book) turn(now monotonic.Instant, i uint32) {
 	reason, wanted := s.wants(p.Mode)
 	switch {
 	case !wanted || s.failures > 0:
-	case transition(reason):
+	case transition(reason) && s.is(known):
 		s.due = now
 	case reason == Renewal:
 		s.due = p.next(s.carried, s.carried, s.phase) // it died and came back before anybody wrote so

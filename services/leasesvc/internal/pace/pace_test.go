@@ -1,0 +1,134 @@
+package pace_test
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/pace"
+)
+
+var (
+	well      = pace.Observation{Answered: 10, Latency: 5 * time.Millisecond, Full: true}
+	throttled = pace.Observation{Answered: 9, Throttled: 1, Latency: 5 * time.Millisecond, Full: true, Pause: time.Second}
+	slow      = pace.Observation{Answered: 10, Latency: 200 * time.Millisecond, Full: true}
+	dead      = pace.Observation{Failed: 3}
+)
+
+// course feeds one observation after the other, a Window apart, beginning where the pause ends if there is one.
+type course struct {
+	pace.Pace
+	now monotonic.Instant
+}
+
+func newCourse(ceiling int) *course { return &course{Pace: pace.New(ceiling)} }
+
+func (c *course) feed(times int, o pace.Observation) *course {
+	for range times {
+		c.now = c.now.Add(pace.Window)
+		c.Pace = c.After(c.now, o)
+	}
+	return c
+}
+
+// limit is the limit once the pause is over.
+func (c *course) limit() int {
+	for c.Limit(c.now) == 0 {
+		c.now = c.now.Add(time.Millisecond)
+	}
+	return c.Limit(c.now)
+}
+
+func TestAfter_GrowsWhileAllIsWellAndItIsUsedUp(t *testing.T) {
+	if got := newCourse(32).feed(3, well).limit(); got != 32 {
+		t.Errorf("after three good windows %d, want the ceiling of 32", got)
+	}
+	idle := well
+	idle.Full = false
+	if got := newCourse(32).feed(100, idle).limit(); got != 4 {
+		t.Errorf("never used up: %d, want the 4 of the begin", got)
+	}
+}
+
+func TestAfter_HalvesAndThenGrowsByOne(t *testing.T) {
+	for name, trouble := range map[string]pace.Observation{"throttled": throttled, "slow": slow} {
+		c := newCourse(32).feed(10, well).feed(1, trouble)
+		if got := c.limit(); got != 16 {
+			t.Errorf("%s: %d, want half of 32", name, got)
+		}
+		if got := c.feed(3, well).limit(); got != 19 {
+			t.Errorf("%s and three good windows: %d, want 19", name, got)
+		}
+		if got := c.feed(10, trouble).limit(); got != 1 {
+			t.Errorf("%s for long: %d, want 1", name, got)
+		}
+	}
+}
+
+func TestAfter_PausesAsLongAsItIsAsked(t *testing.T) {
+	c := newCourse(32).feed(5, well).feed(1, throttled)
+	if got := c.Limit(c.now.Add(time.Second - 1)); got != 0 {
+		t.Errorf("during the pause %d, want 0", got)
+	}
+	if got := c.Limit(c.now.Add(time.Second)); got != 16 {
+		t.Errorf("after it %d, want 16", got)
+	}
+}
+
+func TestAfter_SilenceLeavesOneTryAtATimeUntilTheFirstAnswer(t *testing.T) {
+	c := newCourse(32).feed(10, well)
+	var pauses []time.Duration
+	for range 7 {
+		c.feed(1, dead)
+		before := c.now
+		if got := c.limit(); got != 1 {
+			t.Fatalf("limit %d, want 1", got)
+		}
+		pauses = append(pauses, c.now.Sub(before))
+	}
+	for i, want := range []float64{0.2, 0.4, 0.8, 1.6, 3.2, 5, 5} {
+		if pauses[i] != time.Duration(want*float64(time.Second)) {
+			t.Errorf("pause %d is %v, want %v s", i+1, pauses[i], want)
+		}
+	}
+	if got := c.feed(4, well).limit(); got != 16 {
+		t.Errorf("four good windows after it: %d, want half of what went well before", got)
+	}
+}
+
+func TestAfter_LatencyThatStaysBecomesTheMeasure(t *testing.T) {
+	c := newCourse(32).feed(10, well).feed(2000, slow)
+	if got := c.limit(); got != 32 {
+		t.Errorf("after eight minutes of a slower kube-apiserver %d, want 32", got)
+	}
+}
+
+func TestAfter_StaysWithinItsBoundsAndComesBack(t *testing.T) {
+	observation := rapid.Custom(func(t *rapid.T) pace.Observation {
+		return pace.Observation{
+			Answered: rapid.IntRange(0, 3).Draw(t, "answered"), Throttled: rapid.IntRange(0, 3).Draw(t, "throttled"),
+			Failed: rapid.IntRange(0, 3).Draw(t, "failed"), Full: rapid.Bool().Draw(t, "full"),
+			Latency: time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "latency")),
+			Pause:   time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "pause")),
+		}
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		ceiling := rapid.IntRange(1, 64).Draw(t, "ceiling")
+		c := newCourse(ceiling)
+		for _, o := range rapid.SliceOf(observation).Draw(t, "observations") {
+			c.feed(1, o)
+			if got := c.Limit(c.now); got < 0 || got > ceiling {
+				t.Fatalf("limit %d of at most %d", got, ceiling)
+			}
+			if c.Limit(c.now.Add(5*time.Second)) < 1 {
+				t.Fatalf("nothing may be tried for longer than 5 s")
+			}
+		}
+		well := pace.Observation{Answered: 1, Full: true} // quicker than whatever was measured
+		if got := c.feed(80, well).limit(); got != ceiling {
+			t.Fatalf("20 s after all trouble %d, want %d", got, ceiling)
+		}
+	})
+}

@@ -1,0 +1,104 @@
+package renewal
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
+)
+
+// Deleter finds and deletes Leases. *leaseobject.Writer is one.
+type Deleter interface {
+	Lister
+	DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error
+}
+
+// Attendance says who has no session. *keeper.Keeper is one.
+type Attendance interface {
+	Absent(ctx context.Context, key session.Key, shard int, kept time.Duration) (*tenure.Tenure, error)
+}
+
+// Litter is a class whose Leases belong to no Node.
+type Litter struct {
+	ID              session.ClassID
+	Name, Namespace string
+	// Patience is how long a Lease has lapsed, and its shard been kept here without hearing of its holder, before it is deleted.
+	Patience time.Duration
+}
+
+// Sweep deletes the Leases of holders that are gone for good and that no garbage collector will ever remove, because they
+// belong to no Node. It touches none but those that this service made and was the last to renew.
+type Sweep struct {
+	// Classes are those to look at.
+	Classes []Litter
+	// Shard of a holder.
+	Shard   func(session.Key) int
+	Leases  Deleter
+	Metrics *Metrics
+	// Timeout bounds a delete.
+	Timeout time.Duration
+}
+
+// Once looks at all Leases of the classes and returns the first error; what was not deleted is found again.
+func (s *Sweep) Once(ctx context.Context, present Attendance) error {
+	var failed error
+	for i := range s.Classes {
+		class := &s.Classes[i]
+		list, cancel := context.WithTimeout(ctx, listTimeout)
+		err := s.Leases.List(list, class.Namespace, leaseobject.ClassLabel+"="+class.Name, func(leases []coordinationv1.Lease) error {
+			for i := range leases {
+				err := s.consider(ctx, present, class, &leases[i])
+				if errors.Is(err, keeper.ErrEnded) || ctx.Err() != nil {
+					return err
+				}
+				failed = errors.Join(failed, err)
+			}
+			return nil
+		})
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return failed
+}
+
+func (s *Sweep) consider(ctx context.Context, present Attendance, class *Litter, lease *coordinationv1.Lease) error {
+	if !leaseobject.Orphaned(lease, class.Name, time.Now(), class.Patience) {
+		return nil
+	}
+	key := session.Key{Class: class.ID, Name: lease.Name}
+	held, err := present.Absent(ctx, key, s.Shard(key), class.Patience)
+	var elsewhere keeper.NotKeptError
+	if errors.As(err, &elsewhere) {
+		return nil
+	}
+	if err != nil || held == nil {
+		return err
+	}
+	return s.delete(ctx, held, lease)
+}
+
+func (s *Sweep) delete(ctx context.Context, held *tenure.Tenure, lease *coordinationv1.Lease) error {
+	under, end, ok := held.Begin()
+	if !ok {
+		return nil
+	}
+	defer end()
+	write, cancel := context.WithTimeout(under, s.Timeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	err := s.Leases.DeleteSeen(write, lease)
+	s.Metrics.Deleted(Swept, err)
+	if apierrors.IsConflict(err) || under.Err() != nil {
+		return nil // its holder is back, or the shard has gone
+	}
+	return err
+}

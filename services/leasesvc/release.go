@@ -1,0 +1,73 @@
+package leasesvc
+
+import (
+	"context"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/renewal"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+// release deletes the object before it forgets the session: a failure in between leaves something to try again with.
+func (s *server) release(ctx context.Context, k *keeper.Keeper, holder session.Holder, shard int) error {
+	hold, err := k.Hold(ctx, holder, shard)
+	if err != nil {
+		return err
+	}
+	if hold == nil {
+		return s.releaseUnknown(ctx, k, holder.Key, shard)
+	}
+	deleted := false
+	defer func() {
+		if deleted {
+			k.Drop(hold)
+		} else {
+			k.Let(hold)
+		}
+	}()
+	err = s.deleteUnder(ctx, hold, shard, func(ctx context.Context) error {
+		return s.deleter.Delete(ctx, hold.Namespace, hold.Name, hold.Last)
+	})
+	deleted = err == nil
+	return err
+}
+
+// releaseUnknown deletes the object of a holder without a session, which may have been lost with a replica. Only one that
+// this service was the last to renew is its own to delete.
+func (s *server) releaseUnknown(ctx context.Context, k *keeper.Keeper, key session.Key, shard int) error {
+	held, err := k.Absent(ctx, key, shard, 0)
+	if err != nil || held == nil {
+		return err
+	}
+	return s.deleteUnder(ctx, held, shard, func(ctx context.Context) error {
+		return s.deleter.DeleteOwn(ctx, s.catalog.classes[key.Class].Namespace, key.Name)
+	})
+}
+
+// licence is what a delete is made under: a hold or a tenure.
+type licence interface {
+	Begin() (ctx context.Context, end func(), ok bool)
+}
+
+// deleteUnder deletes with the term's context, bounded by the caller's end and by a limit of its own.
+func (s *server) deleteUnder(ctx context.Context, l licence, shard int, call func(context.Context) error) error {
+	held, end, ok := l.Begin()
+	if !ok {
+		return keeper.NotKeptError{Shard: shard}
+	}
+	defer end()
+	write, cancel := context.WithTimeout(held, writeTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	err := call(write)
+	s.service.writes.Deleted(renewal.Released, err)
+	switch {
+	case err == nil:
+		return nil
+	case held.Err() != nil:
+		return keeper.NotKeptError{Shard: shard}
+	case ctx.Err() != nil:
+		return endOf(ctx)
+	}
+	return notDeletedError{cause: err}
+}
