@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
 	"github.com/trivet-dev/trivet/bench/internal/child"
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
@@ -24,26 +27,24 @@ func measureMemory(ctx context.Context, b *bench) ([]row, error) {
 	holders := either(b, 1_000_000, 200_000)
 	var before, after footprint
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
-		// Nobody has to beat while memory is read, and no collection of this process's own choice comes between.
+		// Nobody has to beat while memory is read.
 		ours, err := b.leasesvc(ctx, cluster, fmt.Sprintf("--max-sessions=%d", holders+connections),
 			"--heartbeat-interval=1m", "--heartbeat-grace-period=10m", "--lease-duration=10m")
 		if err != nil {
 			return err
 		}
 		defer ours.Stop()
-		idle, err := summon(plan{Address: ours.GRPC, Class: "node", Connections: connections, Streams: 1, Holders: 1})
+		streams, leave, err := openStreams(ctx, ours.GRPC, connections)
+		defer leave()
 		if err != nil {
 			return err
 		}
-		defer idle.dismiss()
 		if before, err = footprintOf(ctx, ours); err != nil {
 			return err
 		}
-		full, err := summon(plan{Address: ours.GRPC, Class: "node", Connections: connections, Streams: 1, Holders: holders / connections})
-		if err != nil {
+		if err := fill(ctx, streams, holders/connections); err != nil {
 			return err
 		}
-		defer full.dismiss()
 		if kept, err := sessionsOf(ctx, ours, "alive"); err != nil || kept < holders {
 			return errors.Join(fmt.Errorf("%d sessions are alive, want %d", kept, holders), err)
 		}
@@ -61,6 +62,38 @@ func measureMemory(ctx context.Context, b *bench) ([]row, error) {
 		beside: fmt.Sprintf("the process before: heap %d MiB, resident %d MiB", before.heap>>20, before.resident>>20),
 		missed: heap > memoryTarget,
 	}}, nil
+}
+
+// openStreams opens connections with one stream each, which carry one holder each.
+func openStreams(ctx context.Context, address string, connections int) (streams []*stream, leave func(), err error) {
+	var open []*grpc.ClientConn
+	leave = func() {
+		for _, connection := range open {
+			_ = connection.Close()
+		}
+	}
+	for i := range connections {
+		connection, err := dial(address)
+		if err != nil {
+			return nil, leave, err
+		}
+		open = append(open, connection)
+		s, err := openStream(ctx, connection, holdersNamed("node", fmt.Sprintf("idle-%d", i), 1))
+		if err != nil {
+			return nil, leave, err
+		}
+		streams = append(streams, s)
+	}
+	return streams, leave, nil
+}
+
+// fill introduces so many holders on each stream.
+func fill(ctx context.Context, streams []*stream, holders int) error {
+	var group errgroup.Group
+	for i, s := range streams {
+		group.Go(func() error { return s.welcome(ctx, holdersNamed("node", fmt.Sprintf("bench-%d", i), holders)) })
+	}
+	return group.Wait()
 }
 
 // footprintOf lets the process settle and collect its garbage first.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -16,16 +17,20 @@ import (
 // holdersOf makes an opener of streams with so many holders each.
 func holdersOf(class string, holders int) opener {
 	return func(ctx context.Context, connection *grpc.ClientConn, name string) (func() error, error) {
-		all := make([]*leasev1.Holder, holders)
-		for i := range all {
-			all[i] = &leasev1.Holder{Class: class, Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}
-		}
-		s, err := openStream(ctx, connection, all)
+		s, err := openStream(ctx, connection, holdersNamed(class, name, holders))
 		if err != nil {
 			return nil, err
 		}
 		return s.beat, nil
 	}
+}
+
+func holdersNamed(class, name string, count int) []*leasev1.Holder {
+	all := make([]*leasev1.Holder, count)
+	for i := range all {
+		all[i] = &leasev1.Holder{Class: class, Name: fmt.Sprintf("%s-%d", name, i), BootId: "boot"}
+	}
+	return all
 }
 
 // stream is one open stream of heartbeats. One goroutine uses it.
@@ -57,14 +62,17 @@ func tryStream(ctx context.Context, connection grpc.ClientConnInterface, holders
 		return nil, err
 	}
 	s := &stream{wire: wire}
-	for len(holders) > 0 {
-		some := holders[:min(len(holders), introductions)]
+	return s, s.welcome(ctx, holders)
+}
+
+// welcome introduces holders, as many in a message as it may carry.
+func (s *stream) welcome(ctx context.Context, holders []*leasev1.Holder) error {
+	for some := range slices.Chunk(holders, introductions) {
 		if err := s.introduce(ctx, some); err != nil {
-			return nil, err
+			return err
 		}
-		holders = holders[len(some):]
 	}
-	return s, nil
+	return nil
 }
 
 // introduce sends one message that introduces holders, and another for those that are asked to come again.
