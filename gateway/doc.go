@@ -4,7 +4,10 @@
 //
 //   - A replica that does not answer in time never holds up the others; the answer comes without it and says so in sources.
 //     One answer is enough; only when nobody answers is there an error, NO_SOURCE, which names every replica and its cause.
-//   - However many people watch, the services are asked once per interval, and only while somebody watches.
+//   - However many people watch, the services are asked once per interval, and only while somebody watches. Of Nodes and Leases
+//     one stream is kept to each replica of leasesvc, and only while somebody watches, or did a moment ago.
+//   - What one replica owns is asked of that one. Lists and watches of Nodes and Leases are those of all replicas, as one; who is
+//     missing is named, and a Node that moves between replicas is never told twice, nor told as gone.
 //   - HTTP and gRPC are the same service: HTTP requests pass the same interceptors, limits and validation, through an
 //     in-memory connection to a gRPC server of their own.
 //   - The page is static, loads nothing from elsewhere, and treats every value it shows as text.
@@ -17,6 +20,8 @@
 //	GET /                  the page
 //	GET /v1/status         one status as JSON; 200 with "partial": true while sources are missing, 503 when none answered
 //	GET /v1/status:watch   a line per status, {"result": …}; an error is the last line, {"error": …}; ?interval=2s
+//	GET /v1/nodes          and /v1/nodes:watch, /v1/nodes/{node}, /v1/nodes/{node}:explain, /v1/zones
+//	GET /v1/leases         and /v1/leases:watch, /v1/namespaces/{namespace}/leases, …/leases/{lease}
 //
 // JSON is protobuf's mapping with lowerCamelCase names, every field present, 64-bit numbers as strings. Errors are
 // google.rpc.Status with an ErrorInfo, and HTTP's status follows from their code. The HTTP server is read only, takes no request body and speaks no TLS; by default it

@@ -1,4 +1,4 @@
-// Package merge makes one status of a cluster from what its replicas say of themselves.
+// Package merge makes one status of a cluster from what its replicas say of themselves, and one list from their pages.
 //
 // It decides and does nothing else: no I/O, no clock, no context. The same answers give the same status in whatever
 // order they are handed over, and the answers are never changed; the status refers to them instead of copying, so

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -125,9 +127,12 @@ func (s *search) next() (term.Member, bool) {
 
 // take takes an error and says whether it is the answer.
 func (s *search) take(member term.Member, err error, after time.Duration) (answers bool) {
-	switch rpcerror.ReasonOf(err) {
-	case "", deadlineReason: // nobody there, or no answer in time
+	reason := rpcerror.ReasonOf(err)
+	if reason == "" || status.Code(err) == codes.DeadlineExceeded { // nobody there, or no answer in time
 		s.unreached = append(s.unreached, fanout.Failure(member, err, after))
+		return false
+	}
+	switch reason {
 	case rpcerror.NotLeaderReason:
 		s.follow(rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey))
 		if s.told == nil {
@@ -146,9 +151,6 @@ const (
 	loopDisabledReason   rpcerror.Reason = "LOOP_DISABLED"
 	cacheNotSyncedReason rpcerror.Reason = "CACHE_NOT_SYNCED"
 )
-
-// deadlineReason is what a replica says that did not finish in time.
-const deadlineReason rpcerror.Reason = "DEADLINE_EXCEEDED"
 
 // follow asks the replica at an address next, also if it was asked before.
 func (s *search) follow(address string) {
