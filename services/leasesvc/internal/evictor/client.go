@@ -24,7 +24,7 @@ type Client struct{ kube kubernetes.Interface }
 // NewClient returns a Client; kube is a fenced one.
 func NewClient(kube kubernetes.Interface) *Client { return &Client{kube: kube} }
 
-// Node returns a Node as it is now, or nil.
+// Node returns a Node as it is now, stripped, or nil.
 func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := c.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -33,7 +33,7 @@ func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	case err != nil:
 		return nil, fmt.Errorf("get node %q: %w", name, err)
 	}
-	return node, nil
+	return stripNode(node), nil
 }
 
 // Evict says in the pod's status that it is disrupted and deletes it, if it is still as it was. A pod that has finished was not

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictor"
@@ -142,21 +143,24 @@ func TestRun_ATaintThatGoesInTimeEvictsNobody(t *testing.T) {
 func TestRun_TheNodeIsReadAgainBeforeAPodGoes(t *testing.T) {
 	run(t, 0, func(x *term) {
 		x.town.node("a1", "maintenance")
-		x.town.pod("p", "a1", 30)
+		for i := range 3 {
+			x.town.pod(fmt.Sprintf("p%d", i), "a1", 30+5*int64(i))
+		}
 		time.Sleep(time.Second)
 		x.town.freeze()
 		x.town.node("a1") // which the watch does not tell
 		time.Sleep(time.Minute)
 		x.expect(map[string]float64{})
-		if n := x.tries("withdrawn"); n == 0 {
-			t.Error("no eviction was withdrawn")
+		if n := x.tries("withdrawn"); n != 1 {
+			t.Errorf("%v evictions were withdrawn, want one, from which all that is new was learnt", n)
 		}
 		if err := x.lastReport(); err != nil {
 			t.Errorf("reported %v", err)
 		}
 		x.town.node("a1", "maintenance")
-		time.Sleep(time.Second)
-		x.expect(map[string]float64{"p": 61})
+		x.town.thaw()
+		time.Sleep(time.Minute)
+		x.expect(map[string]float64{"p0": 91, "p1": 96, "p2": 101})
 	})
 }
 
@@ -280,6 +284,23 @@ func TestRun_APodThatChangedMeanwhileIsJudgedAnew(t *testing.T) {
 		x.expect(map[string]float64{})
 		if n := x.tries("conflict"); n != 1 {
 			t.Errorf("%v conflicts, want 1", n)
+		}
+	})
+}
+
+// A watch that hangs must not turn into requests.
+func TestRun_RacesThatAreLostAgainAndAgainCostLess(t *testing.T) {
+	run(t, 0, func(x *term) {
+		conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("changed"))
+		x.town.refuse(func(string) error { return conflict })
+		x.town.node("a1", "maintenance")
+		x.town.pod("p", "a1", 0)
+		time.Sleep(time.Minute)
+		if n := x.tries("conflict"); n < 10 || n > 20 {
+			t.Errorf("%v tries in a minute, want a few at first and then one every 5 s", n)
+		}
+		if err := x.lastReport(); err != nil {
+			t.Errorf("reported %v: losing a race is no failure", err)
 		}
 	})
 }

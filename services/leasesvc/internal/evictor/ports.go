@@ -26,7 +26,7 @@ type Objects interface {
 // Writer evicts pods and reads past the cache; *Client is one. Its methods block until the answer is there or ctx, which carries
 // the term, ends. They are called concurrently, for different pods.
 type Writer interface {
-	// Node returns nil for a Node that does not exist.
+	// Node reads a Node past any cache. It returns nil for one that does not exist.
 	Node(ctx context.Context, name string) (*corev1.Node, error)
 	// Evict marks a pod as disrupted and deletes it, both only if it is still as it was. A pod that is gone is not found.
 	Evict(ctx context.Context, e *eviction.Eviction) error

@@ -31,10 +31,12 @@ type round struct {
 	tainted map[string]eviction.Ward
 	zones   map[string]string
 	doubted map[string]string
-	tries   map[types.UID]try
-	pace    eviction.Pace
-	changed bool  // since the last snapshot
-	failed  error // the last eviction, unless one has succeeded since
+	// answered are Nodes as they were read past the cache, until that has them as new.
+	answered map[string]*corev1.Node
+	tries    map[types.UID]try
+	pace     eviction.Pace
+	changed  bool  // since the last snapshot
+	failed   error // the last eviction, unless one has succeeded since
 
 	heldOn   []string // as last logged
 	reportAt monotonic.Instant
@@ -49,7 +51,7 @@ func newRound(cfg Config, cluster Cluster, report func(error)) *round {
 	return &round{
 		Config: cfg, Cluster: cluster, report: report, publish: func(*snapshot) {}, origin: time.Now(),
 		wards: map[string]eviction.Ward{}, tainted: map[string]eviction.Ward{}, zones: map[string]string{},
-		doubted: map[string]string{}, tries: map[types.UID]try{}, changed: true,
+		doubted: map[string]string{}, answered: map[string]*corev1.Node{}, tries: map[types.UID]try{}, changed: true,
 		jobs: make(chan eviction.Eviction, room), results: make(chan result, room), free: room,
 	}
 }
@@ -101,6 +103,11 @@ func (r *round) instant(t time.Time) monotonic.Instant { return monotonic.Instan
 // see takes in a Node and its pods. Most of what changes are pods on Nodes without taints, which costs a glance.
 func (r *round) see(name string) {
 	node := r.Objects.Node(name)
+	if answer := r.answered[name]; answer != nil && node != nil && nodehealth.NewerNode(answer, node) {
+		node = answer
+	} else {
+		delete(r.answered, name)
+	}
 	before, known := r.wards[name]
 	if node == nil {
 		delete(r.wards, name)

@@ -28,6 +28,7 @@ type town struct {
 	changed map[string]struct{}
 	frozen  map[string]*corev1.Node // what the watch says of Nodes instead
 	doubts  map[string]string
+	version int                    // of the last Node
 	answer  func(pod string) error // what an eviction is refused with
 	slow    time.Duration          // what an answer takes
 
@@ -58,6 +59,8 @@ func (t *town) node(name string, keys ...string) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.version++
+	node.ResourceVersion = fmt.Sprint(t.version)
 	t.nodes[name] = node
 	t.changed[name] = struct{}{}
 }
@@ -82,6 +85,16 @@ func (t *town) freeze() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.frozen = maps.Clone(t.nodes)
+}
+
+// thaw has it tell all.
+func (t *town) thaw() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.frozen = nil
+	for name := range t.nodes {
+		t.changed[name] = struct{}{}
+	}
 }
 
 func (t *town) doubt(zone, why string) {

@@ -6,16 +6,20 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
 const (
-	// conflictPause is how long a pod waits after somebody else wrote it, or its Node: about as long as the watch needs to say so.
-	conflictPause = 4 * Tick
+	// raceMin and raceMax bound how long a pod waits after somebody else wrote it, or its Node: about as long as the watch needs to
+	// say so. It doubles with each, for a watch that hangs.
+	raceMin = 4 * Tick
+	raceMax = 5 * time.Second
 	// donePause is longer than the watch needs to say that a deleted pod is terminating or gone.
 	donePause = 5 * time.Second
 	// pauseMin and pauseMax bound the pause after other failures; it doubles with each.
@@ -34,13 +38,16 @@ type try struct {
 	until    monotonic.Instant
 	failures int
 	err      error // the last failure
+	races    int   // lost in a row
 	done     bool  // deleted, and the watch does not know it yet
 }
 
 // result is what came of an eviction.
 type result struct {
 	eviction.Eviction
-	err error
+	// live is the Node as it was read, nil when it was not or does not exist.
+	live *corev1.Node
+	err  error
 }
 
 // start hands out an eviction; there is room for it.
@@ -55,24 +62,24 @@ func (r *round) start(e eviction.Eviction) {
 // work evicts until there is nobody left.
 func (r *round) work(ctx context.Context) {
 	for e := range r.jobs {
-		err := r.evict(ctx, &e)
-		r.results <- result{Eviction: e, err: err} // has room for all jobs there can be
+		live, err := r.evict(ctx, &e)
+		r.results <- result{Eviction: e, live: live, err: err} // has room for all jobs there can be
 	}
 }
 
 // evict reads the Node first: the cache may be behind, or the taint be taken away at the last moment.
-func (r *round) evict(ctx context.Context, e *eviction.Eviction) error {
+func (r *round) evict(ctx context.Context, e *eviction.Eviction) (live *corev1.Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	live, err := r.Writer.Node(ctx, e.Node)
+	live, err = r.Writer.Node(ctx, e.Node)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	now := time.Now()
 	if live == nil || !e.Holds(r.instant(now), now, live) {
-		return errWithdrawn
+		return live, errWithdrawn
 	}
-	return r.Writer.Evict(ctx, e)
+	return live, r.Writer.Evict(ctx, e)
 }
 
 // listen takes in what came of the evictions that are done.
@@ -102,10 +109,23 @@ func (r *round) take(result result) {
 		r.failed = nil
 		r.Logger.Info("evicted pod", "pod", pod, "node", e.Node, "taint", e.Taint.ToString(), "tolerated", e.Due.Sub(e.Since), "late", late)
 		r.Events.Evicted(e)
+	case errors.Is(result.err, errWithdrawn):
+		r.learn(result.live)
 	case after.failures > before.failures:
 		r.failed = fmt.Errorf("evict pod %s from node %q: %w", pod, e.Node, result.err)
 		r.Logger.Warn("pod not evicted, which is tried again", "pod", pod, "node", e.Node, "failures", after.failures, "error", result.err)
 	}
+}
+
+// learn takes in a Node that the watch may not have yet, so that the other pods on it are not tried in vain.
+func (r *round) learn(live *corev1.Node) {
+	if live == nil {
+		return // the watch will tell
+	}
+	if nodehealth.NewerNode(live, r.answered[live.Name]) {
+		r.answered[live.Name] = live
+	}
+	r.see(live.Name)
 }
 
 // after is how a try stands once it has ended.
@@ -114,7 +134,8 @@ func (r *round) after(t try, err error) try {
 	case err == nil, apierrors.IsNotFound(err):
 		return try{until: r.now.Add(donePause), done: true}
 	case apierrors.IsConflict(err), errors.Is(err, errWithdrawn):
-		return try{until: r.now.Add(conflictPause), failures: t.failures, err: t.err}
+		wait := min(raceMin<<min(t.races, 10), raceMax)
+		return try{until: r.now.Add(wait), failures: t.failures, err: t.err, races: t.races + 1}
 	}
 	wait := min(pauseMin<<min(t.failures, 10), pauseMax)
 	if seconds, given := apierrors.SuggestsClientDelay(err); given {
@@ -126,7 +147,7 @@ func (r *round) after(t try, err error) try {
 // forget drops tries that led to no further one for long, so that only pods that have to leave are remembered.
 func (r *round) forget() {
 	for uid, t := range r.tries {
-		if t.until != endless && r.now >= t.until && (t.failures == 0 || r.now >= t.until.Add(pauseMax)) {
+		if t.until != endless && r.now >= t.until && (t.failures+t.races == 0 || r.now >= t.until.Add(pauseMax)) {
 			delete(r.tries, uid)
 		}
 	}
