@@ -71,7 +71,7 @@ faults: assets ## Long histories under faults, replicas as processes on a real e
 OUTAGE ?= 5m
 
 .PHONY: outage
-outage: assets ## etcd goes away under living nodes for OUTAGE=5m: nobody may be declared for it
+outage: assets ## etcd, then kube-apiserver, go away under living nodes for OUTAGE=5m each: nobody may be declared for it
 	go test -race -count=1 -v -timeout 30m -run TestOutage ./services/leasesvc -args -leasesvc.outage=$(OUTAGE)
 
 .PHONY: conformance

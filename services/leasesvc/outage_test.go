@@ -18,7 +18,7 @@ import (
 )
 
 // outage is longer than every grace of the test. make outage has one of five minutes.
-var outage = flag.Duration("leasesvc.outage", 25*time.Second, "how long etcd is away in TestOutage")
+var outage = flag.Duration("leasesvc.outage", 25*time.Second, "how long etcd, and kube-apiserver, are away in TestOutage")
 
 const outageNodes = 20
 
@@ -98,6 +98,14 @@ func TestOutage_OfEtcdKillsNobody(t *testing.T) {
 	t.Logf("all shards were held again %v after etcd was back", time.Since(back).Round(time.Millisecond))
 	awaitWelcome(t, residents, guests)
 	t.Logf("all holders were welcome again %v after etcd was back", time.Since(back).Round(time.Millisecond))
+	// After a long outage a kube-apiserver itself takes up to two minutes to dial etcd again.
+	testkit.Eventually(t, 3*time.Minute, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := kube.CoreV1().Nodes().Get(ctx, victim[0].Name, metav1.GetOptions{})
+		return err
+	})
+	t.Logf("the kube-apiserver answered again %v after etcd was back", time.Since(back).Round(time.Millisecond))
 
 	testkit.Eventually(t, 2*time.Minute, func() error {
 		found, err := notReady(t.Context(), kube, victim, begin)
