@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/client-go/kubernetes"
@@ -34,6 +35,7 @@ type replica struct {
 	candidate *term.Candidate
 	service   *leasesvc.Service
 	client    leasev1.LeaseServiceClient
+	registry  *prometheus.Registry
 	// stop stops its parts in the order of a process; kill lets it vanish. Both may be called again.
 	stop, kill func()
 }
@@ -59,7 +61,7 @@ func startReplica(t *testing.T, id string, p plan) *replica {
 		t.Fatal(err)
 	}
 	wires := &wires{Listener: listener, open: map[net.Conn]struct{}{}}
-	r := &replica{t: t, address: listener.Addr().String()}
+	r := &replica{t: t, address: listener.Addr().String(), registry: prometheus.NewRegistry()}
 	member := term.Member{ID: id, Service: leasesvc.ServiceName, Cluster: p.cluster, GRPCAddress: r.address, StartTime: time.Now()}
 	r.candidate, err = term.New(etcd, term.Config{Member: member, Shards: p.config.Shards, TTL: replicaTTL, Logger: logger})
 	if err != nil {
@@ -73,7 +75,7 @@ func startReplica(t *testing.T, id string, p plan) *replica {
 	}
 	r.service, err = leasesvc.New(p.config, leasesvc.Deps{
 		Member: member, Kube: kube, Leadership: r.candidate, Etcd: etcd, Dial: dialLoopback, Logger: logger,
-		LoopSelection: append([]string{"*"}, p.loops...),
+		Metrics: r.registry, LoopSelection: append([]string{"*"}, p.loops...),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -142,6 +144,26 @@ func (r *replica) held() map[int]bool {
 		}
 	}
 	return held
+}
+
+// beats returns the counter or gauge of forwarded beats with the label, 0 when there is none.
+func (r *replica) beats(name, result string) float64 {
+	r.t.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, metric := range family.Metric {
+			if len(metric.Label) == 1 && metric.Label[0].GetValue() == result {
+				return metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
+			}
+		}
+	}
+	return 0
 }
 
 // wires is a listener whose connections can be cut, as those of a process that is killed.

@@ -71,22 +71,43 @@ func inShards(holders []agent.Holder, marked map[int]bool) []agent.Holder {
 	return kept
 }
 
-// awaitShares waits until every one of the replicas holds shards, and all are held.
+// awaitShares waits until every one of the replicas holds shards, and all are held and answered for.
 func awaitShares(t *testing.T, replicas ...*replica) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
 		total := 0
 		for _, r := range replicas {
-			n := len(r.held())
+			n := r.answers()
 			if total += n; n == 0 {
-				return fmt.Errorf("%s holds no shard", r.address)
+				return fmt.Errorf("%s answers for no shard", r.address)
 			}
 		}
 		if total != takeoverShards {
-			return fmt.Errorf("%d of %d shards are held", total, takeoverShards)
+			return fmt.Errorf("%d of %d shards are answered for", total, takeoverShards)
 		}
 		return nil
 	})
+}
+
+// answers counts the shards whose sessions the replica keeps.
+func (r *replica) answers() int {
+	n := 0
+	for number := range r.held() {
+		_, err := r.client.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(nobodyIn(number))})
+		if status.Code(err) == codes.NotFound {
+			n++
+		}
+	}
+	return n
+}
+
+// nobodyIn is a name in the shard that nobody has.
+func nobodyIn(number int) string {
+	for i := 0; ; i++ {
+		if name := fmt.Sprintf("nobody-%d", i); shard.Of("node", name, takeoverShards) == number {
+			return name
+		}
+	}
 }
 
 // await waits until the replica answers for the lease of a holder, and returns its first answer.
