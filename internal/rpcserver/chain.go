@@ -37,12 +37,22 @@ func (c chain) unary() []grpc.UnaryServerInterceptor {
 func (c chain) stream() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
 		knownMethods(c.metrics.server.StreamServerInterceptor()),
-		selector.StreamServerInterceptor(logStream(c.logger), selector.MatchFunc(isOurs)),
-		selector.StreamServerInterceptor(logStream(c.logger, quietly()), selector.MatchFunc(isProbe)),
+		selector.StreamServerInterceptor(callsOnly(logStream(c.logger)), selector.MatchFunc(isOurs)),
+		selector.StreamServerInterceptor(callsOnly(logStream(c.logger, quietly())), selector.MatchFunc(isProbe)),
 		c.endWithServer,
 		translateStream,
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
 		selector.StreamServerInterceptor(protovalidate.StreamServerInterceptor(c.rules), selector.MatchFunc(c.rules.apply)),
+	}
+}
+
+// callsOnly lets an interceptor see the beginning and the end of a stream and the context that it makes, and no message: one
+// that does nothing with messages would read the clock twice for each.
+func callsOnly(inner grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
+	return func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		return inner(service, stream, info, func(service any, watched grpc.ServerStream) error {
+			return handler(service, &streamWithContext{ServerStream: stream, ctx: watched.Context()})
+		})
 	}
 }
 
@@ -79,12 +89,12 @@ func (c chain) endWithServer(service any, stream grpc.ServerStream, _ *grpc.Stre
 	defer end(nil)
 	forget := context.AfterFunc(c.stopping, func() { end(rpcerror.ShuttingDown()) })
 	defer forget()
-	return handler(service, &endingStream{ServerStream: stream, ctx: ctx})
+	return handler(service, &streamWithContext{ServerStream: stream, ctx: ctx})
 }
 
-type endingStream struct {
+type streamWithContext struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-func (s *endingStream) Context() context.Context { return s.ctx }
+func (s *streamWithContext) Context() context.Context { return s.ctx }

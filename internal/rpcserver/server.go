@@ -25,6 +25,10 @@ const (
 	// readBuffer is what every idle TLS connection holds on to; gRPC's default of 32 KiB times ten thousand agents is memory
 	// for nothing, since heartbeats are small.
 	readBuffer = 4 << 10
+	// streamWindow and connectionWindow are what clients may send ahead: a message of the largest size takes a few rounds. As
+	// they are given, gRPC does not find them out by a ping for nearly every message, which cost more than a heartbeat.
+	streamWindow     = 256 << 10
+	connectionWindow = 1 << 20
 	// ageGrace is how long calls may go on after their connection was asked to go.
 	ageGrace = 30 * time.Second
 	// pingTime and pingTimeout find clients that vanished without closing.
@@ -154,6 +158,8 @@ func TransportOptions(cfg Config) []grpc.ServerOption {
 		grpc.MaxHeaderListSize(uint32(cfg.MaxHeaderBytes)),
 		grpc.MaxConcurrentStreams(cfg.MaxConcurrentStreams),
 		grpc.ReadBufferSize(readBuffer),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connectionWindow),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime:             minPingTime,

@@ -90,7 +90,17 @@ func (c catalog) lease(l *keeper.Lease) *leasev1.Lease {
 		Deadline:     timestamp(l.Deadline),
 		Sequence:     l.Sequence,
 		Write:        writeOf(l.Write),
+		Shard:        int32(l.Shard),
+		Duplicate:    duplicateOf(l.Duplicate),
 	}
+}
+
+// duplicateOf leaves out what there is not.
+func duplicateOf(d *keeper.Duplicate) *leasev1.Lease_Duplicate {
+	if d == nil {
+		return nil
+	}
+	return &leasev1.Lease_Duplicate{BootId: d.Boot, RefuseTime: timestamp(d.RefuseTime), Refusals: d.Refusals}
 }
 
 func (c catalog) leases(list []keeper.Lease) []*leasev1.Lease {
@@ -165,6 +175,8 @@ func eventTypeOf(what keeper.EventType) leasev1.WatchLeasesResponse_Type {
 		return leasev1.WatchLeasesResponse_TYPE_MODIFIED
 	case keeper.Deleted:
 		return leasev1.WatchLeasesResponse_TYPE_DELETED
+	case keeper.Bookmark:
+		return leasev1.WatchLeasesResponse_TYPE_BOOKMARK
 	}
 	return leasev1.WatchLeasesResponse_TYPE_UNSPECIFIED
 }

@@ -25,12 +25,14 @@ const (
 	reasonLeaseNotFound  rpcerror.Reason = "LEASE_NOT_FOUND"
 	reasonSlowWatcher    rpcerror.Reason = "SLOW_WATCHER"
 	reasonDeleteFailed   rpcerror.Reason = "LEASE_NOT_DELETED"
+	reasonVersionTooOld  rpcerror.Reason = "VERSION_TOO_OLD"
 )
 
 // What the RPCs can fail with beside the errors of package keeper.
 var (
 	errPageToken      = errors.New("page_token is not from a list with the same arguments; list again without it")
 	errSlowWatcher    = errors.New("the reader is too slow for the changes; list again")
+	errVersionTooOld  = errors.New("start_version is not of this life of this replica and this parent, or too much was deleted since; watch again without it")
 	errHolderExpected = errors.New("the first message of a stream must introduce a holder")
 	errStreamFull     = fmt.Errorf("more than %d introductions on one stream; open another one", maxHandles)
 )
@@ -83,6 +85,8 @@ func (s *server) problem(err error) error {
 		return rpcerror.New(codes.Aborted, reasonSuperseded, err.Error())
 	case errors.Is(err, errPageToken):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
+	case errors.Is(err, errVersionTooOld):
+		return rpcerror.New(codes.OutOfRange, reasonVersionTooOld, err.Error())
 	case errors.Is(err, errSlowWatcher):
 		return rpcerror.New(codes.ResourceExhausted, reasonSlowWatcher, err.Error())
 	case errors.Is(err, errHolderExpected):

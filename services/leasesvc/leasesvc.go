@@ -45,8 +45,6 @@ const (
 	writebackStall = 2 * time.Minute
 	// keeperPoll is how soon those who need the keeper go on after its loop has started.
 	keeperPoll = 50 * time.Millisecond
-	// watchQueue is how many events a watcher may be behind.
-	watchQueue = 8192
 )
 
 // Deps is what leasesvc needs from its process.
@@ -255,7 +253,7 @@ func (s *Service) Counts() map[string]int64 {
 // keepSessions begins without sessions, whatever a keeper before this one knew.
 func (s *Service) keepSessions(ctx context.Context, report loop.Report) error {
 	k := keeper.New(keeper.Config{
-		Classes: s.cfg.rules(), Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, WatchQueue: watchQueue, Surveys: true,
+		Classes: s.cfg.rules(), Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, Surveys: true,
 		Passed: func() { report(nil) }, Logger: s.logger,
 	})
 	s.keeper.Store(k)

@@ -62,27 +62,19 @@ func (n *nodeSessions) run(ctx context.Context) {
 
 // follow takes in the sessions of a keeper until it ends or cuts us off; then nothing is known any more.
 func (n *nodeSessions) follow(ctx context.Context, k *keeper.Keeper) {
-	subscription, err := k.Watch(ctx, n.service.server.catalog.within("namespaces/"+n.service.nodeNamespace()))
+	subscription, err := k.Watch(ctx, n.service.server.catalog.within("namespaces/"+n.service.nodeNamespace()), keeper.Version{})
 	if err != nil {
 		return // the keeper has ended, or ctx has
 	}
-	defer k.Unwatch(subscription)
+	defer subscription.Close()
 	defer n.clear()
-	for i := range subscription.Existing {
-		n.put(&subscription.Existing[i])
-	}
-	subscription.Existing = nil
 	for {
-		select {
-		case e, open := <-subscription.Events:
-			if !open {
-				return
-			}
-			n.take(e)
-		case <-k.Done():
+		events, err := subscription.Next(ctx)
+		if err != nil {
 			return
-		case <-ctx.Done():
-			return
+		}
+		for i := range events {
+			n.take(&events[i])
 		}
 	}
 }
@@ -93,10 +85,7 @@ func (n *nodeSessions) take(e *keeper.Event) {
 		n.put(&e.Lease)
 	case keeper.Deleted:
 		n.remove(&e.Lease)
-	case keeper.Dismissed:
-		for i := range e.Dismissed {
-			n.remove(&e.Dismissed[i])
-		}
+	case keeper.Bookmark:
 	}
 }
 
@@ -111,11 +100,7 @@ func (n *nodeSessions) put(lease *keeper.Lease) {
 	n.changed[name] = struct{}{}
 }
 
-// remove leaves alone what other classes beat for: a dismissed shard names all of its holders.
 func (n *nodeSessions) remove(lease *keeper.Lease) {
-	if n.service.server.catalog.classes[lease.Holder.Key.Class].Name != NodeClass {
-		return
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.known, lease.Holder.Key.Name)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
+	"strings"
 )
 
 // A page token names the last Lease of the page before, behind a checksum over that and the list's other arguments. So a
@@ -42,6 +43,10 @@ func parsePageToken(token, arguments string) (last string, err error) {
 }
 
 func checksum(arguments, last string) []byte {
-	sum := sha256.Sum256([]byte("trivet.lease.v1.ListLeases\x00" + arguments + "\x00" + last))
+	return checksumOf("trivet.lease.v1.ListLeases", arguments, last)
+}
+
+func checksumOf(parts ...string) []byte {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return sum[:checksumLength]
 }

@@ -16,8 +16,12 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// fullPause is when a holder that found no room may try again.
-const fullPause = time.Minute
+const (
+	// fullPause is when a holder that found no room may try again.
+	fullPause = time.Minute
+	// maxAge is what counts of the age of a beat that was handed on.
+	maxAge = time.Minute
+)
 
 // Unvalidated lists the methods whose messages are checked here instead of by the interceptor, because they are hot.
 func Unvalidated() []string { return []string{leasev1.LeaseService_StreamHeartbeats_FullMethodName} }
@@ -61,7 +65,11 @@ func (s *server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	}
 	response := &leasev1.HeartbeatResponse{Results: make([]*leasev1.HeartbeatResult, len(request.Beats))}
 	x := keeper.NewExchange()
-	x.Unordered = true
+	// What was handed on is ordered by its age, which is better than a sequence of a stream elsewhere.
+	forwarded := request.ForwardedBy != ""
+	x.Unordered = !forwarded
+	reception := s.reception()
+	reception.final = forwarded
 	var places []int // of each introduction in the request
 	for i, beat := range request.Beats {
 		introduction, known := s.catalog.introduction(beat.Holder, beat.Sequence)
@@ -70,17 +78,25 @@ func (s *server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 			s.service.metrics.unknownClass.Inc()
 			continue
 		}
+		if forwarded {
+			introduction.Age = ageOf(beat)
+		}
 		x.Holders = append(x.Holders, introduction)
 		places = append(places, i)
 	}
 	if err := k.Exchange(ctx, x); err != nil {
 		return nil, s.problem(err)
 	}
-	reception := s.reception()
 	for i, met := range x.Met {
-		response.Results[places[i]] = heartbeatResult(met, reception.refusal(met, x.Holders[i].Shard))
+		response.Results[places[i]] = heartbeatResult(met, reception.refusal(met, &x.Holders[i]))
 	}
+	reception.handOn()
 	return response, nil
+}
+
+// ageOf is how long ago a beat that was handed on was heard.
+func ageOf(beat *leasev1.HeartbeatRequest_Beat) time.Duration {
+	return min(max(beat.GetAge().AsDuration(), 0), maxAge)
 }
 
 func heartbeatResult(met keeper.Met, why *leasev1.Refusal) *leasev1.HeartbeatResult {

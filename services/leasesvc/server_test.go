@@ -19,6 +19,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
@@ -95,6 +96,7 @@ func TestGetLease_ShowsSessionAndWrite(t *testing.T) {
 	got := f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
 	want := &leasev1.Lease{
 		Name: leaseName("n1"), Holder: holder("n1", "boot"), State: leasev1.Lease_STATE_ALIVE, Epoch: 1, Sequence: 3,
+		Shard: int32(shard.Of("node", "n1", f.shards)),
 		Write: &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_WRITTEN, Reason: "renewal"},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform(),
@@ -224,67 +226,6 @@ func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
 	if got := f.get("n1").State; got != leasev1.Lease_STATE_ALIVE {
 		t.Errorf("the session is %v, want alive", got)
 	}
-}
-
-func TestWatchLeases_SendsWhatIsThenWhatChanges(t *testing.T) {
-	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
-	f.beat(1, holder("n1", "1"))
-	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	expect := func(what leasev1.WatchLeasesResponse_Type, name, boot string) {
-		t.Helper()
-		event, err := watch.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := fmt.Sprint(event.Type, event.Lease.GetHolder().GetName(), event.Lease.GetHolder().GetBootId(), event.Freshness.GetEpoch())
-		if want := fmt.Sprint(what, name, boot, 1); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
-	}
-	expect(leasev1.WatchLeasesResponse_TYPE_ADDED, "n1", "1")
-	expect(leasev1.WatchLeasesResponse_TYPE_BOOKMARK, "", "")
-	f.beat(2, holder("n1", "1")) // a renewal alone is no event
-	f.beat(1, holder("n2", "1"))
-	expect(leasev1.WatchLeasesResponse_TYPE_ADDED, "n2", "1")
-	f.beat(1, holder("n1", "2"))
-	expect(leasev1.WatchLeasesResponse_TYPE_MODIFIED, "n1", "2")
-	if _, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n2", "1")}); err != nil {
-		t.Fatal(err)
-	}
-	expect(leasev1.WatchLeasesResponse_TYPE_DELETED, "n2", "1")
-	f.candidate.Lose()
-	expect(leasev1.WatchLeasesResponse_TYPE_DELETED, "n1", "2")
-	f.candidate.Regain()
-	f.awaitLeading()
-	f.beat(1, holder("n1", "2"))
-	if event, err := watch.Recv(); err != nil || event.Type != leasev1.WatchLeasesResponse_TYPE_ADDED || event.Lease.Epoch != 2 {
-		t.Errorf("got %v, error %v; want n1 added at epoch 2", event, err)
-	}
-}
-
-func TestWatchLeases_SlowReaderIsCutOff(t *testing.T) {
-	f := newFixture(t, setup{loops: []string{"-" + leasesvc.WritebackLoop}})
-	watch, err := f.client.WatchLeases(t.Context(), &leasev1.WatchLeasesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := watch.Recv(); err != nil { // the bookmark: the watch is on
-		t.Fatal(err)
-	}
-	for batch := range 40 {
-		var many []*leasev1.Holder
-		for i := range 1000 {
-			many = append(many, holder(fmt.Sprintf("node-%d-%d", batch, i), "1"))
-		}
-		f.beat(1, many...)
-	}
-	for err = nil; err == nil; {
-		_, err = watch.Recv()
-	}
-	expectError(t, "slow reader", err, codes.ResourceExhausted, "SLOW_WATCHER")
 }
 
 func TestService_ObjectWithoutNodeIsNotWrittenUntilTheNodeComes(t *testing.T) {

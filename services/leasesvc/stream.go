@@ -14,7 +14,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
 const (
@@ -70,17 +70,14 @@ type connection struct {
 
 	// What follows belongs to the goroutine in run.
 	handles  []handle // by handle less one
-	live     int      // handles whose holder was not refused since
+	grants   grants
+	live     int // handles whose holder was not refused since
 	sequence uint64
 	exchange *keeper.Exchange
+	missed   []uint32 // the handles of the exchange's Refs
 	request  leasev1.StreamHeartbeatsRequest
+	answer   answer
 	pace     pace
-}
-
-type handle struct {
-	ref   session.Ref
-	shard uint16
-	dead  bool
 }
 
 // ending is how the work on a stream ended.
@@ -114,27 +111,26 @@ func (c *connection) serve() error {
 			}
 			return err
 		}
-		response, err := c.answer(&c.request)
-		if err != nil {
+		if err := c.respond(&c.request); err != nil {
 			return err
 		}
-		if sent, err := c.send(response); err != nil || !sent {
+		if sent, err := c.send(&c.answer.response); err != nil || !sent {
 			return err
 		}
-		if response.lost && c.live == 0 {
+		if c.answer.lost && c.live == 0 {
 			return keeper.ErrSuperseded
 		}
 	}
 }
 
 // send is false when the stream has been told to move, after which nothing follows.
-func (c *connection) send(response *answer) (sent bool, err error) {
+func (c *connection) send(response *leasev1.StreamHeartbeatsResponse) (sent bool, err error) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	if c.moved {
 		return false, nil
 	}
-	return true, c.wire.Send(response.StreamHeartbeatsResponse)
+	return true, c.wire.SendMsg(response)
 }
 
 // move sends the client away if the stream ends for a reason of this side, and returns the error that says why.
@@ -153,13 +149,13 @@ func (c *connection) move(why error) error {
 
 // pace notices clients that beat faster than they were granted.
 type pace struct {
-	next  time.Time // the earliest seemly time for a message of beats
+	next  monotonic.Instant // the earliest seemly time for a message of beats
 	early int
 }
 
 // note takes the time of a message of beats and the interval that answers it, and tells whether to slow the client down.
-func (p *pace) note(now time.Time, interval time.Duration) bool {
-	if now.Before(p.next) {
+func (p *pace) note(now monotonic.Instant, interval time.Duration) bool {
+	if now < p.next {
 		p.early++
 	} else {
 		p.early = 0

@@ -2,44 +2,56 @@ package leasesvc
 
 import (
 	"slices"
-	"time"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// answer is one response message.
+// answer is one response message, used again for the next: gRPC has encoded a message when it has taken it.
 type answer struct {
-	*leasev1.StreamHeartbeatsResponse
+	response leasev1.StreamHeartbeatsResponse
 	// lost is set when a holder of the message belongs to another boot now.
 	lost bool
 }
 
-// answer does what a message asks for. An error ends the stream.
-func (c *connection) answer(request *leasev1.StreamHeartbeatsRequest) (*answer, error) {
+func (a *answer) begin(sequence uint64) {
+	r := &a.response
+	r.Sequence, r.Welcomes, r.Grant, r.RefusedHandles, r.Directive, r.MoveTo = sequence, nil, nil, nil, 0, ""
+	a.lost = false
+}
+
+// respond does what a message asks for and leaves the answer in c.answer. An error ends the stream.
+//
+// A message of beats alone, all of them of holders that are alive, asks nobody and allocates nothing.
+func (c *connection) respond(request *leasev1.StreamHeartbeatsRequest) error {
 	if err := c.check(request); err != nil {
-		return nil, err
+		return err
 	}
-	a := &answer{StreamHeartbeatsResponse: &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}}
-	x := c.exchange
-	x.Sequence = request.Sequence
-	a.Welcomes = c.introductions(request)
-	x.Refs = x.Refs[:0]
-	for _, number := range request.Handles {
-		x.Refs = append(x.Refs, c.handles[number-1].ref)
+	c.answer.begin(request.Sequence)
+	now, renewed := c.hear(request)
+	c.answer.response.Welcomes = c.introductions(request)
+	if x := c.exchange; len(x.Holders)+len(x.Refs) > 0 {
+		x.Sequence = request.Sequence
+		if err := c.sessions.Exchange(c.wire.Context(), x); err != nil {
+			return err
+		}
+		reception := c.reception()
+		c.welcome(reception)
+		renewed = c.recovered(renewed, reception)
+		reception.handOn()
 	}
-	if err := c.sessions.Exchange(c.wire.Context(), x); err != nil {
-		return nil, err
+	if renewed.Interval == 0 {
+		return nil // nobody was renewed
 	}
-	reception := c.reception()
-	c.welcome(a, reception)
-	c.renewed(a, request.Handles, reception)
-	if c.hasty(request) {
-		a.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN
+	c.answer.response.Grant = c.grants[c.grants.place(renewed)].wire
+	// Whoever introduces holders has reason not to wait.
+	if len(request.Holders) == 0 && c.pace.note(now, renewed.Interval) {
+		c.answer.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN
 	}
-	return a, nil
+	return nil
 }
 
 // check refuses what the protocol forbids.
@@ -65,6 +77,29 @@ func (c *connection) check(request *leasev1.StreamHeartbeatsRequest) error {
 	return nil
 }
 
+// hear renews the sessions of holders that are alive, and fills the exchange with the others.
+func (c *connection) hear(request *leasev1.StreamHeartbeatsRequest) (now monotonic.Instant, renewed keeper.Grant) {
+	x := c.exchange
+	x.Refs, c.missed = x.Refs[:0], c.missed[:0]
+	now, running := c.sessions.Now()
+	last, count := -1, 0
+	for _, number := range request.Handles {
+		h := &c.handles[number-1]
+		if !running || !c.sessions.Beat(now, h.ref, request.Sequence) {
+			x.Refs, c.missed = append(x.Refs, h.ref), append(c.missed, number)
+			continue
+		}
+		if count++; int(h.grant) != last {
+			last = int(h.grant)
+			renewed = renewed.Shorter(c.grants[h.grant].Grant)
+		}
+	}
+	if count > 0 {
+		c.service.metrics.count(session.Renewed, count)
+	}
+	return now, renewed
+}
+
 // introductions fills the exchange with the holders whose class is served and refuses the others. Places of the former are
 // left empty for welcome.
 func (c *connection) introductions(request *leasev1.StreamHeartbeatsRequest) []*leasev1.Welcome {
@@ -80,56 +115,57 @@ func (c *connection) introductions(request *leasev1.StreamHeartbeatsRequest) []*
 			c.service.metrics.unknownClass.Inc()
 			continue
 		}
+		if i > 0 && introduction.Holder.Boot == request.Holders[0].BootId {
+			introduction.Holder.Boot = request.Holders[0].BootId // one string for all
+		}
 		c.exchange.Holders = append(c.exchange.Holders, introduction)
 	}
 	return welcomes
 }
 
 // welcome puts what the keeper said into the empty places.
-func (c *connection) welcome(a *answer, r *reception) {
-	place := 0
+func (c *connection) welcome(r *reception) {
+	place, welcomes := 0, c.answer.response.Welcomes
 	for i, met := range c.exchange.Met {
-		place += slices.Index(a.Welcomes[place:], nil)
-		shard := c.exchange.Holders[i].Shard
-		a.Welcomes[place] = c.met(met, shard, r.refusal(met, shard))
-		a.lost = a.lost || met.Outcome == session.Superseded
+		place += slices.Index(welcomes[place:], nil)
+		in := &c.exchange.Holders[i]
+		welcomes[place] = c.met(met, in, r.refusal(met, in))
+		c.answer.lost = c.answer.lost || met.Outcome == session.Superseded
 	}
 }
 
-func (c *connection) met(met keeper.Met, shard int, why *leasev1.Refusal) *leasev1.Welcome {
+func (c *connection) met(met keeper.Met, in *keeper.Introduction, why *leasev1.Refusal) *leasev1.Welcome {
 	if why != nil {
 		return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}}
 	}
-	c.handles = append(c.handles, handle{ref: met.Ref, shard: uint16(shard)})
+	c.handles = append(c.handles, handle{
+		ref: met.Ref, name: in.Holder.Key.Name, boot: in.Holder.Boot, class: in.Holder.Key.Class, shard: uint16(in.Shard),
+		grant: c.grants.place(met.Renewal),
+	})
 	c.live++
 	return &leasev1.Welcome{
 		Handle: uint32(len(c.handles)), Result: &leasev1.Welcome_Grant{Grant: grantOf(met.Grant)},
 	}
 }
 
-func (c *connection) renewed(a *answer, numbers []uint32, r *reception) {
+// recovered takes what came of the beats that only the keeper could take.
+func (c *connection) recovered(renewed keeper.Grant, r *reception) keeper.Grant {
 	x := c.exchange
 	if x.Renewed > 0 {
 		c.service.metrics.count(session.Renewed, x.Renewed)
-		a.Grant = grantOf(x.Grant)
+		renewed = renewed.Shorter(x.Grant)
 	}
 	for _, missed := range x.Missed {
-		number := numbers[missed.Index]
+		number := c.missed[missed.Index]
 		h := &c.handles[number-1]
-		why := r.missed(missed.Outcome, int(h.shard))
-		a.RefusedHandles = append(a.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: why})
-		a.lost = a.lost || missed.Outcome == session.Superseded
+		c.answer.response.RefusedHandles = append(c.answer.response.RefusedHandles, &leasev1.RefusedHandle{
+			Handle: number, Refusal: r.missed(missed.Outcome, h, c.sequence),
+		})
+		c.answer.lost = c.answer.lost || missed.Outcome == session.Superseded
 		if !h.dead {
 			h.dead = true
 			c.live--
 		}
 	}
-}
-
-// hasty looks at messages that only beat: whoever introduces holders has reason not to wait.
-func (c *connection) hasty(request *leasev1.StreamHeartbeatsRequest) bool {
-	if len(request.Holders) > 0 || c.exchange.Renewed == 0 {
-		return false
-	}
-	return c.pace.note(time.Now(), c.exchange.Grant.Interval)
+	return renewed
 }

@@ -1,6 +1,7 @@
 package leasesvc
 
 import (
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -8,7 +9,6 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // bookmarkPeriod is how long a watch may be quiet.
@@ -20,83 +20,77 @@ func (s *server) WatchLeases(request *leasev1.WatchLeasesRequest, wire grpc.Serv
 	if err != nil {
 		return s.problem(err)
 	}
-	subscription, err := k.Watch(wire.Context(), s.catalog.within(request.Parent))
+	since, err := parseVersion(k.Life(), request.Parent, request.StartVersion)
 	if err != nil {
 		return s.problem(err)
 	}
-	defer k.Unwatch(subscription)
-	w := &watcher{server: s, sessions: k, wants: subscription.Wants, wire: wire}
-	if err := w.begin(subscription.Existing); err != nil {
-		return err
+	subscription, err := k.Watch(wire.Context(), s.catalog.within(request.Parent), since)
+	if errors.Is(err, keeper.ErrForgotten) {
+		err = errVersionTooOld
 	}
-	subscription.Existing = nil
-	return s.problem(w.follow(subscription.Events))
+	if err != nil {
+		return s.problem(err)
+	}
+	defer subscription.Close()
+	w := &watcher{server: s, sessions: k, parent: request.Parent, resumed: since != (keeper.Version{}), wire: wire}
+	return s.problem(w.follow(subscription))
 }
 
 // watcher is one WatchLeases call.
 type watcher struct {
 	*server
 	sessions *keeper.Keeper
-	wants    func(session.ClassID) bool
+	parent   string
+	resumed  bool // and what there was to catch up with has not been sent yet
 	wire     grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]
 }
 
-func (w *watcher) begin(existing []keeper.Lease) error {
-	for i := range existing {
-		if err := w.send(leasev1.WatchLeasesResponse_TYPE_ADDED, &existing[i]); err != nil {
-			return err
-		}
-	}
-	return w.send(leasev1.WatchLeasesResponse_TYPE_BOOKMARK, nil)
-}
-
-func (w *watcher) follow(events <-chan *keeper.Event) error {
-	quiet := time.NewTimer(bookmarkPeriod)
-	defer quiet.Stop()
+func (w *watcher) follow(subscription *keeper.Subscription) error {
 	for {
-		var err error
-		select {
-		case e, open := <-events:
-			if !open {
-				return errSlowWatcher
-			}
-			err = w.tell(e)
-		case <-quiet.C:
-			err = w.send(leasev1.WatchLeasesResponse_TYPE_BOOKMARK, nil)
-		case <-w.sessions.Done():
-			return keeper.ErrEnded
-		case <-w.wire.Context().Done():
-			return endOf(w.wire.Context())
+		// Whoever resumes gets the bookmark as soon as he has caught up.
+		patience := bookmarkPeriod
+		if w.resumed {
+			patience = 0
+		}
+		events, err := subscription.Within(w.wire.Context(), patience)
+		if err == nil && len(events) == 0 {
+			events, err = w.bookmark(subscription)
 		}
 		if err != nil {
-			return err
+			return w.ended(err)
 		}
-		quiet.Reset(bookmarkPeriod)
+		for i := range events {
+			if err := w.send(&events[i]); err != nil {
+				return err
+			}
+		}
 	}
 }
 
-func (w *watcher) tell(e *keeper.Event) error {
-	if e.Type != keeper.Dismissed {
-		return w.send(eventTypeOf(e.Type), &e.Lease)
-	}
-	for i := range e.Dismissed {
-		lease := &e.Dismissed[i]
-		if !w.wants(lease.Holder.Key.Class) {
-			continue
-		}
-		if err := w.send(leasev1.WatchLeasesResponse_TYPE_DELETED, lease); err != nil {
-			return err
-		}
-	}
-	return nil
+func (w *watcher) bookmark(subscription *keeper.Subscription) ([]keeper.Event, error) {
+	w.resumed = false
+	version, err := subscription.Version(w.wire.Context())
+	return []keeper.Event{{Type: keeper.Bookmark, Version: version}}, err
 }
 
-func (w *watcher) send(what leasev1.WatchLeasesResponse_Type, lease *keeper.Lease) error {
-	event := &leasev1.WatchLeasesResponse{Type: what}
-	if lease == nil {
-		event.Freshness = w.freshness(w.sessions.Epoch())
+func (w *watcher) ended(err error) error {
+	switch {
+	case w.wire.Context().Err() != nil:
+		return endOf(w.wire.Context())
+	case errors.Is(err, keeper.ErrForgotten):
+		return errSlowWatcher
+	}
+	return err
+}
+
+func (w *watcher) send(e *keeper.Event) error {
+	response := &leasev1.WatchLeasesResponse{
+		Type: eventTypeOf(e.Type), Version: versionText(w.sessions.Life(), w.parent, e.Version),
+	}
+	if e.Type == keeper.Bookmark {
+		response.Freshness = w.freshness(w.sessions.Epoch())
 	} else {
-		event.Lease, event.Freshness = w.catalog.lease(lease), w.freshness(lease.Epoch)
+		response.Lease, response.Freshness = w.catalog.lease(&e.Lease), w.freshness(e.Lease.Epoch)
 	}
-	return w.wire.Send(event)
+	return w.wire.Send(response)
 }

@@ -13,7 +13,7 @@ import (
 func (k *Keeper) Absent(ctx context.Context, key session.Key, shard int, kept time.Duration) (t *tenure.Tenure, err error) {
 	elsewhere := false
 	err = k.do(ctx, func() {
-		elsewhere = k.kept[shard] == nil
+		elsewhere = !k.keeps(shard)
 		_, known := k.table.Get(key)
 		if !elsewhere && !known && k.now().Sub(k.since[shard]) >= kept {
 			t = k.kept[shard]

@@ -56,7 +56,18 @@ type Lease struct {
 	StartTime    time.Time
 	LastBeatTime time.Time
 	Deadline     time.Time
-	Write        Write
+	Shard        int
+	// Duplicate is another boot of the holder that beats, too; nil when there is none.
+	Duplicate *Duplicate
+	Write     Write
+}
+
+// Duplicate is a boot that is refused because another has the session.
+type Duplicate struct {
+	Boot string
+	// RefuseTime is when it was last refused, by the wall clock.
+	RefuseTime time.Time
+	Refusals   int64
 }
 
 // Write is how the object of a session stands.
@@ -78,17 +89,21 @@ type Write struct {
 
 func (k *Keeper) lease(s session.Session) Lease {
 	now := k.now()
-	return Lease{
-		Holder: s.Holder, State: s.State, Epoch: k.epoch(s.Ref.Slot()), Sequence: s.Sequence,
+	l := Lease{
+		Holder: s.Holder, State: s.State, Epoch: k.epoch(s.Ref.Slot()), Sequence: s.Sequence, Shard: int(*k.shards.At(s.Ref.Slot())),
 		StartTime:    k.clock.Wall(now, s.Started),
 		LastBeatTime: k.clock.Wall(now, s.LastBeat),
 		Deadline:     k.clock.Wall(now, s.Deadline),
 		Write:        k.write(now, s.Ref.Slot()),
 	}
+	if d, some := k.table.Duplicate(s.Ref); some {
+		l.Duplicate = &Duplicate{Boot: d.Boot, RefuseTime: k.clock.Wall(now, d.Last), Refusals: d.Refusals}
+	}
+	return l
 }
 
 func (k *Keeper) write(now monotonic.Instant, slot uint32) Write {
-	e, v := &k.entries[slot], k.book.View(slot)
+	e, v := k.entries.At(slot), k.book.View(slot)
 	w := Write{
 		State: v.State, RenewTime: e.object.RenewTime(), ResourceVersion: e.object.ResourceVersion(),
 		LastError: k.troubles.errors[slot], Failures: v.Failures, Reason: v.Reason,
@@ -104,9 +119,8 @@ func (k *Keeper) write(now monotonic.Instant, slot uint32) Write {
 
 // vacate forgets the object of a session that is gone from the table and tells the watchers.
 func (k *Keeper) vacate(slot uint32, h session.Holder) {
-	last := k.gone(slot, h)
+	k.changes.depart(slot, departure{holder: h, epoch: k.epoch(slot), shard: *k.shards.At(slot), object: k.entries.At(slot).object})
 	k.clear(slot)
-	k.send(&Event{Type: Deleted, Lease: last})
 }
 
 // clear frees a slot for another session.
@@ -114,5 +128,5 @@ func (k *Keeper) clear(slot uint32) {
 	k.book.Close(slot)
 	k.troubles.wake(slot)
 	delete(k.troubles.errors, slot)
-	k.shards[slot], k.entries[slot] = noShard, entry{}
+	*k.shards.At(slot), *k.entries.At(slot) = noShard, entry{}
 }

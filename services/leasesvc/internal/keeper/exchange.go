@@ -38,6 +38,8 @@ type Introduction struct {
 	Holder   session.Holder
 	Shard    int
 	Sequence uint64
+	// Age is how long ago the beat was heard by somebody who handed it on.
+	Age time.Duration
 }
 
 // Grant says when to beat again and how long the session lives.
@@ -54,6 +56,8 @@ type Met struct {
 	Outcome   session.Outcome
 	Ref       session.Ref
 	Grant     Grant
+	// Renewal is what the beats that follow get.
+	Renewal Grant
 }
 
 // Missed is a Ref that was not renewed: its place in Refs, and why.
@@ -64,6 +68,21 @@ type Missed struct {
 
 // NewExchange returns an empty Exchange.
 func NewExchange() *Exchange { return &Exchange{answered: make(chan struct{}, 1)} }
+
+// Now is the receiving time for Beat; false before Run has begun.
+func (k *Keeper) Now() (monotonic.Instant, bool) {
+	face := k.face.Load()
+	if face == nil {
+		return 0, false
+	}
+	return face.Look(), true
+}
+
+// Beat renews the session that ref names, at a time that Now has just told, if its holder is alive. Otherwise it is false,
+// and the beat is for Exchange. This is the path that nearly every heartbeat takes: it asks nobody and allocates nothing.
+func (k *Keeper) Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool {
+	return k.pulses.Beat(now, ref, sequence)
+}
 
 // Exchange has the owner take x and waits for the answer in it. After an error x is lost: the owner may still work on it.
 func (k *Keeper) Exchange(ctx context.Context, x *Exchange) error {
@@ -94,38 +113,44 @@ func (k *Keeper) exchange(x *Exchange) {
 	x.answered <- struct{}{}
 }
 
-// hear is the path that a heartbeat takes: it must stay short and allocate nothing.
+// hear takes a beat that could not go past the owner.
 func (k *Keeper) hear(now monotonic.Instant, x *Exchange, index int, ref session.Ref) {
 	outcome := k.table.Beat(now, ref, x.Sequence)
 	if !outcome.Accepted() {
+		if outcome == session.Superseded {
+			k.rival(ref)
+		}
 		x.Missed = append(x.Missed, Missed{Index: index, Outcome: outcome})
 		return
 	}
 	slot := ref.Slot()
 	x.Renewed++
-	x.Grant = x.Grant.shorter(k.grant(slot))
+	x.Grant = x.Grant.Shorter(k.grant(slot))
 	if outcome == session.Recovered {
 		k.book.Recovered(now, slot)
-		k.announce(Modified, slot)
+		k.changes.touch(slot)
 	}
 }
 
 func (k *Keeper) meet(now monotonic.Instant, x *Exchange, in *Introduction) Met {
-	if k.kept[in.Shard] == nil {
+	if !k.keeps(in.Shard) {
 		return Met{Elsewhere: true}
 	}
 	call := k.table.Introduce
 	if x.Unordered {
 		call = k.table.Renew
 	}
-	ref, outcome := call(now, in.Holder, in.Sequence)
+	ref, outcome := call(now.Add(-in.Age), in.Holder, in.Sequence)
 	if !outcome.Accepted() {
+		if outcome == session.Superseded {
+			k.rival(ref)
+		}
 		return Met{Outcome: outcome}
 	}
 	if outcome == session.Opened {
 		k.occupy(now, ref.Slot(), in)
 	}
-	met := Met{Outcome: outcome, Ref: ref, Grant: k.grant(ref.Slot())}
+	met := Met{Outcome: outcome, Ref: ref, Grant: k.grant(ref.Slot()), Renewal: k.grant(ref.Slot())}
 	if outcome == session.Repeated {
 		met.Grant.TTL = k.left(now, ref)
 		return met
@@ -138,30 +163,44 @@ func (k *Keeper) meet(now monotonic.Instant, x *Exchange, in *Introduction) Met 
 	return met
 }
 
+// rival tells once per episode that two boots of one holder beat.
+func (k *Keeper) rival(ref session.Ref) {
+	s, taken := k.table.At(ref.Slot())
+	if !taken {
+		return
+	}
+	d, some := k.table.Duplicate(s.Ref)
+	if !some || d.Refusals > 1 {
+		return
+	}
+	k.changes.touch(ref.Slot())
+	k.cfg.Logger.Warn("two boots of one holder beat; the one introduced last keeps the session",
+		"class", k.cfg.Classes[s.Holder.Key.Class].Session.Name, "holder", s.Holder.Key.Name, "kept", s.Holder.Boot, "refused", d.Boot)
+	k.counts.duplicates.Add(1)
+}
+
 // note brings the write slot in line with what happened to the session.
 func (k *Keeper) note(now monotonic.Instant, slot uint32, outcome session.Outcome) {
 	if outcome == session.Opened {
-		k.announce(Added, slot)
+		k.changes.touch(slot)
 		return
 	}
 	if outcome != session.Renewed {
 		k.book.Recovered(now, slot)
-		k.announce(Modified, slot)
+		k.changes.touch(slot)
 	}
 }
 
 func (k *Keeper) occupy(now monotonic.Instant, slot uint32, in *Introduction) {
-	for int(slot) >= len(k.shards) {
-		k.shards = append(k.shards, noShard)
-		k.entries = append(k.entries, entry{})
-	}
+	k.shards.Extend(int(slot) + 1)
+	k.entries.Extend(int(slot) + 1)
 	k.tenants++
 	k.book.Open(now, slot, writeback.Opening{
 		Policy: uint8(in.Holder.Key.Class), Phase: writeback.Phase(in.Holder.Key.Name),
 		Wait: k.surveys.wait(k.kept[in.Shard], now),
 	})
-	k.shards[slot] = uint16(in.Shard)
-	k.entries[slot] = entry{tenant: k.tenants}
+	*k.shards.At(slot) = uint16(in.Shard)
+	*k.entries.At(slot) = entry{tenant: k.tenants}
 	k.recall(now, slot, in.Holder.Key)
 }
 
@@ -176,8 +215,8 @@ func (k *Keeper) grant(slot uint32) Grant {
 	return Grant{Interval: c.Interval, TTL: c.TTL, Epoch: k.epoch(slot)}
 }
 
-// shorter is the grant that both holders can keep; the zero Grant is none yet.
-func (g Grant) shorter(other Grant) Grant {
+// Shorter is the grant that both holders can keep; the zero Grant is none yet.
+func (g Grant) Shorter(other Grant) Grant {
 	if g == (Grant{}) {
 		return other
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/column"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/stopwatch"
@@ -20,6 +22,8 @@ var ErrEnded = errors.New("the sessions are not kept any more")
 const (
 	// waiting bounds the exchanges that may wait for the owner; the senders of further ones block.
 	waiting = 256
+	// share is how many sessions are looked at in one go: about a millisecond.
+	share = 2000
 	// noShard marks the slots without a session. Shards are numbered below it.
 	noShard = ^uint16(0)
 )
@@ -41,8 +45,6 @@ type Config struct {
 	Shards int
 	// Limit is how many sessions there may be in all shards together.
 	Limit int
-	// WatchQueue is how many events a watcher may be behind.
-	WatchQueue int
 	// Surveys tells that somebody makes them, so that the objects of new shards need not be written unseen at once.
 	Surveys bool
 	// Passed is called about ten times a second, after what was due has been done; it must not block. May be nil.
@@ -60,7 +62,10 @@ type Keeper struct {
 	exchanges chan *Exchange
 	calls     chan func()
 	done      chan struct{} // closed by Run when it returns
+	life      uint64        // told apart from all other Keepers by chance
 	counts    counts
+	pulses    *session.Pulses
+	face      atomic.Pointer[stopwatch.Face] // nil before Run
 	roster    atomic.Pointer[roster]
 	reign     atomic.Pointer[reign] // nil while no shard is kept
 	backlog   atomic.Pointer[writeback.Backlog]
@@ -70,18 +75,22 @@ type Keeper struct {
 	table    *session.Table
 	kept     []*tenure.Tenure    // by shard; nil where the shard is not kept here
 	since    []monotonic.Instant // by shard: when kept began
+	leaving  []bool              // by shard: no holder is taken in any more
 	surveys  surveys
 	book     *writeback.Book
-	shards   []uint16 // by slot
-	entries  []entry
+	shards   column.Column[uint16] // by slot
+	entries  column.Column[entry]  // by slot
+	changes  changes
 	troubles troubles
 	tenants  uint64
-	watchers map[*Subscription]struct{}
+	ready    <-chan struct{}
+	// again is ready while the last pass has left something that is due.
+	again <-chan struct{}
 }
 
 // counts lets others see how many sessions there are without asking the owner.
 type counts struct {
-	alive, suspect, expired, blind atomic.Int64
+	alive, suspect, expired, blind, duplicates atomic.Int64
 }
 
 // New returns a Keeper without shards. It starts nothing.
@@ -91,10 +100,13 @@ func New(cfg Config) *Keeper {
 		exchanges: make(chan *Exchange, waiting),
 		calls:     make(chan func()),
 		done:      make(chan struct{}),
+		life:      rand.Uint64(),
+		ready:     closed(),
 		kept:      make([]*tenure.Tenure, cfg.Shards),
 		since:     make([]monotonic.Instant, cfg.Shards),
+		leaving:   make([]bool, cfg.Shards),
 		surveys:   newSurveys(),
-		watchers:  map[*Subscription]struct{}{},
+		changes:   newChanges(),
 		troubles:  newTroubles(),
 	}
 	policies := make([]writeback.Policy, 0, len(cfg.Classes))
@@ -104,6 +116,7 @@ func New(cfg Config) *Keeper {
 		policies = append(policies, c.Writes)
 	}
 	k.table = session.NewTable(classes, cfg.Limit)
+	k.pulses = k.table.Pulses()
 	k.book = writeback.NewBook(policies)
 	return k
 }
@@ -112,6 +125,7 @@ func New(cfg Config) *Keeper {
 func (k *Keeper) Run(ctx context.Context) error {
 	defer close(k.done)
 	k.clock = stopwatch.Start(session.Granularity, tolerance)
+	k.face.Store(k.clock.Face())
 	ticker := time.NewTicker(session.Granularity)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
@@ -124,11 +138,18 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-ticker.C:
 			k.advance()
 			k.look()
-			k.passed()
+		case <-k.again:
+			k.advance()
 		}
 		k.publish()
 	}
 	return nil
+}
+
+func closed() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
 }
 
 // Done is closed once the Keeper answers no more.
@@ -140,6 +161,12 @@ func (k *Keeper) Counts() session.Counts {
 		Alive: int(k.counts.alive.Load()), Suspect: int(k.counts.suspect.Load()), Expired: int(k.counts.expired.Load()),
 	}
 }
+
+// Life tells this Keeper from all others, so that Versions of one are not taken for another's.
+func (k *Keeper) Life() uint64 { return k.life }
+
+// Duplicates is how often it was found that two boots of one holder beat.
+func (k *Keeper) Duplicates() int64 { return k.counts.duplicates.Load() }
 
 // Blind is how long in all the process could not receive.
 func (k *Keeper) Blind() time.Duration { return time.Duration(k.counts.blind.Load()) }
@@ -202,18 +229,27 @@ func (k *Keeper) passed() {
 	}
 }
 
+// advance makes transitions that are due, a share of them at a time, so that beats which only the owner can take need not
+// wait until a whole fleet has been declared silent.
 func (k *Keeper) advance() {
 	now := k.now()
-	for _, step := range k.table.Advance(now) {
-		slot := step.Ref.Slot()
-		switch step.To {
-		case session.Expired:
-			k.book.Silenced(now, slot)
-			k.announce(Modified, slot)
-		case session.Gone:
-			k.vacate(slot, step.Holder)
-		default:
-			k.announce(Modified, slot)
-		}
+	k.again = nil
+	if k.table.Advance(now, share, func(step session.Transition) { k.turn(now, step) }) {
+		k.again = k.ready
+		return
+	}
+	k.passed()
+}
+
+func (k *Keeper) turn(now monotonic.Instant, step session.Transition) {
+	slot := step.Ref.Slot()
+	switch step.To {
+	case session.Expired:
+		k.book.Silenced(now, slot)
+		k.changes.touch(slot)
+	case session.Gone:
+		k.vacate(slot, step.Holder)
+	default:
+		k.changes.touch(slot)
 	}
 }

@@ -55,7 +55,7 @@ func (k *Keeper) Hold(ctx context.Context, h session.Holder, shard int) (*Hold, 
 
 func (k *Keeper) hold(h session.Holder, shard int) (*Hold, <-chan struct{}, error) {
 	held := k.kept[shard]
-	if held == nil {
+	if !k.keeps(shard) {
 		return nil, nil, NotKeptError{Shard: shard}
 	}
 	ref, outcome := k.table.Find(h)
@@ -66,7 +66,7 @@ func (k *Keeper) hold(h session.Holder, shard int) (*Hold, <-chan struct{}, erro
 		return nil, nil, ErrSuperseded
 	}
 	slot := ref.Slot()
-	e := &k.entries[slot]
+	e := k.entries.At(slot)
 	if k.book.Busy(slot) {
 		return nil, k.troubles.wait(slot), nil
 	}
@@ -91,7 +91,7 @@ func (k *Keeper) Drop(hold *Hold) {
 			return
 		}
 		k.reopen(hold)
-		k.announce(Modified, hold.slot)
+		k.changes.touch(hold.slot)
 	})
 }
 
@@ -105,13 +105,13 @@ func (k *Keeper) reopen(hold *Hold) {
 		k.book.Silenced(now, hold.slot)
 	}
 	delete(k.troubles.errors, hold.slot)
-	k.entries[hold.slot] = entry{tenant: hold.tenant}
+	*k.entries.At(hold.slot) = entry{tenant: hold.tenant}
 }
 
 func (k *Keeper) end(hold *Hold, then func()) {
 	// The only error is that nothing is kept any more, and the hold is gone with it.
 	_ = k.do(context.Background(), func() {
-		if k.entries[hold.slot].tenant != hold.tenant {
+		if k.entries.At(hold.slot).tenant != hold.tenant {
 			return // the session was forgotten, or its shard lost, while it was held
 		}
 		then()

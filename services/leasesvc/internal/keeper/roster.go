@@ -57,7 +57,7 @@ func (k *Keeper) Get(ctx context.Context, key session.Key, shard int) (lease Lea
 	var elsewhere bool
 	err = k.do(ctx, func() {
 		var s session.Session
-		elsewhere = k.kept[shard] == nil
+		elsewhere = !k.keeps(shard)
 		if s, found = k.table.Get(key); found {
 			lease = k.lease(s)
 		}
@@ -89,15 +89,24 @@ func (k *Keeper) ordered(ctx context.Context) ([]session.Key, error) {
 	last := k.roster.Load()
 	next := &roster{}
 	err := k.do(ctx, func() {
-		if next.changes = k.table.Changes(); last == nil || last.changes != next.changes {
-			next.keys = k.table.Keys()
-		}
+		next.changes = k.table.Changes()
+		next.keys = make([]session.Key, 0, k.table.Counts().Total())
 	})
 	if err != nil {
 		return nil, err
 	}
 	if last != nil && last.changes == next.changes {
 		return last.keys, nil
+	}
+	// Who comes or goes meanwhile may be in the roster or not; all others are in it once, because nobody changes his slot.
+	for first, slots := 0, 1; first < slots; first += stride {
+		err := k.do(ctx, func() {
+			slots = k.table.Slots()
+			next.keys = k.table.AppendKeys(next.keys, first, first+stride)
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	slices.SortFunc(next.keys, k.compare)
 	k.roster.Store(next)

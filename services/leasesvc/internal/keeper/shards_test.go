@@ -71,23 +71,22 @@ func TestKeep_DropsTheSessionsOfItsShardAndNoOthers(t *testing.T) {
 		k := newKeeper()
 		defer run(t, k)()
 		lose := keep(t, k, 1, 9)
-		for i := range 10 { // more than a watcher's queue holds
+		for i := range 10 {
 			introduceIn(t, k, i%2, node(fmt.Sprint("n", i), "1"))
 		}
 		introduceIn(t, k, 1, agent("x"))
 		sub := watch(t, k, nil)
 		lose()
 		var dismissed []string
-		e := <-sub.Events
-		for _, lease := range e.Dismissed {
-			if lease.Epoch != 9 || lease.State != session.Gone {
-				t.Errorf("dismissed %+v, want gone at epoch 9", lease)
+		for _, c := range drain(t, sub) {
+			if c.Type != keeper.Deleted || c.State != session.Gone {
+				t.Errorf("%+v, want it deleted", c)
 			}
-			dismissed = append(dismissed, lease.Holder.Key.Name)
+			dismissed = append(dismissed, c.Name)
 		}
 		slices.Sort(dismissed)
-		if diff := cmp.Diff([]string{"n1", "n3", "n5", "n7", "n9", "x"}, dismissed); diff != "" || e.Type != keeper.Dismissed {
-			t.Errorf("event %v (-want +got):\n%s", e.Type, diff)
+		if diff := cmp.Diff([]string{"n1", "n3", "n5", "n7", "n9", "x"}, dismissed); diff != "" {
+			t.Errorf("deleted (-want +got):\n%s", diff)
 		}
 		if got, want := k.Counts(), (session.Counts{Alive: 5}); got != want {
 			t.Errorf("counts %+v, want %+v", got, want)
@@ -323,7 +322,7 @@ func (w *world) check() {
 // One operation is the loss of one shard of 64, of a replica that keeps 130,000 holders: beats wait for it.
 func BenchmarkKeep_LoseAShardOf130kHolders(b *testing.B) {
 	const shards, holders = 64, 130_000
-	k := keeper.New(keeper.Config{Classes: classes, Shards: shards, Limit: holders, WatchQueue: 4, Logger: slog.New(slog.DiscardHandler)})
+	k := keeper.New(keeper.Config{Classes: classes, Shards: shards, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
 	ctx, stop := context.WithCancel(b.Context())
 	go func() { _ = k.Run(ctx) }()
 	lose := make([]func(), shards)

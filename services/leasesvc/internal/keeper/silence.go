@@ -11,29 +11,39 @@ import (
 func (k *Keeper) Silent(ctx context.Context, shard int) ([]session.Silence, error) {
 	var (
 		silent []session.Silence
-		kept   bool
+		kept   = true
 	)
-	err := k.do(ctx, func() {
-		if kept = k.kept[shard] != nil; !kept {
-			return
-		}
-		now := k.now()
-		for slot, of := range k.shards {
-			if int(of) != shard {
-				continue
+	for first, slots := 0, 1; first < slots && kept; first += stride {
+		err := k.do(ctx, func() {
+			slots = k.shards.Len()
+			if kept = k.keeps(shard); kept {
+				silent = k.silent(silent, shard, first, min(first+stride, slots))
 			}
-			s, _ := k.table.At(uint32(slot))
-			// Half an interval more than one: a beat that is a little late is no silence.
-			missed := k.cfg.Classes[s.Holder.Key.Class].Session.Interval * 3 / 2
-			if silence := now.Sub(s.LastBeat); silence > missed {
-				silent = append(silent, session.Silence{Holder: s.Holder, For: silence})
-			}
+		})
+		if err != nil {
+			return nil, err
 		}
-	})
-	if err == nil && !kept {
-		err = NotKeptError{Shard: shard}
 	}
-	return silent, err
+	if !kept {
+		return nil, NotKeptError{Shard: shard}
+	}
+	return silent, nil
+}
+
+func (k *Keeper) silent(silent []session.Silence, shard, first, end int) []session.Silence {
+	now := k.now()
+	for slot := uint32(first); int(slot) < end; slot++ {
+		if int(*k.shards.At(slot)) != shard {
+			continue
+		}
+		s, _ := k.table.At(slot)
+		// Half an interval more than one: a beat that is a little late is no silence.
+		missed := k.cfg.Classes[s.Holder.Key.Class].Session.Interval * 3 / 2
+		if silence := now.Sub(s.LastBeat); silence > missed {
+			silent = append(silent, session.Silence{Holder: s.Holder, For: silence})
+		}
+	}
+	return silent
 }
 
 // restore opens sessions of holders that were silent before the term.

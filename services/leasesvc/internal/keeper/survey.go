@@ -141,9 +141,9 @@ func (k *Keeper) EndSurvey(ctx context.Context, s *Survey) error {
 			}
 		}
 		now := k.now()
-		for slot, shard := range k.shards {
-			if read[shard] {
-				k.book.Urge(now, uint32(slot))
+		for slot := uint32(0); int(slot) < k.shards.Len(); slot++ {
+			if read[*k.shards.At(slot)] {
+				k.book.Urge(now, slot)
 			}
 		}
 	})
@@ -153,7 +153,7 @@ func (k *Keeper) EndSurvey(ctx context.Context, s *Survey) error {
 func (k *Keeper) adopt(now monotonic.Instant, slot uint32, object leaseobject.Known) {
 	age := k.clock.Wall(now, now).Sub(object.RenewTime())
 	if k.book.Adopt(now, slot, writeback.Object{Renewed: now.Add(-age), Duration: object.Duration()}) {
-		k.entries[slot].object = object
+		k.entries.At(slot).object = object
 	}
 }
 

@@ -3,7 +3,6 @@ package keeper
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
@@ -26,8 +25,7 @@ func (k *Keeper) Keep(t *tenure.Tenure, silences ...session.Silence) error {
 	if err == nil {
 		select {
 		case <-t.Context().Done():
-			// The only error is that there is nobody left who could keep anything.
-			_ = k.do(context.Background(), func() { k.dismiss(t) })
+			k.leave(t)
 		case <-k.done:
 			err = ErrEnded
 		}
@@ -38,6 +36,21 @@ func (k *Keeper) Keep(t *tenure.Tenure, silences ...session.Silence) error {
 	}
 	return err
 }
+
+// leave takes no more holders of the shard in, then drops those there are, a share at a time.
+func (k *Keeper) leave(t *tenure.Tenure) {
+	err := k.do(context.Background(), func() { k.leaving[t.Shard()] = true })
+	for next := 0; err == nil; {
+		err = k.do(context.Background(), func() { next = k.dismiss(t, next) })
+		if next == 0 {
+			return
+		}
+	}
+	// The only error is that there is nobody left who could keep anything.
+}
+
+// keeps tells whether holders of a shard are taken in.
+func (k *Keeper) keeps(shard int) bool { return k.kept[shard] != nil && !k.leaving[shard] }
 
 // admit begins without sessions but those of the silent, whatever a tenure before this one knew.
 func (k *Keeper) admit(t *tenure.Tenure, silences []session.Silence) {
@@ -50,26 +63,25 @@ func (k *Keeper) admit(t *tenure.Tenure, silences []session.Silence) {
 	k.serving()
 }
 
-// dismiss drops the sessions of a shard and tells the watchers in one event, so that no shard is too large for their queues.
-func (k *Keeper) dismiss(t *tenure.Tenure) {
-	var dropped []Lease
-	for slot, shard := range k.shards {
-		if int(shard) != t.Shard() {
+// dismiss drops the sessions of a shard, slots up to end of those from first on, and returns where to go on; the shard is kept
+// until that is the end.
+func (k *Keeper) dismiss(t *tenure.Tenure, first int) (next int) {
+	end := min(first+stride, k.shards.Len())
+	for slot := uint32(first); int(slot) < end; slot++ {
+		if int(*k.shards.At(slot)) != t.Shard() {
 			continue
 		}
-		s, _ := k.table.At(uint32(slot))
-		if len(k.watchers) > 0 {
-			dropped = append(dropped, k.gone(uint32(slot), s.Holder))
-		}
+		s, _ := k.table.At(slot)
 		k.table.Forget(s.Ref)
-		k.clear(uint32(slot))
+		k.vacate(slot, s.Holder)
 	}
-	k.kept[t.Shard()] = nil
+	if end < k.shards.Len() {
+		return end
+	}
+	k.kept[t.Shard()], k.leaving[t.Shard()] = nil, false
 	k.surveys.end(t)
 	k.serving()
-	if len(dropped) > 0 {
-		k.send(&Event{Type: Dismissed, Dismissed: dropped})
-	}
+	return 0
 }
 
 // reign lasts from the first shard to the last.
@@ -120,11 +132,4 @@ func (k *Keeper) Epoch() int64 {
 }
 
 // epoch is that of the term under which the session in a slot is kept.
-func (k *Keeper) epoch(slot uint32) int64 { return k.kept[k.shards[slot]].Epoch() }
-
-// gone is the last that is said of a session that leaves its slot.
-func (k *Keeper) gone(slot uint32, h session.Holder) Lease {
-	last := k.write(k.now(), slot)
-	last.Due = time.Time{}
-	return Lease{Holder: h, State: session.Gone, Epoch: k.epoch(slot), Write: last}
-}
+func (k *Keeper) epoch(slot uint32) int64 { return k.kept[*k.shards.At(slot)].Epoch() }

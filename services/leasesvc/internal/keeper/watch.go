@@ -2,94 +2,246 @@ package keeper
 
 import (
 	"context"
+	"errors"
+	"sort"
+	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
+
+// ErrForgotten says that changes are not remembered any more which a reader has not had.
+var ErrForgotten = errors.New("what was deleted since is not remembered any more")
+
+const (
+	// batchEvents is how many events a reader gets at a time, and stride how many slots the owner looks at for them: few
+	// enough that no beat waits longer than for a moment.
+	batchEvents = 500
+	stride      = 5000
 )
 
 // EventType says what happened to a session.
 type EventType uint8
 
 const (
-	// Added sessions began.
+	// Added sessions began, or were there before.
 	Added EventType = iota
 	// Modified sessions changed in state, boot or last write.
 	Modified
-	// Deleted sessions were released or forgotten. Their Lease has a holder, an epoch and a last write, and no times.
+	// Deleted sessions were released or forgotten, or their shard has left. Their Lease has a holder, an epoch and what is
+	// known of the object, and no times.
 	Deleted
-	// Dismissed is the end of a shard here, and of all its sessions.
-	Dismissed
+	// Bookmark is the end of what was there at the beginning. It has no Lease.
+	Bookmark
 )
 
-// Event is one change of one session, or the end of many.
+// Event is how one session stands after it changed.
 type Event struct {
 	Type  EventType
 	Lease Lease
-	// Dismissed are the sessions of the shard, of all classes and in no particular order, each like a Deleted one. Readers
-	// share them.
-	Dismissed []Lease
+	// Version is where to begin again behind this event; the zero Version where there is no such place.
+	Version Version
 }
 
-// Subscription is the changes of sessions since a moment.
+// Version is a moment in the life of one Keeper. The zero Version is before everything.
+type Version struct {
+	// Revision counts changes, Sessions those that ever began.
+	Revision, Sessions uint64
+}
+
+// Subscription is how sessions stand and what changes. The newest state of each wins: a reader that is slow skips states and
+// never misses the last. Next and Close are called by one goroutine.
 type Subscription struct {
-	// Existing are the sessions of that moment, in no particular order.
-	Existing []Lease
-	// Events are what happened after it, in order. The channel is closed when the reader was too slow, with the last events
-	// lost; it stays open at the end of the Keeper.
-	Events <-chan *Event
+	keeper  *Keeper
+	classes []bool        // by session.ClassID; nil for all
+	fresh   chan struct{} // has an item when there may be something new
 
-	events  chan *Event
-	classes []bool // by session.ClassID; nil for all
+	// What follows belongs to the owner.
+	phase    phase
+	walked   int     // slots that were shown, while walking
+	position Version // all changes up to here have been had
+	cursor   uint32  // the last slot in the list of changes that was had
 }
 
-// Watch subscribes to the sessions of the classes that are marked, or of all for nil. The subscriber calls Unwatch in the end.
-func (k *Keeper) Watch(ctx context.Context, classes []bool) (*Subscription, error) {
-	events := make(chan *Event, k.cfg.WatchQueue)
-	sub := &Subscription{Events: events, events: events, classes: classes}
+type phase uint8
+
+const (
+	// walking readers get everything there is, slot by slot.
+	walking phase = iota
+	// seeking readers have their cursor behind their position, and go back.
+	seeking
+	// following readers go along the list of changes.
+	following
+)
+
+// Watch subscribes to the sessions of the classes that are marked, or of all for nil. It begins behind the given Version, or
+// with everything for the zero one; ErrForgotten says that this is not possible. The subscriber calls Close in the end.
+func (k *Keeper) Watch(ctx context.Context, classes []bool, since Version) (*Subscription, error) {
+	s := &Subscription{keeper: k, classes: classes, fresh: make(chan struct{}, 1)}
+	var refused error
 	err := k.do(ctx, func() {
-		for _, key := range k.table.Keys() {
-			if s, known := k.table.Get(key); known && sub.Wants(key.Class) {
-				sub.Existing = append(sub.Existing, k.lease(s))
+		c := &k.changes
+		s.position, s.cursor = Version{Revision: c.revision, Sessions: k.tenants}, c.tail
+		if since != (Version{}) {
+			if since.Revision < c.forgotten || since.Revision > c.revision {
+				refused = ErrForgotten
+				return
 			}
+			s.phase, s.position = seeking, since
 		}
-		k.watchers[sub] = struct{}{}
+		c.readers[s] = struct{}{}
 	})
-	if err != nil {
+	if err = errors.Join(err, refused); err != nil {
 		return nil, err
 	}
-	return sub, nil
+	return s, nil
 }
 
-// Unwatch ends a subscription. It may be repeated.
-func (k *Keeper) Unwatch(sub *Subscription) {
+// Close ends a subscription. It may be repeated.
+func (s *Subscription) Close() {
 	// The only error is that nothing is kept any more, and the subscription is gone with it.
-	_ = k.do(context.Background(), func() { delete(k.watchers, sub) })
+	_ = s.keeper.do(context.Background(), func() { delete(s.keeper.changes.readers, s) })
 }
 
-// Wants tells whether sessions of a class are subscribed to.
-func (s *Subscription) Wants(class session.ClassID) bool {
-	return s.classes == nil || s.classes[class]
+// Next waits for events and returns them in their order. ErrForgotten says that the reader was too slow, ErrEnded that nothing
+// is kept any more.
+func (s *Subscription) Next(ctx context.Context) ([]Event, error) { return s.next(ctx, nil) }
+
+// Within is as Next, but returns no events when there were none for as long as patience; with 0, when there are none now.
+func (s *Subscription) Within(ctx context.Context, patience time.Duration) ([]Event, error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	return s.next(ctx, timer.C)
 }
 
-// announce tells the watchers how the session in a slot stands.
-func (k *Keeper) announce(what EventType, slot uint32) {
-	if len(k.watchers) == 0 {
-		return
-	}
-	if s, taken := k.table.At(slot); taken {
-		k.send(&Event{Type: what, Lease: k.lease(s)})
-	}
-}
-
-func (k *Keeper) send(e *Event) {
-	for sub := range k.watchers {
-		if e.Type != Dismissed && !sub.Wants(e.Lease.Holder.Key.Class) {
+func (s *Subscription) next(ctx context.Context, quiet <-chan time.Time) ([]Event, error) {
+	for {
+		var (
+			events []Event
+			more   bool
+			failed error
+		)
+		err := s.keeper.do(ctx, func() { events, more, failed = s.keeper.collect(s) })
+		if err = errors.Join(err, failed); err != nil {
+			return nil, err
+		}
+		if len(events) > 0 {
+			return events, nil
+		}
+		if more {
 			continue
 		}
 		select {
-		case sub.events <- e:
-		default:
-			close(sub.events)
-			delete(k.watchers, sub)
+		case <-s.fresh:
+		case <-quiet:
+			return nil, nil
+		case <-s.keeper.done:
+			return nil, ErrEnded
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// Version is behind all events that Next has returned.
+func (s *Subscription) Version(ctx context.Context) (v Version, err error) {
+	err = s.keeper.do(ctx, func() { v = s.position })
+	return v, err
+}
+
+// collect returns what a reader gets next. With more there is something left, even if nothing was found yet.
+func (k *Keeper) collect(s *Subscription) (events []Event, more bool, err error) {
+	switch s.phase {
+	case walking:
+		events = k.walk(s)
+		return events, true, nil
+	case seeking:
+		k.seek(s)
+		return nil, true, nil
+	}
+	if s.position.Revision < k.changes.forgotten {
+		return nil, false, ErrForgotten
+	}
+	events, more = k.follow(s)
+	return events, more, nil
+}
+
+func (k *Keeper) walk(s *Subscription) (events []Event) {
+	end := min(s.walked+stride, k.table.Slots())
+	for ; s.walked < end && len(events) < batchEvents; s.walked++ {
+		if view, taken := k.table.At(uint32(s.walked)); taken && s.wants(view.Holder.Key.Class) {
+			events = append(events, Event{Type: Added, Lease: k.lease(view)})
+		}
+	}
+	if s.walked >= k.table.Slots() {
+		s.phase = following
+		events = append(events, Event{Type: Bookmark, Version: s.position})
+	}
+	return events
+}
+
+func (k *Keeper) seek(s *Subscription) {
+	for range stride {
+		if s.cursor == nowhere || k.changes.links.At(s.cursor).revision <= s.position.Revision {
+			s.phase = following
+			return
+		}
+		s.cursor = k.changes.links.At(s.cursor).previous
+	}
+}
+
+// follow merges the sessions that changed with those that are gone.
+func (k *Keeper) follow(s *Subscription) (events []Event, more bool) {
+	c := &k.changes
+	gone := c.gone[sort.Search(len(c.gone), func(i int) bool { return c.gone[i].revision > s.position.Revision }):]
+	for range stride {
+		if len(events) == batchEvents {
+			return events, true
+		}
+		slot, changed := c.after(s.cursor)
+		switch {
+		case !changed && len(gone) == 0:
+			// Everything that ever began has been had, so who began later is Added.
+			s.position = Version{Revision: c.revision, Sessions: k.tenants}
+			return events, false
+		case !changed || len(gone) > 0 && gone[0].revision < c.links.At(slot).revision:
+			events = k.tellGone(s, events, &gone[0])
+			gone = gone[1:]
+		default:
+			events = k.tell(s, events, slot)
+		}
+	}
+	return events, true
+}
+
+func (k *Keeper) tell(s *Subscription, events []Event, slot uint32) []Event {
+	s.cursor, s.position.Revision = slot, k.changes.links.At(slot).revision
+	view, _ := k.table.At(slot)
+	if !s.wants(view.Holder.Key.Class) {
+		return events
+	}
+	what := Modified
+	if k.entries.At(slot).tenant > s.position.Sessions {
+		what = Added
+	}
+	return append(events, Event{Type: what, Lease: k.lease(view), Version: s.position})
+}
+
+func (k *Keeper) tellGone(s *Subscription, events []Event, d *departure) []Event {
+	s.position.Revision = d.revision
+	if !s.wants(d.holder.Key.Class) {
+		return events
+	}
+	lease := Lease{
+		Holder: d.holder, State: session.Gone, Epoch: d.epoch, Shard: int(d.shard),
+		Write: Write{State: writeback.Pending, RenewTime: d.object.RenewTime(), ResourceVersion: d.object.ResourceVersion()},
+	}
+	if lease.Write.ResourceVersion != "" {
+		lease.Write.State, lease.Write.Reason = writeback.Written, writeback.Renewal
+	}
+	return append(events, Event{Type: Deleted, Lease: lease, Version: s.position})
+}
+
+func (s *Subscription) wants(class session.ClassID) bool {
+	return s.classes == nil || s.classes[class]
 }

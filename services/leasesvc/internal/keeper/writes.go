@@ -61,18 +61,17 @@ func (k *Keeper) Start(ctx context.Context, budget int) (jobs []Job, err error) 
 }
 
 func (k *Keeper) heard(slot uint32) monotonic.Instant {
-	s, _ := k.table.At(slot)
-	return s.LastBeat
+	return k.table.LastBeat(slot)
 }
 
 func (k *Keeper) start(now monotonic.Instant, w writeback.Write) Job {
 	s, _ := k.table.At(w.Slot)
 	class := &k.cfg.Classes[s.Holder.Key.Class]
 	job := Job{
-		Tenure:    k.kept[k.shards[w.Slot]],
+		Tenure:    k.kept[*k.shards.At(w.Slot)],
 		Namespace: class.Namespace, Name: s.Holder.Key.Name, Duration: class.Writes.Duration, Reason: w.Reason,
-		RenewTime: k.clock.Wall(now, w.Beat), Last: k.entries[w.Slot].object,
-		tenant: k.entries[w.Slot].tenant, write: w,
+		RenewTime: k.clock.Wall(now, w.Beat), Last: k.entries.At(w.Slot).object,
+		tenant: k.entries.At(w.Slot).tenant, write: w,
 	}
 	if class.Unowned {
 		job.Class = class.Session.Name
@@ -90,7 +89,7 @@ func (k *Keeper) Finish(job Job, result Result) error {
 
 func (k *Keeper) finish(job Job, result Result) {
 	slot := job.write.Slot
-	e := &k.entries[slot]
+	e := k.entries.At(slot)
 	if e.tenant != job.tenant {
 		return // the holder was forgotten, or its shard lost, while its object was written
 	}
@@ -107,5 +106,5 @@ func (k *Keeper) finish(job Job, result Result) {
 		k.troubles.errors[slot] = result.Err.Error()
 	}
 	k.troubles.wake(slot)
-	k.announce(Modified, slot)
+	k.changes.touch(slot)
 }

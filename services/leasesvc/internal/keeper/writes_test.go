@@ -177,7 +177,7 @@ func TestDrop_EndsTheSession(t *testing.T) {
 			t.Errorf("a second release held %+v, want nothing left to hold", got)
 		}
 		want := []change{{Type: keeper.Deleted, Name: "a", Write: writeback.Pending}}
-		if diff := cmp.Diff(want, drain(sub)); diff != "" {
+		if diff := cmp.Diff(want, drain(t, sub)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
@@ -197,7 +197,7 @@ func TestDrop_SessionOfANewerBootGoesOnAndIsWrittenAnew(t *testing.T) {
 		sub := watch(t, k, nil)
 		k.Drop(held)
 		want := []change{{Type: keeper.Modified, Name: "a", State: session.Alive, Write: writeback.Pending}}
-		if diff := cmp.Diff(want, drain(sub)); diff != "" {
+		if diff := cmp.Diff(want, drain(t, sub)); diff != "" {
 			t.Errorf("told the watchers (-want +got):\n%s", diff)
 		}
 		if got := get(t, k, node("a", "2")).Write; got != (keeper.Write{State: writeback.Pending, Due: time.Now()}) {

@@ -36,7 +36,7 @@ func BenchmarkAdvance_130kHoldersBeating(b *testing.B) {
 			turn = (turn + 1) % len(refs)
 			table.Beat(at(now), refs[turn], uint64(now))
 		}
-		table.Advance(at(now))
+		table.Advance(at(now), len(refs), func(session.Transition) {})
 	}
 }
 
@@ -45,10 +45,12 @@ func BenchmarkAdvance_100kExpireAtOnce(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		table, _ := filled(100_000)
-		table.Advance(at(node.Suspect))
+		table.Advance(at(node.Suspect), 100_000, func(session.Transition) {})
+		expired := 0
 		b.StartTimer()
-		if n := len(table.Advance(at(node.TTL))); n != 100_000 {
-			b.Fatalf("%d expired", n)
+		table.Advance(at(node.TTL), 100_000, func(session.Transition) { expired++ })
+		if expired != 100_000 {
+			b.Fatalf("%d expired", expired)
 		}
 	}
 }

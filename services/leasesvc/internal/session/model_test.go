@@ -15,11 +15,13 @@ import (
 
 // modelled is what the naive model remembers of a holder; it keeps times, and works states out of them when asked.
 type modelled struct {
-	boot, previous string
-	sequence       uint64
-	last           monotonic.Instant
-	state          session.State
-	ref            session.Ref
+	boot     string
+	replaced []string // the newest last
+	sequence uint64   // of the last beat that the owner took
+	shown    uint64   // of the last beat
+	last     monotonic.Instant
+	state    session.State
+	ref      session.Ref
 }
 
 // model is the Table without a wheel: every question is answered by looking at every holder.
@@ -33,14 +35,15 @@ func (m *model) meet(boot, name string, sequence uint64, ordered bool) session.O
 	h, known := m.holders[name]
 	switch {
 	case !known:
-		m.holders[name] = &modelled{boot: boot, sequence: sequence, last: m.now, state: session.Alive}
+		m.holders[name] = &modelled{boot: boot, sequence: sequence, shown: sequence, last: m.now, state: session.Alive}
 		return session.Opened
-	case h.boot != boot && h.previous == boot && h.state != session.Expired:
+	case h.boot != boot && slices.Contains(h.replaced, boot) && h.state != session.Expired:
 		return session.Superseded
 	case h.boot != boot:
 		m.dead = append(m.dead, h.ref)
-		h.previous, h.boot = h.boot, boot
-		h.sequence, h.last, h.state = sequence, m.now, session.Alive
+		h.replaced = slices.DeleteFunc(append(h.replaced, h.boot), func(b string) bool { return b == boot })
+		h.replaced, h.boot = h.replaced[max(0, len(h.replaced)-4):], boot
+		h.sequence, h.shown, h.last, h.state = sequence, sequence, m.now, session.Alive
 		return session.TookOver
 	case ordered && sequence <= h.sequence:
 		return session.Repeated
@@ -50,7 +53,7 @@ func (m *model) meet(boot, name string, sequence uint64, ordered bool) session.O
 
 func (m *model) beat(h *modelled, sequence uint64) session.Outcome {
 	before := h.state
-	h.sequence, h.last, h.state = sequence, m.now, session.Alive
+	h.sequence, h.shown, h.last, h.state = sequence, sequence, m.now, session.Alive
 	if before == session.Alive {
 		return session.Renewed
 	}
@@ -76,7 +79,7 @@ func TestTable_AgreesWithNaiveModel(t *testing.T) {
 		table := newTable()
 		m := &model{holders: map[string]*modelled{}}
 		names := rapid.SampledFrom([]string{"a", "b", "c", "d"})
-		boots := rapid.SampledFrom([]string{"1", "2", "3"})
+		boots := rapid.SampledFrom([]string{"1", "2", "3", "4", "5", "6", "7"})
 		sequences := rapid.Uint64Range(1, 6)
 		t.Repeat(map[string]func(*rapid.T){
 			"introduce": func(t *rapid.T) {
@@ -95,21 +98,39 @@ func TestTable_AgreesWithNaiveModel(t *testing.T) {
 					t.Fatalf("beat: outcome %v, want %v", got, want)
 				}
 			},
+			"beat past the owner": func(t *rapid.T) {
+				h, known := m.holders[names.Draw(t, "name")]
+				if !known {
+					t.Skip("no such holder")
+				}
+				alive := h.state == session.Alive
+				sequence := sequences.Draw(t, "sequence")
+				if got := table.Pulses().Beat(m.now, h.ref, sequence); got != alive {
+					t.Fatalf("beat past the owner: %t for a holder that is %v", got, h.state)
+				}
+				if alive {
+					h.last, h.shown = m.now, sequence
+				}
+			},
 			"beat with a dead ref": func(t *rapid.T) {
 				if len(m.dead) == 0 {
 					t.Skip("none")
 				}
-				if got := table.Beat(m.now, rapid.SampledFrom(m.dead).Draw(t, "ref"), 1); got.Accepted() {
+				ref := rapid.SampledFrom(m.dead).Draw(t, "ref")
+				if table.Pulses().Beat(m.now, ref, 1) {
+					t.Fatal("a dead ref renewed past the owner")
+				}
+				if got := table.Beat(m.now, ref, 1); got.Accepted() {
 					t.Fatalf("a dead ref renewed: outcome %v", got)
 				}
 			},
 			"release": func(t *rapid.T) { releaseBoth(t, table, m, names.Draw(t, "name"), boots.Draw(t, "boot")) },
 			"wait": func(t *rapid.T) {
-				m.now = m.now.Add(time.Duration(rapid.Int64Range(0, int64(90*time.Second)).Draw(t, "wait")))
+				m.now = m.now.Add(time.Duration(rapid.Int64Range(0, 90_000).Draw(t, "wait")) * time.Millisecond)
 				advanceBoth(t, table, m)
 			},
 			"wait long": func(t *rapid.T) {
-				m.now = m.now.Add(time.Duration(rapid.Int64Range(0, int64(3*time.Hour)).Draw(t, "wait")))
+				m.now = m.now.Add(time.Duration(rapid.Int64Range(0, 3*3600_000).Draw(t, "wait")) * time.Millisecond)
 				advanceBoth(t, table, m)
 			},
 			"": func(t *rapid.T) { compare(t, table, m) },
@@ -149,7 +170,11 @@ func releaseBoth(t *rapid.T, table *session.Table, m *model, name, boot string) 
 
 // advanceBoth takes the states from the transitions and holds each against the silence that the model remembers.
 func advanceBoth(t *rapid.T, table *session.Table, m *model) {
-	for _, step := range table.Advance(m.now) {
+	var made []session.Transition
+	for more := true; more; {
+		more = table.Advance(m.now, 2, func(step session.Transition) { made = append(made, step) })
+	}
+	for _, step := range made {
 		name := step.Holder.Key.Name
 		h := m.holders[name]
 		if h == nil || h.state != step.From || h.boot != step.Holder.Boot || h.ref != step.Ref {
@@ -173,7 +198,7 @@ func advanceBoth(t *rapid.T, table *session.Table, m *model) {
 func compare(t *rapid.T, table *session.Table, m *model) {
 	var counts session.Counts
 	for name, h := range m.holders {
-		want := fmt.Sprint(h.boot, h.state, h.sequence, h.last, h.last.Add(node.TTL), h.ref)
+		want := fmt.Sprint(h.boot, h.state, h.shown, h.last, h.last.Add(node.TTL), h.ref)
 		s, _ := table.Get(session.Key{Name: name})
 		if got := fmt.Sprint(s.Holder.Boot, s.State, s.Sequence, s.LastBeat, s.Deadline, s.Ref); got != want {
 			t.Fatalf("%s: got %s, want %s", name, got, want)
@@ -191,7 +216,7 @@ func compare(t *rapid.T, table *session.Table, m *model) {
 		t.Fatalf("counts %+v, want %+v", got, counts)
 	}
 	var names []string
-	for _, key := range table.Keys() {
+	for _, key := range table.AppendKeys(nil, 0, table.Slots()) {
 		names = append(names, key.Name)
 	}
 	slices.Sort(names)

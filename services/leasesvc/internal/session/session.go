@@ -65,8 +65,7 @@ const (
 
 // Ref names one life of a session. The zero Ref names none.
 type Ref struct {
-	slot uint32
-	life uint64
+	slot, generation uint32
 }
 
 // Slot is the index of the session's record: below the Table's limit, and free for another session once this one is gone.
@@ -105,7 +104,7 @@ type Session struct {
 	Ref    Ref
 	Holder Holder
 	State  State
-	// Sequence of the last accepted beat.
+	// Sequence of the last beat.
 	Sequence uint64
 	// Started is when this boot was first heard.
 	Started monotonic.Instant

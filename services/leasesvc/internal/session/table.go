@@ -1,36 +1,34 @@
 package session
 
 import (
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/column"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// record is one slot of the Table. A free slot has life 0.
+// record is what of a slot belongs to the owner alone. A free slot has the state Gone. When its holder was last heard, and
+// which life of the slot it is, stand in the pulse.
 type record struct {
 	name, boot string
-	sequence   uint64
-	started    monotonic.Instant
-	lastBeat   monotonic.Instant
-	// life numbers the boots that had this slot; born is the life under which the present key got it. Lives only grow, so a
-	// Ref with a life in [born, life) was superseded and one below born belongs to a session that is gone.
-	life, born uint64
-	// replaced is the fingerprint of the boot that this one took over from; 0 for none.
-	replaced uint64
-	class    ClassID
-	state    State
+	// sequence of the last beat that the owner took; those that came past it are in the pulse.
+	sequence uint64
+	started  monotonic.Instant
+	// born is the generation under which the present key got the slot. A Ref from there up to the present generation was
+	// superseded, and one below belongs to a session that is gone.
+	born  uint32
+	class ClassID
+	state State
 }
 
-// blockSize is how many records are allocated together. Blocks are never moved, so a growing Table copies nothing.
-const blockSize = 1024
-
-// Table is the sessions of one replica. It is not safe for concurrent use: one goroutine owns it.
+// Table is the sessions of one replica. It is not safe for concurrent use: one goroutine owns it. Its Pulses are for all.
 type Table struct {
 	classes []Class
 	limit   int
-	index   map[Key]uint32
-	blocks  []*[blockSize]record
-	used    uint32
+	index   *index
+	records column.Column[record]
+	pulse   column.Column[pulse]
+	pulses  Pulses
+	rivals  map[uint32]*rivals // by slot
 	free    []uint32
-	lives   uint64
 	wheel   *wheel
 	counts  [Expired + 1]int
 	changes uint64
@@ -38,8 +36,11 @@ type Table struct {
 
 // NewTable returns an empty Table that never has more than limit sessions.
 func NewTable(classes []Class, limit int) *Table {
-	return &Table{classes: classes, limit: limit, index: map[Key]uint32{}, wheel: newWheel()}
+	return &Table{classes: classes, limit: limit, index: newIndex(), rivals: map[uint32]*rivals{}, wheel: newWheel()}
 }
+
+// Pulses take the beats of sessions that are Alive, from any goroutine.
+func (t *Table) Pulses() *Pulses { return &t.pulses }
 
 // Class finds a class by its name.
 func (t *Table) Class(name string) (ClassID, bool) {
@@ -52,56 +53,68 @@ func (t *Table) Class(name string) (ClassID, bool) {
 }
 
 // Introduce opens or renews the session of a holder that has begun to number its beats, with whatever number it begins:
-// within a connection the order is given already.
+// within a connection the order is given already. now is when the holder was heard: one that was heard before the present
+// boot was first does not take over from it.
 func (t *Table) Introduce(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
 	return t.meet(now, h, sequence, false)
 }
 
 // Renew opens or renews the session of a holder whose beats may arrive out of order or twice: a sequence that is not above
-// the last accepted one of the same boot is Repeated.
+// the last one of the same boot that came this way or by an introduction is Repeated.
 func (t *Table) Renew(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
 	return t.meet(now, h, sequence, true)
 }
 
 func (t *Table) meet(now monotonic.Instant, h Holder, sequence uint64, ordered bool) (Ref, Outcome) {
-	slot, known := t.index[h.Key]
+	slot, known := t.index.find(h.Key, t.keyAt)
 	if !known {
 		return t.open(now, h, sequence)
 	}
-	r := t.at(slot)
+	r := t.records.At(slot)
 	switch {
-	case r.boot != h.Boot && r.replaced == fingerprint(h.Boot) && r.state != Expired:
-		return Ref{}, Superseded
+	case r.boot != h.Boot && (now < r.started || !t.mayTakeOver(slot, h.Boot)):
+		t.refuse(now, slot, h.Boot)
+		return t.ref(slot), Superseded
 	case r.boot != h.Boot:
 		return t.takeOver(now, slot, h.Boot, sequence), TookOver
 	case ordered && sequence <= r.sequence:
-		return Ref{slot: slot, life: r.life}, Repeated
+		return t.ref(slot), Repeated
 	}
-	return Ref{slot: slot, life: r.life}, t.renew(now, slot, sequence)
+	return t.ref(slot), t.renew(now, slot, sequence)
+}
+
+// mayTakeOver is false for boots that were replaced while the one that has the session lives, and for all when the slot has
+// no further life: after 16 million takeovers the last boot keeps it until the session ends.
+func (t *Table) mayTakeOver(slot uint32, boot string) bool {
+	if generationIn(t.word(slot)) == lastGeneration {
+		return false
+	}
+	return t.records.At(slot).state == Expired || !t.rivals[slot].has(boot)
 }
 
 func (t *Table) open(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
-	if len(t.index) >= t.limit {
+	if t.index.size >= t.limit {
 		return Ref{}, Full
 	}
 	slot := t.allocate()
-	t.lives++
-	*t.at(slot) = record{
-		name: h.Key.Name, boot: h.Boot, class: h.Key.Class, state: Alive, sequence: sequence,
-		started: now, lastBeat: now, life: t.lives, born: t.lives,
+	generation := generationIn(t.word(slot))
+	*t.records.At(slot) = record{
+		name: h.Key.Name, boot: h.Boot, class: h.Key.Class, state: Alive, sequence: sequence, started: now, born: generation,
 	}
-	t.index[h.Key] = slot
+	t.set(slot, generation, true, now)
+	t.pulse.At(slot).sequence.Store(sequence)
+	t.index.insert(h.Key, slot, t.keyAt)
 	t.counts[Alive]++
 	t.changes++
 	t.file(slot)
-	return Ref{slot: slot, life: t.lives}, Opened
+	return t.ref(slot), Opened
 }
 
 // Restore opens the session of a holder that was last heard a while ago, in the state that follows from its silence. Known
 // holders are left as they are, with the outcome Repeated; those whose session would be forgotten already are Unknown.
 func (t *Table) Restore(now monotonic.Instant, s Silence) (Ref, Outcome) {
-	if slot, known := t.index[s.Holder.Key]; known {
-		return Ref{slot: slot, life: t.at(slot).life}, Repeated
+	if slot, known := t.index.find(s.Holder.Key, t.keyAt); known {
+		return t.ref(slot), Repeated
 	}
 	c := &t.classes[s.Holder.Key.Class]
 	silence := max(s.For, 0)
@@ -112,52 +125,66 @@ func (t *Table) Restore(now monotonic.Instant, s Silence) (Ref, Outcome) {
 	if outcome != Opened {
 		return ref, outcome
 	}
-	r := t.at(ref.slot)
-	for r.state != Expired && t.due(r) <= now {
-		t.move(r, r.state+1)
+	for t.records.At(ref.slot).state != Expired && t.due(ref.slot) <= now {
+		t.move(ref.slot, t.word(ref.slot), t.records.At(ref.slot).state+1)
 	}
 	t.file(ref.slot)
 	return ref, Opened
 }
 
 func (t *Table) takeOver(now monotonic.Instant, slot uint32, boot string, sequence uint64) Ref {
-	r := t.at(slot)
-	t.lives++
-	r.replaced, r.boot, r.life, r.started = fingerprint(r.boot), boot, t.lives, now
+	r := t.records.At(slot)
+	if t.rivals[slot] == nil {
+		t.rivals[slot] = &rivals{}
+	}
+	t.rivals[slot].push(r.boot, boot)
+	last := beatIn(t.word(slot))
+	r.boot, r.started = boot, now
+	// The beats of the old boot end with its generation, also one that is on its way at this moment.
+	t.set(slot, generationIn(t.word(slot))+1, r.state == Alive, last)
 	t.renew(now, slot, sequence)
-	return Ref{slot: slot, life: r.life}
+	return t.ref(slot)
 }
 
 // Beat renews the session that ref names. Sequences of one connection are checked by whoever reads it.
 func (t *Table) Beat(now monotonic.Instant, ref Ref, sequence uint64) Outcome {
-	if outcome := t.resolve(ref); outcome != Renewed {
-		return outcome
+	outcome := t.resolve(ref)
+	switch outcome {
+	case Renewed:
+		return t.renew(now, ref.slot, sequence)
+	case Superseded:
+		t.refuse(now, ref.slot, "")
 	}
-	return t.renew(now, ref.slot, sequence)
+	return outcome
 }
 
 func (t *Table) resolve(ref Ref) Outcome {
-	if ref.slot >= t.used {
+	if int(ref.slot) >= t.records.Len() {
 		return Unknown
 	}
-	r := t.at(ref.slot)
+	r := t.records.At(ref.slot)
 	switch {
-	case r.life == 0 || ref.life < r.born:
+	case r.state == Gone || ref.generation < r.born:
 		return Unknown
-	case ref.life < r.life:
+	case ref.generation < generationIn(t.word(ref.slot)):
 		return Superseded
 	}
 	return Renewed
 }
 
 func (t *Table) renew(now monotonic.Instant, slot uint32, sequence uint64) Outcome {
-	r := t.at(slot)
-	r.lastBeat = max(r.lastBeat, now)
+	r := t.records.At(slot)
 	r.sequence = sequence
-	if r.state == Alive {
+	if t.pulses.Beat(now, t.ref(slot), sequence) {
 		return Renewed
 	}
-	t.move(r, Alive)
+	// Nobody else writes the pulse of a session that is not Alive.
+	word := t.word(slot)
+	t.counts[r.state]--
+	t.counts[Alive]++
+	r.state = Alive
+	t.set(slot, generationIn(word), true, max(beatIn(word), now))
+	t.pulse.At(slot).sequence.Store(sequence)
 	// Only here can the next deadline lie before the bucket that the session waits in.
 	t.file(slot)
 	return Recovered
@@ -182,78 +209,31 @@ func (t *Table) Forget(ref Ref) {
 
 // Find names the holder's session without touching it; outcomes are those of Release.
 func (t *Table) Find(h Holder) (Ref, Outcome) {
-	slot, known := t.index[h.Key]
-	if !known {
+	slot, known := t.index.find(h.Key, t.keyAt)
+	switch {
+	case !known:
 		return Ref{}, Unknown
-	}
-	r := t.at(slot)
-	if r.boot != h.Boot {
+	case t.records.At(slot).boot != h.Boot:
 		return Ref{}, Superseded
 	}
-	return Ref{slot: slot, life: r.life}, Renewed
-}
-
-// Advance makes every transition whose time has come by now and returns them; those of one session in their order.
-func (t *Table) Advance(now monotonic.Instant) []Transition {
-	var made []Transition
-	t.wheel.fire(now, func(slot uint32) {
-		for r := t.at(slot); ; {
-			if t.due(r) > now {
-				t.file(slot)
-				return
-			}
-			step := t.step(slot, r)
-			made = append(made, step)
-			if step.To == Gone {
-				return
-			}
-		}
-	})
-	return made
-}
-
-func (t *Table) step(slot uint32, r *record) Transition {
-	step := Transition{Ref: Ref{slot: slot, life: r.life}, Holder: r.holder(), From: r.state}
-	switch r.state {
-	case Alive:
-		step.To = Suspect
-	case Suspect:
-		step.To = Expired
-	case Expired:
-		t.forget(slot)
-		return step
-	}
-	t.move(r, step.To)
-	return step
-}
-
-// due is when the state of the session ends if no beat comes.
-func (t *Table) due(r *record) monotonic.Instant {
-	c := &t.classes[r.class]
-	switch r.state {
-	case Alive:
-		return r.lastBeat.Add(c.Suspect)
-	case Suspect:
-		return r.lastBeat.Add(c.TTL)
-	}
-	return r.lastBeat.Add(c.TTL + c.Retention)
-}
-
-func (t *Table) file(slot uint32) { t.wheel.file(slot, t.due(t.at(slot))) }
-
-func (t *Table) move(r *record, to State) {
-	t.counts[r.state]--
-	t.counts[to]++
-	r.state = to
+	return t.ref(slot), Renewed
 }
 
 func (t *Table) forget(slot uint32) {
-	r := t.at(slot)
+	r := t.records.At(slot)
 	t.wheel.remove(slot)
 	t.counts[r.state]--
 	t.changes++
-	delete(t.index, Key{Class: r.class, Name: r.name})
+	t.index.remove(t.keyAt(slot), t.keyAt)
+	delete(t.rivals, slot)
 	*r = record{}
+	// From the next generation on no Ref of this life is heard.
+	generation := generationIn(t.word(slot))
+	if generation == lastGeneration {
+		t.set(slot, generation, false, 0)
+		return // the slot has had all its lives
+	}
+	t.set(slot, generation+1, false, 0)
 	t.free = append(t.free, slot)
 }
 
@@ -263,25 +243,30 @@ func (t *Table) allocate() uint32 {
 		t.free = t.free[:n-1]
 		return slot
 	}
-	if int(t.used) == len(t.blocks)*blockSize {
-		t.blocks = append(t.blocks, new([blockSize]record))
+	slot := t.records.Len()
+	t.records.Extend(slot + 1)
+	t.pulse.Extend(slot + 1)
+	t.set(uint32(slot), 1, false, 0) // so that the zero Ref names none
+	if slot%column.Block == 0 {
+		blocks := t.pulse.Blocks()
+		t.pulses.blocks.Store(&blocks)
 	}
-	t.used++
-	return t.used - 1
+	return uint32(slot)
 }
 
-func (t *Table) at(slot uint32) *record { return &t.blocks[slot/blockSize][slot%blockSize] }
-
-func (r *record) holder() Holder {
-	return Holder{Key: Key{Class: r.class, Name: r.name}, Boot: r.boot}
+func (t *Table) keyAt(slot uint32) Key {
+	r := t.records.At(slot)
+	return Key{Class: r.class, Name: r.name}
 }
 
-// fingerprint is FNV-1a: stable over processes, so that equal tables stay equal.
-func fingerprint(s string) uint64 {
-	hash := uint64(14695981039346656037)
-	for i := range len(s) {
-		hash ^= uint64(s[i])
-		hash *= 1099511628211
-	}
-	return hash
+func (t *Table) word(slot uint32) uint64 { return t.pulse.At(slot).word.Load() }
+
+func (t *Table) set(slot, generation uint32, alive bool, beat monotonic.Instant) {
+	t.pulse.At(slot).word.Store(wordOf(generation, alive, beat))
+}
+
+func (t *Table) ref(slot uint32) Ref { return Ref{slot: slot, generation: generationIn(t.word(slot))} }
+
+func (t *Table) holder(slot uint32) Holder {
+	return Holder{Key: t.keyAt(slot), Boot: t.records.At(slot).boot}
 }

@@ -1,24 +1,26 @@
 package stopwatch
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Watch counts from its start. It belongs to one goroutine, which reads it with every tick.
+// Watch counts from its start. It belongs to one goroutine, which reads it with every tick; its Face is for all.
 type Watch struct {
 	tick, tolerance time.Duration
 	origin, last    time.Time
 	// blind is the time since origin that does not count.
 	blind time.Duration
+	face  *Face
 }
 
 // Start returns a watch that is read every tick. Whoever reads it later than the tolerance was not running: then all but one
 // tick of the gap is lost.
 func Start(tick, tolerance time.Duration) Watch {
 	now := time.Now()
-	return Watch{tick: tick, tolerance: tolerance, origin: now, last: now}
+	return Watch{tick: tick, tolerance: tolerance, origin: now, last: now, face: &Face{origin: now, tolerance: tolerance}}
 }
 
 // Read returns the time, and how much was lost since the read before.
@@ -27,13 +29,35 @@ func (w *Watch) Read() (now monotonic.Instant, lost time.Duration) {
 	if gap := read.Sub(w.last); gap > w.tolerance {
 		lost = gap - w.tick
 		w.blind += lost
+		w.face.blind.Store(int64(w.blind))
 	}
 	w.last = read
-	return monotonic.Instant(read.Sub(w.origin) - w.blind), lost
+	now = monotonic.Instant(read.Sub(w.origin) - w.blind)
+	w.face.read.Store(int64(now))
+	return now, lost
 }
+
+// Face is the watch as others see it. It may be looked at by any goroutine.
+func (w *Watch) Face() *Face { return w.face }
 
 // Wall says when by the wall clock an instant was or will be, where now is what Read returned last. Its error is at most
 // what the wall clock is stepped in between.
 func (w *Watch) Wall(now, instant monotonic.Instant) time.Time {
 	return w.last.Add(instant.Sub(now))
+}
+
+// Face shows the time of a Watch.
+type Face struct {
+	origin      time.Time
+	tolerance   time.Duration
+	read, blind atomic.Int64 // what the owner saw last, and what it has lost
+}
+
+// Look returns the time. Nobody but the owner knows whether the process stood still since it read the watch, so it is never
+// further than the tolerance from what the owner read last.
+func (f *Face) Look() monotonic.Instant {
+	// What is lost is read first: the owner stores it before the time from which it was taken.
+	blind := f.blind.Load()
+	latest := monotonic.Instant(f.read.Load()).Add(f.tolerance)
+	return min(monotonic.Instant(time.Since(f.origin)-time.Duration(blind)), latest)
 }

@@ -1,0 +1,34 @@
+// Package column keeps one value for every slot of a table.
+//
+// Promise: a value never moves, so a growing column copies nothing and its pointers stay good. Growth costs one block at a
+// time, and never twice the memory.
+//
+// A Column belongs to one goroutine. It knows nothing of what it keeps.
+package column
+
+// Block is how many values are allocated together.
+const Block = 1024
+
+// Column is a list of values that only grows. The zero Column is empty.
+type Column[T any] struct {
+	blocks []*[Block]T
+	length int
+}
+
+// Len is how many values there are.
+func (c *Column[T]) Len() int { return c.length }
+
+// At returns the value of a slot, which must be below Len.
+func (c *Column[T]) At(slot uint32) *T { return &c.blocks[slot/Block][slot%Block] }
+
+// Extend adds zero values until there are n at least.
+func (c *Column[T]) Extend(n int) {
+	for len(c.blocks)*Block < n {
+		c.blocks = append(c.blocks, new([Block]T))
+	}
+	c.length = max(c.length, n)
+}
+
+// Blocks are all values in their order, the last block filled up with zero values. The list must not be changed; a longer one
+// follows each Extend that added a block.
+func (c *Column[T]) Blocks() []*[Block]T { return c.blocks }

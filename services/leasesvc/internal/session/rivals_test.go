@@ -1,0 +1,92 @@
+package session_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+)
+
+func TestRenew_BootThatWasReplacedTwiceDoesNotComeBack(t *testing.T) {
+	table := newTable()
+	table.Renew(at(0), holder("a", "A"), 1)
+	table.Renew(at(time.Second), holder("a", "B"), 1)
+	table.Renew(at(2*time.Second), holder("a", "C"), 1)
+	for _, boot := range []string{"A", "B"} {
+		if _, outcome := table.Renew(at(3*time.Second), holder("a", boot), 9); outcome != session.Superseded {
+			t.Errorf("a delayed beat of boot %s: outcome %v, want Superseded", boot, outcome)
+		}
+	}
+	if s, _ := table.Get(session.Key{Name: "a"}); s.Holder.Boot != "C" || s.LastBeat != at(2*time.Second) {
+		t.Errorf("the session is %+v, want that of C as it was", s)
+	}
+}
+
+func TestRenew_ReplacedBootMayComeBackToADeadName(t *testing.T) {
+	table := newTable()
+	table.Renew(at(0), holder("a", "A"), 1)
+	table.Renew(at(0), holder("a", "B"), 1)
+	advance(table, at(node.TTL))
+	if _, outcome := table.Renew(at(node.TTL), holder("a", "A"), 2); outcome != session.TookOver {
+		t.Errorf("outcome %v, want TookOver", outcome)
+	}
+	if _, outcome := table.Renew(at(node.TTL), holder("a", "B"), 2); outcome != session.Superseded {
+		t.Errorf("the other one then: outcome %v, want Superseded", outcome)
+	}
+}
+
+func TestDuplicate_RefusalsOfAnEpisodeAreCounted(t *testing.T) {
+	table := newTable()
+	old, _ := table.Introduce(at(0), holder("a", "A"), 1)
+	ref, _ := table.Introduce(at(0), holder("a", "B"), 1)
+	if d, some := table.Duplicate(ref); some {
+		t.Errorf("%+v before anybody was refused", d)
+	}
+	table.Introduce(at(time.Second), holder("a", "A"), 1)
+	table.Beat(at(2*time.Second), old, 2)
+	want := session.Duplicate{Boot: "A", Since: at(time.Second), Last: at(2 * time.Second), Refusals: 2}
+	if d, _ := table.Duplicate(ref); d != want {
+		t.Errorf("(-want +got):\n%s", cmp.Diff(want, d))
+	}
+	late := at(2*time.Second + node.TTL + 1)
+	table.Introduce(late, holder("a", "A"), 1)
+	want = session.Duplicate{Boot: "A", Since: late, Last: late, Refusals: 1}
+	if d, _ := table.Duplicate(ref); d != want {
+		t.Errorf("another episode (-want +got):\n%s", cmp.Diff(want, d))
+	}
+	table.Forget(ref)
+	if d, some := table.Duplicate(ref); some {
+		t.Errorf("%+v of a session that is gone", d)
+	}
+}
+
+func TestRestore_StateFollowsFromTheSilence(t *testing.T) {
+	now := at(time.Minute)
+	for silence, want := range map[time.Duration]session.State{
+		-time.Hour: session.Alive, 0: session.Alive, node.Suspect: session.Suspect, node.TTL: session.Expired,
+		node.TTL + node.Retention - 1: session.Expired,
+	} {
+		table := newTable()
+		ref, outcome := table.Restore(now, session.Silence{Holder: holder("a", "1"), For: silence})
+		s, _ := table.Look(ref)
+		if outcome != session.Opened || s.State != want || s.LastBeat.Sub(now.Add(-max(silence, 0))) >= time.Millisecond {
+			t.Errorf("silent for %v: outcome %v, %+v, want it %v", silence, outcome, s, want)
+		}
+		if table.Counts().Total() != 1 || len(advance(table, now)) != 0 {
+			t.Errorf("silent for %v: counts %+v, or a transition that was due already", silence, table.Counts())
+		}
+		if outcome := table.Beat(now, ref, 1); outcome != session.Renewed && outcome != session.Recovered {
+			t.Errorf("silent for %v: its beat is %v", silence, outcome)
+		}
+	}
+	table := newTable()
+	if _, outcome := table.Restore(now, session.Silence{Holder: holder("a", "1"), For: node.TTL + node.Retention}); outcome != session.Unknown {
+		t.Errorf("long forgotten: outcome %v, want Unknown", outcome)
+	}
+	table.Introduce(now, holder("a", "2"), 1)
+	if _, outcome := table.Restore(now, session.Silence{Holder: holder("a", "1"), For: time.Second}); outcome != session.Repeated {
+		t.Errorf("known: outcome %v, want Repeated", outcome)
+	}
+}
