@@ -1,0 +1,147 @@
+package owner_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
+	"github.com/trivet-dev/trivet/gateway/internal/owner"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/term"
+)
+
+// service is what each replica answers, by its address; "" is OK.
+type service struct {
+	t       *testing.T
+	members []term.Member
+	answers map[string]error
+	asked   []string
+}
+
+func newService(t *testing.T, answers map[string]error, ids ...string) *service {
+	t.Helper()
+	s := &service{t: t, answers: answers}
+	for _, id := range ids {
+		s.members = append(s.members, term.Member{ID: id, Service: "leasesvc", GRPCAddress: id + ":1"})
+	}
+	return s
+}
+
+func (s *service) router() *owner.Router {
+	pool := fanout.NewPool(func(member term.Member) (*grpc.ClientConn, error) {
+		return grpc.NewClient("passthrough:///"+member.GRPCAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	})
+	s.t.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			s.t.Errorf("close the connections: %v", err)
+		}
+	})
+	return owner.New(owner.Config{Members: func() []term.Member { return s.members }, Connections: pool, Timeout: time.Second})
+}
+
+// ask asks for a name and returns who answered.
+func (s *service) ask(ctx context.Context, r *owner.Router) (string, error) {
+	s.asked = nil
+	return owner.Ask(ctx, r, "nodes/n1", func(ctx context.Context, conn grpc.ClientConnInterface) (string, error) {
+		address := conn.(*grpc.ClientConn).CanonicalTarget()[len("passthrough:///"):]
+		s.asked = append(s.asked, address)
+		err := s.answers[address]
+		if errors.Is(err, errHangs) {
+			<-ctx.Done()
+			return "", status.FromContextError(ctx.Err()).Err()
+		}
+		return address, err
+	})
+}
+
+var (
+	errHangs    = errors.New("hangs")
+	errDown     = status.Error(codes.Unavailable, "connection refused")
+	errDisabled = rpcerror.New(codes.FailedPrecondition, "LOOP_DISABLED", "off")
+	errNotFound = rpcerror.New(codes.NotFound, "NODE_NOT_FOUND", "no such node")
+)
+
+func leader(address string) error { return rpcerror.NotLeader("leasesvc", address) }
+
+func TestAsk_WhoIsAsked(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers map[string]error
+		asked   []string
+		reason  rpcerror.Reason // of the error; "" when there is an answer
+	}{
+		"the first knows":           {answers: map[string]error{}, asked: []string{"a:1"}},
+		"the first says who":        {answers: map[string]error{"a:1": leader("c:1")}, asked: []string{"a:1", "c:1"}},
+		"it has moved meanwhile":    {answers: map[string]error{"a:1": leader("c:1"), "c:1": leader("b:1")}, asked: []string{"a:1", "c:1", "b:1"}},
+		"nobody is known to hold":   {answers: map[string]error{"a:1": leader(""), "b:1": leader(""), "c:1": leader("")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
+		"each says it is the other": {answers: map[string]error{"a:1": leader("b:1"), "b:1": leader("a:1"), "c:1": leader("a:1")}, asked: []string{"a:1", "b:1", "a:1", "c:1"}, reason: "NOT_LEADER"},
+		"a stranger is not called":  {answers: map[string]error{"a:1": leader("evil:1"), "b:1": leader("evil:1"), "c:1": leader("evil:1")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
+		"the owner says no":         {answers: map[string]error{"a:1": leader("b:1"), "b:1": errNotFound}, asked: []string{"a:1", "b:1"}, reason: "NODE_NOT_FOUND"},
+		"the first is down":         {answers: map[string]error{"a:1": errDown}, asked: []string{"a:1", "b:1"}},
+		"off there, on here":        {answers: map[string]error{"a:1": errDisabled, "b:1": leader("c:1")}, asked: []string{"a:1", "b:1", "c:1"}},
+		"off at all who answer":     {answers: map[string]error{"a:1": errDisabled, "b:1": errDown, "c:1": errDisabled}, asked: []string{"a:1", "b:1", "c:1"}, reason: "LOOP_DISABLED"},
+		"off at the owner":          {answers: map[string]error{"a:1": leader("b:1"), "b:1": errDisabled, "c:1": leader("b:1")}, asked: []string{"a:1", "b:1", "c:1", "b:1"}, reason: "LOOP_DISABLED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newService(t, c.answers, "a", "b", "c")
+
+			_, err := s.ask(t.Context(), s.router())
+
+			if got := rpcerror.ReasonOf(err); got != c.reason || (err == nil) != (c.reason == "") {
+				t.Errorf("Ask() = %v, want reason %q", err, c.reason)
+			}
+			if diff := cmp.Diff(c.asked, s.asked); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAsk_OwnerThatCannotBeReachedIsNamed(t *testing.T) {
+	s := newService(t, map[string]error{"a:1": leader("b:1"), "b:1": errDown, "c:1": leader("b:1")}, "a", "b", "c")
+
+	_, err := s.ask(t.Context(), s.router())
+
+	failures, unreachable := owner.IsUnreachable(err)
+	if !unreachable || len(failures) == 0 || failures[0].Replica.Id != "b" || failures[0].Code != "UNAVAILABLE" {
+		t.Errorf("Ask() = %v with %v, want the owner b as unreachable", err, failures)
+	}
+}
+
+func TestAsk_LastOwnerIsAskedFirst(t *testing.T) {
+	s := newService(t, map[string]error{"a:1": leader("c:1")}, "a", "b", "c")
+	r := s.router()
+	for _, want := range [][]string{{"a:1", "c:1"}, {"c:1"}} {
+		if _, err := s.ask(t.Context(), r); err != nil {
+			t.Fatalf("Ask() = %v", err)
+		}
+		if diff := cmp.Diff(want, s.asked); diff != "" {
+			t.Errorf("asked (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestAsk_HangingReplicasCostABoundedTime(t *testing.T) {
+	answers := map[string]error{"a:1": errHangs, "b:1": errHangs, "c:1": errHangs, "d:1": errHangs}
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, answers, "a", "b", "c", "d")
+		started := time.Now()
+
+		_, err := s.ask(t.Context(), s.router())
+
+		if took := time.Since(started); took != 3*time.Second {
+			t.Errorf("took %s, want three times the timeout", took)
+		}
+		if failures, unreachable := owner.IsUnreachable(err); !unreachable || failures[0].Message != "no answer within 1s" {
+			t.Errorf("Ask() = %v with %v, want silent replicas as unreachable", err, failures)
+		}
+	})
+}
