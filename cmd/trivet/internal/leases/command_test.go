@@ -118,6 +118,26 @@ func TestLeases_AsksForWhatIsWanted(t *testing.T) {
 	}
 }
 
+func TestLeases_SaysWhatIsWrongWithTheOnlyOne(t *testing.T) {
+	server := commandtest.Serve(t, &commandtest.Gateway{Leases: sessions()})
+	for name, want := range map[string]string{
+		"node-2": "error: namespaces/kube-node-lease/leases/node-2 is not well: expired\n",
+		"node-4": "error: namespaces/kube-node-lease/leases/node-4 is not well: its object could not be written: etcdserver: no space\n",
+		"node-5": "error: namespaces/kube-node-lease/leases/node-5 is not well: boot boot-b beats under the same name\n",
+	} {
+		got := commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, "--server", server, "-n", "kube-node-lease", name)
+		if got.Code != exit.Findings || got.Stderr != want {
+			t.Errorf("%s: exit code = %d, stderr %q; want %d, %q", name, got.Code, got.Stderr, exit.Findings, want)
+		}
+	}
+}
+
+func TestLeases_JSONIsTheAnswerOfTheGateway(t *testing.T) {
+	bare := &leasev1.Lease{Name: "namespaces/mesh/leases/s-1", State: leasev1.Lease_STATE_ALIVE}
+	server := commandtest.Serve(t, &commandtest.Gateway{Leases: []*leasev1.Lease{bare}})
+	commandtest.Golden(t, "list.json", commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, "--server", server, "-o", "json").String())
+}
+
 func TestLeases_StrangeNamesAreUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"node-1"}, {"a/b/c"}, {"/"}, {"UPPER/x"}, {"a/b", "-n", "c"}, {"a/b", "c/d"}, {"a/b", "--state=alive"}, {strings.Repeat("n", 64) + "/x"},

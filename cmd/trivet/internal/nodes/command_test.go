@@ -1,8 +1,10 @@
 package nodes_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -192,6 +195,38 @@ func TestNodes_AnErrorWithoutReasonIsUndetermined(t *testing.T) {
 	server := commandtest.Serve(t, &commandtest.Gateway{Err: errors.New("broken")})
 	if got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, "--server", server); got.Code != exit.Undetermined {
 		t.Errorf("exit code = %d, want %d", got.Code, exit.Undetermined)
+	}
+}
+
+// full is an output on which nothing can be written.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+func TestNodes_AnOutputThatIsGoneEndsEveryForm(t *testing.T) {
+	for _, args := range [][]string{{}, {"-o", "json"}, {"-o", "name"}, {"node-1"}, {"-w"}, {"-w", "-o", "json"}, {"-w", "-o", "name"}} {
+		server := commandtest.Serve(t, &commandtest.Gateway{
+			Nodes: wellFleet(), Zones: calm(), Watches: []commandtest.Watch{{Nodes: append(added(wellFleet()...), bookmark())}},
+		})
+		command := nodes.NewCommand(terminal.Streams{Out: full{}, Err: io.Discard, Env: func(string) string { return "" }})
+		command.SetArgs(append(args, "--server", server))
+		err := command.ExecuteContext(t.Context())
+		if code := exit.CodeOf(err); code != exit.Undetermined || !strings.Contains(err.Error(), "no space left on device") {
+			t.Errorf("%q: exit code = %d (%v), want %d and why", args, code, err, exit.Undetermined)
+		}
+	}
+}
+
+func TestNodes_InterruptedEndsWithoutAWord(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, args := range [][]string{{}, {"node-1"}, {"-w"}} {
+		command := nodes.NewCommand(terminal.Streams{Out: io.Discard, Err: io.Discard, Env: func(string) string { return "" }})
+		command.SetArgs(append(args, "--server", commandtest.Nowhere(t)))
+		err := command.ExecuteContext(ctx)
+		if code := exit.CodeOf(err); code != exit.Interrupted || err.Error() != "" {
+			t.Errorf("%q: exit code = %d (%v), want %d without a word", args, code, err, exit.Interrupted)
+		}
 	}
 }
 

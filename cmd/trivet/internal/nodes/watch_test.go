@@ -170,3 +170,31 @@ func TestNodesWatch_AGatewayThatHangsIsGivenUp(t *testing.T) {
 		t.Errorf("%+v, want exit code %d and why", got, exit.Undetermined)
 	}
 }
+
+func TestNodesWatch_FramesFollowChanges(t *testing.T) {
+	dead := fleet()[6]
+	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
+		{Nodes: append(added(append(wellFleet(), dead)...), bookmark(), deleted("node-2"), modified(node("node-7.example.com", leasev1.NodeHealth_HEALTH_SUSPECT)))},
+	}})
+	got := commandtest.Run(t, commandtest.Terminal{Width: 160, Height: 24, Until: []string{"suspect"}}, nodes.NewCommand, "--server", server, "-w", "--no-headers")
+	frame := lastFrame(got.Stdout)
+	if !strings.HasPrefix(frame, "2 nodes: 1 ready, 1 suspect\n\nnode-1              ready    True  eu:a  live") {
+		t.Errorf("the last frame is\n%s", frame)
+	}
+}
+
+func TestNodesWatch_JSONBeginsAnewAfterARestart(t *testing.T) {
+	one := node("node-1", leasev1.NodeHealth_HEALTH_READY)
+	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
+		{Nodes: append(added(one), bookmark()), End: rpcerror.ShuttingDown()},
+		{Nodes: append(added(one), bookmark(), deleted("node-1"))},
+	}})
+	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"TYPE_DELETED"}}, nodes.NewCommand, "--server", server, "-w", "-o", "json")
+	events := regexp.MustCompile("TYPE_[A-Z]+").FindAllString(got.Stdout, -1)
+	if want := "TYPE_ADDED TYPE_BOOKMARK TYPE_ADDED TYPE_BOOKMARK TYPE_DELETED"; strings.Join(events, " ") != want {
+		t.Errorf("events %v, want %s", events, want)
+	}
+	if want := "no longer live: this replica is shutting down; try another one; trying again\n"; got.Stderr != want {
+		t.Errorf("stderr = %q, want %q", got.Stderr, want)
+	}
+}
