@@ -70,6 +70,7 @@ func measure(ctx context.Context, cfg config, chosen []part) (met bool, err erro
 		b.say("…")
 		measured, err := p.measure(ctx, b)
 		if ctx.Err() != nil {
+			printTable(os.Stdout, rows) // of what was measured before the interruption
 			return false, errors.Join(ctx.Err(), err)
 		}
 		if err != nil {
