@@ -1,0 +1,172 @@
+package leasesvc_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/agent"
+	"github.com/trivet-dev/trivet/internal/shard"
+	"github.com/trivet-dev/trivet/internal/testkit"
+)
+
+// foreigners are holders of the shards that the replica does not hold.
+func foreigners(prefix string, n int, r *replica) []agent.Holder {
+	others := map[int]bool{}
+	for number := range takeoverShards {
+		others[number] = !r.held()[number]
+	}
+	return inShards(crowd(prefix, n), others)
+}
+
+// knows waits until the replica has a living session of the holder.
+func (r *replica) knows(name string) *leasev1.Lease {
+	r.t.Helper()
+	var lease *leasev1.Lease
+	testkit.Eventually(r.t, patience, func() error {
+		response, err := r.client.GetLease(r.t.Context(), &leasev1.GetLeaseRequest{Name: leaseName(name)})
+		if err != nil {
+			return err
+		}
+		if lease = response.Lease; lease.State != leasev1.Lease_STATE_ALIVE {
+			return fmt.Errorf("%s is %v", name, lease.State)
+		}
+		return nil
+	})
+	return lease
+}
+
+func TestForwarding_HolderLivesAtItsReplicaBeforeItMoves(t *testing.T) {
+	p := takeoverPlan(t)
+	a, b := startReplica(t, "replica-a", p), startReplica(t, "replica-b", p)
+	awaitShares(t, a, b)
+	strangers := foreigners("stranger", 40, a)
+	unary, streamed := strangers[0].Name, strangers[1].Name
+
+	refusalOf := func(response *leasev1.HeartbeatResponse, err error) *leasev1.Refusal {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.Results[0].GetRefusal()
+	}
+	request := &leasev1.HeartbeatRequest{Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder(unary, "1"), Sequence: 41}}}
+	if why := refusalOf(a.client.Heartbeat(t.Context(), request)); why.GetReason() != "NOT_LEADER" || why.MoveTo != b.address || !why.Forwarded {
+		t.Fatalf("refused with %v, want NOT_LEADER, forwarded to %s", why, b.address)
+	}
+	if lease := b.knows(unary); lease.Holder.BootId != "1" {
+		t.Errorf("the session is %v", lease)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s, err := a.client.StreamHeartbeats(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := ask(t, s, introduction(7, holder(streamed, "1"))).Welcomes[0].GetRefusal(); why.GetMoveTo() != b.address || !why.GetForwarded() {
+		t.Errorf("refused with %v, want it forwarded", why)
+	}
+	b.knows(streamed)
+
+	// What was handed on once goes no further.
+	request.ForwardedBy = "replica-c"
+	request.Beats[0].Holder = holder(strangers[2].Name, "1")
+	if why := refusalOf(a.client.Heartbeat(t.Context(), request)); why.GetReason() != "NOT_LEADER" || why.Forwarded {
+		t.Errorf("refused with %v, want it not forwarded", why)
+	}
+	if sent := a.beats("trivet_lease_forward_offered_total", "taken"); sent != 2 {
+		t.Errorf("%v beats were taken to be handed on, want 2", sent)
+	}
+	testkit.Eventually(t, patience, func() error {
+		if sent := a.beats("trivet_lease_forward_beats_total", "forwarded"); sent != 2 {
+			return fmt.Errorf("%v beats were handed on, want 2", sent)
+		}
+		return nil
+	})
+}
+
+func TestForwarding_AgeCountsAndNeverTakesBack(t *testing.T) {
+	p := takeoverPlan(t)
+	r := startReplica(t, "replica-a", p)
+	awaitShares(t, r)
+	send := func(sequence uint64, age time.Duration) time.Duration {
+		t.Helper()
+		_, err := r.client.Heartbeat(t.Context(), &leasev1.HeartbeatRequest{ForwardedBy: "replica-c", Beats: []*leasev1.HeartbeatRequest_Beat{
+			{Holder: holder("n1", "1"), Sequence: sequence, Age: durationpb.New(age)},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(r.await("n1").LastBeatTime.AsTime())
+	}
+	if ago := send(1, 3*time.Second); ago < 2900*time.Millisecond || ago > 5*time.Second {
+		t.Errorf("a beat of 3 s ago counts as heard %v ago", ago)
+	}
+	if ago := send(2, time.Second); ago < 900*time.Millisecond || ago > 2500*time.Millisecond {
+		t.Errorf("a newer beat of 1 s ago counts as heard %v ago", ago)
+	}
+	if ago := send(3, time.Hour); ago > 5*time.Second {
+		t.Errorf("a beat that was late on the way took the holder back to %v ago", ago)
+	}
+}
+
+// A shard goes from one replica to the other while its holders beat on a stream to the first: not one of their beats is lost,
+// whether they move or not.
+func TestForwarding_NoBeatIsLostWhileAShardMoves(t *testing.T) {
+	p := takeoverPlan(t)
+	a := startReplica(t, "replica-a", p)
+	awaitShares(t, a)
+	var names []*leasev1.Holder
+	for number := range takeoverShards {
+		for i := 0; ; i++ {
+			if name := fmt.Sprintf("stubborn-%d", i); shard.Of("node", name, takeoverShards) == number {
+				names = append(names, holder(name, "1"))
+				break
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s, err := a.client.StreamHeartbeats(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask(t, s, introduction(1, names...))
+	b := startReplica(t, "replica-b", p)
+	deaths := watchDeaths(t, a, b)
+	handles := []uint32{1, 2, 3, 4, 5, 6, 7, 8}
+	sequence, lost := uint64(1), 0
+	forwarded := map[uint32]bool{}
+	// Beats for longer than the grace, a little faster than asked for, and nobody ever moves.
+	for begin := time.Now(); time.Since(begin) < beatGrace+4*time.Second; time.Sleep(beatEvery * 3 / 4) {
+		sequence++
+		for _, refused := range ask(t, s, beats(sequence, handles...)).RefusedHandles {
+			switch why := refused.Refusal; {
+			case why.Forwarded:
+				forwarded[refused.Handle] = true
+			case why.MoveTo != "":
+				lost++
+				t.Errorf("handle %d was refused with %v and not handed on", refused.Handle, why)
+			}
+		}
+	}
+	if len(forwarded) == 0 || len(forwarded) != len(b.held()) {
+		t.Errorf("beats of %d holders were handed on, and replica-b holds %d shards with one holder each", len(forwarded), len(b.held()))
+	}
+	for i, h := range names {
+		if r := map[bool]*replica{true: b, false: a}[forwarded[handles[i]]]; r != nil {
+			r.knows(h.Name)
+		}
+	}
+	deaths.mu.Lock()
+	defer deaths.mu.Unlock()
+	if len(deaths.seen) > 0 || lost > 0 {
+		t.Errorf("expired: %v", deaths.seen)
+	}
+}
