@@ -77,7 +77,7 @@ outage: assets ## etcd, then kube-apiserver, go away under living nodes for OUTA
 .PHONY: conformance
 conformance: assets-rivals ## Beside upstream's own lease client and kube-controller-manager without its node-lifecycle controller: 3 minutes
 	cd test/conformance && go test -race -count=1 ./leaseclient
-	cd test/conformance && go test -race -count=1 -v ./manager -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
 .PHONY: check
 check: lint gen-check law ## What needs no control plane: linters, generated code, import law

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
@@ -99,7 +101,7 @@ func TestBoth_WriteOneLeaseAndDoNoHarm(t *testing.T) {
 	if n := client.Failures(); n != 0 {
 		t.Errorf("the client failed again and again %d times", n)
 	}
-	b.AwaitWritten(b.node.Name, time.Now())
+	b.awaitWritten(t, time.Now())
 }
 
 // Start and Stop of the client delete the Lease, as a component does that leaves for good.
@@ -147,4 +149,20 @@ func TestLeasesvc_LeavesALeaseAloneThatNamesAnotherHolder(t *testing.T) {
 			t.Fatalf("leasesvc has written the Lease: %v", l)
 		}
 	}
+}
+
+// awaitWritten waits until leasesvc has written the Lease after a time, and says that it stands as written.
+func (b *bed) awaitWritten(t *testing.T, after time.Time) {
+	t.Helper()
+	testkit.Eventually(t, 30*time.Second, func() error {
+		session, err := b.Session(t.Context(), b.node.Name)
+		if err != nil {
+			return err
+		}
+		write := session.GetWrite()
+		if write.GetState() != leasev1.Lease_Write_STATE_WRITTEN || !write.GetWriteTime().AsTime().After(after) {
+			return errors.New("the Lease is not written: " + write.String())
+		}
+		return nil
+	})
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/process"
-	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
@@ -84,21 +83,6 @@ func (l *Leasesvc) Beat(node string) (stop func()) {
 func (l *Leasesvc) Session(ctx context.Context, node string) (*leasev1.Lease, error) {
 	answer, err := l.client.GetLease(ctx, &leasev1.GetLeaseRequest{Name: "namespaces/" + LeaseNamespace + "/leases/" + node})
 	return answer.GetLease(), err
-}
-
-// AwaitWritten waits until leasesvc has written the Node's Lease after a time.
-func (l *Leasesvc) AwaitWritten(node string, after time.Time) {
-	l.t.Helper()
-	testkit.Eventually(l.t, 30*time.Second, func() error {
-		session, err := l.Session(l.t.Context(), node)
-		if err != nil {
-			return err
-		}
-		if write := session.GetWrite(); write.GetState() != leasev1.Lease_Write_STATE_WRITTEN || !write.GetWriteTime().AsTime().After(after) {
-			return errors.New("the Lease is not written: " + write.String())
-		}
-		return nil
-	})
 }
 
 // inBackground runs something until the test ends or stop is called. What it returns must be nil.
