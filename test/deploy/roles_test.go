@@ -31,44 +31,52 @@ const stirred = time.Minute
 // Each server runs with the roles it is shipped with and is kept busy until a round of all its work has succeeded and every
 // verb was used. What it is refused is missing in its roles; what it never uses is too much in them.
 func TestRoles_GrantWhatIsUsedAndNothingElse(t *testing.T) {
-	cluster, log := startAudited(t)
-	objects := render(t, everything)
-	applyRoles(t, cluster, objects)
-	config := cluster.RESTConfig()
-	config.WarningHandler = rest.NoWarnings{} // "Endpoints is deprecated", at every call
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, busy := range map[string]func(*testing.T, place) func() error{
-		"leasesvc":     busyLeases,
-		"bootstrapsvc": busyBootstrap,
-		"slicesvc":     busySlices,
+	for tree, servers := range map[string]map[string]func(*testing.T, place) func() error{
+		"base":     {"leasesvc": busyHeartbeats, "bootstrapsvc": busyBootstrap, "slicesvc": busySlices},
+		everything: {"leasesvc": busyLeases},
 	} {
-		t.Run(name, func(t *testing.T) {
-			granted := grantsOf(t, objects, name)
-			if len(granted) == 0 {
-				t.Fatal("no role names this server")
+		t.Run(filepath.Base(tree), func(t *testing.T) {
+			cluster, log := startAudited(t)
+			objects := render(t, tree)
+			applyRoles(t, cluster, objects)
+			config := cluster.RESTConfig()
+			config.WarningHandler = rest.NoWarnings{} // "Endpoints is deprecated", at every call
+			kube, err := kubernetes.NewForConfig(config)
+			if err != nil {
+				t.Fatal(err)
 			}
-			stir := busy(t, place{cluster: cluster, kube: kube})
-			testkit.Eventually(t, stirred, func() error {
-				problem := stir()
-				events, err := log.of(username(name))
-				if err != nil {
-					return err
-				}
-				for _, event := range events {
-					if event.forbidden() {
-						t.Fatalf("its roles do not allow it to %s", event)
-					}
-				}
-				if left := unused(granted, events); len(left) > 0 {
-					return errors.Join(problem, fmt.Errorf("granted and not used: %v", left))
-				}
-				return problem
-			})
+			for name, busy := range servers {
+				t.Run(name, func(t *testing.T) {
+					stir := busy(t, place{cluster: cluster, kube: kube})
+					expectExact(t, grantsOf(t, objects, name), stir, func() ([]auditEvent, error) { return log.of(username(name)) })
+				})
+			}
 		})
 	}
+}
+
+// expectExact stirs until every grant has been used, and takes no refusal.
+func expectExact(t *testing.T, granted []grant, stir func() error, asked func() ([]auditEvent, error)) {
+	t.Helper()
+	if len(granted) == 0 {
+		t.Fatal("no role names this server")
+	}
+	testkit.Eventually(t, stirred, func() error {
+		problem := stir()
+		events, err := asked()
+		if err != nil {
+			return err
+		}
+		for _, event := range events {
+			if event.forbidden() {
+				t.Fatalf("its roles do not allow it to %s", event)
+			}
+		}
+		if left := unused(granted, events); len(left) > 0 {
+			return errors.Join(problem, fmt.Errorf("granted and not used: %v", left))
+		}
+		return problem
+	})
 }
 
 // place is where the servers run.
@@ -156,13 +164,13 @@ func start(t *testing.T, in place, program process.Program, loops ...string) *gr
 	return conn
 }
 
-// startLeases asks for renewals so often that a test sees them, and has the silent declared as soon as it may.
-func startLeases(t *testing.T, in place) *grpc.ClientConn {
+// startLeases asks for renewals so often that a test sees them, and has the silent declared as soon as it may, where a loop does.
+func startLeases(t *testing.T, in place, loops ...string) *grpc.ClientConn {
 	t.Helper()
 	cfg := leasesvc.DefaultConfig()
 	cfg.Classes[0].RenewInterval, cfg.Writes.Policy = 200*time.Millisecond, leasesvc.WriteMirror
 	cfg.NodeHealth.GracePeriod = time.Second
-	return start(t, in, leasesvc.Program(&cfg), leasesvc.NodeHealthLoop, leasesvc.TaintEvictionLoop)
+	return start(t, in, leasesvc.Program(&cfg), loops...)
 }
 
 // startBootstrap runs it as a sidecar, with an address that belongs to nobody.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,34 +17,44 @@ import (
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
 // Each function here starts a server and returns what keeps it busy: one round of all that makes it read and write. Rounds
 // are repeated, so a step that comes too early, or loses a race with kube-apiserver's own repairs, is an error of one round.
 
-// busyLeases has a node beat, takes its Lease away behind leasesvc's back, and has the node leave. Another one falls silent, time
-// and again, with a pod on it; a third one, which is tainted, gets pods that have to leave it.
+// busyLeases does what busyHeartbeats does, and judges nodes and evicts pods. One node falls silent, time and again, with a pod
+// on it; another one, which is tainted, gets pods that have to leave it.
 func busyLeases(t *testing.T, in place) func() error {
-	client := leasev1.NewLeaseServiceClient(startLeases(t, in))
+	beat := beatingNode(t, in, startLeases(t, in, leasesvc.NodeHealthLoop, leasesvc.TaintEvictionLoop))
+	fallSilent, evict := silentNode(t, in.kube), taintedNode(t, in.kube)
+	return func() error { return errors.Join(beat(), fallSilent(), evict()) }
+}
+
+// busyHeartbeats has the loops that are on by default, and a node that beats.
+func busyHeartbeats(t *testing.T, in place) func() error {
+	return beatingNode(t, in, startLeases(t, in))
+}
+
+// beatingNode has a node beat, takes its Lease away behind leasesvc's back, and has the node leave.
+func beatingNode(t *testing.T, in place, conn *grpc.ClientConn) func() error {
+	t.Helper()
+	client := leasev1.NewLeaseServiceClient(conn)
 	const node = "beating"
 	addNode(t, in.kube, node)
 	holder := &leasev1.Holder{Class: "node", Name: node, BootId: "b"}
 	sequence := uint64(0)
-	beat := func() error {
+	leases := in.kube.CoordinationV1().Leases("kube-node-lease")
+	written := func() error {
 		sequence++
 		_, err := client.Heartbeat(t.Context(), &leasev1.HeartbeatRequest{
 			Beats: []*leasev1.HeartbeatRequest_Beat{{Holder: holder, Sequence: sequence}},
 		})
-		return err
-	}
-	fallSilent, evict := silentNode(t, in.kube), taintedNode(t, in.kube)
-	leases := in.kube.CoordinationV1().Leases("kube-node-lease")
-	written := func() error {
-		if err := beat(); err != nil {
+		if err != nil {
 			return err
 		}
-		_, err := leases.Get(t.Context(), node, metav1.GetOptions{})
+		_, err = leases.Get(t.Context(), node, metav1.GetOptions{})
 		return err
 	}
 	return func() error {
@@ -57,7 +68,7 @@ func busyLeases(t *testing.T, in place) func() error {
 			return err
 		}
 		_, err := client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder})
-		return errors.Join(err, fallSilent(), evict())
+		return err
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 )
 
 // everything is the base with all components.
-const everything = "../test/deploy/testdata/taint-eviction"
+const everything = "../test/deploy/testdata/everything"
 
 // trees are all that can be rendered, seen from deploy/.
 func trees() []string {
