@@ -198,3 +198,19 @@ func TestPlan_TakeoverKeepsTheDead(t *testing.T) {
 		t.Errorf("after a renewal n0 is %v, want alive", got)
 	}
 }
+
+// Upstream copies every Node in each pass. Here a pass over nodes of which nothing is to be written allocates the same few things,
+// however many they are.
+func TestPlan_QuietPassesCopyNothing(t *testing.T) {
+	allocations := func(nodes int) float64 {
+		w := newWorld(t, nodes)
+		w.run(time.Second, w.names...)
+		subjects := w.see()
+		return testing.AllocsPerRun(10, func() {
+			w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, subjects, nodehealth.Mandate{Steps: 64, Zones: true})
+		})
+	}
+	if few, many := allocations(10), allocations(2000); many > few {
+		t.Errorf("%v allocations for 2,000 nodes, %v for 10", many, few)
+	}
+}

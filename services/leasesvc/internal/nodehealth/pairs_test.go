@@ -36,7 +36,7 @@ func writers() map[string]writer {
 // promises, and a whole grace period at least.
 func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	const (
-		never = time.Hour
+		never = 10 * time.Minute
 		grace = 50 * time.Second
 		ttl   = 20 * time.Second
 	)

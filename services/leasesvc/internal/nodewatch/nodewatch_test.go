@@ -392,3 +392,35 @@ func lastReport(t *testing.T, f *fleet, d time.Duration) (last error) {
 	}
 	return last
 }
+
+// A pod that comes to a node that is not ready, or whose kubelet said so too late, is marked as the others were.
+func TestRun_PodsThatComeLaterAreMarked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(4)
+		run(t, f, func() {
+			f.beat(52*time.Second, "n0")
+			f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0")
+			f.do(func() {
+				late := f.live.pods["pod-n1"].DeepCopy()
+				late.Name, late.UID, late.Spec.NodeName = "late", "uid-late", "n0"
+				f.putPod(late)
+			})
+			f.beat(2*time.Second, "n0")
+		})
+		f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0", "unready late")
+	})
+}
+
+func TestRun_PodThatCouldNotBeMarkedIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(4)
+		f.stuck["pod-n0"] = true
+		run(t, f, func() {
+			f.beat(60*time.Second, "n0")
+			f.expectWrites(t, "declare n0", "banish n0")
+			f.do(func() { delete(f.stuck, "pod-n0") })
+			f.beat(15*time.Second, "n0")
+		})
+		f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0")
+	})
+}
