@@ -34,6 +34,7 @@ type checkpoints struct {
 	catalog catalog
 	rules   map[string]checkpoint.Rule
 	logger  *slog.Logger
+	calls   rollCall
 	writes  *prometheus.CounterVec
 	holders *prometheus.CounterVec
 }
@@ -142,9 +143,9 @@ func (c *checkpoints) save(ctx context.Context, t *term.Term, k *keeper.Keeper, 
 		if counts := k.Counts(); ledger.Empty() && counts.Suspect+counts.Expired == 0 {
 			continue // as nearly always; asking costs the keeper a walk
 		}
-		silences, err := k.Silent(ctx, t.Shard())
-		if err != nil {
-			continue // the shard is not kept yet, or not any more
+		silences, kept := c.calls.of(ctx, k, t.Shard())
+		if !kept {
+			continue // not yet, or not any more
 		}
 		plan := ledger.Plan(now(), c.entries(silences))
 		switch err := c.carryOut(ctx, t, plan); {

@@ -63,6 +63,7 @@ type Keeper struct {
 	calls     chan func()
 	done      chan struct{} // closed by Run when it returns
 	life      uint64        // told apart from all other Keepers by chance
+	shortest  time.Duration // silence that makes a holder of any class suspect
 	counts    counts
 	pulses    *session.Pulses
 	face      atomic.Pointer[stopwatch.Face] // nil before Run
@@ -113,6 +114,9 @@ func New(cfg Config) *Keeper {
 	classes := make([]session.Class, 0, len(cfg.Classes))
 	for _, c := range cfg.Classes {
 		classes = append(classes, c.Session)
+		if k.shortest == 0 || c.Session.Suspect < k.shortest {
+			k.shortest = c.Session.Suspect
+		}
 		policies = append(policies, c.Writes)
 	}
 	k.table = session.NewTable(classes, cfg.Limit)

@@ -2,48 +2,63 @@ package keeper
 
 import (
 	"context"
+	"slices"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
-// Silent returns the holders of a shard that have missed a beat, each with how long it has been silent, in no particular
-// order. A shard that is not kept here is a NotKeptError.
-func (k *Keeper) Silent(ctx context.Context, shard int) ([]session.Silence, error) {
-	var (
-		silent []session.Silence
-		kept   = true
-	)
-	for first, slots := 0, 1; first < slots && kept; first += stride {
+// Silent returns, for each shard that is kept here, the holders that are suspect or expired, each with how long it has been
+// silent, in no particular order. A holder that is heard meanwhile may be among them or not.
+func (k *Keeper) Silent(ctx context.Context) (map[int][]session.Silence, error) {
+	walk := &silenceWalk{silent: map[int][]session.Silence{}}
+	if err := k.do(ctx, func() { walk.tenures = slices.Clone(k.kept) }); err != nil {
+		return nil, err
+	}
+	for first, slots := 0, 1; first < slots; first += stride {
 		err := k.do(ctx, func() {
 			slots = k.shards.Len()
-			if kept = k.keeps(shard); kept {
-				silent = k.silent(silent, shard, first, min(first+stride, slots))
-			}
+			k.gather(walk, uint32(first), uint32(min(first+stride, slots)))
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	if !kept {
-		return nil, NotKeptError{Shard: shard}
-	}
-	return silent, nil
+	err := k.do(ctx, func() { k.confirm(walk) })
+	return walk.silent, err
 }
 
-func (k *Keeper) silent(silent []session.Silence, shard, first, end int) []session.Silence {
+// silenceWalk collects the silent, and remembers under which tenures it began: those that end meanwhile are left out, for their
+// holders are dropped bit by bit.
+type silenceWalk struct {
+	tenures []*tenure.Tenure
+	silent  map[int][]session.Silence
+}
+
+func (k *Keeper) gather(walk *silenceWalk, first, end uint32) {
 	now := k.now()
-	for slot := uint32(first); int(slot) < end; slot++ {
-		if int(*k.shards.At(slot)) != shard {
+	for slot := first; slot < end; slot++ {
+		shard := *k.shards.At(slot)
+		// Two short columns tell of nearly everybody that there is nothing to tell.
+		if shard == noShard || now.Sub(k.table.LastBeat(slot)) < k.shortest {
 			continue
 		}
 		s, _ := k.table.At(slot)
-		// Half an interval more than one: a beat that is a little late is no silence.
-		missed := k.cfg.Classes[s.Holder.Key.Class].Session.Interval * 3 / 2
-		if silence := now.Sub(s.LastBeat); silence > missed {
-			silent = append(silent, session.Silence{Holder: s.Holder, For: silence})
+		if silence := now.Sub(s.LastBeat); silence >= k.cfg.Classes[s.Holder.Key.Class].Session.Suspect {
+			walk.silent[int(shard)] = append(walk.silent[int(shard)], session.Silence{Holder: s.Holder, For: silence})
 		}
 	}
-	return silent
+}
+
+func (k *Keeper) confirm(walk *silenceWalk) {
+	for shard, began := range walk.tenures {
+		switch {
+		case began == nil || began != k.kept[shard] || !k.keeps(shard):
+			delete(walk.silent, shard)
+		case walk.silent[shard] == nil:
+			walk.silent[shard] = []session.Silence{}
+		}
+	}
 }
 
 // restore opens sessions of holders that were silent before the term.
