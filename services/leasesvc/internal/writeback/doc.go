@@ -10,8 +10,8 @@
 // any of them is due, and who failed goes behind those who became due meanwhile, so nobody starves.
 //
 // Spread: the period of a holder is longer or shorter than the next one's by a few hundredths, chosen by its phase, and after
-// a write that was hurried, be it the first or one that brings a holder back, the next falls anywhere within the period. So a
-// crowd that arrived together disperses.
+// a write that was hurried, be it the first, or one that brings a holder back, or one that is late by half the period, the next
+// falls anywhere within the period. So a crowd that arrived together disperses.
 //
 // Invariants: a slot has at most one write in flight. The cost of Start follows what is due, not how many slots there are: they
 // wait in the buckets of a wheel, and nobody tells it about beats. A slot is 40 bytes. The package does no I/O, reads no clock

@@ -33,6 +33,9 @@ type Policy struct {
 const (
 	// jitter is by which part of Renew the periods of two holders differ at most; upstream's client has the same.
 	jitter = 25
+	// scatter, which is odd and by chance, keeps those apart who have similar phases: what was spread by the phase alone would
+	// stay together in groups of like periods.
+	scatter = 40503
 	// margin is the part of Renew that Relaxed keeps for the write itself.
 	margin = 16
 	// glance is after which part of Renew a holder is looked at again that has not beaten since its object was written.
@@ -47,7 +50,7 @@ const (
 
 // next is when an object is due again after the write that a plan of the given instant began and that carried beat.
 func (p Policy) next(planned, beat monotonic.Instant, phase uint16) monotonic.Instant {
-	swing := share(p.Renew/jitter, phase)
+	swing := share(p.Renew/jitter, phase*scatter)
 	if p.Mode == Relaxed {
 		return beat.Add(p.Renew - p.Renew/margin - swing)
 	}

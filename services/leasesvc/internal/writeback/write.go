@@ -89,7 +89,7 @@ func (b *Book) pick() (i uint32, some bool) {
 func (b *Book) Succeeded(now monotonic.Instant, w Write) {
 	s := &b.slots[w.Slot]
 	p := b.policies[s.policy]
-	hurried := w.Reason == First || transition(w.Reason)
+	hurried := w.Reason == First || transition(w.Reason) || w.Planned.Sub(s.due) > p.Renew/2
 	switch w.Reason {
 	case First, Recovered:
 		s.shows = living

@@ -1,0 +1,93 @@
+package writeback_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
+
+// One tick of 100 ms of a steady fleet, whose holders all beat: the cost follows what is due and not how many there are.
+func BenchmarkStart(b *testing.B) {
+	for _, holders := range []int{130_000, 1_000_000} {
+		for name, policy := range map[string]uint8{"relaxed": relaxed, "on-change": onChange} {
+			b.Run(fmt.Sprintf("%d/%s", holders, name), func(b *testing.B) {
+				book, heard := fleet(holders, policy)
+				now, writes := at(400), 0
+				b.ReportAllocs()
+				for b.Loop() {
+					now = now.Add(tick)
+					made := book.Start(now, heard(now), holders)
+					for _, w := range made {
+						book.Succeeded(now, w)
+					}
+					writes += len(made)
+				}
+				b.ReportMetric(float64(writes)/float64(b.N), "writes/op")
+				if writes > 0 {
+					b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(writes), "ns/write")
+				}
+			})
+		}
+	}
+}
+
+// After a takeover or an outage every holder may be due at once.
+func BenchmarkStart_AllDue(b *testing.B) {
+	for _, holders := range []int{130_000, 1_000_000} {
+		b.Run(fmt.Sprint(holders), func(b *testing.B) {
+			book := writeback.NewBook(policies)
+			for i := range holders {
+				book.Open(0, uint32(i), writeback.Opening{Policy: relaxed, Phase: uint16(i)})
+			}
+			now := at(1)
+			heard := func(uint32) monotonic.Instant { return now }
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, w := range book.Start(now, heard, 32) {
+					book.Failed(now, w, 0)
+				}
+				now = now.Add(tick)
+			}
+		})
+	}
+}
+
+// What a slot takes, all that belongs to it included.
+func BenchmarkBook_Memory(b *testing.B) {
+	const holders = 1_000_000
+	for b.Loop() {
+		before := heap()
+		book, _ := fleet(holders, relaxed)
+		b.ReportMetric(float64(heap()-before)/holders, "B/slot")
+		runtime.KeepAlive(book)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// fleet has run for 400 s, so that its writes are spread.
+func fleet(holders int, policy uint8) (*writeback.Book, func(now monotonic.Instant) writeback.Heard) {
+	book := writeback.NewBook(policies)
+	for i := range holders {
+		book.Open(0, uint32(i), writeback.Opening{Policy: policy, Phase: writeback.Phase(nodeName(i))})
+	}
+	heard := func(now monotonic.Instant) writeback.Heard {
+		return func(i uint32) monotonic.Instant {
+			return max(0, now-(now+monotonic.Instant(i)*7919)%monotonic.Instant(interval))
+		}
+	}
+	for now := monotonic.Instant(0); now <= at(400); now = now.Add(tick) {
+		for _, w := range book.Start(now, heard(now), holders) {
+			book.Succeeded(now, w)
+		}
+	}
+	return book, heard
+}
