@@ -285,7 +285,8 @@ type NodeHealth struct {
 	Ready string `protobuf:"bytes,5,opt,name=ready" json:"ready,omitempty"`
 	// Where the last sign of life came from.
 	SignSource NodeHealth_SignSource `protobuf:"varint,6,opt,name=sign_source,json=signSource,enum=trivet.lease.v1.NodeHealth_SignSource" json:"sign_source,omitempty"`
-	// When the last sign of life was seen, by the server's clock.
+	// When the last sign of life was seen, by the server's clock. Absent in lists and watches while a session keeps it alive or is
+	// suspect: its last beat is told where one Node is asked for.
 	SignTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=sign_time,json=signTime" json:"sign_time,omitempty"`
 	// When the Node is silent if no other sign follows; absent while a session keeps it alive, whose own deadline counts.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=deadline" json:"deadline,omitempty"`
