@@ -20,7 +20,7 @@ func nodeHealthOf(edition *census.Edition, node *census.Node, standing *evidence
 		Health:          healthOf(standing.Health),
 		Reason:          standing.Reason(),
 		Zone:            zoneName(node.Zone),
-		Ready:           readyOf(node.Object),
+		Ready:           string(node.Ready),
 		SignSource:      signSourceOf(standing.By),
 		SignTime:        timestamp(standing.Heard),
 		Deadline:        timestamp(standing.Deadline),
@@ -102,15 +102,6 @@ func nodeSessionStateOf(state nodehealth.Session) leasev1.Lease_State {
 		return leasev1.Lease_STATE_EXPIRED
 	}
 	return leasev1.Lease_STATE_UNSPECIFIED
-}
-
-func readyOf(node *corev1.Node) string {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return string(c.Status)
-		}
-	}
-	return ""
 }
 
 // taintsOf are the taints that say something about a Node's health, ordered.

@@ -23,12 +23,12 @@
 // Kubelets that write their own Leases may go on doing so beside it.
 //
 // It judges Nodes only where its loop node-health is switched on, in place of upstream's node-lifecycle controller. Then the
-// holder of shard 0 owns, for all Nodes, the conditions of those that fell silent, the taints node.kubernetes.io/… that follow
-// from conditions, the beta labels of system and architecture, and Ready=False of pods on Nodes that are not ready. It
-// deletes no pod. Sessions kept by other replicas show to it in their Leases only, so they take the grace period of a Lease.
+// holders of their shards own the conditions of those that fell silent, the taints node.kubernetes.io/… that follow from
+// conditions, the beta labels of system and architecture, and Ready=False of pods on Nodes that are not ready; those taints that
+// evict are set and removed by the holder of shard 0, for all Nodes. It deletes no pod, unless its loop taint-eviction is on.
 //
 // The rooms below: package session (who is alive), writeback (what to write when), keeper (the one goroutine that owns both),
 // nodes and leaseobject (Kubernetes), renewal (the workers between); checkpoint (what to remember of the silent), checkpointkey
 // (etcd), forward (what is handed on to other replicas); nodehealth (what follows from silence), nodewatch (the one
-// goroutine that owns that, and its workers), nodeobject (Kubernetes).
+// goroutine that owns that, and its workers), nodeobject (Kubernetes), census (what readers see of it), evidence (why).
 package leasesvc

@@ -12,9 +12,10 @@ type Node struct {
 	// Object is the Node as last seen, stripped.
 	Object *corev1.Node
 	Zone   string
+	Ready  corev1.ConditionStatus
 	Shard  int
 	View
-	// ChangedAt is when its health last changed, or when it was first seen in charge here.
+	// ChangedAt is when its health or its readiness last changed, or when it was first seen in charge here.
 	ChangedAt monotonic.Instant
 	// Revision is that of its last change.
 	Revision uint64
@@ -44,11 +45,11 @@ func (n *Node) next(s *nodehealth.Subject, v View, now monotonic.Instant, revisi
 	if n != nil && n.Object == s.Node && n.Shard == s.Charge.Shard && n.View == v {
 		return n
 	}
-	next := &Node{Object: s.Node, Zone: s.Zone(), Shard: s.Charge.Shard, View: v, ChangedAt: now, Revision: revision}
+	next := &Node{Object: s.Node, Zone: s.Zone(), Ready: s.Ready(), Shard: s.Charge.Shard, View: v, ChangedAt: now, Revision: revision}
 	if n == nil {
 		return next
 	}
-	if n.Held && v.Held && n.Judgement.Health == v.Judgement.Health && n.Object.UID == s.Node.UID {
+	if n.Held && v.Held && n.Judgement.Health == v.Judgement.Health && n.Ready == next.Ready && n.Object.UID == s.Node.UID {
 		next.ChangedAt = n.ChangedAt
 	}
 	if !n.Held && !v.Held || n.Object == s.Node && n.silent() == v.silent() {
@@ -59,5 +60,5 @@ func (n *Node) next(s *nodehealth.Subject, v View, now monotonic.Instant, revisi
 
 // gone is the Node when it does not exist any more.
 func (n *Node) gone(revision uint64) *Node {
-	return &Node{Object: n.Object, Zone: n.Zone, Shard: n.Shard, View: View{Epoch: n.Epoch}, ChangedAt: n.ChangedAt, Revision: revision}
+	return &Node{Object: n.Object, Zone: n.Zone, Ready: n.Ready, Shard: n.Shard, View: View{Epoch: n.Epoch}, ChangedAt: n.ChangedAt, Revision: revision}
 }

@@ -175,6 +175,11 @@ func situations() map[string]func() evidence.Facts {
 			f.By, f.Heard, f.Deadline = nodehealth.Reprieve, before(20*time.Second), now().Add(40*time.Second)
 			return f
 		},
+		"beats, never reported": func() evidence.Facts {
+			f := lives()
+			f.Node, f.Health, f.Pods = node("", 0), evidence.HealthOf(node("", 0), nodehealth.Alive), nil
+			return f
+		},
 		"excluded": func() evidence.Facts {
 			f := lives()
 			f.Excluded = true

@@ -38,7 +38,10 @@ func HealthOf(node *corev1.Node, believed nodehealth.Health) Health {
 	case nodehealth.Dead:
 		return Unknown
 	}
-	if ready := condition(node, corev1.NodeReady); ready != nil && ready.Status == corev1.ConditionTrue {
+	switch ready := condition(node, corev1.NodeReady); {
+	case ready == nil:
+		return Starting // it beats already
+	case ready.Status == corev1.ConditionTrue:
 		return Ready
 	}
 	return NotReady

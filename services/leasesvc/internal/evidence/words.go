@@ -78,6 +78,9 @@ func (s *Standing) Reason() string {
 	ready := condition(s.Node, corev1.NodeReady)
 	switch s.Health {
 	case Starting:
+		if s.Deadline.IsZero() {
+			return "It beats, but has not reported a Ready condition yet."
+		}
 		return "It has not reported a Ready condition yet, and has until " + stamp(s.Deadline) + " to do so."
 	case Ready:
 		return "It gives signs of life, and its kubelet says that it is ready."

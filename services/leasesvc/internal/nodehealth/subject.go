@@ -103,6 +103,9 @@ func (s *Subject) LeaseVersion() string { return s.pulse.lease.version }
 // Session is how the Node's session stood when last seen.
 func (s *Subject) Session() Session { return s.pulse.session }
 
+// Ready is the status of the Node's Ready condition; empty without one.
+func (s *Subject) Ready() corev1.ConditionStatus { return s.traits.ready }
+
 // Zone is the name of the Node's zone.
 func (s *Subject) Zone() string { return s.traits.zone }
 

@@ -1,4 +1,4 @@
-// Package nodewatch runs node health for one term: one goroutine owns what is known of all Nodes, a few workers write.
+// Package nodewatch runs node health on one replica: one goroutine owns what is known of all Nodes, a few workers write.
 //
 // Promise: a pass every Tick takes in what changed, has package nodehealth decide, and gives the workers what they have room
 // for, the most urgent first. Nothing it does waits for Kubernetes, so a slow write delays no other node's declaration. A
@@ -6,8 +6,12 @@
 // the kube-apiserver answered is known at once, without waiting for the watch. A write that fails is tried again after a pause
 // that grows; the others go on.
 //
-// Invariants: a term begins without memory and checks itself before it declares anybody; writes are made under the context
-// of Run only, which carries the term; Run returns after its workers have.
+// All Nodes are watched all the time; what is done for one is done under the term of its shard, what is done to its zone under
+// that of ZoneShard, and what is both under both. A term is given up only after the writes made under it have returned. What a
+// pass comes to is published for readers.
+//
+// Invariants: nobody is declared before a self-check has passed; no write is begun but under terms that are held; Run returns
+// after its workers have.
 //
 // Time in which the process did not run is not held against the nodes: the clock stands still meanwhile.
 package nodewatch

@@ -357,7 +357,7 @@ func TestRun_ReportsWhatAnotherReplicaMightDoBetter(t *testing.T) {
 	}{
 		"nothing":                  {func(*fleet) {}, "<nil>"},
 		"kube-apiserver is away":   {func(f *fleet) { f.down = true }, "<nil>"},
-		"caches are behind":        {func(f *fleet) { f.frozen = true }, "the cache of Leases is behind for 10s: the Lease of node \"n0\" has reached version"},
+		"caches are behind":        {func(f *fleet) { f.frozen = true }, "s: the Lease of node \"n0\" has reached version"},
 		"every write is forbidden": {func(f *fleet) { f.forbidden = true; f.live.nodes["n1"].Spec.Unschedulable = true }, "forbidden"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -73,8 +73,11 @@ func under(ctx context.Context, terms []*tenure.Tenure, write func(context.Conte
 		defer context.AfterFunc(bound, cancel)()
 	}
 	err := write(held)
-	if err != nil && ctx.Err() == nil && held.Err() != nil {
-		return fmt.Errorf("%w: %w", errTermOver, err)
+	switch {
+	case err == nil || held.Err() == nil:
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
-	return err
+	return fmt.Errorf("%w: %w", errTermOver, err)
 }
