@@ -1,9 +1,9 @@
 package leaseobject
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,7 +67,7 @@ func (w *Writer) remove(ctx context.Context, namespace, name string, g guard) er
 func renewedByUs(lease *coordinationv1.Lease) bool {
 	ours := false
 	for _, entry := range lease.ManagedFields {
-		if entry.FieldsV1 == nil || !bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:renewTime"`)) {
+		if entry.FieldsV1 == nil || !strings.Contains(entry.FieldsV1.GetRawString(), `"f:renewTime"`) {
 			continue
 		}
 		if entry.Manager != FieldManager {
