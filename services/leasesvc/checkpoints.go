@@ -53,7 +53,7 @@ func newCheckpoints(s *Service, deps Deps) (*checkpoints, error) {
 		}, []string{"verb", "result"}),
 		holders: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_checkpoint_holders_total",
-			Help: "Holders in checkpoints of shards that were taken over, by what was made of their silence.",
+			Help: "Holders in checkpoints of shards that were taken over, by what was made of their silence; unreadable counts checkpoints.",
 		}, []string{"result"}),
 	}
 	for _, class := range s.cfg.rules() {
