@@ -1,0 +1,128 @@
+package keeper_test
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
+)
+
+// surveyed is a keeper to which somebody tells what there was before.
+func surveyed() *keeper.Keeper {
+	return keeper.New(keeper.Config{Classes: classes, Shards: 4, Limit: 10_000, Surveys: true, Logger: slog.New(slog.DiscardHandler)})
+}
+
+// lease is one of a holder that was renewed some time ago.
+func lease(holder string, ago time.Duration) leaseobject.Known {
+	return leaseobject.Know(&coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: holder, ResourceVersion: "5"},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: time.Now().Add(-ago)},
+		},
+	})
+}
+
+func survey(t *testing.T, k *keeper.Keeper) *keeper.Survey {
+	t.Helper()
+	s, err := k.BeginSurvey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSurvey_FoundObjectsAreWrittenWhenTheirDurationAllows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := surveyed()
+		defer run(t, k)()
+		if s := survey(t, k); s != nil {
+			t.Fatal("more shards may come, and it is read already")
+		}
+		introduce(t, k, node("early", "1"), node("none", "1"))
+		time.Sleep(time.Second)
+		s := survey(t, k)
+		if s == nil || len(s.Namespaces) != 2 {
+			t.Fatalf("survey %+v, want one of two namespaces", s)
+		}
+		key := func(name string) session.Key { return session.Key{Name: name} }
+		err := k.Found(t.Context(), []keeper.Found{
+			{Key: key("early"), Object: lease("early", 10*time.Second)}, {Key: key("late"), Object: lease("late", 10*time.Second)},
+			{Key: key("stranger"), Object: lease("somebody else", 10*time.Second)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if jobs := start(t, k); jobs != nil {
+			t.Errorf("written before all has been read: %+v", jobs)
+		}
+		if err := k.EndSurvey(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		introduce(t, k, node("late", "1"), node("stranger", "1"))
+		first := map[string]writeback.Reason{}
+		for _, job := range start(t, k) {
+			first[job.Name] = job.Reason
+		}
+		if len(first) != 2 || first["none"] != writeback.First || first["stranger"] != writeback.First {
+			t.Errorf("written at once: %v, want those of whom nothing was found", first)
+		}
+		for _, name := range []string{"early", "late"} {
+			got := get(t, k, node(name, "1")).Write
+			if got.ResourceVersion != "5" || got.Reason != writeback.Renewal || got.Due.After(time.Now().Add(22*time.Second)) {
+				t.Errorf("%s: %+v, want a renewal within 22 s of what was found", name, got)
+			}
+		}
+		if k.Unread() || survey(t, k) != nil {
+			t.Error("what has been read is to be read again")
+		}
+	})
+}
+
+func TestSurvey_ThatNobodyMakesHoldsNothingUpForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := surveyed()
+		defer run(t, k)()
+		introduce(t, k, node("a", "1"))
+		time.Sleep(4500 * time.Millisecond)
+		if jobs := start(t, k); jobs != nil {
+			t.Errorf("written unseen: %+v", jobs)
+		}
+		time.Sleep(time.Second)
+		if jobs := start(t, k); len(jobs) != 1 || !k.Unread() {
+			t.Errorf("%d jobs, unread %t; want one, and still to be read", len(jobs), k.Unread())
+		}
+	})
+}
+
+func TestAbsent_IsWhoWasNotHeardInATermOfSomeLength(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper()
+		defer run(t, k)()
+		introduce(t, k, node("a", "1"))
+		absent := func(name string, shard int, kept time.Duration) bool {
+			held, err := k.Absent(t.Context(), session.Key{Name: name}, shard, kept)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return held != nil && held.Shard() == shard
+		}
+		if absent("a", 0, 0) || !absent("b", 0, 0) || absent("b", 0, time.Minute) {
+			t.Error("want b to be absent for now, and a not")
+		}
+		time.Sleep(time.Minute)
+		if !absent("b", 0, time.Minute) {
+			t.Error("b was not heard for a minute, and is not absent")
+		}
+		if held, err := k.Absent(t.Context(), session.Key{Name: "b"}, 1, 0); held != nil || err != (keeper.NotKeptError{Shard: 1}) {
+			t.Errorf("%v, error %v; want a NotKeptError", held, err)
+		}
+	})
+}
