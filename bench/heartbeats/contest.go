@@ -87,6 +87,7 @@ func (c *contender) take(turn order) error {
 	}
 	spent, err := spentOn(func() (int64, error) { return c.beat(turn) }, c.pid)
 	c.cost = c.cost.plus(spent)
+	c.cost.anew = c.anew
 	return err
 }
 

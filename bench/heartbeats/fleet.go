@@ -46,6 +46,7 @@ type fleet struct {
 	writes  float64 // of Leases per second
 	ours    float64 // cores that leasesvc used
 	others  float64 // and those of kube-apiserver and etcd
+	anew    int64   // streams that had to be opened anew
 }
 
 // measureFleet lets many holders beat beside a real kube-apiserver, which gets their Leases.
@@ -80,7 +81,8 @@ func measureFleet(ctx context.Context, b *bench) ([]row, error) {
 	return []row{
 		{
 			what: what + ": answered after, p50 / p99 / worst", target: "p99 ≤ " + brief(ackTarget),
-			ours: fmt.Sprintf("%s / %s / %s; %.2f cores", brief(quantile(f.acks, 0.5)), brief(p99), brief(quantile(f.acks, 1)), f.ours),
+			ours: fmt.Sprintf("%s / %s / %s; %.2f cores; %d streams opened anew",
+				brief(quantile(f.acks, 0.5)), brief(p99), brief(quantile(f.acks, 1)), f.ours, f.anew),
 			beside: fmt.Sprintf("kube-apiserver and etcd: %.2f cores; kubelets would write %s Leases/s", f.others,
 				thousands(float64(holders)/kubeletPace.Seconds())),
 			missed: p99 > ackTarget,
@@ -99,8 +101,9 @@ func (b *bench) sail(ctx context.Context, kube kubernetes.Interface, replica *ch
 		return f, err
 	}
 	var acks stopwatch
+	streams := &sender{class: "agent", holders: size.holders}
 	begin := time.Now()
-	crowd, err := gather(ctx, replica.GRPC, acks.time(holdersOf("agent", size.holders)), size.connections, 1)
+	crowd, err := gather(ctx, replica.GRPC, acks.time(streams.open), size.connections, 1)
 	if err != nil {
 		return f, err
 	}
@@ -143,7 +146,7 @@ func (b *bench) sail(ctx context.Context, kube kubernetes.Interface, replica *ch
 		return f, err
 	}
 	seconds := time.Since(from).Seconds()
-	f.acks = acks.reset()
+	f.acks, f.anew = acks.reset(), streams.anew.Load()
 	now, err := leaseWrites(ctx, kube)
 	f.writes, f.ours, f.others = (now-written)/seconds, ours.Seconds()/seconds, others.Seconds()/seconds
 	return f, err

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -14,15 +16,50 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// holdersOf makes an opener of streams with so many holders each.
-func holdersOf(class string, holders int) opener {
-	return func(ctx context.Context, connection *grpc.ClientConn, name string) (func() error, error) {
-		s, err := openStream(ctx, connection, holdersNamed(class, name, holders))
-		if err != nil {
-			return nil, err
-		}
-		return s.beat, nil
+// sender opens streams that carry so many holders of a class each. A stream that the replica ends because it lost its shards, as
+// it does when this machine is too busy for a renewal of its term, is opened anew and counted.
+type sender struct {
+	class   string
+	holders int
+	anew    atomic.Int64
+}
+
+// open implements opener.
+func (f *sender) open(ctx context.Context, connection *grpc.ClientConn, name string) (func() error, error) {
+	holders := holdersNamed(f.class, name, f.holders)
+	s, err := openStream(ctx, connection, holders)
+	if err != nil {
+		return nil, err
 	}
+	return func() error {
+		err := s.beat()
+		if !isLeft(err) {
+			return err
+		}
+		f.anew.Add(1)
+		s.cancel()
+		if s, err = openStream(ctx, connection, holders); err != nil {
+			return fmt.Errorf("open a stream anew: %w", err)
+		}
+		return nil
+	}, nil
+}
+
+// isLeft tells whether a heartbeat failed because the replica does not keep the holder any more.
+func isLeft(err error) bool {
+	var refused refusedError
+	return status.Code(err) == codes.Unavailable ||
+		errors.As(err, &refused) && (refused.first.Reason == "NOT_LEADER" || refused.first.Reason == "UNKNOWN_HANDLE")
+}
+
+// refusedError says that handles were not renewed.
+type refusedError struct {
+	count, of int
+	first     *leasev1.Refusal
+}
+
+func (e refusedError) Error() string {
+	return fmt.Sprintf("%d of %d handles are refused, the first: %v", e.count, e.of, e.first)
 }
 
 func holdersNamed(class, name string, count int) []*leasev1.Holder {
@@ -35,6 +72,7 @@ func holdersNamed(class, name string, count int) []*leasev1.Holder {
 
 // stream is one open stream of heartbeats. One goroutine uses it.
 type stream struct {
+	cancel  context.CancelFunc
 	wire    grpc.BidiStreamingClient[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
 	request leasev1.StreamHeartbeatsRequest
 	answer  leasev1.StreamHeartbeatsResponse
@@ -57,12 +95,18 @@ func openStream(ctx context.Context, connection grpc.ClientConnInterface, holder
 }
 
 func tryStream(ctx context.Context, connection grpc.ClientConnInterface, holders []*leasev1.Holder) (*stream, error) {
+	ctx, cancel := context.WithCancel(ctx)
 	wire, err := leasev1.NewLeaseServiceClient(connection).StreamHeartbeats(ctx, grpc.WaitForReady(true))
 	if err != nil {
+		cancel()
 		return nil, err
 	}
-	s := &stream{wire: wire}
-	return s, s.welcome(ctx, holders)
+	s := &stream{cancel: cancel, wire: wire}
+	if err := s.welcome(ctx, holders); err != nil {
+		cancel()
+		return nil, err
+	}
+	return s, nil
 }
 
 // welcome introduces holders, as many in a message as it may carry.
@@ -112,7 +156,7 @@ func (s *stream) beat() error {
 		return err
 	}
 	if refused := answer.RefusedHandles; len(refused) > 0 {
-		return fmt.Errorf("%d of %d handles are refused, the first: %v", len(refused), len(s.request.Handles), refused[0].Refusal)
+		return refusedError{count: len(refused), of: len(s.request.Handles), first: refused[0].Refusal}
 	}
 	return nil
 }
@@ -120,8 +164,11 @@ func (s *stream) beat() error {
 // exchange returns an answer that the next exchange overwrites.
 func (s *stream) exchange(request *leasev1.StreamHeartbeatsRequest) (*leasev1.StreamHeartbeatsResponse, error) {
 	if err := s.wire.Send(request); err != nil {
-		// Why the stream is over is told to who receives.
-		return nil, s.wire.RecvMsg(&s.answer)
+		// Why the stream is over is told to who receives, behind the answers that are still on their way.
+		for err = s.wire.RecvMsg(&s.answer); err == nil; {
+			err = s.wire.RecvMsg(&s.answer)
+		}
+		return nil, err
 	}
 	if err := s.wire.RecvMsg(&s.answer); err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func measureSweep(ctx context.Context, b *bench) ([]row, error) {
 			return err
 		}
 		defer ours.Stop()
-		crowd, err := gather(ctx, ours.GRPC, holdersOf("node", holders/connections), connections, 1)
+		crowd, err := gather(ctx, ours.GRPC, (&sender{class: "node", holders: holders / connections}).open, connections, 1)
 		if err != nil {
 			return err
 		}

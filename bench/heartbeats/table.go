@@ -51,6 +51,7 @@ type cost struct {
 	cpu   time.Duration
 	beats int64
 	in    time.Duration
+	anew  int64 // streams that had to be opened anew meanwhile
 }
 
 func (c cost) plus(other cost) cost {
@@ -63,7 +64,11 @@ func (c cost) each() float64 { return c.cpu.Seconds() * 1e6 / float64(c.beats) }
 func (c cost) perSecond() float64 { return float64(c.beats) / c.in.Seconds() }
 
 func (c cost) String() string {
-	return fmt.Sprintf("%.2f µs (%s/s)", c.each(), thousands(c.perSecond()))
+	text := fmt.Sprintf("%.2f µs (%s/s)", c.each(), thousands(c.perSecond()))
+	if c.anew > 0 {
+		text += fmt.Sprintf(", %d streams opened anew", c.anew)
+	}
+	return text
 }
 
 // thousands groups the digits of a whole number.

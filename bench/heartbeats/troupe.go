@@ -22,6 +22,7 @@ type troupe struct {
 	command *exec.Cmd
 	orders  io.WriteCloser
 	reports *bufio.Scanner
+	anew    int64 // streams opened anew so far
 }
 
 // plan says how the crowd of a troupe is made.
@@ -33,19 +34,13 @@ type plan struct {
 	Holders              int // of each stream
 }
 
-func (p plan) opener() opener {
-	if p.KeepAlive {
-		return keepAlive
-	}
-	return holdersOf(p.Class, p.Holders)
-}
-
 // order is what a troupe is told to do.
 type order struct{ For, Pace time.Duration }
 
 // report is what it says when it has done so; without an order, when it has gathered.
 type report struct {
 	Beats int64
+	Anew  int64 // streams opened anew, since the begin
 	Error string
 }
 
@@ -106,6 +101,7 @@ func (t *troupe) hear() (int64, error) {
 	if r.Error != "" {
 		return 0, errors.New(r.Error)
 	}
+	t.anew = r.Anew
 	return r.Beats, nil
 }
 
@@ -125,7 +121,12 @@ func perform(value string, orders *json.Decoder, say *json.Encoder) error {
 		return err
 	}
 	ctx := context.Background()
-	c, err := gather(ctx, p.Address, p.opener(), p.Connections, p.Streams)
+	from := &sender{class: p.Class, holders: p.Holders}
+	open := from.open
+	if p.KeepAlive {
+		open = keepAlive
+	}
+	c, err := gather(ctx, p.Address, open, p.Connections, p.Streams)
 	if err != nil {
 		return err
 	}
@@ -144,5 +145,6 @@ func perform(value string, orders *json.Decoder, say *json.Encoder) error {
 		if done.Beats, err = c.beat(ctx, o.For, o.Pace); err != nil {
 			return err
 		}
+		done.Anew = from.anew.Load()
 	}
 }
