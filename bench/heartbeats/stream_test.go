@@ -1,0 +1,79 @@
+package main
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
+
+	"github.com/trivet-dev/trivet/internal/testkit"
+)
+
+const streamMethod = leasev1.LeaseService_StreamHeartbeats_FullMethodName
+
+func TestSender_BeatsAtTheEcho(t *testing.T) {
+	connection := testkit.Serve(t, func(r grpc.ServiceRegistrar) { leasev1.RegisterLeaseServiceServer(r, echo{}) }, streamMethod)
+	from := &sender{class: "node", holders: 1}
+	beat, err := from.open(t.Context(), connection, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := beat(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := from.anew.Load(); n != 0 {
+		t.Errorf("%d streams were opened anew", n)
+	}
+}
+
+// leaving is a server whose first stream ends with the first heartbeat, as when a replica loses its shards, or that refuses the
+// second message of every stream for good.
+type leaving struct {
+	leasev1.UnimplementedLeaseServiceServer
+	streams atomic.Int64
+	refuse  codes.Code
+}
+
+func (l *leaving) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]) error {
+	first := l.streams.Add(1) == 1
+	for {
+		request, err := wire.Recv()
+		if err != nil {
+			return nil
+		}
+		answer := &leasev1.StreamHeartbeatsResponse{Sequence: request.Sequence}
+		for range request.Holders {
+			answer.Welcomes = append(answer.Welcomes, &leasev1.Welcome{Handle: 1, Result: &leasev1.Welcome_Grant{Grant: &leasev1.Grant{}}})
+		}
+		if len(request.Holders) == 0 && first {
+			return status.Error(l.refuse, "no more")
+		}
+		if err := wire.Send(answer); err != nil {
+			return err
+		}
+	}
+}
+
+func TestSender_OpensAStreamAnewThatTheReplicaLeft(t *testing.T) {
+	for code, want := range map[codes.Code]int64{codes.Unavailable: 1, codes.ResourceExhausted: 0} {
+		server := &leaving{refuse: code}
+		connection := testkit.Serve(t, func(r grpc.ServiceRegistrar) { leasev1.RegisterLeaseServiceServer(r, server) }, streamMethod)
+		from := &sender{class: "node", holders: 1}
+		beat, err := from.open(t.Context(), connection, "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := beat(); (err == nil) != (want == 1) {
+			t.Errorf("%v: error %v", code, err)
+		}
+		if n := from.anew.Load(); n != want {
+			t.Errorf("%v: %d streams were opened anew, want %d", code, n, want)
+		}
+	}
+}
