@@ -45,10 +45,12 @@ func (r Rules) Judge(now monotonic.Instant, m Memory, s *Subject) Judgement {
 	case SessionSuspect:
 		return Judgement{Health: Suspect, By: Beats}
 	}
-	// Who was declared stays so until heard after it, reprieve or not.
-	if raw := r.patience(s, 0, 0); s.traits.declared && (raw.Heard <= s.declared || now > raw.Deadline) {
-		raw.Health = Dead
-		return raw
+	if s.traits.declared {
+		// Who was declared stays so until heard after it, reprieve or not.
+		if raw := r.patience(s, 0, 0); raw.Heard <= s.declared || now > raw.Deadline {
+			raw.Health = Dead
+			return raw
+		}
 	}
 	j := r.patience(s, m.floor, s.Charge.Since)
 	switch {

@@ -150,10 +150,11 @@ func (p pulse) last() (heard monotonic.Instant, by Source) {
 	return heard, by
 }
 
-// contradiction is the last sign of life that a node whose session expired has given in another way; 0 for none. A renewal that
-// is no echo of the session comes from a kubelet that renews by itself, so the session cannot speak for it. A heartbeat in the
-// status comes every few minutes from any kubelet, so it counts only if it came when beats were missing already. So does the end
-// of an earlier session that had not expired.
+// contradiction is the last sign of life that a node whose session expired has given in another way; 0 for none:
+//   - a renewal that is no echo of the session: it comes from a kubelet that renews by itself, so the session cannot speak for it;
+//   - a heartbeat in its status that came when beats were missing already: any kubelet posts one every few minutes, so an earlier
+//     one says no more than the beats did;
+//   - the end of an earlier session that had not expired.
 func (p pulse) contradiction() (at monotonic.Instant, by Source) {
 	at, by = p.lastRenewal(), Renewal
 	if p.posted > p.suspected && p.posted > at {

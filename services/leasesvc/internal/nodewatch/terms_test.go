@@ -54,7 +54,7 @@ func replicas(t *testing.T, f *fleet, shards int, names ...string) (all []*repli
 		cfg.Census = r.census
 		all = append(all, r)
 		running.Go(func() {
-			cluster := nodewatch.Cluster{Objects: r, Writer: r, Events: f, Sessions: sessions{r}, Terms: r.terms}
+			cluster := nodewatch.Cluster{Objects: r, Writer: r, Events: f, Sessions: sessions{of: r}, Terms: r.terms}
 			if err := nodewatch.New(cfg).Run(ctx, cluster, func(error) {}); err != nil {
 				t.Errorf("run of %s: %v", name, err)
 			}
@@ -96,20 +96,20 @@ func (r *replica) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node
 }
 
 // sessions are those that a replica keeps.
-type sessions struct{ *replica }
+type sessions struct{ of *replica }
 
 func (s sessions) Changed() map[string]struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	news := s.news
-	s.news = map[string]struct{}{}
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	news := s.of.news
+	s.of.news = map[string]struct{}{}
 	return news
 }
 
 func (s sessions) Session(node string) (state nodehealth.Session, written string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.replica.sessions[node], ""
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	return s.of.sessions[node], ""
 }
 
 func (r *replica) session(node string, state nodehealth.Session) {
