@@ -90,11 +90,15 @@ func TestStore_EmptyValueIsNotNothing(t *testing.T) {
 	if got, err := s.Read(t.Context(), 5); err != nil || got != nil {
 		t.Errorf("nothing is read as %q, error %v", got, err)
 	}
-	if err := s.Put(t.Context(), claim(t, client, 5), nil); err != nil {
+	held := claim(t, client, 5)
+	if err := s.Put(t.Context(), held, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := s.Read(t.Context(), 5); err != nil || got == nil || len(got) != 0 {
 		t.Errorf("an empty value is read as %v, error %v", got, err)
+	}
+	if err := s.Delete(t.Context(), held); err != nil {
+		t.Error(err)
 	}
 }
 
