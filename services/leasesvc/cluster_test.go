@@ -26,6 +26,7 @@ type realm struct {
 	admin     kubernetes.Interface
 	namespace string
 	node      *corev1.Node
+	setup     setup // of the service, for another one like it
 }
 
 func newRealm(t *testing.T) *realm {
@@ -46,11 +47,12 @@ func newRealm(t *testing.T) *realm {
 			t.Error(err)
 		}
 	})
-	r.fixture = newFixture(t, setup{kube: fenced, config: func(c *leasesvc.Config) {
+	r.setup = setup{kube: fenced, config: func(c *leasesvc.Config) {
 		c.Classes[0].Namespace, c.Writes.Policy = r.namespace, leasesvc.WriteMirror
 		c.Classes[0].HeartbeatInterval, c.Classes[0].RenewInterval = time.Second, 200*time.Millisecond
 		c.Classes[0].Grace, c.Classes[0].LeaseDuration = 30*time.Second, 30*time.Second
-	}})
+	}}
+	r.fixture = newFixture(t, r.setup)
 	return r
 }
 
@@ -116,6 +118,34 @@ func TestCluster_LeaseIsCreatedRenewedAndReleased(t *testing.T) {
 	}
 	if _, err := r.object(); !apierrors.IsNotFound(err) {
 		t.Errorf("get the released Lease: error %v, want not found", err)
+	}
+}
+
+// Who takes over may be told farewell by a holder of whom it has never heard.
+func TestCluster_FarewellAfterATakeoverDeletesTheLeaseIfItIsOurs(t *testing.T) {
+	r := newRealm(t)
+	r.renew(1, "")
+	farewell := func() {
+		t.Helper()
+		next := newFixture(t, r.setup)
+		if _, err := next.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(r.node.Name, "1")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	farewell()
+	if _, err := r.object(); !apierrors.IsNotFound(err) {
+		t.Errorf("get the released Lease: error %v, want not found", err)
+	}
+	kubelets := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: r.node.Name},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(r.node.Name), RenewTime: new(metav1.NowMicro())},
+	}
+	if _, err := r.admin.CoordinationV1().Leases(r.namespace).Create(t.Context(), kubelets, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	farewell()
+	if _, err := r.object(); err != nil {
+		t.Errorf("the Lease that somebody else wrote is gone: %v", err)
 	}
 }
 

@@ -1,8 +1,8 @@
 // Package leasesvc keeps one session for every holder that beats and one Lease object in Kubernetes for every session.
 //
 // Promise: a heartbeat costs a memory write and never waits for Kubernetes. A holder that has been silent for two of its beats
-// is suspect, and for the Lease's duration expired; its Lease object is then left as it was, so that other readers come to the
-// same conclusion. A replica that takes a shard over begins with those who are known to have been silent, and learns the others
+// is suspect, and after its grace expired; its Lease object is then left as it was, so that other readers come to the same
+// conclusion, or written once to say so (--write-policy). A replica that takes a shard over begins with those who are known to have been silent, and learns the others
 // from the beats that follow: so a failover costs nobody its life and gives the long dead no other one.
 //
 // Holders are divided into shards (--shards) by a hash of class and name, and shards among the replicas by package term. One
@@ -17,7 +17,8 @@
 //     delete by UID too; a term is given up only after the writes made under it have returned.
 //
 // It owns the Leases of its classes' namespaces as far as their holderIdentity is a holder of its own: ownerReferences to the
-// Node, holderIdentity where there is none, leaseDurationSeconds and renewTime. In etcd it owns, beyond its
+// Node, holderIdentity where there is none, leaseDurationSeconds and renewTime. Those of holders that are no Nodes it makes with
+// the label trivet.dev/holder-class instead of an owner, and deletes when they are long gone and nobody else renewed them. In etcd it owns, beyond its
 // terms, checkpoints/leasesvc/<shard>: who was silent in the shard, for its next holder.
 //
 // Kubelets that write their own Leases may go on doing so beside it.
@@ -28,7 +29,7 @@
 // evict are set and removed by the holder of shard 0, for all Nodes. It deletes no pod, unless its loop taint-eviction is on.
 //
 // The rooms below: package session (who is alive), writeback (what to write when), keeper (the one goroutine that owns both),
-// nodes and leaseobject (Kubernetes), renewal (the workers between); checkpoint (what to remember of the silent), checkpointkey
+// nodes and leaseobject (Kubernetes), renewal (the workers between), pace (how many of them at a time); checkpoint (what to remember of the silent), checkpointkey
 // (etcd), forward (what is handed on to other replicas); nodehealth (what follows from silence), nodewatch (the one
 // goroutine that owns that, and its workers), nodeobject (Kubernetes), census (what readers see of it), evidence (why).
 package leasesvc

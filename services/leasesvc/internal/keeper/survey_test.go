@@ -1,6 +1,7 @@
 package keeper_test
 
 import (
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -121,7 +122,8 @@ func TestAbsent_IsWhoWasNotHeardInATermOfSomeLength(t *testing.T) {
 		if !absent("b", 0, time.Minute) {
 			t.Error("b was not heard for a minute, and is not absent")
 		}
-		if held, err := k.Absent(t.Context(), session.Key{Name: "b"}, 1, 0); held != nil || err != (keeper.NotKeptError{Shard: 1}) {
+		held, err := k.Absent(t.Context(), session.Key{Name: "b"}, 1, 0)
+		if held != nil || !errors.Is(err, keeper.NotKeptError{Shard: 1}) {
 			t.Errorf("%v, error %v; want a NotKeptError", held, err)
 		}
 	})

@@ -9,9 +9,11 @@
 //     least, because readers take any advance for a sign of life.
 //   - A renewal is one PUT of the Lease as last seen, guarded by its resourceVersion. It sets renewTime and
 //     leaseDurationSeconds, and holderIdentity only where there is none. Everything else in the object stays as it is.
+//   - The Lease of a holder that is no Node is created with ClassLabel instead of an owner.
+//   - An expired holder's Lease is made to read as lapsed, once, and gets no later renewTime than its holder was heard.
 //   - A Lease that names another holder is left alone.
 //   - A delete is guarded by UID and resourceVersion.
 //
 // The context given to each call must carry the held term, which the fenced client checks. The package keeps no state:
-// callers pass in the object that the last call returned.
+// callers pass in what the last call returned, a Known of 48 bytes that holds the whole object only if anybody else left something in it.
 package leaseobject
