@@ -66,6 +66,9 @@ func (h *history) happen() {
 		if h.sessions[name] == nodehealth.NoSession && (before == nodehealth.SessionAlive || before == nodehealth.SessionSuspect) {
 			h.alive[name] = h.now
 		}
+		if h.sessions[name] != nodehealth.SessionExpired {
+			h.found[name] = false
+		}
 		if before == nodehealth.SessionAlive || before == nodehealth.NoSession {
 			h.late[name], h.found[name] = h.now, before == nodehealth.NoSession && h.sessions[name] == nodehealth.SessionExpired
 		}
