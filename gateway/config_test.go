@@ -73,20 +73,13 @@ func TestConfig_ValidateTellsAllProblems(t *testing.T) {
 
 // A page that is more impatient than the gateway may be slow would begin anew for ever while one replica hangs.
 func TestConfig_ThePageOutwaitsTheSlowestAnswer(t *testing.T) {
-	script, err := fs.ReadFile(web.Files(), "assets/stream.js")
+	limit := inScript(t, "assets/stream.js", `const silenceLimit = (\d+);`)
+	interval := inScript(t, "assets/main.js", `\?interval=(\d+s)`)
+	patience, err := time.ParseDuration(limit + "ms")
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit := regexp.MustCompile(`const silenceLimit = (\d+);`).FindSubmatch(script)
-	interval := regexp.MustCompile(`\?interval=(\d+s)`).FindSubmatch(script)
-	if limit == nil || interval == nil {
-		t.Fatal("stream.js does not say how long it waits for a status, or how often it wants one")
-	}
-	patience, err := time.ParseDuration(string(limit[1]) + "ms")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pause, err := time.ParseDuration(string(interval[1]))
+	pause, err := time.ParseDuration(interval)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +87,20 @@ func TestConfig_ThePageOutwaitsTheSlowestAnswer(t *testing.T) {
 	if len(cfg.Validate()) == 0 {
 		t.Errorf("--backend-timeout=%s is accepted, and the page gives up after %s without a status", cfg.BackendTimeout, patience)
 	}
+}
+
+// inScript finds a value in a script of the page.
+func inScript(t *testing.T, name, pattern string) string {
+	t.Helper()
+	script, err := fs.ReadFile(web.Files(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(pattern).FindSubmatch(script)
+	if found == nil {
+		t.Fatalf("%s does not say %s", name, pattern)
+	}
+	return string(found[1])
 }
 
 func TestNew_UnknownLoopIsRefused(t *testing.T) {

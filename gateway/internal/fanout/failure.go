@@ -1,9 +1,7 @@
 package fanout
 
 import (
-	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
@@ -24,11 +22,10 @@ func Failure(member term.Member, err error, after time.Duration) *gatewayv1.Sour
 
 // explain says for people what an error means. gRPC words a deadline as if the caller had set it.
 func explain(err error, after time.Duration) string {
-	message := status.Convert(err).Message()
-	if status.Code(err) == codes.DeadlineExceeded && strings.Contains(message, context.DeadlineExceeded.Error()) {
+	if status.Code(err) == codes.DeadlineExceeded {
 		return fmt.Sprintf("no answer within %s", after.Round(time.Millisecond))
 	}
-	return message
+	return status.Convert(err).Message()
 }
 
 // codeName gives the canonical name, for example DEADLINE_EXCEEDED; grpc-go's own String is in camel case.

@@ -70,13 +70,15 @@ const (
 // Hub shares the streams. Make it with New; it is safe for concurrent use.
 type Hub[T fleet.Item] struct {
 	cfg Config[T]
-	// changed wakes Run after readers came or went.
+	// changed wakes Run after readers came, or something became due.
 	changed chan struct{}
 	stopped chan struct{} // closed when Run ends
 
 	mu      sync.Mutex // guards the rest
 	state   *fleet.State[T]
 	readers map[*Reader[T]]struct{}
+	// left is when the last reader left, while there is none.
+	left time.Time
 	// failures is, for each replica that is expected, how it failed last, or that nothing is known yet; by id.
 	failures map[string]Failure
 }
@@ -116,6 +118,13 @@ func (h *Hub[T]) isRead() bool {
 	return len(h.readers) > 0
 }
 
+// isForgotten says whether nobody has read for long enough.
+func (h *Hub[T]) isForgotten() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.readers) == 0 && time.Since(h.left) >= Linger
+}
+
 // serve keeps the streams from the first reader until nobody has read for a while, and forgets everything then.
 func (h *Hub[T]) serve(ctx context.Context) {
 	streams := newStreams(ctx, h)
@@ -125,13 +134,9 @@ func (h *Hub[T]) serve(ctx context.Context) {
 	defer tick.Stop()
 	timer := time.NewTimer(0) // for what is due in the state
 	defer timer.Stop()
-	left := time.Now() // when somebody was seen to read
 	members, changed := h.cfg.Members()
 	h.expect(streams, members)
 	for {
-		if h.isRead() {
-			left = time.Now()
-		}
 		select {
 		case <-ctx.Done():
 			return
@@ -141,7 +146,7 @@ func (h *Hub[T]) serve(ctx context.Context) {
 			h.expect(streams, members)
 		case <-timer.C:
 		case <-tick.C:
-			if time.Since(left) >= Linger {
+			if h.isForgotten() {
 				return
 			}
 			h.tell(func() { h.state.Nudge() })
@@ -150,9 +155,11 @@ func (h *Hub[T]) serve(ctx context.Context) {
 	}
 }
 
-// expect opens streams to who is new and ends those to who left.
+// expect ends the streams to who left and opens those to who is new. In between the state learns who there is: it would hear
+// who left, and not hear who is new.
 func (h *Hub[T]) expect(streams *streams[T], members []term.Member) {
-	streams.keep(members) // first: a stream that is ended here says nothing more
+	streams.drop(members)
+	defer streams.add(members)
 	h.tell(func() {
 		ids, failures := make([]string, len(members)), make(map[string]Failure, len(members))
 		for i, member := range members {

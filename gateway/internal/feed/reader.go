@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"time"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fleet"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -47,7 +48,7 @@ func (r *Reader[T]) Close() {
 	defer r.hub.mu.Unlock()
 	r.hub.state.Leave(r.items)
 	delete(r.hub.readers, r)
-	r.hub.poke()
+	r.hub.left = time.Now()
 }
 
 // Next waits for something to tell. It fails with NoSourceError when nothing was ever told and nobody tells, with ErrStopped

@@ -42,8 +42,8 @@ func newStreams[T fleet.Item](ctx context.Context, h *Hub[T]) *streams[T] {
 	return &streams[T]{hub: h, ctx: ctx, stop: stop, open: map[process]context.CancelFunc{}}
 }
 
-// keep has a stream to each of these members and no other.
-func (s *streams[T]) keep(members []term.Member) {
+// drop ends the streams to all but these members.
+func (s *streams[T]) drop(members []term.Member) {
 	wanted := make(map[process]bool, len(members))
 	for _, member := range members {
 		wanted[processOf(member)] = true
@@ -54,6 +54,10 @@ func (s *streams[T]) keep(members []term.Member) {
 			delete(s.open, process)
 		}
 	}
+}
+
+// add opens a stream to each of these members to which there is none.
+func (s *streams[T]) add(members []term.Member) {
 	for _, member := range members {
 		if s.open[processOf(member)] != nil {
 			continue
@@ -161,7 +165,7 @@ func (f *follower[T]) fail(err error, after time.Duration) {
 	})
 }
 
-var errSilent = status.Error(codes.DeadlineExceeded, "it fell silent before it had told everything")
+var errSilent = status.Error(codes.Unavailable, "it fell silent before it had told everything")
 
 // cause tells why a stream ended where gRPC only says that its context did.
 func cause(ctx context.Context, err error) error {

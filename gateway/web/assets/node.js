@@ -111,13 +111,18 @@ class NodePanel extends HTMLElement {
       h("dl", { key: "facts", class: "node-facts" },
         fact("Zone", node.zone || "none"),
         fact("Ready", node.ready || "no condition"),
-        fact("Last sign of life", node.signTime && `${ago(this.clock.age(node.signTime))}${sources[node.signSource] ? `, from ${sources[node.signSource]}` : ""}`),
+        fact("Last sign of life", node.signTime && this.sign(node)),
         fact("Changed", node.changeTime && ago(this.clock.age(node.changeTime))),
         fact("Taints", node.taints.map((taint) => taint.replace("node.kubernetes.io/", "")).join(", ") || "none"),
         fact("Judged by", freshness?.replicaId && `${freshness.replicaId}, shard ${node.shard}, epoch ${node.epoch}`)),
       h("h3", { key: "title" }, "Evidence"),
       h("ol", { key: "chain", class: "chain" }, evidence.map((link, place) => this.link(link, place === firstBroken))),
     ];
+  }
+
+  sign({ signTime, signSource }) {
+    const age = this.clock.age(signTime);
+    return sources[signSource] ? `${ago(age)}, from ${sources[signSource]}` : `none seen for ${age}`;
   }
 
   link({ code, verdict, finding, next, source, replicaId, version, observeTime, object }, first) {
