@@ -182,14 +182,14 @@ func (w *world) drawLives(rounds int) {
 func TestBook_ObjectsKeepWhatTheirPoliciesPromise(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 9, 9, 0)
-		w.drawLives(8)
+		w.drawLives(4)
 	})
 }
 
 func TestBook_EveryObjectIsTrueAgainAfterTrouble(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 9, rapid.IntRange(1, 3).Draw(t, "budget"), 60)
-		w.drawLives(8)
+		w.drawLives(4)
 		w.failures = 0
 		w.run(30 * time.Second) // the longest pause after a failure is 7 s
 		for i := range w.holders {
