@@ -32,7 +32,7 @@ func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args 
 	}
 	return child.StartLeg(ctx, cluster, child.LegConfig{
 		Name: "leasesvc", BinDir: b.binDir, Log: log.Name(),
-		Args: append([]string{fmt.Sprintf("--max-concurrent-streams=%d", maxStreams), "--max-connection-age=0"}, args...),
+		Args: append([]string{fmt.Sprintf("--max-concurrent-streams=%d", maxStreams), "--max-connection-age=0", "--max-introductions-per-second=10000000"}, args...),
 	})
 }
 

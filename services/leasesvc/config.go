@@ -12,6 +12,7 @@ import (
 const (
 	maxSessions = 10_000_000
 	maxWriters  = 1024
+	maxRate     = 10_000_000
 	// maxShards is what a candidate for terms takes.
 	maxShards = 4096
 	// maxClasses is how many a session can be numbered by.
@@ -29,6 +30,11 @@ type Config struct {
 	Shards int
 	// MaxSessions is how many holders a replica keeps, over all its shards; further ones are told TOO_MANY_HOLDERS.
 	MaxSessions int
+	// MaxIntroductions is how many holders a second are taken in over streams, and how many at once; the others are asked to
+	// come again, and keep their sessions meanwhile.
+	MaxIntroductions int
+	// MaxMessages is how many messages a second one client certificate may send, on all its streams.
+	MaxMessages int
 	// ConcurrentWrites is how many Lease objects a replica writes at the same time, over all its shards.
 	ConcurrentWrites int
 	// Writes is how the Lease objects of all classes are written.
@@ -46,6 +52,8 @@ func DefaultConfig() Config {
 		Classes:          []Class{defaultNodeClass()},
 		Shards:           64,
 		MaxSessions:      200_000,
+		MaxIntroductions: 5000,
+		MaxMessages:      5000,
 		ConcurrentWrites: 32,
 		Writes:           defaultWrites(),
 		NodeHealth:       defaultNodeHealth(),
@@ -65,6 +73,10 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"Into how many shards holders are divided among the replicas, 1 to 4096. Where replicas differ, those that agree with the oldest work and the others wait until these are gone.")
 	fs.IntVar(&c.MaxSessions, "max-sessions", c.MaxSessions,
 		"How many holders this replica keeps, over all its shards; further ones are refused until others are forgotten.")
+	fs.IntVar(&c.MaxIntroductions, "max-introductions-per-second", c.MaxIntroductions,
+		"How many holders this replica takes in over streams in a second, and at once; the others are asked to come again and keep their sessions meanwhile.")
+	fs.IntVar(&c.MaxMessages, "max-messages-per-second", c.MaxMessages,
+		"How many heartbeat messages one client certificate may send in a second, on all its streams; whoever goes on is told to slow down, then sent away.")
 	fs.IntVar(&c.ConcurrentWrites, "concurrent-lease-writes", c.ConcurrentWrites,
 		"How many Lease objects this replica writes at the same time, over all its shards.")
 	c.Writes.registerFlags(fs)
@@ -80,6 +92,12 @@ func (c *Config) Validate() []error {
 	}
 	if c.MaxSessions < 1 || c.MaxSessions > maxSessions {
 		problems = append(problems, fmt.Errorf("--max-sessions is %d, must be 1 to %d", c.MaxSessions, maxSessions))
+	}
+	if c.MaxIntroductions < 1 || c.MaxIntroductions > maxRate {
+		problems = append(problems, fmt.Errorf("--max-introductions-per-second is %d, must be 1 to %d", c.MaxIntroductions, maxRate))
+	}
+	if c.MaxMessages < 1 || c.MaxMessages > maxRate {
+		problems = append(problems, fmt.Errorf("--max-messages-per-second is %d, must be 1 to %d", c.MaxMessages, maxRate))
 	}
 	if c.ConcurrentWrites < 1 || c.ConcurrentWrites > maxWriters {
 		problems = append(problems, fmt.Errorf("--concurrent-lease-writes is %d, must be 1 to %d", c.ConcurrentWrites, maxWriters))

@@ -21,7 +21,7 @@ func TestDefaultConfig_IsWhatTheDocumentationSays(t *testing.T) {
 			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: 5 * time.Second, SuspectAfter: 2, Grace: 20 * time.Second,
 			RenewInterval: 10 * time.Second, LeaseDuration: 40 * time.Second, Retention: time.Hour, OwnedByNode: true,
 		}},
-		Shards: 64, MaxSessions: 200_000, ConcurrentWrites: 32,
+		Shards: 64, MaxSessions: 200_000, MaxIntroductions: 5000, MaxMessages: 5000, ConcurrentWrites: 32,
 		Writes: leasesvc.WriteConfig{Policy: leasesvc.WriteRelaxed, RefreshInterval: 5 * time.Minute},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			GracePeriod: 50 * time.Second, StartupGracePeriod: time.Minute, EvictionRate: 0.1, SecondaryEvictionRate: 0.01,
@@ -44,7 +44,7 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 	cfg.RegisterFlags(flags)
 	err := flags.Parse([]string{
 		"--heartbeat-interval=1s", "--heartbeat-suspect-after=3", "--heartbeat-grace-period=8s", "--lease-renew-interval=2s", "--lease-duration=9s", "--expired-session-retention=3m",
-		"--shards=3", "--max-sessions=7", "--concurrent-lease-writes=5",
+		"--shards=3", "--max-sessions=7", "--max-introductions-per-second=11", "--max-messages-per-second=13", "--concurrent-lease-writes=5",
 		"--write-policy=on-change", "--lease-refresh-interval=1m",
 		"--node-monitor-grace-period=4s", "--node-startup-grace-period=6s", "--node-eviction-rate=1", "--secondary-node-eviction-rate=2",
 		"--full-disruption-node-eviction-rate=3", "--large-cluster-size-threshold=8", "--unhealthy-zone-threshold=0.7",
@@ -58,7 +58,7 @@ func TestRegisterFlags_ChangesTheNodeClass(t *testing.T) {
 			Name: "node", Namespace: "kube-node-lease", HeartbeatInterval: time.Second, SuspectAfter: 3, Grace: 8 * time.Second,
 			RenewInterval: 2 * time.Second, LeaseDuration: 9 * time.Second, Retention: 3 * time.Minute, OwnedByNode: true,
 		}},
-		Shards: 3, MaxSessions: 7, ConcurrentWrites: 5,
+		Shards: 3, MaxSessions: 7, MaxIntroductions: 11, MaxMessages: 13, ConcurrentWrites: 5,
 		Writes: leasesvc.WriteConfig{Policy: leasesvc.WriteOnChange, RefreshInterval: time.Minute},
 		NodeHealth: leasesvc.NodeHealthConfig{
 			GracePeriod: 4 * time.Second, StartupGracePeriod: 6 * time.Second, EvictionRate: 1, SecondaryEvictionRate: 2,
@@ -90,7 +90,7 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 		`namespace "B"`, "name and namespace must be its own", "longer than the 50s", "--heartbeat-suspect-after is 0",
 		"must not be shorter than the 50s of --heartbeat-grace-period", `--classes: heartbeatInterval of "agent" is 0s`,
 		`--classes: suspectAfter of "agent" is 0`, `--classes: grace of "agent"`, `--classes: renewInterval of "agent"`,
-		`--classes: leaseDuration of "agent"`, `--classes: retention of "agent" is -1ns`, "--shards is 0", "--max-sessions is 0", "--concurrent-lease-writes is 0",
+		`--classes: leaseDuration of "agent"`, `--classes: retention of "agent" is -1ns`, "--shards is 0", "--max-sessions is 0", "--max-introductions-per-second is 0", "--max-messages-per-second is 0", "--concurrent-lease-writes is 0",
 		`--write-policy is "lazy", must be one of mirror, relaxed, on-change`, "--lease-refresh-interval is 1s",
 		"--node-monitor-grace-period is 0s", "--node-startup-grace-period is 0s", "--node-eviction-rate is NaN",
 		"--secondary-node-eviction-rate is -1", "--full-disruption-node-eviction-rate is 1e+06", "--large-cluster-size-threshold is -1",

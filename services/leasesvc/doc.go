@@ -1,9 +1,14 @@
 // Package leasesvc keeps one session for every holder that beats and one Lease object in Kubernetes for every session.
 //
-// Promise: a heartbeat costs a memory write and never waits for Kubernetes. A holder that has been silent for two of its beats
-// is suspect, and after its grace expired; its Lease object is then left as it was, so that other readers come to the same
-// conclusion, or written once to say so (--write-policy). A replica that takes a shard over begins with those who are known to have been silent, and learns the others
-// from the beats that follow: so a failover costs nobody its life and gives the long dead no other one.
+// Promise: a heartbeat of a living holder costs one write of memory, asks nobody and never waits for Kubernetes. A holder that
+// has missed some of its beats is suspect, and one that was silent for its class's grace period expired; its Lease object is then
+// left as it was, so that other readers come to the same conclusion, or written once to say so (--write-policy). A replica that
+// takes a shard over begins with those who are known to have been silent, and learns the others from the beats that follow: so a
+// failover costs nobody its life and gives the long dead no other one.
+//
+// Nobody is queued. Holders that come all at once are taken in at a rate, and the others asked to come again; a beat of theirs
+// counts nonetheless. A sender who goes on sending too much is told to slow down, and then sent away. Watchers get the newest
+// state of each session, and miss none but those in between.
 //
 // Holders are divided into shards (--shards) by a hash of class and name, and shards among the replicas by package term. One
 // table and one set of writers serve all shards that a replica holds. A holder that comes to the wrong replica is refused and
@@ -28,8 +33,9 @@
 // conditions, the beta labels of system and architecture, and Ready=False of pods on Nodes that are not ready; those taints that
 // evict are set and removed by the holder of shard 0, for all Nodes. It deletes no pod, unless its loop taint-eviction is on.
 //
-// The rooms below: package session (who is alive), writeback (what to write when), keeper (the one goroutine that owns both),
-// nodes and leaseobject (Kubernetes), renewal (the workers between), pace (how many of them at a time); checkpoint (what to remember of the silent), checkpointkey
+// The rooms below: package session (who is alive), admission (who may come in), writeback (what to write when), keeper (the one
+// goroutine that owns sessions and writes), tenure (which shards are held), nodes and leaseobject (Kubernetes), renewal (the
+// workers between), pace (how many of them at a time); checkpoint (what to remember of the silent), checkpointkey
 // (etcd), forward (what is handed on to other replicas); nodehealth (what follows from silence), nodewatch (the one
 // goroutine that owns that, and its workers), nodeobject (Kubernetes), census (what readers see of it), evidence (why).
 package leasesvc

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -26,6 +27,9 @@ const (
 	reasonSlowWatcher    rpcerror.Reason = "SLOW_WATCHER"
 	reasonDeleteFailed   rpcerror.Reason = "LEASE_NOT_DELETED"
 	reasonVersionTooOld  rpcerror.Reason = "VERSION_TOO_OLD"
+	reasonPaced          rpcerror.Reason = "PACED"
+
+	reasonTooManyMessages rpcerror.Reason = "TOO_MANY_MESSAGES"
 )
 
 // What the RPCs can fail with beside the errors of package keeper.
@@ -132,6 +136,13 @@ func refusal(outcome session.Outcome) *leasev1.Refusal {
 func moved(number int, all shards) *leasev1.Refusal {
 	return &leasev1.Refusal{
 		Reason: string(rpcerror.NotLeaderReason), Message: keeper.NotKeptError{Shard: number}.Error(), MoveTo: all.owner(number),
+	}
+}
+
+// paced asks a holder to come again when it is its turn.
+func paced(pause time.Duration) *leasev1.Refusal {
+	return &leasev1.Refusal{
+		Reason: string(reasonPaced), Message: "many holders come at once; nothing is held against this one until its turn", RetryAfter: duration(pause),
 	}
 }
 

@@ -14,6 +14,9 @@ type metrics struct {
 	heartbeats   [session.Full + 1]prometheus.Counter
 	unknownClass prometheus.Counter
 	elsewhere    prometheus.Counter
+	paced        prometheus.Counter
+	// refusedStreams are counted by reason.
+	refusedStreams *prometheus.CounterVec
 }
 
 // newMetrics registers what is counted here and what s knows anyway; nil leaves all of it unregistered.
@@ -24,6 +27,10 @@ func newMetrics(registerer prometheus.Registerer, s *Service) (*metrics, error) 
 	}, []string{"result"})
 	m := &metrics{
 		unknownClass: heartbeats.WithLabelValues("unknown_class"), elsewhere: heartbeats.WithLabelValues("not_leader"),
+		paced: heartbeats.WithLabelValues("paced"),
+		refusedStreams: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_lease_refused_streams_total", Help: "Heartbeat streams that were refused or ended for the sake of the others, by reason.",
+		}, []string{"reason"}),
 	}
 	for outcome := range m.heartbeats {
 		m.heartbeats[outcome] = heartbeats.WithLabelValues(resultOf(session.Outcome(outcome)))
@@ -31,7 +38,7 @@ func newMetrics(registerer prometheus.Registerer, s *Service) (*metrics, error) 
 	if registerer == nil {
 		return m, nil
 	}
-	for _, collector := range append(s.gauges(), heartbeats) {
+	for _, collector := range append(s.gauges(), heartbeats, m.refusedStreams) {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics of sessions: %w", err)
 		}
@@ -76,6 +83,10 @@ func (s *Service) gauges() []prometheus.Collector {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "trivet_lease_streams", Help: "Open heartbeat streams.",
 		}, func() float64 { return float64(s.server.streams.Load()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "trivet_lease_duplicate_holders_total",
+			Help: "How often it was found, since the sessions loop started, that two boots of one holder beat. The log names them.",
+		}, func() float64 { return s.duplicates() }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "trivet_lease_blind_seconds",
 			Help: "How long, since the sessions loop started, nothing could be received because the process did not run; deadlines are put off by as much.",
@@ -88,6 +99,13 @@ func (s *Service) sessionCounts() session.Counts {
 		return k.Counts()
 	}
 	return session.Counts{}
+}
+
+func (s *Service) duplicates() float64 {
+	if k := s.keeper.Load(); k != nil {
+		return float64(k.Duplicates())
+	}
+	return 0
 }
 
 func (s *Service) blindSeconds() float64 {

@@ -12,6 +12,7 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 
 	"github.com/trivet-dev/trivet/internal/status"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/admission"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
@@ -21,6 +22,9 @@ const (
 	fullPause = time.Minute
 	// maxAge is what counts of the age of a beat that was handed on.
 	maxAge = time.Minute
+	// streamsPerIntroduction is how many streams may be opened for each holder that may be taken in: only whoever opens streams
+	// in vain is stopped at the door, where it costs him a beat.
+	streamsPerIntroduction = 2
 )
 
 // Unvalidated lists the methods whose messages are checked here instead of by the interceptor, because they are hot.
@@ -34,10 +38,19 @@ type server struct {
 	catalog catalog
 	deleter deleter
 	streams atomic.Int64
+
+	began  time.Time
+	gate   *admission.Gate // of introductions
+	doors  *admission.Gate // of streams
+	meters *admission.Meters
 }
 
 func newServer(s *Service) *server {
-	return &server{service: s, catalog: newCatalog(&s.cfg), deleter: s.writer}
+	return &server{
+		service: s, catalog: newCatalog(&s.cfg), deleter: s.writer, began: time.Now(),
+		gate: admission.NewGate(s.cfg.MaxIntroductions), doors: admission.NewGate(streamsPerIntroduction * s.cfg.MaxIntroductions),
+		meters: admission.NewMeters(s.cfg.MaxMessages),
+	}
 }
 
 func (s *server) register(registrar grpc.ServiceRegistrar) {

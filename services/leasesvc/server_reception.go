@@ -1,6 +1,8 @@
 package leasesvc
 
 import (
+	"time"
+
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
@@ -31,14 +33,24 @@ func (r *reception) refusal(met keeper.Met, in *keeper.Introduction) *leasev1.Re
 	if met.Elsewhere {
 		return r.moved(in.Holder, in.Sequence, in.Shard)
 	}
+	if met.Paced {
+		r.service.metrics.paced.Inc()
+		return paced(r.turn(in))
+	}
 	r.service.metrics.count(met.Outcome, 1)
 	return refusal(met.Outcome)
 }
 
+// turn is when a paced holder shall come again: in the order in which they came, and in time to live on.
+func (r *reception) turn(in *keeper.Introduction) time.Duration {
+	patience := r.catalog.classes[in.Holder.Key.Class].HeartbeatInterval
+	return jittered(min(2*r.gate.Wait(r.now()), patience))
+}
+
 // missed tells why a handle was not renewed. A session that is gone together with its shard is to be found where that went.
-func (r *reception) missed(outcome session.Outcome, h *handle, sequence uint64) *leasev1.Refusal {
+func (r *reception) missed(outcome session.Outcome, c *connection, h *handle) *leasev1.Refusal {
 	if outcome == session.Unknown && !r.holdings()[h.shard].Here {
-		return r.moved(h.holder(), sequence, int(h.shard))
+		return r.moved(c.holder(h), c.sequence, int(h.shard))
 	}
 	r.service.metrics.count(outcome, 1)
 	return refusal(outcome)

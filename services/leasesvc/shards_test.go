@@ -1,6 +1,7 @@
 package leasesvc_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -230,5 +231,28 @@ func TestWatchLeases_GoesOnWithoutAnyShard(t *testing.T) {
 	event, err := watch.Recv()
 	if err != nil || event.Type != leasev1.WatchLeasesResponse_TYPE_BOOKMARK || event.Freshness.Epoch != 0 {
 		t.Errorf("got %v, error %v; want a bookmark at epoch 0", event, err)
+	}
+}
+
+// A shard leaves and comes back: the stream's handles for it are dead, and one word says so.
+func TestStreamHeartbeats_LostSessionsAreAskedForTogether(t *testing.T) {
+	e := newEstate(t)
+	s := e.open()
+	var introduced []*leasev1.Holder
+	var handles []uint32
+	for i := range 10 {
+		introduced = append(introduced, holder(e.nameIn(1, fmt.Sprint("rack-", i)), "1"))
+		handles = append(handles, uint32(i+1))
+	}
+	ask(t, s, introduction(1, introduced...))
+	e.lose(1, "")
+	e.house.take(1, 12)
+	e.awaitShard(1, "LEASE_NOT_FOUND")
+	want := &leasev1.StreamHeartbeatsResponse{Sequence: 2, Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC}
+	expectResponse(t, want, ask(t, s, beats(2, handles...)))
+	for _, w := range ask(t, s, introduction(3, introduced...)).Welcomes {
+		if w.GetGrant().GetEpoch() != 12 || w.Handle <= 10 {
+			t.Errorf("introduced again: %v, want another handle at epoch 12", w)
+		}
 	}
 }

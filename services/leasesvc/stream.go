@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
@@ -23,6 +24,8 @@ const (
 	maxHandles = 20_000
 	// hasty is how many messages in a row must come at less than half their interval before the client is told to slow down.
 	hasty = 3
+	// longestPace is the longest that a stream is asked to wait at the door: short of any session's life.
+	longestPace = 5 * time.Second
 )
 
 // StreamHeartbeats implements the RPC.
@@ -35,9 +38,17 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 	if !some {
 		return s.problem(keeper.ErrEnded) // there is nobody whom a stream could be for
 	}
+	if s.doors.Admit(s.now(), 1) == 0 {
+		s.service.metrics.refusedStreams.WithLabelValues("paced").Inc()
+		return rpcerror.New(codes.Unavailable, reasonPaced, "many streams are opened at once; open this one later",
+			rpcerror.WithRetryAfter(jittered(min(2*s.doors.Wait(s.now()), longestPace))))
+	}
 	s.streams.Add(1)
 	defer s.streams.Add(-1)
-	c := &connection{server: s, sessions: k, wire: wire, exchange: keeper.NewExchange()}
+	c := &connection{server: s, sessions: k, wire: wire, sender: s.senderOf(wire.Context()), exchange: keeper.NewExchange()}
+	if c.sender.meter != nil {
+		defer func() { s.meters.Close(c.sender.name, s.now()) }()
+	}
 
 	// Only returning from here ends a stream, and a goroutine in Recv cannot return. So another one does the work, and this
 	// one waits for what the client does not know of. The other ends with the stream.
@@ -68,8 +79,11 @@ type connection struct {
 	sending sync.Mutex // guards sends on wire and moved
 	moved   bool       // nothing is sent any more
 
+	sender sender
+
 	// What follows belongs to the goroutine in run.
 	handles  []handle // by handle less one
+	boots    []string // of the handles
 	grants   grants
 	live     int // handles whose holder was not refused since
 	sequence uint64

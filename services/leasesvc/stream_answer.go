@@ -30,7 +30,12 @@ func (c *connection) respond(request *leasev1.StreamHeartbeatsRequest) error {
 	if err := c.check(request); err != nil {
 		return err
 	}
+	directive, err := c.directive()
+	if err != nil {
+		return err
+	}
 	c.answer.begin(request.Sequence)
+	c.answer.response.Directive = directive
 	now, renewed := c.hear(request)
 	c.answer.response.Welcomes = c.introductions(request)
 	if x := c.exchange; len(x.Holders)+len(x.Refs) > 0 {
@@ -42,13 +47,16 @@ func (c *connection) respond(request *leasev1.StreamHeartbeatsRequest) error {
 		c.welcome(reception)
 		renewed = c.recovered(renewed, reception)
 		reception.handOn()
+		if len(request.Holders) > 0 {
+			x.Holders, x.Met = nil, nil // a stream introduces once and beats for days
+		}
 	}
 	if renewed.Interval == 0 {
 		return nil // nobody was renewed
 	}
 	c.answer.response.Grant = c.grants[c.grants.place(renewed)].wire
 	// Whoever introduces holders has reason not to wait.
-	if len(request.Holders) == 0 && c.pace.note(now, renewed.Interval) {
+	if len(request.Holders) == 0 && c.pace.note(now, renewed.Interval) && directive == 0 {
 		c.answer.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN
 	}
 	return nil
@@ -107,6 +115,7 @@ func (c *connection) introductions(request *leasev1.StreamHeartbeatsRequest) []*
 	if len(request.Holders) == 0 {
 		return nil
 	}
+	admitted := c.gate.Admit(c.now(), len(request.Holders))
 	welcomes := make([]*leasev1.Welcome, len(request.Holders))
 	for i, h := range request.Holders {
 		introduction, known := c.catalog.introduction(h, request.Sequence)
@@ -118,6 +127,7 @@ func (c *connection) introductions(request *leasev1.StreamHeartbeatsRequest) []*
 		if i > 0 && introduction.Holder.Boot == request.Holders[0].BootId {
 			introduction.Holder.Boot = request.Holders[0].BootId // one string for all
 		}
+		introduction.Paced = len(c.exchange.Holders) >= admitted
 		c.exchange.Holders = append(c.exchange.Holders, introduction)
 	}
 	return welcomes
@@ -139,7 +149,7 @@ func (c *connection) met(met keeper.Met, in *keeper.Introduction, why *leasev1.R
 		return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}}
 	}
 	c.handles = append(c.handles, handle{
-		ref: met.Ref, name: in.Holder.Key.Name, boot: in.Holder.Boot, class: in.Holder.Key.Class, shard: uint16(in.Shard),
+		ref: met.Ref, name: in.Holder.Key.Name, boot: c.bootAt(in.Holder.Boot), class: in.Holder.Key.Class, shard: uint16(in.Shard),
 		grant: c.grants.place(met.Renewal),
 	})
 	c.live++
@@ -155,12 +165,15 @@ func (c *connection) recovered(renewed keeper.Grant, r *reception) keeper.Grant 
 		c.service.metrics.count(session.Renewed, x.Renewed)
 		renewed = renewed.Shorter(x.Grant)
 	}
+	if renewed.Interval == 0 && c.resync(r) {
+		c.answer.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC
+	}
 	for _, missed := range x.Missed {
 		number := c.missed[missed.Index]
 		h := &c.handles[number-1]
-		c.answer.response.RefusedHandles = append(c.answer.response.RefusedHandles, &leasev1.RefusedHandle{
-			Handle: number, Refusal: r.missed(missed.Outcome, h, c.sequence),
-		})
+		if why := r.missed(missed.Outcome, c, h); c.answer.response.Directive != leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC {
+			c.answer.response.RefusedHandles = append(c.answer.response.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: why})
+		}
 		c.answer.lost = c.answer.lost || missed.Outcome == session.Superseded
 		if !h.dead {
 			h.dead = true
@@ -168,4 +181,24 @@ func (c *connection) recovered(renewed keeper.Grant, r *reception) keeper.Grant 
 		}
 	}
 	return renewed
+}
+
+// manyLost is from how many sessions on that are gone all at once the client is asked to introduce all its holders again. Fewer
+// may have been released one by one.
+const manyLost = 8
+
+// resync tells whether all beats of a message of which none was renewed were for sessions that are gone although their shards are here: those left
+// and came back. Then one word says more than a refusal for each.
+func (c *connection) resync(r *reception) bool {
+	x := c.exchange
+	if len(x.Missed) < manyLost || len(x.Missed) < len(c.missed) {
+		return false
+	}
+	for _, missed := range x.Missed {
+		h := &c.handles[c.missed[missed.Index]-1]
+		if missed.Outcome != session.Unknown || !r.holdings()[h.shard].Here {
+			return false
+		}
+	}
+	return true
 }

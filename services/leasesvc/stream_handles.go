@@ -7,19 +7,29 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// handle is what a stream knows of a holder. There may be a million of them, so it is 48 bytes.
+// handle is what a stream knows of a holder. There may be a million of them, so it is 32 bytes.
 type handle struct {
 	ref session.Ref
-	// name and boot are the session's own, for the day on which its shard leaves.
-	name, boot string
-	class      session.ClassID
-	dead       bool
-	shard      uint16
-	grant      uint16 // in the stream's grants
+	// name is the session's own string. It and boot, in the stream's boots, are for the day on which the shard leaves.
+	name  string
+	boot  uint16
+	shard uint16
+	grant uint16 // in the stream's grants
+	class session.ClassID
+	dead  bool
 }
 
-func (h *handle) holder() session.Holder {
-	return session.Holder{Key: session.Key{Class: h.class, Name: h.name}, Boot: h.boot}
+func (c *connection) holder(h *handle) session.Holder {
+	return session.Holder{Key: session.Key{Class: h.class, Name: h.name}, Boot: c.boots[h.boot]}
+}
+
+// bootAt is where a boot id is. Holders of one stream mostly share theirs, so only the last is looked at; there are no more of them than
+// handles.
+func (c *connection) bootAt(boot string) uint16 {
+	if n := len(c.boots); n == 0 || c.boots[n-1] != boot {
+		c.boots = append(c.boots, boot)
+	}
+	return uint16(len(c.boots) - 1)
 }
 
 // grants are what the beats of a stream's holders get, each kind once: there are as many as classes and terms together. A

@@ -38,6 +38,8 @@ type Introduction struct {
 	Holder   session.Holder
 	Shard    int
 	Sequence uint64
+	// Paced holders are as yet not taken in: one that has the session is heard, and nothing else happens.
+	Paced bool
 	// Age is how long ago the beat was heard by somebody who handed it on.
 	Age time.Duration
 }
@@ -53,9 +55,11 @@ type Grant struct {
 type Met struct {
 	// Elsewhere is set when the holder's shard is not kept here. Then nothing else is.
 	Elsewhere bool
-	Outcome   session.Outcome
-	Ref       session.Ref
-	Grant     Grant
+	// Paced is set when the holder was to be paced. Then nothing else is.
+	Paced   bool
+	Outcome session.Outcome
+	Ref     session.Ref
+	Grant   Grant
 	// Renewal is what the beats that follow get.
 	Renewal Grant
 }
@@ -136,6 +140,10 @@ func (k *Keeper) meet(now monotonic.Instant, x *Exchange, in *Introduction) Met 
 	if !k.keeps(in.Shard) {
 		return Met{Elsewhere: true}
 	}
+	if in.Paced {
+		k.nod(now, in)
+		return Met{Paced: true}
+	}
 	call := k.table.Introduce
 	if x.Unordered {
 		call = k.table.Renew
@@ -163,14 +171,21 @@ func (k *Keeper) meet(now monotonic.Instant, x *Exchange, in *Introduction) Met 
 	return met
 }
 
-// rival tells once per episode that two boots of one holder beat.
+// nod hears a holder that is not taken in, if it has the session: waiting for its turn must not cost its life.
+func (k *Keeper) nod(now monotonic.Instant, in *Introduction) {
+	if ref, outcome := k.table.Find(in.Holder); outcome == session.Renewed {
+		k.note(now, ref.Slot(), k.table.Beat(now, ref, in.Sequence))
+	}
+}
+
+// rival tells once per episode that two boots of one holder beat. The first refusal alone may be a straggler's.
 func (k *Keeper) rival(ref session.Ref) {
 	s, taken := k.table.At(ref.Slot())
 	if !taken {
 		return
 	}
 	d, some := k.table.Duplicate(s.Ref)
-	if !some || d.Refusals > 1 {
+	if !some || d.Refusals != 2 {
 		return
 	}
 	k.changes.touch(ref.Slot())

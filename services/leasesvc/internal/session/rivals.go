@@ -15,7 +15,7 @@ type Duplicate struct {
 	Boot string
 	// Since is when the episode began, Last when a boot was last refused. An episode ends when a whole TTL passes without.
 	Since, Last monotonic.Instant
-	// Refusals of the episode; 1 says that it has just begun.
+	// Refusals of the episode.
 	Refusals int64
 }
 

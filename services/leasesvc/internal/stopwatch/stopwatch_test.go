@@ -1,6 +1,7 @@
 package stopwatch
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,36 @@ func TestWatch_StandsStillWhileNobodyReadsIt(t *testing.T) {
 		now, _ := c.Read()
 		if got := time.Until(c.Wall(now, now.Add(time.Second))); got != time.Second {
 			t.Errorf("an instant in a second is %v away by the wall clock", got)
+		}
+	})
+}
+
+// A clock that is stepped moves no difference between two times that have a monotonic reading, and those here have.
+func TestWatch_CountsByTheMonotonicClock(t *testing.T) {
+	c := Start(100*time.Millisecond, time.Second)
+	c.Read()
+	for name, instant := range map[string]time.Time{"origin": c.origin, "last": c.last, "origin of the face": c.face.origin} {
+		if !strings.Contains(instant.String(), " m=") {
+			t.Errorf("%s is %v: it has no monotonic reading", name, instant)
+		}
+	}
+}
+
+func TestFace_ShowsTheTimeAndNotWhatTheOwnerHasNotSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := Start(100*time.Millisecond, time.Second)
+		face := c.Face()
+		time.Sleep(700 * time.Millisecond)
+		if got := face.Look(); got != monotonic.Instant(700*time.Millisecond) {
+			t.Errorf("%v after 700 ms", time.Duration(got))
+		}
+		time.Sleep(time.Hour) // nobody read it: the process did not run
+		if got := face.Look(); got != monotonic.Instant(time.Second) {
+			t.Errorf("%v, want no more than a second beyond what the owner saw", time.Duration(got))
+		}
+		now, _ := c.Read()
+		if got := face.Look(); got != now {
+			t.Errorf("%v where the owner reads %v", time.Duration(got), time.Duration(now))
 		}
 	})
 }
