@@ -28,7 +28,7 @@ func measureMemory(ctx context.Context, b *bench) ([]row, error) {
 	var before, after footprint
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
 		// Nobody has to beat while memory is read.
-		ours, err := b.leasesvc(ctx, cluster, fmt.Sprintf("--max-sessions=%d", holders+connections),
+		ours, err := b.leasesvc(ctx, cluster, fmt.Sprintf("--max-sessions=%d", holders+connections), unpaced,
 			"--heartbeat-interval=1m", "--heartbeat-grace-period=10m", "--lease-duration=10m")
 		if err != nil {
 			return err

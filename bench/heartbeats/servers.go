@@ -11,6 +11,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
+// unpaced is what leasesvc is told where it does not matter how fast holders come, but only what follows.
+const unpaced = "--max-introductions-per-second=1000000"
+
 // withCluster calls use with a control plane that nothing else uses.
 func (b *bench) withCluster(ctx context.Context, use func(*devcluster.Cluster) error) (err error) {
 	cluster, err := devcluster.Start(ctx, devcluster.Config{})

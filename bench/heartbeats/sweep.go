@@ -23,7 +23,7 @@ func measureSweep(ctx context.Context, b *bench) ([]row, error) {
 	const connections, holders = 10, 100_000
 	var found expiry
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
-		ours, err := b.leasesvc(ctx, cluster, "--heartbeat-interval=2s", fmt.Sprintf("--heartbeat-grace-period=%v", sweepGrace))
+		ours, err := b.leasesvc(ctx, cluster, unpaced, "--heartbeat-interval=2s", fmt.Sprintf("--heartbeat-grace-period=%v", sweepGrace))
 		if err != nil {
 			return err
 		}
