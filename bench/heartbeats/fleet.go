@@ -25,6 +25,9 @@ const (
 	ackTarget = 20 * time.Millisecond
 	// refresh is the time between two writes of a Lease about which there is nothing to say, leasesvc's default.
 	refresh = 5 * time.Minute
+	// windowError is by how much the writes of one refresh interval may differ from one for each Lease: its ends cut through
+	// writes that are brought forward or late by a moment.
+	windowError = 1.01
 	// creation bounds how long the first write of every Lease may take.
 	creation = 10 * time.Minute
 )
@@ -88,8 +91,8 @@ func measureFleet(ctx context.Context, b *bench) ([]row, error) {
 			missed: p99 > ackTarget,
 		},
 		{
-			what: "the same: Leases that kube-apiserver was sent", target: fmt.Sprintf("≤ %.0f/s (N/300)", most),
-			ours: fmt.Sprintf("%.0f/s; all Leases were there after %s", f.writes, brief(f.created)), missed: f.writes > most,
+			what: "the same: Leases that kube-apiserver was sent", target: fmt.Sprintf("≤ %.0f/s (N/300), give or take 1 %%", most),
+			ours: fmt.Sprintf("%.0f/s; all Leases were there after %s", f.writes, brief(f.created)), missed: f.writes > most*windowError,
 		},
 	}, nil
 }
