@@ -36,13 +36,25 @@ func (c chain) unary() []grpc.UnaryServerInterceptor {
 
 func (c chain) stream() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{
-		knownMethods(c.metrics.server.StreamServerInterceptor()),
+		knownMethods(c.sparing(c.metrics.server.StreamServerInterceptor())),
 		selector.StreamServerInterceptor(callsOnly(logStream(c.logger)), selector.MatchFunc(isOurs)),
 		selector.StreamServerInterceptor(callsOnly(logStream(c.logger, quietly())), selector.MatchFunc(isProbe)),
 		c.endWithServer,
 		translateStream,
 		recovery.StreamServerInterceptor(recovery.WithRecoveryHandlerContext(c.metrics.recovered)),
 		selector.StreamServerInterceptor(protovalidate.StreamServerInterceptor(c.rules), selector.MatchFunc(c.rules.apply)),
+	}
+}
+
+// sparing keeps inner from the messages of methods that are checked by their handlers because they are hot: those count what
+// matters of them, too. Their calls are seen as ever.
+func (c chain) sparing(inner grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
+	calls := callsOnly(inner)
+	return func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if c.rules.skipped[info.FullMethod] {
+			return calls(service, stream, info, handler)
+		}
+		return inner(service, stream, info, handler)
 	}
 }
 

@@ -187,8 +187,8 @@ func (c *connection) recovered(renewed keeper.Grant, r *reception) keeper.Grant 
 // may have been released one by one.
 const manyLost = 8
 
-// resync tells whether all beats of a message of which none was renewed were for sessions that are gone although their shards are here: those left
-// and came back. Then one word says more than a refusal for each.
+// resync tells whether all beats of a message of which none was renewed were for sessions that are gone although their shards
+// are here: those left and came back. Then one word says more than a refusal for each.
 func (c *connection) resync(r *reception) bool {
 	x := c.exchange
 	if len(x.Missed) < manyLost || len(x.Missed) < len(c.missed) {

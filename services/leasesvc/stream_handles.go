@@ -23,8 +23,8 @@ func (c *connection) holder(h *handle) session.Holder {
 	return session.Holder{Key: session.Key{Class: h.class, Name: h.name}, Boot: c.boots[h.boot]}
 }
 
-// bootAt is where a boot id is. Holders of one stream mostly share theirs, so only the last is looked at; there are no more of them than
-// handles.
+// bootAt is where a boot id is. Holders of one stream mostly share theirs, so only the last is looked at; there are no more of
+// them than handles.
 func (c *connection) bootAt(boot string) uint16 {
 	if n := len(c.boots); n == 0 || c.boots[n-1] != boot {
 		c.boots = append(c.boots, boot)

@@ -8,8 +8,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 )
 
-// A version on the wire is one of a Keeper behind a checksum over itself, the life of that Keeper and the parent of the watch. So a
-// version of another replica, of another life of this one or of another watch is told from a good one.
+// A version on the wire is one of a Keeper behind a checksum over itself, the life of that Keeper and the parent of the watch.
+// So a version of another replica, of another life of this one or of another watch is told from a good one.
 const versionLength = checksumLength + 16
 
 func versionText(life uint64, parent string, v keeper.Version) string {

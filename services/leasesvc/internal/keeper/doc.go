@@ -2,9 +2,9 @@
 // of all of them, everybody else asks it.
 //
 // Promise: a shard begins with its term, and only holders that have beaten under that term are known, or are known to have been
-// silent before it; so a takeover declares nobody dead who beat, and every such holder has its whole TTL. With the term all of them are dropped, and who keeps the shard's
-// term waits in Keep until every write made under it has returned. The Keeper decides in memory: nothing it does waits for
-// Kubernetes. Once Run has returned, every call answers ErrEnded.
+// silent before it; so a takeover declares nobody dead who beat, and every such holder has its whole TTL. With the term all of
+// them are dropped, and who keeps the shard's term waits in Keep until every write made under it has returned. The Keeper decides
+// in memory: nothing it does waits for Kubernetes. Once Run has returned, every call answers ErrEnded.
 //
 // Time that the process could not receive in (stopped, starved, its host suspended) is not held against the holders: the
 // Keeper's clock stands still meanwhile.

@@ -137,3 +137,26 @@ func TestExchange_TwoBootsThatBeatAreShown(t *testing.T) {
 		}
 	})
 }
+
+// The next term of a shard may begin before the one before has been put away.
+func TestKeep_NextTenureWaitsForTheOneBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper()
+		defer run(t, k)()
+		lose := keep(t, k, 1, 9)
+		introduceIn(t, k, 1, node("a", "1"))
+		ctx, cancel := context.WithCancel(t.Context())
+		kept := make(chan error, 1)
+		go func() { kept <- k.Keep(tenure.New(ctx, 1, 11)) }()
+		time.Sleep(time.Second)
+		lose()
+		time.Sleep(time.Second)
+		if got := introduceIn(t, k, 1, node("a", "1")); got.Outcome != session.Opened || got.Grant.Epoch != 11 {
+			t.Errorf("met %+v, want another session at epoch 11", got)
+		}
+		cancel()
+		if err := <-kept; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -3,10 +3,14 @@ package keeper
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
+
+// enterPoll is how often it is looked whether the tenure before has left: it does so within milliseconds.
+const enterPoll = 5 * time.Millisecond
 
 // NotKeptError says that the sessions of a shard are not kept here.
 type NotKeptError struct{ Shard int }
@@ -21,7 +25,7 @@ func (e NotKeptError) Error() string {
 // under the tenure has returned. When the Keeper ends before the term does, it waits for the writes as well and returns
 // ErrEnded.
 func (k *Keeper) Keep(t *tenure.Tenure, silences ...session.Silence) error {
-	err := k.do(t.Context(), func() { k.admit(t, silences) })
+	err := k.enter(t, silences)
 	if err == nil {
 		select {
 		case <-t.Context().Done():
@@ -39,14 +43,35 @@ func (k *Keeper) Keep(t *tenure.Tenure, silences ...session.Silence) error {
 
 // leave takes no more holders of the shard in, then drops those there are, a share at a time.
 func (k *Keeper) leave(t *tenure.Tenure) {
-	err := k.do(context.Background(), func() { k.leaving[t.Shard()] = true })
-	for next := 0; err == nil; {
-		err = k.do(context.Background(), func() { next = k.dismiss(t, next) })
-		if next == 0 {
-			return
+	for next, over := 0, false; !over; {
+		err := k.do(context.Background(), func() {
+			k.leaving[t.Shard()] = true
+			next, over = k.dismiss(t, next)
+		})
+		if err != nil {
+			return // there is nobody left who could keep anything
 		}
 	}
-	// The only error is that there is nobody left who could keep anything.
+}
+
+// enter takes the shard in, once the tenure before it has left.
+func (k *Keeper) enter(t *tenure.Tenure, silences []session.Silence) error {
+	for {
+		entered := false
+		err := k.do(t.Context(), func() {
+			if entered = k.kept[t.Shard()] == nil; entered {
+				k.admit(t, silences)
+			}
+		})
+		if err != nil || entered {
+			return err
+		}
+		select {
+		case <-t.Context().Done():
+			return context.Cause(t.Context())
+		case <-time.After(enterPoll):
+		}
+	}
 }
 
 // keeps tells whether holders of a shard are taken in.
@@ -63,9 +88,9 @@ func (k *Keeper) admit(t *tenure.Tenure, silences []session.Silence) {
 	k.serving()
 }
 
-// dismiss drops the sessions of a shard, slots up to end of those from first on, and returns where to go on; the shard is kept
-// until that is the end.
-func (k *Keeper) dismiss(t *tenure.Tenure, first int) (next int) {
+// dismiss drops the sessions of a shard in a share of the slots, from first on, and returns where to go on. The shard is kept
+// until that is over.
+func (k *Keeper) dismiss(t *tenure.Tenure, first int) (next int, over bool) {
 	end := min(first+stride, k.shards.Len())
 	for slot := uint32(first); int(slot) < end; slot++ {
 		if int(*k.shards.At(slot)) != t.Shard() {
@@ -76,12 +101,12 @@ func (k *Keeper) dismiss(t *tenure.Tenure, first int) (next int) {
 		k.vacate(slot, s.Holder)
 	}
 	if end < k.shards.Len() {
-		return end
+		return end, false
 	}
 	k.kept[t.Shard()], k.leaving[t.Shard()] = nil, false
 	k.surveys.end(t)
 	k.serving()
-	return 0
+	return 0, true
 }
 
 // reign lasts from the first shard to the last.
