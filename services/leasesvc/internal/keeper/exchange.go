@@ -219,10 +219,10 @@ func (k *Keeper) occupy(now monotonic.Instant, slot uint32, in *Introduction) {
 	k.recall(now, slot, in.Holder.Key)
 }
 
-// left is how long the session lives if no beat comes.
+// left is how long the session lives if no beat comes. Instants of beats are rounded up, so the whole TTL is the most.
 func (k *Keeper) left(now monotonic.Instant, ref session.Ref) time.Duration {
 	s, _ := k.table.Look(ref)
-	return max(s.Deadline.Sub(now), 0)
+	return min(max(s.Deadline.Sub(now), 0), k.cfg.Classes[s.Holder.Key.Class].Session.TTL)
 }
 
 func (k *Keeper) grant(slot uint32) Grant {
