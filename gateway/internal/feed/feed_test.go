@@ -41,6 +41,8 @@ type replicas struct {
 	// broken ends all streams when it is closed.
 	broken chan struct{}
 	live   int
+	// leaving is how long a stream takes to end when its context does.
+	leaving time.Duration
 }
 
 func newReplicas(open func(id, version string) ([]feed.Message[thing], error), ids ...string) *replicas {
@@ -77,6 +79,7 @@ func (r *replicas) stream(ctx context.Context, member term.Member, version strin
 		select {
 		case <-ctx.Done():
 			why = ctx.Err()
+			time.Sleep(r.leaving)
 		case <-broken:
 			why = errDown
 		}
@@ -192,6 +195,31 @@ func TestHub_StreamsLiveWhileSomebodyReadsAndAWhileLonger(t *testing.T) {
 		}
 		if opened := len(r.log()); opened != 4 {
 			t.Errorf("%d streams opened in all, want 4", opened)
+		}
+	})
+}
+
+// Whoever comes while the streams of those before him end reads nothing that is about to be forgotten, or he would be told it twice.
+func TestHub_ReaderWhoComesWhileStreamsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplicas(func(id, _ string) ([]feed.Message[thing], error) { return says("of-"+id, ""), nil }, "a")
+		r.leaving = 10 * time.Second
+		hub := running(t, r)
+		first := hub.Join(all)
+		firstBookmark(t, first)
+		first.Close()
+		time.Sleep(feed.Linger + 6*time.Second)
+
+		second := hub.Join(all)
+		defer second.Close()
+
+		names, _ := firstBookmark(t, second)
+		for range 3 {
+			later, _ := firstBookmark(t, second)
+			names = append(names, later...)
+		}
+		if diff := cmp.Diff([]string{"of-a"}, names); diff != "" {
+			t.Errorf("told in all (-want +got):\n%s", diff)
 		}
 	})
 }

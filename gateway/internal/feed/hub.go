@@ -118,17 +118,21 @@ func (h *Hub[T]) isRead() bool {
 	return len(h.readers) > 0
 }
 
-// isForgotten says whether nobody has read for long enough.
-func (h *Hub[T]) isForgotten() bool {
+// forget forgets everything, and says so, when nobody has read for long enough. What streams that are yet to end still tell is
+// ignored then: no replica is expected.
+func (h *Hub[T]) forget() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.readers) == 0 && time.Since(h.left) >= Linger
+	if len(h.readers) > 0 || time.Since(h.left) < Linger {
+		return false
+	}
+	h.state, h.failures = fleet.New(h.cfg.Same), map[string]Failure{}
+	return true
 }
 
-// serve keeps the streams from the first reader until nobody has read for a while, and forgets everything then.
+// serve keeps the streams from the first reader until nobody has read for a while.
 func (h *Hub[T]) serve(ctx context.Context) {
 	streams := newStreams(ctx, h)
-	defer h.reset()
 	defer streams.end()
 	tick := time.NewTicker(quiet)
 	defer tick.Stop()
@@ -146,7 +150,7 @@ func (h *Hub[T]) serve(ctx context.Context) {
 			h.expect(streams, members)
 		case <-timer.C:
 		case <-tick.C:
-			if h.isForgotten() {
+			if h.forget() {
 				return
 			}
 			h.tell(func() { h.state.Nudge() })
@@ -194,18 +198,6 @@ func (h *Hub[T]) tell(change func()) {
 	change()
 	for reader := range h.readers {
 		reader.wake()
-	}
-}
-
-func (h *Hub[T]) reset() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.state, h.failures = fleet.New(h.cfg.Same), map[string]Failure{}
-	for reader := range h.readers { // who came in this very moment
-		reader.items = h.state.Join(reader.wants)
-	}
-	if len(h.readers) > 0 {
-		h.poke()
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 // Reader is one client's share. Close it when done. It is for one goroutine.
 type Reader[T fleet.Item] struct {
 	hub   *Hub[T]
-	wants func(T) bool
 	news  chan struct{}    // holds one when there may be something to take
 	items *fleet.Reader[T] // guarded by the hub's lock
 	begun bool             // whether it has been told anything
@@ -35,7 +34,7 @@ func (e NoSourceError) Error() string { return "no replica answered" }
 func (h *Hub[T]) Join(wants func(T) bool) *Reader[T] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := &Reader[T]{hub: h, wants: wants, news: make(chan struct{}, 1), items: h.state.Join(wants)}
+	r := &Reader[T]{hub: h, news: make(chan struct{}, 1), items: h.state.Join(wants)}
 	r.news <- struct{}{}
 	h.readers[r] = struct{}{}
 	h.poke()
