@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/gateway"
+	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
 // house is a gateway over two replicas and 12 nodes, of which n03 is silent in zone z:b.
@@ -67,6 +68,10 @@ func TestHTTP_RefusalsOfNodes(t *testing.T) {
 		{name: "a number that is none", path: "/v1/leases?pageSize=many", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "noise for a token", path: "/v1/nodes?pageToken=noise", status: 400, reason: "INVALID_PAGE_TOKEN"},
 		{name: "a parent that is none", path: "/v1/leases?parent=nodes", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "a filter that is misspelt", path: "/v1/nodes?heath=HEALTH_SILENT", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "a filter that only lists have", path: "/v1/nodes:watch?health=HEALTH_SILENT", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "a parameter of what takes none", path: "/v1/zones?zone=z", status: 400, reason: "VALIDATION_FAILED"},
+		{name: "a name beside that in the path", path: "/v1/nodes/n00?name=nodes/n01", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "nothing is written", method: http.MethodPost, path: "/v1/nodes", status: 405, reason: "METHOD_NOT_ALLOWED"},
 		{name: "nothing is deleted", method: http.MethodDelete, path: "/v1/nodes/n00", status: 405, reason: "METHOD_NOT_ALLOWED"},
 		{name: "an unknown verb", path: "/v1/nodes/n00:evict", status: 400, reason: "VALIDATION_FAILED"},
@@ -114,6 +119,26 @@ func TestHTTP_PagesOfNodesGoOnByToken(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("names on all pages (-want +got):\n%s", diff)
+	}
+}
+
+// The largest page that may be asked for is larger than what gRPC takes by default.
+func TestHTTP_LargestPage(t *testing.T) {
+	const nodes = 5000
+	k := newKitchen("l1")
+	k.change(func() {
+		for i := range nodes {
+			name := fmt.Sprintf("nodes/%04d-%s", i, strings.Repeat("x", 240))
+			k.nodes[name] = &leasev1.NodeHealth{Name: name, Reason: strings.Repeat("It has not been heard. ", 30), Health: silent}
+		}
+	})
+	_, m1 := k.hire(t, "l1")
+	service := running(t, newDirectory(m1), 5*time.Second)
+
+	response, body := do(t, request(t, service, http.MethodGet, fmt.Sprintf("/v1/nodes?pageSize=%d", nodes)))
+
+	if response.StatusCode != http.StatusOK || strings.Count(string(body), `"HEALTH_SILENT"`) != nodes {
+		t.Errorf("%s: %.300s, want %d nodes", response.Status, body, nodes)
 	}
 }
 

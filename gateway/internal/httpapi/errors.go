@@ -20,7 +20,10 @@ const (
 
 // writeError answers a request that reaches no RPC, in the shape in which RPCs answer theirs.
 func writeError(w http.ResponseWriter, r *http.Request, code int) {
-	err := refusal(r, code)
+	write(w, r, code, refusal(r, code))
+}
+
+func write(w http.ResponseWriter, r *http.Request, code int, err error) {
 	body, marshalErr := newMarshaler().Marshal(status.Convert(err).Proto())
 	if marshalErr != nil { // only text that is not UTF-8 could do that, and rpcerror lets none through
 		http.Error(w, http.StatusText(code), code)

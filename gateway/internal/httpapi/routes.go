@@ -40,6 +40,7 @@ func newAPI() *runtime.ServeMux {
 		runtime.WithOutgoingTrailerMatcher(drop),
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),
+		runtime.WithMiddlewares(parametersOf(gatewayv1.File_trivet_gateway_v1_gateway_proto, gatewayv1.File_trivet_gateway_v1_nodes_proto).check),
 		runtime.WithErrorHandler(answerError),
 		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 			writeError(w, r, code)

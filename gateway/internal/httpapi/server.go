@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"time"
@@ -77,6 +78,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	memory := bufconn.Listen(memoryBuffer)
 	conn, err := grpc.NewClient("passthrough:///gateway", // no retries: NO_SOURCE is an answer
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)), // what comes was made in this process
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return memory.DialContext(ctx) }))
 	if err != nil {
 		return errors.Join(fmt.Errorf("connect HTTP to gRPC: %w", err), listener.Close())
