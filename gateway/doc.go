@@ -3,7 +3,8 @@
 // Promises:
 //
 //   - A replica that does not answer in time never holds up the others; the answer comes without it and says so in sources.
-//     One answer is enough; only when nobody answers is there an error, NO_SOURCE, which names every replica and its cause.
+//     One answer is enough. Only when nobody answers, or not the one replica that has the answer, is there an error, NO_SOURCE,
+//     which names whom it asked in vain, and each cause.
 //   - However many people watch, the services are asked once per interval, and only while somebody watches. Of Nodes and Leases
 //     one stream is kept to each replica of leasesvc, and only while somebody watches, or did a moment ago.
 //   - What one replica owns is asked of that one. Lists and watches of Nodes and Leases are those of all replicas, as one; who is
@@ -24,9 +25,12 @@
 //	GET /v1/leases         and /v1/leases:watch, /v1/namespaces/{namespace}/leases, …/leases/{lease}
 //
 // JSON is protobuf's mapping with lowerCamelCase names, every field present, 64-bit numbers as strings. Errors are
-// google.rpc.Status with an ErrorInfo, and HTTP's status follows from their code. The HTTP server is read only, takes no request body and speaks no TLS; by default it
-// listens on loopback, and there it answers only to the names of this machine, so that a foreign site cannot read it by
-// rebinding its own name. Beyond loopback it belongs behind something that terminates TLS and knows its users.
+// google.rpc.Status with an ErrorInfo, and HTTP's status follows from their code. A query parameter that a path does not take is
+// an error.
+//
+// The HTTP server is read only, takes no request body and speaks no TLS; by default it listens on loopback, and there it answers
+// only to the names of this machine, so that a foreign site cannot read it by rebinding its own name. Beyond loopback it belongs
+// behind something that terminates TLS and knows its users.
 //
 // # What it does not do
 //

@@ -13,7 +13,8 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// NoSourceReason says that not one replica answered. The message names each of them with its cause.
+// NoSourceReason says that not one replica answered, or not the one that alone has the answer. The message names each that was
+// asked in vain, with its cause.
 const NoSourceReason rpcerror.Reason = "NO_SOURCE"
 
 // Reasons of leasesvc that mean something here.
@@ -22,13 +23,17 @@ const (
 	versionTooOldReason rpcerror.Reason = "VERSION_TOO_OLD"
 )
 
-// noSource explains an answer to which nobody contributed; directory is why the replicas may be others by now, or nil.
-func noSource(cluster string, sources []*gatewayv1.SourceStatus, directory error) error {
+// nobodyAnswered is what noSource says when not one replica did.
+const nobodyAnswered = "no replica answered"
+
+// noSource explains that there is no answer: what is the matter, whom it was asked of, and as directory, why the replicas may be
+// others by now, or nil.
+func noSource(cluster, what string, sources []*gatewayv1.SourceStatus, directory error) error {
 	var message strings.Builder
 	if len(sources) == 0 {
 		message.WriteString("no replica is registered in etcd")
 	} else {
-		message.WriteString("no replica answered")
+		message.WriteString(what)
 	}
 	for i, source := range sources {
 		fmt.Fprintf(&message, "%s %s %s at %s: %s: %s", separator(i),

@@ -57,10 +57,10 @@ func TestGetClusterStatus_WholeHouse(t *testing.T) {
 }
 
 func TestGetClusterStatus_SlowAndDeadReplicasCostOnlyThemselves(t *testing.T) {
-	slow, _ := stuck(t, "leasesvc", "l2")
+	slow := stuck(t, "leasesvc", "l2")
 	nowhere := replica("slicesvc", "s1")
 	members := newDirectory(dead(t, "bootstrapsvc", "b1"), standing(t, "leasesvc", "l1"), slow, nowhere)
-	const timeout = 500 * time.Millisecond
+	const timeout = 2 * time.Second // time enough for the one that stands, also on a machine that is busy
 	asking := client(t, members, timeout)
 
 	started := time.Now()
@@ -85,7 +85,7 @@ func TestGetClusterStatus_SlowAndDeadReplicasCostOnlyThemselves(t *testing.T) {
 	if !response.Partial || response.Status.Healthy {
 		t.Errorf("partial = %v, healthy = %v; want true, false", response.Partial, response.Status.Healthy)
 	}
-	problems := []string{"replica l2 did not answer: DEADLINE_EXCEEDED: no answer within 500ms"}
+	problems := []string{"replica l2 did not answer: DEADLINE_EXCEEDED: no answer within 2s"}
 	if diff := cmp.Diff(problems, response.Status.Services[0].Problems); diff != "" {
 		t.Errorf("problems of leasesvc (-want +got):\n%s", diff)
 	}
@@ -192,10 +192,10 @@ func TestWatchClusterStatus_FirstStatusWithoutSourceIsAnError(t *testing.T) {
 }
 
 func TestWatchClusterStatus_ManyWatchersShareTheQuestions(t *testing.T) {
-	member, asked := stuck(t, "slicesvc", "s1")
+	member, asked := failing(t, "slicesvc", "s1")
 	members := newDirectory(standing(t, "leasesvc", "l1"), member)
-	watcher := client(t, members, 100*time.Millisecond)
-	want := []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}, {Service: "slicesvc", ID: "s1", Code: "DEADLINE_EXCEEDED"}}
+	watcher := client(t, members, 5*time.Second)
+	want := []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}, {Service: "slicesvc", ID: "s1", Code: "INTERNAL"}}
 
 	started := time.Now()
 	for range 30 {
@@ -203,7 +203,7 @@ func TestWatchClusterStatus_ManyWatchersShareTheQuestions(t *testing.T) {
 	}
 	seconds := int64(time.Since(started)/time.Second) + 1
 
-	// Each watcher opens with a question of its own unless they share; gRPC does not retry a deadline.
+	// Each watcher opens with a question of its own unless they share; gRPC does not retry INTERNAL.
 	if n := asked.Load(); n > 2+2*seconds {
 		t.Errorf("30 watchers asked a replica %d times within %d s", n, seconds)
 	}

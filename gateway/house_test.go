@@ -13,11 +13,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/rpcserver"
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -90,22 +92,36 @@ func standing(t *testing.T, service, id string) term.Member {
 	}).Register)
 }
 
-// stuck starts a replica that never answers; asked counts how often it was asked.
-func stuck(t *testing.T, service, id string) (member term.Member, asked *atomic.Int64) {
+// stuck starts a replica that never answers.
+func stuck(t *testing.T, service, id string) term.Member {
 	t.Helper()
-	s := &stuckStatus{}
-	return serve(t, replica(service, id), func(r grpc.ServiceRegistrar) { statusv1.RegisterStatusServiceServer(r, s) }), &s.asked
+	return serve(t, replica(service, id), func(r grpc.ServiceRegistrar) { statusv1.RegisterStatusServiceServer(r, stuckStatus{}) })
 }
 
 type stuckStatus struct {
 	statusv1.UnimplementedStatusServiceServer
+}
+
+func (stuckStatus) GetStatus(ctx context.Context, _ *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// failing starts a replica that answers at once that it cannot; asked counts how often it was asked.
+func failing(t *testing.T, service, id string) (member term.Member, asked *atomic.Int64) {
+	t.Helper()
+	s := &failingStatus{}
+	return serve(t, replica(service, id), func(r grpc.ServiceRegistrar) { statusv1.RegisterStatusServiceServer(r, s) }), &s.asked
+}
+
+type failingStatus struct {
+	statusv1.UnimplementedStatusServiceServer
 	asked atomic.Int64
 }
 
-func (s *stuckStatus) GetStatus(ctx context.Context, _ *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
+func (s *failingStatus) GetStatus(context.Context, *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
 	s.asked.Add(1)
-	<-ctx.Done()
-	return nil, ctx.Err()
+	return nil, rpcerror.New(codes.Internal, "BROKEN", "it has a defect")
 }
 
 // dead is a replica that is registered while nobody listens at its address any more.

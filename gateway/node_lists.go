@@ -91,23 +91,25 @@ func run[T merge.Named](ctx context.Context, s *nodeServer, l list[T]) (merged[T
 	if err != nil {
 		return merged[T]{}, pageTokenError(err)
 	}
+	var missing []*gatewayv1.SourceStatus
 	for range maxRounds {
 		pages, failures, err := round(ctx, s, l, at.Token)
 		if err != nil {
 			return merged[T]{}, err
 		}
+		missing = statusesOf(failures)
 		items, next, more := merge.Cut(pages, at, l.size)
 		if len(items) == 0 && more {
 			at = next
 			continue
 		}
-		answer := merged[T]{items: items, missing: statusesOf(failures)}
+		answer := merged[T]{items: items, missing: missing}
 		if more {
 			answer.token = next.Encode(l.arguments)
 		}
 		return answer, nil
 	}
-	return merged[T]{token: at.Encode(l.arguments)}, nil // an empty page that goes on
+	return merged[T]{token: at.Encode(l.arguments), missing: missing}, nil // an empty page that goes on
 }
 
 // round asks every replica once. The error is one that every replica would give, or that none answered.
@@ -171,13 +173,13 @@ func (s *nodeServer) noneTells(failures []feed.Failure) error {
 			disabled = failure.Err
 		case "": // could not be asked
 		default:
-			return noSource(s.cluster, statusesOf(failures), s.directory.Check())
+			return noSource(s.cluster, nobodyAnswered, statusesOf(failures), s.directory.Check())
 		}
 	}
 	if disabled != nil {
 		return disabled
 	}
-	return noSource(s.cluster, statusesOf(failures), s.directory.Check())
+	return noSource(s.cluster, nobodyAnswered, statusesOf(failures), s.directory.Check())
 }
 
 func statusesOf(failures []feed.Failure) []*gatewayv1.SourceStatus {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/grpc"
 
@@ -61,8 +62,9 @@ func (s *nodeServer) notAnswered(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // else a caller that left would be told that nobody answered
 	}
-	if failures, unreachable := owner.IsUnreachable(err); unreachable {
-		return noSource(s.cluster, failures, s.directory.Check())
+	var unreachable owner.UnreachableError
+	if errors.As(err, &unreachable) {
+		return noSource(s.cluster, unreachable.Error(), unreachable.Failures, s.directory.Check())
 	}
 	return err
 }

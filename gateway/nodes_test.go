@@ -138,7 +138,9 @@ func TestNodeReads_WhenTheOwnerCannotBeAsked(t *testing.T) {
 		return err
 	}
 
-	t.Run("it is dead", func(t *testing.T) { checkNoSource(t, get(newDirectory(gone, m2)), "leasesvc l1", "refused") })
+	t.Run("it is dead", func(t *testing.T) {
+		checkNoSource(t, get(newDirectory(gone, m2)), "the replica that owns the answer cannot be reached: leasesvc l1", "refused")
+	})
 	t.Run("nobody is registered", func(t *testing.T) { checkNoSource(t, get(newDirectory()), "no replica is registered") })
 	t.Run("nobody knows of it", func(t *testing.T) {
 		// An address that no replica is registered with is not called.

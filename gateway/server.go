@@ -43,7 +43,7 @@ func (s *server) GetClusterStatus(ctx context.Context, _ *gatewayv1.GetClusterSt
 		return nil, context.Cause(ctx) // else a caller that left would be told that nobody answered
 	}
 	if !merge.Answered(status) {
-		return nil, noSource(s.cluster, status.Sources, s.directory.Check())
+		return nil, noSource(s.cluster, nobodyAnswered, status.Sources, s.directory.Check())
 	}
 	return &gatewayv1.GetClusterStatusResponse{Status: status, Partial: merge.Partial(status)}, nil
 }
@@ -71,7 +71,7 @@ func (s *server) follow(subscription *watch.Subscription[*gatewayv1.ClusterStatu
 			return watchError(stream.Context(), err)
 		}
 		if first && !merge.Answered(status) {
-			return noSource(s.cluster, status.Sources, s.directory.Check())
+			return noSource(s.cluster, nobodyAnswered, status.Sources, s.directory.Check())
 		}
 		if err := stream.Send(&gatewayv1.WatchClusterStatusResponse{Status: status, Partial: merge.Partial(status)}); err != nil {
 			return err

@@ -2,7 +2,6 @@ package owner
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -45,10 +44,20 @@ type Router struct {
 // New returns a Router that knows nothing yet. It contacts nobody.
 func New(cfg Config) *Router { return &Router{cfg: cfg, known: map[string]string{}} }
 
-// UnreachableError says that the owner could not be asked. Failures are those of the replicas that were tried, in that order.
-type UnreachableError struct{ Failures []*gatewayv1.SourceStatus }
+// UnreachableError says that the owner could not be asked.
+type UnreachableError struct {
+	// Failures are those of the replicas that were asked in vain, in that order.
+	Failures []*gatewayv1.SourceStatus
+	// Disowned is whether others said that the answer is not theirs; else not one replica answered.
+	Disowned bool
+}
 
-func (e UnreachableError) Error() string { return "the replica that owns the answer cannot be reached" }
+func (e UnreachableError) Error() string {
+	if e.Disowned {
+		return "the replica that owns the answer cannot be reached"
+	}
+	return "no replica answered"
+}
 
 // Ask asks for what name names. The error is what the owner said, with its ErrorInfo; what another replica said for want of an
 // owner; or UnreachableError.
@@ -166,16 +175,9 @@ func (s *search) follow(address string) {
 
 // failure is what to say when nobody had the answer. Where the owner was named and not reached, what the others said is no help.
 func (s *search) failure() error {
-	unreachable := UnreachableError{Failures: s.unreached}
+	unreachable := UnreachableError{Failures: s.unreached, Disowned: s.told != nil}
 	if s.told == nil || len(s.unreached) > 0 && rpcerror.ReasonOf(s.told) == rpcerror.NotLeaderReason {
 		return unreachable
 	}
 	return s.told
-}
-
-// IsUnreachable says whether an error means that the owner could not be asked, and how it went.
-func IsUnreachable(err error) (failures []*gatewayv1.SourceStatus, is bool) {
-	var unreachable UnreachableError
-	is = errors.As(err, &unreachable)
-	return unreachable.Failures, is
 }

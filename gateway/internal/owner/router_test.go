@@ -110,9 +110,9 @@ func TestAsk_OwnerThatCannotBeReachedIsNamed(t *testing.T) {
 
 	_, err := s.ask(t.Context(), s.router())
 
-	failures, unreachable := owner.IsUnreachable(err)
-	if !unreachable || len(failures) == 0 || failures[0].Replica.Id != "b" || failures[0].Code != "UNAVAILABLE" {
-		t.Errorf("Ask() = %v with %v, want the owner b as unreachable", err, failures)
+	var unreachable owner.UnreachableError
+	if !errors.As(err, &unreachable) || len(unreachable.Failures) == 0 || unreachable.Failures[0].Replica.Id != "b" || unreachable.Failures[0].Code != "UNAVAILABLE" || !unreachable.Disowned {
+		t.Errorf("Ask() = %v with %v, want the owner b as unreachable, and that others answered", err, unreachable.Failures)
 	}
 }
 
@@ -140,8 +140,9 @@ func TestAsk_HangingReplicasCostABoundedTime(t *testing.T) {
 		if took := time.Since(started); took != 3*time.Second {
 			t.Errorf("took %s, want three times the timeout", took)
 		}
-		if failures, unreachable := owner.IsUnreachable(err); !unreachable || failures[0].Message != "no answer within 1s" {
-			t.Errorf("Ask() = %v with %v, want silent replicas as unreachable", err, failures)
+		var unreachable owner.UnreachableError
+		if !errors.As(err, &unreachable) || unreachable.Failures[0].Message != "no answer within 1s" || unreachable.Disowned {
+			t.Errorf("Ask() = %v with %v, want silent replicas as unreachable", err, unreachable.Failures)
 		}
 	})
 }

@@ -45,7 +45,8 @@ type NodeServiceClient interface {
 	// Caller: people, scripts.
 	// Leadership: none; any gateway replica answers.
 	// Idempotency: a read without side effects.
-	// Errors: those of trivet.lease.v1.NodeHealthService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Errors: those of trivet.lease.v1.NodeHealthService; UNAVAILABLE (NO_SOURCE) when the replica that has the
+	// answer could not be asked.
 	GetNodeHealth(ctx context.Context, in *GetNodeHealthRequest, opts ...grpc.CallOption) (*GetNodeHealthResponse, error)
 	// ListNodeHealth returns the Nodes of the cluster, ordered by name, a page at a time.
 	//
@@ -54,7 +55,7 @@ type NodeServiceClient interface {
 	// Idempotency: a read without side effects. A Node that appears, goes or moves between replicas while pages are read may or
 	// may not be listed; none is listed twice.
 	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when not one replica answered; FAILED_PRECONDITION
-	// (LOOP_DISABLED) when every replica said so.
+	// (LOOP_DISABLED) when every replica that could be asked said so.
 	ListNodeHealth(ctx context.Context, in *ListNodeHealthRequest, opts ...grpc.CallOption) (*ListNodeHealthResponse, error)
 	// WatchNodeHealth sends every Node of the cluster as ADDED, then one BOOKMARK, then changes as they happen.
 	//
@@ -84,7 +85,8 @@ type NodeServiceClient interface {
 	// Caller: people, scripts.
 	// Leadership: none.
 	// Idempotency: a read without side effects.
-	// Errors: those of trivet.lease.v1.LeaseService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Errors: those of trivet.lease.v1.LeaseService; UNAVAILABLE (NO_SOURCE) when the replica that has the answer
+	// could not be asked.
 	GetLease(ctx context.Context, in *GetLeaseRequest, opts ...grpc.CallOption) (*GetLeaseResponse, error)
 	// ListLeases returns the sessions of the cluster, ordered by name, a page at a time.
 	//
@@ -224,7 +226,8 @@ type NodeServiceServer interface {
 	// Caller: people, scripts.
 	// Leadership: none; any gateway replica answers.
 	// Idempotency: a read without side effects.
-	// Errors: those of trivet.lease.v1.NodeHealthService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Errors: those of trivet.lease.v1.NodeHealthService; UNAVAILABLE (NO_SOURCE) when the replica that has the
+	// answer could not be asked.
 	GetNodeHealth(context.Context, *GetNodeHealthRequest) (*GetNodeHealthResponse, error)
 	// ListNodeHealth returns the Nodes of the cluster, ordered by name, a page at a time.
 	//
@@ -233,7 +236,7 @@ type NodeServiceServer interface {
 	// Idempotency: a read without side effects. A Node that appears, goes or moves between replicas while pages are read may or
 	// may not be listed; none is listed twice.
 	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when not one replica answered; FAILED_PRECONDITION
-	// (LOOP_DISABLED) when every replica said so.
+	// (LOOP_DISABLED) when every replica that could be asked said so.
 	ListNodeHealth(context.Context, *ListNodeHealthRequest) (*ListNodeHealthResponse, error)
 	// WatchNodeHealth sends every Node of the cluster as ADDED, then one BOOKMARK, then changes as they happen.
 	//
@@ -263,7 +266,8 @@ type NodeServiceServer interface {
 	// Caller: people, scripts.
 	// Leadership: none.
 	// Idempotency: a read without side effects.
-	// Errors: those of trivet.lease.v1.LeaseService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Errors: those of trivet.lease.v1.LeaseService; UNAVAILABLE (NO_SOURCE) when the replica that has the answer
+	// could not be asked.
 	GetLease(context.Context, *GetLeaseRequest) (*GetLeaseResponse, error)
 	// ListLeases returns the sessions of the cluster, ordered by name, a page at a time.
 	//
