@@ -104,7 +104,9 @@ type cook struct {
 	// disabled is whether its loop node-health is off; away is whether it fails all calls.
 	disabled, away atomic.Bool
 	calls, watches atomic.Int64
-	resumed        atomic.Int64
+	// reckoned counts what was made of items: like leasesvc, a cook reckons times back from now, and never gets quite the same.
+	reckoned atomic.Int64
+	resumed  atomic.Int64
 }
 
 // hire starts a replica on loopback.
@@ -193,11 +195,19 @@ func ours[T resource](c *cook, all map[string]T, made cache[T], complete func(it
 }
 
 func (c *cook) nodesBy(made cache[*leasev1.NodeHealth]) map[string]*leasev1.NodeHealth {
-	return ours(c, c.kitchen.nodes, made, func(n *leasev1.NodeHealth, shard int32, epoch int64) { n.Shard, n.Epoch = shard, epoch })
+	return ours(c, c.kitchen.nodes, made, func(n *leasev1.NodeHealth, shard int32, epoch int64) {
+		n.Shard, n.Epoch, n.ChangeTime = shard, epoch, c.reckon()
+	})
 }
 
 func (c *cook) leasesBy(made cache[*leasev1.Lease]) map[string]*leasev1.Lease {
-	return ours(c, c.kitchen.leases, made, func(l *leasev1.Lease, shard int32, epoch int64) { l.Shard, l.Epoch = shard, epoch })
+	return ours(c, c.kitchen.leases, made, func(l *leasev1.Lease, shard int32, epoch int64) {
+		l.Shard, l.Epoch, l.StartTime = shard, epoch, c.reckon()
+	})
+}
+
+func (c *cook) reckon() *timestamppb.Timestamp {
+	return &timestamppb.Timestamp{Seconds: 1_800_000_000, Nanos: int32(c.reckoned.Add(1) % int64(time.Second))}
 }
 
 func (c *cook) ownNodes() map[string]*leasev1.NodeHealth {

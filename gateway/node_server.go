@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/feed"
@@ -107,13 +108,22 @@ func (s *nodeServer) openLeases(ctx context.Context, member term.Member, version
 // sameNode ignores signs of life alone, as the watch of a replica does: a replica that tells all anew is no news.
 func sameNode(a, b *leasev1.NodeHealth) bool {
 	b = proto.CloneOf(b)
-	b.SignTime, b.Deadline = a.SignTime, a.Deadline
+	b.SignTime, b.Deadline, b.ChangeTime = a.SignTime, a.Deadline, steady(a.ChangeTime, b.ChangeTime)
 	return proto.Equal(a, b)
 }
 
 // sameLease ignores renewals alone.
 func sameLease(a, b *leasev1.Lease) bool {
 	b = proto.CloneOf(b)
-	b.LastBeatTime, b.Deadline, b.Sequence = a.LastBeatTime, a.Deadline, a.Sequence
+	b.LastBeatTime, b.Deadline, b.Sequence, b.StartTime = a.LastBeatTime, a.Deadline, a.Sequence, steady(a.StartTime, b.StartTime)
 	return proto.Equal(a, b)
+}
+
+// steady is a where b is the same moment. Replicas keep no time of the wall clock but reckon it back from now, and get it a
+// little different each time.
+func steady(a, b *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if a != nil && b != nil && a.AsTime().Sub(b.AsTime()).Abs() < time.Second {
+		return a
+	}
+	return b
 }

@@ -396,8 +396,13 @@ func TestWatchNodeHealth_FailuresAreToldAndHealed(t *testing.T) {
 	if len(v.health) != 10 {
 		t.Errorf("%d nodes are left after a replica failed, want all 10", len(v.health))
 	}
+	v.events = nil
 	two.away.Store(false)
 	v.until(t, func() bool { return len(v.missing) == 0 })
+	v.bookmark(t)
+	if len(v.events) > 0 {
+		t.Errorf("what a replica tells anew, and as it was, is told as %v", v.events)
+	}
 }
 
 func TestWatchNodeHealth_NobodyAnswers(t *testing.T) {

@@ -152,6 +152,8 @@ func TestLeasesWatch_BeatsAndWritesAreNoChange(t *testing.T) {
 	first := lease("node-1")
 	beat := proto.CloneOf(first)
 	beat.LastBeatTime, beat.Sequence, beat.Deadline = ago(0), 4712, ahead(2*time.Hour)
+	beat.StartTime = proto.CloneOf(first.StartTime)
+	beat.StartTime.Nanos ^= 1 // replicas reckon it back from now
 	beat.Write.RenewTime, beat.Write.WriteTime, beat.Write.ResourceVersion = ago(0), ago(0), "813"
 	dead := proto.CloneOf(first)
 	expired(dead)

@@ -180,9 +180,10 @@ func watched(lease *leasev1.Lease) *leasev1.Lease {
 }
 
 // quiet leaves out what every beat and every write moves, and what differs only because another replica keeps the session now.
+// A replica reckons the start back from now, so that it is never quite the same; a session that begins anew shows by its boot.
 func quiet(lease *leasev1.Lease) *leasev1.Lease {
 	copied := proto.CloneOf(lease)
-	copied.LastBeatTime, copied.Deadline, copied.Sequence, copied.Epoch = nil, nil, 0, 0
+	copied.LastBeatTime, copied.Deadline, copied.Sequence, copied.Epoch, copied.StartTime = nil, nil, 0, 0, nil
 	if write := copied.GetWrite(); write != nil {
 		write.RenewTime, write.WriteTime, write.DueTime, write.ResourceVersion, write.Reason = nil, nil, nil, "", ""
 	}

@@ -31,7 +31,7 @@ func (l *lines[T]) event(event Event[T]) error {
 	case Present:
 		before, existed, differs := l.fleet.put(event.Item)
 		if l.told && differs && (l.session.Wanted(event.Item) || existed && l.session.Wanted(before)) {
-			return l.write(false, event.Item)
+			return l.write(false, l.session.Kind.Watched(event.Item))
 		}
 	case Deleted:
 		before, existed := l.fleet.remove(event.Item.GetName())
