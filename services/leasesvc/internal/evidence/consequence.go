@@ -107,7 +107,7 @@ func podsLink(f Facts) Link {
 		if c := nodehealth.PodReady(pod); c != nil && c.Status == corev1.ConditionTrue {
 			ready++
 		}
-		if nodehealth.Strayed(f.Node, pod) {
+		if f.Health == Unknown && nodehealth.Strayed(f.Node, pod) {
 			strayed++
 		}
 	}

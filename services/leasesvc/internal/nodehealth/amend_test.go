@@ -162,8 +162,8 @@ func TestStrayed(t *testing.T) {
 		"node unknown":                   {node(corev1.ConditionUnknown), pod(corev1.ConditionTrue, 1), true},
 		"node unknown, pod's clock":      {node(corev1.ConditionUnknown), pod(corev1.ConditionTrue, 1000), true},
 		"node unknown, pod not ready":    {node(corev1.ConditionUnknown), pod(corev1.ConditionFalse, 1), false},
-		"node not ready":                 {node(corev1.ConditionFalse), pod(corev1.ConditionTrue, 9), true},
-		"node not ready, kubelet spoke":  {node(corev1.ConditionFalse), pod(corev1.ConditionTrue, 11), false},
+		"node not ready":                 {node(corev1.ConditionFalse), pod(corev1.ConditionTrue, 9), false},
+		"node not ready, pod's clock":    {node(corev1.ConditionFalse), pod(corev1.ConditionTrue, 1000), false},
 		"pod has no Ready condition":     {node(corev1.ConditionUnknown), &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n0"}}, false},
 		"pod of another node of the way": {node(corev1.ConditionUnknown), &corev1.Pod{Status: pod(corev1.ConditionTrue, 1).Status}, false},
 	} {

@@ -9,7 +9,8 @@
 //   - nothing is declared while the process is blind: it was late, the kube-apiserver cannot be reached, the cache of Leases is
 //     behind, or many nodes of one zone or shard fell silent together. A self-check ends that, and after an outage, or after
 //     everything had been down, every node has one full grace period again;
-//   - which pods to mark is read from the objects, so a restart or a lost race forgets none.
+//   - which pods to mark is read from the objects, so a restart or a lost race forgets none; and while a kubelet is heard, nobody
+//     but it speaks for its pods.
 //
 // Replicas that see the same Nodes divide them: each judges those whose Charge it has, and one of them has the Mandate for the
 // zones, whose states all of them know alike. A session is kept where its Node is judged; elsewhere its Node may look dead for

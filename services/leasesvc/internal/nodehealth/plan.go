@@ -69,8 +69,8 @@ type Plan struct {
 	Zones []Zone
 	// Counts is how many of the nodes in charge here there are of each Health.
 	Counts [Dead + 1]int
-	// Down are the nodes in charge here that are not ready: their pods are not either.
-	Down []*Subject
+	// Dead are the nodes in charge here that were declared and not heard since, so that nobody speaks for their pods.
+	Dead []*Subject
 }
 
 // Mandate is what a pass may do.

@@ -7,20 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Strayed tells whether a pod says that it is ready although its node is not. Where the kubelet lives and reports itself not
-// ready, it has the last word: what it said of the pod after that stays. Both times are its own, so its clock does not matter.
+// Strayed tells whether a pod says that it is ready although nobody knows of its node. A kubelet that reports itself not ready
+// lives, and speaks for its pods: what others write there it takes back at once, with the time of transition that it remembers.
 func Strayed(node *corev1.Node, pod *corev1.Pod) bool {
 	ready, said := conditionOf(node, corev1.NodeReady), PodReady(pod)
-	if ready == nil || said == nil || said.Status != corev1.ConditionTrue || pod.Spec.NodeName != node.Name {
-		return false
-	}
-	switch ready.Status {
-	case corev1.ConditionUnknown:
-		return true
-	case corev1.ConditionFalse:
-		return !said.LastTransitionTime.After(ready.LastTransitionTime.Time)
-	}
-	return false
+	return ready != nil && ready.Status == corev1.ConditionUnknown &&
+		said != nil && said.Status == corev1.ConditionTrue && pod.Spec.NodeName == node.Name
 }
 
 // Unready is the Ready condition of a pod that strayed, as it shall be.

@@ -106,6 +106,9 @@ func (s *Subject) Session() Session { return s.pulse.session }
 // Ready is the status of the Node's Ready condition; empty without one.
 func (s *Subject) Ready() corev1.ConditionStatus { return s.traits.ready }
 
+// ReadySince is when the Ready condition last changed its status, as whoever changed it says.
+func (s *Subject) ReadySince() time.Time { return since(s.Node) }
+
 // Zone is the name of the Node's zone.
 func (s *Subject) Zone() string { return s.traits.zone }
 

@@ -75,11 +75,11 @@ func (p *pass) judge(s *Subject, z *tally) (silent bool) {
 	fell := p.fellSilent(s, j)
 	z.add(fell)
 	of.add(fell)
-	if s.traits.ready != corev1.ConditionTrue && s.traits.ready != "" {
-		p.plan.Down = append(p.plan.Down, s)
-	}
-	if j.Health == Silent {
+	switch j.Health {
+	case Silent:
 		p.silent = append(p.silent, silence{Subject: s, Judgement: j})
+	case Dead:
+		p.plan.Dead = append(p.plan.Dead, s)
 	}
 	return j.Health == Silent
 }

@@ -42,7 +42,7 @@ func (e *Events) NodeRemoved(node *corev1.Node) {
 	e.recorder.Eventf(reference(node), corev1.EventTypeNormal, "RemovingNode", "node %s is gone and no longer watched over", node.Name)
 }
 
-// NodeNotReady tells of a Node that was ready.
+// NodeNotReady tells of a Node that was ready and has been declared.
 func (e *Events) NodeNotReady(node *corev1.Node) {
 	e.recorder.Eventf(reference(node), corev1.EventTypeNormal, "NodeNotReady", "node %s is not ready any more", node.Name)
 }

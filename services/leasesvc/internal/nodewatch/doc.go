@@ -1,8 +1,9 @@
 // Package nodewatch runs node health on one replica: one goroutine owns what is known of all Nodes, a few workers write.
 //
 // Promise: a pass every Tick takes in what changed, has package nodehealth decide, and gives the workers what they have room
-// for, the most urgent first. Nothing it does waits for Kubernetes, so a slow write delays no other node's declaration. A
-// declaration is written only after the Lease was read again and found as it was. A node has one write under way at a time; what
+// for, the most urgent first: the more, the faster they get through it. Nothing it does waits for Kubernetes, so a slow write
+// delays no other node's declaration while there are workers left, half of which write no pods. A declaration is written only
+// after the Lease was read again and found as it was, and while no session of the node has come to life. A node has one write under way at a time; what
 // the kube-apiserver answered is known at once, without waiting for the watch. A write that fails is tried again after a pause
 // that grows; the others go on.
 //

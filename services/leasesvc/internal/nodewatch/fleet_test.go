@@ -44,19 +44,24 @@ type fleet struct {
 	// forbidden servers refuse every write.
 	forbidden bool
 	// stuck nodes are those whose writes hang.
-	stuck  map[string]bool
-	writes []string
-	events []string
+	stuck map[string]bool
+	// stubborn nodes have a kubelet that sees its pods ready and says so again as soon as anybody else says otherwise.
+	stubborn map[string]bool
+	writes   []string
+	events   []string
 	// onEvent is called for each event, by the goroutine that tells it.
 	onEvent func()
-	synced  chan struct{}
+	// onCompare is called for each reading of Leases, by the goroutine that reads.
+	onCompare func(samples []nodehealth.Sample)
+	synced    chan struct{}
 }
 
 // newFleet has ready nodes n0 to n<count-1> with Leases, and one ready pod on each.
 func newFleet(count int) *fleet {
 	f := &fleet{
-		live: newView(), cached: newView(), changed: map[string]struct{}{}, stuck: map[string]bool{}, synced: make(chan struct{}),
-		onEvent: func() {},
+		live: newView(), cached: newView(), changed: map[string]struct{}{}, stuck: map[string]bool{},
+		stubborn: map[string]bool{}, synced: make(chan struct{}),
+		onEvent: func() {}, onCompare: func([]nodehealth.Sample) {},
 	}
 	for i := range count {
 		f.add(fmt.Sprintf("n%d", i))
@@ -261,6 +266,11 @@ func (f *fleet) MarkUnready(ctx context.Context, pod *corev1.Pod, at metav1.Time
 	live.Status.Conditions = []corev1.PodCondition{nodehealth.Unready(pod, at)}
 	f.writes = append(f.writes, "unready "+pod.Name)
 	f.putPod(live)
+	if f.stubborn[pod.Spec.NodeName] {
+		restored := live.DeepCopy()
+		restored.Status.Conditions = slices.Clone(pod.Status.Conditions) // as it was, with the old time of transition
+		f.putPod(restored)
+	}
 	return nil
 }
 
@@ -268,6 +278,10 @@ func (f *fleet) Compare(ctx context.Context, samples []nodehealth.Sample) ([]nod
 	if err := f.arrive(ctx, ""); err != nil {
 		return nil, err
 	}
+	f.mu.Lock()
+	onCompare := f.onCompare
+	f.mu.Unlock()
+	onCompare(samples)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var newer []nodehealth.Sample

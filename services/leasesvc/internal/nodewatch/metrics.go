@@ -111,7 +111,7 @@ func (m *Metrics) reset() {
 func (m *Metrics) wrote(r result) {
 	m.write.Observe(r.took.Seconds())
 	outcome := outcomeOf(r.err)
-	if len(r.newer) > 0 {
+	if len(r.newer) > 0 || errors.Is(r.err, errHeard) {
 		outcome = "contradicted"
 	}
 	m.writes.WithLabelValues(r.step.Kind.String(), outcome).Inc()

@@ -20,8 +20,6 @@ const (
 	writeTimeout = 10 * time.Second
 	// checkTimeout bounds a self-check: a kube-apiserver that answers later is as good as gone.
 	checkTimeout = 3 * time.Second
-	// podsEvery is the time between two looks at the pods of nodes that are not ready.
-	podsEvery = time.Second
 	// reportEvery is the time between two reports of how it goes.
 	reportEvery = time.Second
 	// patience is how long the process may be blind before that is told.
@@ -85,10 +83,14 @@ func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) err
 		return err
 	}
 	w := newWatch(l.cfg, cluster, report)
-	for range l.cfg.Workers {
-		running.Go(func() { w.work(ctx, w.jobs) })
+	for number := range l.cfg.Workers {
+		pods := w.pods.jobs
+		if number%2 == 1 {
+			pods = nil // half of the workers is left to the nodes
+		}
+		running.Go(func() { w.work(ctx, w.nodes.jobs, pods) })
 	}
-	running.Go(func() { w.work(ctx, w.checks) })
+	running.Go(func() { w.work(ctx, w.checks, nil) })
 	defer l.cfg.Metrics.reset()
 	defer l.cfg.Census.Clear()
 	return w.run(ctx, watched)

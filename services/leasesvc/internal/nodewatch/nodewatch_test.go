@@ -271,7 +271,27 @@ func TestRun_LostRaceIsRunAgainOnTheNewObject(t *testing.T) {
 			f.thaw()
 			time.Sleep(2 * time.Second)
 		})
-		f.expectWrites(t, "banish n0", "unready pod-n0")
+		f.expectWrites(t, "banish n0")
+	})
+}
+
+// A kubelet tells in an Event of its own that its node is not ready; what is told here is what was concluded here.
+func TestRun_OnlyDeclarationsAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(4)
+		run(t, f, func() {
+			f.report("n0", corev1.ConditionFalse)
+			f.beat(time.Second)
+			f.report("n0", corev1.ConditionTrue)
+			f.beat(10 * time.Second)
+			if f.events != nil {
+				t.Errorf("events of what a kubelet reported: %v", f.events)
+			}
+			f.beat(52*time.Second, "n0")
+		})
+		if diff := cmp.Diff([]string{"not ready n0", "not ready pod-n0"}, f.events); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
 	})
 }
 

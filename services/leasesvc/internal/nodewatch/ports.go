@@ -41,6 +41,7 @@ type Writer interface {
 type Events interface {
 	NodeRegistered(*corev1.Node)
 	NodeRemoved(*corev1.Node)
+	// NodeNotReady tells of a Node that was ready and has been declared.
 	NodeNotReady(*corev1.Node)
 	PodNotReady(*corev1.Pod)
 }

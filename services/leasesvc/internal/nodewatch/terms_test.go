@@ -233,6 +233,35 @@ func TestRun_DeathOfASessionIsWrittenWithinHalfASecond(t *testing.T) {
 	})
 }
 
+// A node may beat again while its declaration is under way, without anybody writing its Lease.
+func TestRun_BeatThatComesAtTheLastMomentCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(12)
+		all, end := replicas(t, f, 1, "a")
+		defer end()
+		defer all[0].claim(t.Context(), 0)()
+		for i := range 12 {
+			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
+		}
+		time.Sleep(time.Minute + 70*time.Millisecond)
+		all[0].session("n0", nodehealth.SessionSuspect)
+		time.Sleep(time.Second)
+		read := make(chan struct{}, 1)
+		f.do(func() {
+			f.onCompare = func(samples []nodehealth.Sample) {
+				if len(samples) == 1 && samples[0].Node == "n0" {
+					all[0].session("n0", nodehealth.SessionAlive)
+					read <- struct{}{}
+				}
+			}
+		})
+		all[0].session("n0", nodehealth.SessionExpired)
+		<-read
+		time.Sleep(time.Second)
+		f.expectWrites(t)
+	})
+}
+
 func TestRun_ReadersSeeWhatIsJudgedHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(4)

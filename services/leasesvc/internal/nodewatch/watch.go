@@ -22,7 +22,7 @@ import (
 // that was not running.
 const tolerance = 5 * Tick
 
-// watch is one Run. Its fields belong to the goroutine in run, but for jobs and results, by which the workers hear and speak.
+// watch is one Run. Its fields belong to the goroutine in run, but for the channels by which the workers hear and speak.
 type watch struct {
 	Config
 	Cluster
@@ -41,21 +41,21 @@ type watch struct {
 	// answered are Nodes as the kube-apiserver returned them, until the watch has them as new.
 	answered map[string]*corev1.Node
 	pauses   map[string]pause
-	pods     map[types.UID]pause
+	marks    map[types.UID]pause
+	rounds   map[string]*round // by the names of dead nodes
 	checking bool
 	// checkAgain is when the next self-check may begin.
 	checkAgain monotonic.Instant
 	listed     bool
-	podsAt     monotonic.Instant
+	roundsAt   monotonic.Instant
 	reportAt   monotonic.Instant
 	failed     error            // the last write, unless one has succeeded since
 	blind      nodehealth.Cause // as last logged
 	doubted    nodehealth.Doubt // as last logged
 
-	jobs    chan job
-	checks  chan job // done apart, so that no write delays a self-check
-	results chan result
-	free    int // how many more jobs there is room for
+	nodes, pods lane
+	checks      chan job // done apart, so that no write delays a self-check
+	results     chan result
 }
 
 // pause keeps an object from being written: while a write is under way, and for a while after one that failed.
@@ -66,15 +66,15 @@ type pause struct {
 }
 
 func newWatch(cfg Config, cluster Cluster, report func(error)) *watch {
-	room := 2 * cfg.Workers
 	turnover := make(chan struct{})
 	close(turnover) // the board has not been read yet
 	w := &watch{
 		Config: cfg, Cluster: cluster, report: report, clock: stopwatch.Start(Tick, tolerance),
-		answered: map[string]*corev1.Node{}, pauses: map[string]pause{}, pods: map[types.UID]pause{},
-		jobs: make(chan job, room), checks: make(chan job, 1), results: make(chan result, room+1), free: room,
+		answered: map[string]*corev1.Node{}, pauses: map[string]pause{}, marks: map[types.UID]pause{},
+		rounds: map[string]*round{}, nodes: newLane(cfg.Workers), pods: newLane(cfg.Workers), checks: make(chan job, 1),
 		held: make([]*tenure.Tenure, cfg.Shards), charges: make([]nodehealth.Charge, cfg.Shards), turnover: turnover,
 	}
+	w.results = make(chan result, cap(w.nodes.jobs)+cap(w.pods.jobs)+cap(w.checks)+1)
 	for number := range w.charges {
 		w.charges[number].Shard = number
 	}
@@ -82,7 +82,7 @@ func newWatch(cfg Config, cluster Cluster, report func(error)) *watch {
 }
 
 func (w *watch) run(ctx context.Context, watched <-chan error) error {
-	defer close(w.jobs)
+	defer close(w.nodes.jobs)
 	defer close(w.checks)
 	ticker := time.NewTicker(Tick)
 	defer ticker.Stop()
@@ -114,15 +114,14 @@ func (w *watch) pass() {
 	w.follow()
 	w.listen()
 	w.observe()
-	plan, memory := w.Rules.Plan(w.now, w.memory, w.subjects, nodehealth.Mandate{Steps: w.free, Zones: w.held[ZoneShard] != nil})
+	plan, memory := w.Rules.Plan(w.now, w.memory, w.subjects, nodehealth.Mandate{Steps: w.nodes.room(), Zones: w.held[ZoneShard] != nil})
 	w.memory = memory
 	for _, step := range plan.Steps {
 		w.start(step)
 	}
 	w.check(plan.Check)
-	if _, blind := w.memory.Blind(); !blind && w.now.Instant.Sub(w.podsAt) >= podsEvery {
-		w.podsAt = w.now.Instant
-		w.markPods(plan.Down)
+	if _, blind := w.memory.Blind(); !blind {
+		w.markPods(plan.Dead)
 	}
 	w.publish(&plan)
 	w.Metrics.observe(&plan, w.memory, w.held[ZoneShard] != nil, time.Since(begin))
@@ -199,21 +198,17 @@ func (w *watch) see(name string) {
 		node = answer
 	}
 	s := &w.subjects[place]
-	if s.Charge.Held && isReady(s.Node) && !isReady(node) && s.Node.UID == node.UID {
+	ready, of := s.Ready(), s.Node.UID
+	*s = w.Rules.See(w.now.Instant, *s, w.observation(node))
+	// A kubelet that reports itself not ready tells so in an Event of its own.
+	if s.Charge.Held && ready == corev1.ConditionTrue && s.Ready() == corev1.ConditionUnknown && of == node.UID {
 		w.Events.NodeNotReady(node)
 	}
-	*s = w.Rules.See(w.now.Instant, *s, w.observation(node))
 }
 
 func (w *watch) observation(node *corev1.Node) nodehealth.Observation {
 	session, written := w.Sessions.Session(node.Name)
 	return nodehealth.Observation{Node: node, Lease: w.Objects.Lease(node.Name), Session: session, Written: written}
-}
-
-func isReady(node *corev1.Node) bool {
-	return node != nil && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 func (w *watch) place(name string) (place int, known bool) {
@@ -247,6 +242,7 @@ func (w *watch) tell(plan *nodehealth.Plan) {
 		return
 	}
 	w.reportAt = w.now.Instant.Add(reportEvery)
+	w.forgetMarks()
 	var err error
 	switch {
 	case lasting && blindness.Cause == nodehealth.Stale:
@@ -261,7 +257,7 @@ func (w *watch) tell(plan *nodehealth.Plan) {
 func (w *watch) struggles() bool {
 	failing := func(p pause) bool { return p.failures > 0 }
 	return slices.ContainsFunc(slices.Collect(maps.Values(w.pauses)), failing) ||
-		slices.ContainsFunc(slices.Collect(maps.Values(w.pods)), failing)
+		slices.ContainsFunc(slices.Collect(maps.Values(w.marks)), failing)
 }
 
 func (w *watch) tellOfSight(blindness nodehealth.Blindness, blind, lasting bool) {

@@ -50,12 +50,7 @@ func (w *watch) start(step nodehealth.Step) {
 	if place, known := w.place(name); known {
 		w.subjects[place].Busy = true
 	}
-	w.hand(job{step: &step, terms: w.needed(&step)})
-}
-
-func (w *watch) hand(j job) {
-	w.free--
-	w.jobs <- j
+	w.nodes.hand(job{step: &step, terms: w.needed(&step)})
 }
 
 // check hands out a self-check if none is under way.
@@ -67,9 +62,13 @@ func (w *watch) check(check *nodehealth.Check) {
 	w.checks <- job{check: check, begun: w.now.Instant}
 }
 
-// work does jobs until there are no more.
-func (w *watch) work(ctx context.Context, jobs <-chan job) {
-	for j := range jobs {
+// work does jobs of the first kind before those of the second, which may be nil, until there are no more of the first.
+func (w *watch) work(ctx context.Context, first, second <-chan job) {
+	for {
+		j, ok := next(first, second)
+		if !ok {
+			return
+		}
 		begin := time.Now()
 		r := w.do(ctx, j)
 		r.job, r.took = j, time.Since(begin)
@@ -101,18 +100,23 @@ func (w *watch) do(ctx context.Context, j job) result {
 	return r
 }
 
-// declare reads the Lease again before it writes: the cache may be behind, or the node come back at the last moment.
+// declare reads the Lease again before it writes: the cache may be behind, or the node come back at the last moment. One that
+// beats may leave its Lease alone for long, so its session is looked at, too.
 func (w *watch) declare(ctx context.Context, step *nodehealth.Step) (node *corev1.Node, newer []nodehealth.Sample, err error) {
 	newer, err = w.Writer.Compare(ctx, []nodehealth.Sample{{Node: step.Node.Name, LeaseVersion: step.LeaseVersion}})
 	if err != nil || len(newer) > 0 {
 		return nil, newer, err
 	}
+	if state, _ := w.Sessions.Session(step.Node.Name); state == nodehealth.SessionAlive || state == nodehealth.SessionSuspect {
+		return nil, nil, errHeard
+	}
 	node, err = w.Writer.Write(ctx, *step)
 	return node, nil, err
 }
 
-// listen takes in what came of the jobs that are done.
+// listen takes in what came of the jobs that were done since the last pass.
 func (w *watch) listen() {
+	w.nodes.done, w.pods.done = 0, 0
 	for {
 		select {
 		case r := <-w.results:
@@ -128,10 +132,11 @@ func (w *watch) take(r result) {
 		w.checked(r)
 		return
 	}
-	w.free++
 	if r.pod != nil {
+		w.pods.take()
 		w.marked(r)
 	} else {
+		w.nodes.take()
 		w.written(r)
 	}
 }
@@ -161,21 +166,10 @@ func (w *watch) written(r result) {
 		return
 	}
 	w.Logger.Info("wrote node", "node", name, "what", r.step.Kind.String(), "why", r.step.Reason)
-	if nodehealth.NewerNode(r.node, w.answered[name]) {
+	if _, known := w.place(name); known && nodehealth.NewerNode(r.node, w.answered[name]) {
 		w.answered[name] = r.node
 	}
 	w.see(name)
-}
-
-func (w *watch) marked(r result) {
-	p := w.after(w.pods[r.pod.UID], r.err)
-	if r.err == nil {
-		p.until = w.now.Instant.Add(pauseMin) // the watch will have it by then
-		w.Events.PodNotReady(r.pod)
-	}
-	w.pods[r.pod.UID] = p
-	w.Metrics.marked(r.err)
-	w.note(r.err)
 }
 
 // after is the pause that follows a write.
@@ -183,7 +177,7 @@ func (w *watch) after(p pause, err error) pause {
 	switch {
 	case err == nil:
 		return pause{until: w.now.Instant}
-	case apierrors.IsConflict(err) || errors.Is(err, errTermOver):
+	case lostRace(err):
 		return pause{until: w.now.Instant.Add(conflictPause), failures: p.failures}
 	}
 	wait := min(pauseMin<<min(p.failures, 10), pauseMax)
@@ -193,31 +187,17 @@ func (w *watch) after(p pause, err error) pause {
 	return pause{until: w.now.Instant.Add(wait), failures: p.failures + 1}
 }
 
-// note remembers how writes go. Losing a race, or the term, is no failure.
-func (w *watch) note(err error) {
-	if err == nil || !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !errors.Is(err, errTermOver) {
-		w.failed = err
-	}
+// errHeard says that a node was heard before its declaration was written.
+var errHeard = errors.New("its session has come back to life")
+
+// lostRace tells that a write was overtaken, and that nothing is wrong with it but that.
+func lostRace(err error) bool {
+	return apierrors.IsConflict(err) || errors.Is(err, errTermOver) || errors.Is(err, errHeard)
 }
 
-// markPods hands out the pods that say they are ready on nodes that are not. Half of the room is left to the nodes.
-func (w *watch) markPods(down []*nodehealth.Subject) {
-	for uid, p := range w.pods {
-		if !p.busy && w.now.Instant >= p.until.Add(time.Duration(p.failures)*pauseMax) {
-			delete(w.pods, uid) // marked, or gone for long
-		}
-	}
-	for _, s := range down {
-		for _, pod := range w.Objects.Pods(s.Node.Name) {
-			if w.free <= w.Workers {
-				return
-			}
-			p := w.pods[pod.UID]
-			if p.busy || w.now.Instant < p.until || !nodehealth.Strayed(s.Node, pod) {
-				continue
-			}
-			w.pods[pod.UID] = pause{busy: true, failures: p.failures}
-			w.hand(job{pod: pod, terms: []*tenure.Tenure{w.held[s.Charge.Shard]}})
-		}
+// note remembers how writes go. Losing a race is no failure, nor is that an object is gone.
+func (w *watch) note(err error) {
+	if err == nil || !lostRace(err) && !apierrors.IsNotFound(err) {
+		w.failed = err
 	}
 }
