@@ -248,9 +248,9 @@ func TestWatchNodeHealth_FollowsNodesAndShards(t *testing.T) {
 
 func TestExplainNodeHealth_ReturnsTheWholeChain(t *testing.T) {
 	g := newGround(t)
-	g.beat(1, holder(g.nodes[1], "boot-7"))
 	var response *leasev1.ExplainNodeHealthResponse
 	g.eventually(func() (err error) {
+		g.beat(1, holder(g.nodes[1], "boot-7")) // refused until the shard is served
 		response, err = g.health.ExplainNodeHealth(t.Context(), &leasev1.ExplainNodeHealthRequest{Name: "nodes/" + g.nodes[1]})
 		switch {
 		case err != nil:
