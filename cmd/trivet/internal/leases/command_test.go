@@ -56,8 +56,13 @@ func unwritten(failures int32, why string) func(*leasev1.Lease) {
 	}
 }
 
-func standing(state leasev1.Lease_Write_State) func(*leasev1.Lease) {
-	return func(l *leasev1.Lease) { l.Write = &leasev1.Lease_Write{State: state} }
+func pending(l *leasev1.Lease) {
+	l.Write = &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_PENDING}
+}
+
+// ownerless is as leasesvc tells it: an attempt that finds no Node counts as failed.
+func ownerless(l *leasev1.Lease) {
+	l.Write = &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_NO_OWNER, Failures: 5, LastError: "nobody owns the lease"}
 }
 
 func duplicated(l *leasev1.Lease) {
@@ -70,7 +75,7 @@ func sessions() []*leasev1.Lease {
 	})
 	return []*leasev1.Lease{
 		lease("node-1"), lease("node-2", expired), lease("node-3", unwritten(1, "conflict")), lease("node-4", unwritten(5, "etcdserver: no space")),
-		lease("node-5", duplicated), lease("node-6", standing(leasev1.Lease_Write_STATE_NO_OWNER)), lease("node-7", standing(leasev1.Lease_Write_STATE_PENDING)),
+		lease("node-5", duplicated), lease("node-6", ownerless), lease("node-7", pending),
 		sidecar,
 	}
 }
@@ -155,6 +160,10 @@ func TestLeasesWatch_BeatsAndWritesAreNoChange(t *testing.T) {
 	beat.StartTime = proto.CloneOf(first.StartTime)
 	beat.StartTime.Nanos ^= 1 // replicas reckon it back from now
 	beat.Write.RenewTime, beat.Write.WriteTime, beat.Write.ResourceVersion = ago(0), ago(0), "813"
+	alone, still := proto.CloneOf(first), proto.CloneOf(first)
+	ownerless(alone)
+	ownerless(still)
+	still.Write.Failures++
 	dead := proto.CloneOf(first)
 	expired(dead)
 	event := func(kind leasev1.WatchLeasesResponse_Type, l *leasev1.Lease) *gatewayv1.WatchLeasesResponse {
@@ -163,7 +172,7 @@ func TestLeasesWatch_BeatsAndWritesAreNoChange(t *testing.T) {
 	const added, modified, deleted, bookmark = leasev1.WatchLeasesResponse_TYPE_ADDED, leasev1.WatchLeasesResponse_TYPE_MODIFIED,
 		leasev1.WatchLeasesResponse_TYPE_DELETED, leasev1.WatchLeasesResponse_TYPE_BOOKMARK
 	server := commandtest.Serve(t, &commandtest.Gateway{Watches: []commandtest.Watch{
-		{Leases: []*gatewayv1.WatchLeasesResponse{event(added, first), event(bookmark, nil), event(modified, beat), event(modified, dead)}, End: rpcerror.ShuttingDown()},
+		{Leases: []*gatewayv1.WatchLeasesResponse{event(added, first), event(bookmark, nil), event(modified, beat), event(modified, alone), event(modified, still), event(modified, dead)}, End: rpcerror.ShuttingDown()},
 		{Leases: []*gatewayv1.WatchLeasesResponse{event(added, dead), event(bookmark, nil), event(deleted, lease("node-1"))}},
 	}})
 	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"deleted"}}, leases.NewCommand, "--server", server, "-w", "-n", "kube-node-lease")

@@ -119,13 +119,21 @@ func duplicate(other *leasev1.Lease_Duplicate) table.Cell {
 func concern(lease *leasev1.Lease) listing.Concern {
 	write := lease.GetWrite()
 	switch {
-	case lease.GetState() == leasev1.Lease_STATE_EXPIRED, lease.GetDuplicate() != nil, write.GetFailures() >= failing:
+	case lease.GetState() == leasev1.Lease_STATE_EXPIRED, lease.GetDuplicate() != nil, failures(write) >= failing:
 		return listing.Ill
-	case lease.GetState() != leasev1.Lease_STATE_ALIVE, write.GetFailures() > 0, write.GetState() == leasev1.Lease_Write_STATE_NO_OWNER:
+	case lease.GetState() != leasev1.Lease_STATE_ALIVE, failures(write) > 0, write.GetState() == leasev1.Lease_Write_STATE_NO_OWNER:
 		return listing.Doubt
 	default:
 		return listing.None
 	}
+}
+
+// failures is how many attempts at a write failed running. Those that found no Node are none: there is nothing to be written.
+func failures(write *leasev1.Lease_Write) int32 {
+	if write.GetState() == leasev1.Lease_Write_STATE_NO_OWNER {
+		return 0
+	}
+	return write.GetFailures()
 }
 
 func trouble(lease *leasev1.Lease) string {
@@ -144,14 +152,17 @@ func tally(leases []*leasev1.Lease) string {
 		return "no leases"
 	}
 	counts := map[string]int{}
-	duplicates, unwritten := 0, 0
+	duplicates, unwritten, ownerless := 0, 0, 0
 	for _, lease := range leases {
 		counts[word(lease.GetState())]++
 		if lease.GetDuplicate() != nil {
 			duplicates++
 		}
-		if lease.GetWrite().GetFailures() > 0 {
+		if failures(lease.GetWrite()) > 0 {
 			unwritten++
+		}
+		if lease.GetWrite().GetState() == leasev1.Lease_Write_STATE_NO_OWNER {
+			ownerless++
 		}
 	}
 	var parts []string
@@ -165,6 +176,9 @@ func tally(leases []*leasev1.Lease) string {
 	}
 	if unwritten > 0 {
 		parts = append(parts, fmt.Sprintf("%d could not be written", unwritten))
+	}
+	if ownerless > 0 {
+		parts = append(parts, fmt.Sprintf("%d without a node", ownerless))
 	}
 	return wording.Count(len(leases), "lease") + ": " + strings.Join(parts, ", ")
 }
@@ -186,6 +200,7 @@ func quiet(lease *leasev1.Lease) *leasev1.Lease {
 	copied.LastBeatTime, copied.Deadline, copied.Sequence, copied.Epoch, copied.StartTime = nil, nil, 0, 0, nil
 	if write := copied.GetWrite(); write != nil {
 		write.RenewTime, write.WriteTime, write.DueTime, write.ResourceVersion, write.Reason = nil, nil, nil, "", ""
+		write.Failures = failures(write)
 	}
 	if other := copied.GetDuplicate(); other != nil {
 		other.RefuseTime, other.Refusals = nil, 0

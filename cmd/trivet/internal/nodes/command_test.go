@@ -95,7 +95,7 @@ func disrupted() *gatewayv1.ListZonesResponse {
 		Zones: []*leasev1.Zone{
 			{Name: "", State: leasev1.Zone_STATE_FULL_DISRUPTION, Nodes: 1, NotReady: 1},
 			{Name: "eu:a", State: leasev1.Zone_STATE_PARTIAL_DISRUPTION, Nodes: 7, NotReady: 4, Waiting: 2, TaintRate: 0.01, HeldBy: "12 nodes fell silent within 5s"},
-			{Name: "eu:b", State: leasev1.Zone_STATE_NORMAL, Nodes: 3},
+			{Name: "eu:b", State: leasev1.Zone_STATE_NORMAL, Nodes: 3, HeldBy: "the process stood still for 7s"},
 		},
 	}
 }

@@ -26,26 +26,31 @@ func (s source) Notes(ctx context.Context) []string {
 		if s.zone != "" && zone.GetName() != s.zone {
 			continue
 		}
-		if note := zoneNote(zone); note != "" {
+		if note := zoneNote(zone, response.GetBlindBy()); note != "" {
 			notes = append(notes, note)
 		}
 	}
 	return notes
 }
 
-func zoneNote(zone *leasev1.Zone) string {
+// zoneNote tells what holds declarations back in a zone, unless that is so everywhere: it is said then, and zones may be many.
+func zoneNote(zone *leasev1.Zone, everywhere string) string {
 	how := map[leasev1.Zone_State]string{
 		leasev1.Zone_STATE_PARTIAL_DISRUPTION: "partial disruption, ",
 		leasev1.Zone_STATE_FULL_DISRUPTION:    "full disruption, ",
 	}[zone.GetState()]
-	if how == "" && zone.GetWaiting() == 0 && zone.GetHeldBy() == "" {
+	held := zone.GetHeldBy()
+	if held == everywhere {
+		held = ""
+	}
+	if how == "" && zone.GetWaiting() == 0 && held == "" {
 		return ""
 	}
 	note := fmt.Sprintf("zone %s: %s%d of %s not ready", zoneName(zone), how, zone.GetNotReady(), wording.Count(int(zone.GetNodes()), "node"))
 	if waiting := zone.GetWaiting(); waiting > 0 {
 		note += fmt.Sprintf(", %d to be tainted at %s per second", waiting, strconv.FormatFloat(zone.GetTaintRate(), 'g', 3, 64))
 	}
-	if held := zone.GetHeldBy(); held != "" {
+	if held != "" {
 		note += "; nothing is declared in it: " + held
 	}
 	return note
