@@ -4,13 +4,14 @@ import (
 	"math"
 	"time"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/column"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
 // Book is the slots of one owner. Its methods take the owner's time, which never goes backwards.
 type Book struct {
 	policies []Policy
-	slots    []slot
+	slots    column.Column[slot]
 	wheel    wheel
 	urgent   queue
 	regular  queue
@@ -34,11 +35,9 @@ type Opening struct {
 // Open begins a slot, whose object is written once the holder has been heard at now or later. A slot that is in use begins
 // anew.
 func (b *Book) Open(now monotonic.Instant, i uint32, o Opening) {
-	for int(i) >= len(b.slots) {
-		b.slots = append(b.slots, slot{})
-	}
+	b.slots.Extend(int(i) + 1)
 	b.withdraw(i)
-	b.slots[i] = slot{carried: now, due: now.Add(o.Wait), phase: o.Phase, policy: o.Policy, state: Pending}
+	*b.slots.At(i) = slot{carried: now, due: now.Add(o.Wait), phase: o.Phase, policy: o.Policy, state: Pending}
 	b.settle(now, i)
 }
 
@@ -54,7 +53,7 @@ type Object struct {
 // next at a time that its own duration allows. It returns whether there was anything to learn: of an object that was written
 // or adopted before, or is being written, more is known already.
 func (b *Book) Adopt(now monotonic.Instant, i uint32, o Object) bool {
-	s := &b.slots[i]
+	s := b.slots.At(i)
 	if s.state == Idle || s.is(known|inFlight) {
 		return false
 	}
@@ -79,7 +78,7 @@ func (b *Book) Adopt(now monotonic.Instant, i uint32, o Object) bool {
 
 // Urge ends the wait of a slot for Adopt.
 func (b *Book) Urge(now monotonic.Instant, i uint32) {
-	s := &b.slots[i]
+	s := b.slots.At(i)
 	if s.place == waiting && !s.is(known) && s.failures == 0 && s.due > now {
 		s.due = now
 		b.settle(now, i)
@@ -89,12 +88,12 @@ func (b *Book) Urge(now monotonic.Instant, i uint32) {
 // Close ends a slot, whatever is in flight. It may be repeated.
 func (b *Book) Close(i uint32) {
 	b.withdraw(i)
-	b.slots[i] = slot{}
+	*b.slots.At(i) = slot{}
 }
 
 // Silenced tells that the holder expired.
 func (b *Book) Silenced(now monotonic.Instant, i uint32) {
-	s := &b.slots[i]
+	s := b.slots.At(i)
 	if s.state == Idle || s.is(silent) {
 		return
 	}
@@ -104,7 +103,7 @@ func (b *Book) Silenced(now monotonic.Instant, i uint32) {
 
 // Recovered tells that the holder beats again; with one that was not silenced it does nothing.
 func (b *Book) Recovered(now monotonic.Instant, i uint32) {
-	s := &b.slots[i]
+	s := b.slots.At(i)
 	if !s.is(silent) {
 		return
 	}
@@ -118,7 +117,7 @@ func (b *Book) Recovered(now monotonic.Instant, i uint32) {
 // turn sets when a slot is due whose holder died or came back. The pause after a failure goes on: the kube-apiserver may have
 // asked for it.
 func (b *Book) turn(now monotonic.Instant, i uint32) {
-	s := &b.slots[i]
+	s := b.slots.At(i)
 	p := b.policies[s.policy]
 	reason, wanted := s.wants(p.Mode)
 	switch {
@@ -136,32 +135,32 @@ func transition(r Reason) bool { return r == Expired || r == Recovered }
 // Hold keeps writes from starting; Let allows them again.
 func (b *Book) Hold(i uint32) {
 	b.withdraw(i)
-	b.slots[i].marks |= held
+	b.slots.At(i).marks |= held
 }
 
 // Let undoes Hold.
 func (b *Book) Let(now monotonic.Instant, i uint32) {
-	b.slots[i].marks &^= held
+	b.slots.At(i).marks &^= held
 	b.settle(now, i)
 }
 
 // Busy tells whether the slot is held or has a write in flight.
-func (b *Book) Busy(i uint32) bool { return b.slots[i].is(held | inFlight) }
+func (b *Book) Busy(i uint32) bool { return b.slots.At(i).is(held | inFlight) }
 
 // Policy is the index of the slot's Policy.
-func (b *Book) Policy(i uint32) uint8 { return b.slots[i].policy }
+func (b *Book) Policy(i uint32) uint8 { return b.slots.At(i).policy }
 
 // settle puts a slot where it belongs.
 func (b *Book) settle(now monotonic.Instant, i uint32) {
 	b.withdraw(i)
-	s := &b.slots[i]
+	s := b.slots.At(i)
 	reason, wanted := s.wants(b.policies[s.policy].Mode)
 	if !wanted {
 		return
 	}
 	s.reason = reason
 	if s.due > now {
-		b.wheel.file(b.slots, i)
+		b.wheel.file(&b.slots, i)
 		return
 	}
 	b.enqueue(i)
@@ -170,18 +169,18 @@ func (b *Book) settle(now monotonic.Instant, i uint32) {
 // enqueue queues transitions before first writes, and either by how long they have been due; renewals by when their readers
 // stop believing, or, once that has passed, by how long they have been due.
 func (b *Book) enqueue(i uint32) {
-	s := &b.slots[i]
+	s := b.slots.At(i)
 	b.pending[s.reason]++
 	switch {
 	case transition(s.reason):
 		s.place = urgent
-		b.urgent.push(b.slots, member{key: s.due + math.MinInt64/2, slot: i})
+		b.urgent.push(&b.slots, member{key: s.due + math.MinInt64/2, slot: i})
 	case s.reason == First:
 		s.place = urgent
-		b.urgent.push(b.slots, member{key: s.due, slot: i})
+		b.urgent.push(&b.slots, member{key: s.due, slot: i})
 	default:
 		s.place = regular
-		b.regular.push(b.slots, member{key: max(b.lapses(s), s.due), slot: i})
+		b.regular.push(&b.slots, member{key: max(b.lapses(s), s.due), slot: i})
 	}
 }
 
@@ -192,16 +191,16 @@ func (b *Book) lapses(s *slot) monotonic.Instant {
 
 // withdraw takes a slot out of where it waits.
 func (b *Book) withdraw(i uint32) {
-	s := &b.slots[i]
+	s := b.slots.At(i)
 	switch s.place {
 	case waiting:
-		b.wheel.remove(b.slots, i)
+		b.wheel.remove(&b.slots, i)
 	case urgent:
 		b.pending[s.reason]--
-		b.urgent.remove(b.slots, i)
+		b.urgent.remove(&b.slots, i)
 	case regular:
 		b.pending[s.reason]--
-		b.regular.remove(b.slots, i)
+		b.regular.remove(&b.slots, i)
 	}
 	s.place = nowhere
 }

@@ -21,7 +21,7 @@ type View struct {
 
 // View shows a slot that was opened.
 func (b *Book) View(i uint32) View {
-	s := &b.slots[i]
+	s := b.slots.At(i)
 	return View{
 		State: s.state, Failures: int32(s.failures), Reason: s.reason, Due: s.due, Some: s.place != nowhere,
 	}
@@ -42,7 +42,7 @@ func (b *Book) Backlog(now monotonic.Instant) Backlog {
 	}
 	for _, q := range []*queue{&b.urgent, &b.regular} {
 		if len(q.members) > 0 {
-			backlog.Oldest = max(backlog.Oldest, now.Sub(b.slots[q.first()].due))
+			backlog.Oldest = max(backlog.Oldest, now.Sub(b.slots.At(q.first()).due))
 		}
 	}
 	return backlog

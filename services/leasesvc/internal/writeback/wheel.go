@@ -3,6 +3,7 @@ package writeback
 import (
 	"time"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/column"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
@@ -30,33 +31,33 @@ func newWheel() wheel {
 	return w
 }
 
-func (w *wheel) file(slots []slot, i uint32) {
-	s := &slots[i]
+func (w *wheel) file(slots *column.Column[slot], i uint32) {
+	s := slots.At(i)
 	number := (int64(s.due) + int64(Granularity) - 1) / int64(Granularity)
 	number = min(max(number, w.cursor), w.cursor+buckets-1)
 	s.bucket = uint16(number % buckets)
 	s.place, s.next, s.previous = waiting, w.heads[s.bucket], nobody
 	if s.next != nobody {
-		slots[s.next].previous = i
+		slots.At(s.next).previous = i
 	}
 	w.heads[s.bucket] = i
 }
 
-func (w *wheel) remove(slots []slot, i uint32) {
-	s := &slots[i]
+func (w *wheel) remove(slots *column.Column[slot], i uint32) {
+	s := slots.At(i)
 	if s.previous == nobody {
 		w.heads[s.bucket] = s.next
 	} else {
-		slots[s.previous].next = s.next
+		slots.At(s.previous).next = s.next
 	}
 	if s.next != nobody {
-		slots[s.next].previous = s.previous
+		slots.At(s.next).previous = s.previous
 	}
 	s.place = nowhere
 }
 
 // turn takes out everything up to now and shows it to visit, one by one.
-func (w *wheel) turn(slots []slot, now monotonic.Instant, visit func(i uint32)) {
+func (w *wheel) turn(slots *column.Column[slot], now monotonic.Instant, visit func(i uint32)) {
 	last := int64(now) / int64(Granularity)
 	// After a jump of more than one turn every bucket has come up, and once is enough.
 	w.cursor = max(w.cursor, last-buckets+1)
@@ -67,8 +68,8 @@ func (w *wheel) turn(slots []slot, now monotonic.Instant, visit func(i uint32)) 
 		w.heads[bucket] = nobody
 		w.cursor++
 		for i != nobody {
-			next := slots[i].next
-			slots[i].place = nowhere
+			next := slots.At(i).next
+			slots.At(i).place = nowhere
 			visit(i)
 			i = next
 		}

@@ -26,7 +26,7 @@ const fair = 4
 // Start hands out at most budget writes, the most urgent first; each is in flight from then on, until one of Succeeded, Failed,
 // Ownerless and Close.
 func (b *Book) Start(now monotonic.Instant, heard Heard, budget int) []Write {
-	b.wheel.turn(b.slots, now, func(i uint32) { b.ripen(now, heard, i) })
+	b.wheel.turn(&b.slots, now, func(i uint32) { b.ripen(now, heard, i) })
 	var writes []Write
 	for len(writes) < budget {
 		i, some := b.pick()
@@ -37,7 +37,7 @@ func (b *Book) Start(now monotonic.Instant, heard Heard, budget int) []Write {
 		if b.putOff(now, heard, i) {
 			continue
 		}
-		s := &b.slots[i]
+		s := b.slots.At(i)
 		s.marks |= inFlight
 		if transition(s.reason) {
 			s.shows = doubtful
@@ -51,8 +51,8 @@ func (b *Book) Start(now monotonic.Instant, heard Heard, budget int) []Write {
 // ripen finds a place for what came out of the wheel.
 func (b *Book) ripen(now monotonic.Instant, heard Heard, i uint32) {
 	switch {
-	case b.slots[i].due > now:
-		b.wheel.file(b.slots, i)
+	case b.slots.At(i).due > now:
+		b.wheel.file(&b.slots, i)
 	case !b.putOff(now, heard, i):
 		b.enqueue(i)
 	}
@@ -61,7 +61,7 @@ func (b *Book) ripen(now monotonic.Instant, heard Heard, i uint32) {
 // putOff looks at a slot again later if there is nothing to say: the object shows the newest beat already, or the holder was
 // not heard since the slot was opened.
 func (b *Book) putOff(now monotonic.Instant, heard Heard, i uint32) bool {
-	s := &b.slots[i]
+	s := b.slots.At(i)
 	switch {
 	case s.reason == Renewal && heard(i) <= s.carried:
 	case s.reason == First && heard(i) < s.carried:
@@ -69,7 +69,7 @@ func (b *Book) putOff(now monotonic.Instant, heard Heard, i uint32) bool {
 		return false
 	}
 	s.due = now.Add(b.policies[s.policy].glance())
-	b.wheel.file(b.slots, i)
+	b.wheel.file(&b.slots, i)
 	return true
 }
 
@@ -87,7 +87,7 @@ func (b *Book) pick() (i uint32, some bool) {
 
 // Succeeded notes the end of a write: the object shows what w says.
 func (b *Book) Succeeded(now monotonic.Instant, w Write) {
-	s := &b.slots[w.Slot]
+	s := b.slots.At(w.Slot)
 	p := b.policies[s.policy]
 	hurried := w.Reason == First || transition(w.Reason) || w.Planned.Sub(s.due) > p.Renew/2
 	switch w.Reason {
@@ -120,7 +120,7 @@ func (b *Book) Ownerless(now monotonic.Instant, w Write) {
 }
 
 func (b *Book) again(now monotonic.Instant, w Write, pause time.Duration, state State) {
-	s := &b.slots[w.Slot]
+	s := b.slots.At(w.Slot)
 	s.marks &^= inFlight
 	s.state = state
 	if s.failures < math.MaxUint16 {
