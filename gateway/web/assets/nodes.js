@@ -7,8 +7,9 @@ export class Nodes {
     this.byName = new Map();
     // counts says how many Nodes have each health, by rank.
     this.counts = healths.map(() => 0);
-    // complete is whether the stream has told of all that there are.
-    this.complete = false;
+    // complete is whether the stream has told of all that there are, as far as anybody tells of them; settled whether what it did
+    // not tell of was taken out.
+    this.complete = this.settled = false;
     this.missing = [];
     this.round = 0;
     // changed are Nodes that look different since the last call of taken; moved is whether Nodes came, went or changed zones.
@@ -16,10 +17,11 @@ export class Nodes {
     this.moved = false;
   }
 
-  // begin says that a stream tells everything anew. What it does not mention until its bookmark is gone.
+  // begin says that a stream tells everything anew. What it does not mention until its bookmark is gone, unless it may be in a part
+  // that is missing.
   begin() {
     this.round++;
-    this.complete = false;
+    this.complete = this.settled = false;
   }
 
   take({ type, node, missing }) {
@@ -30,8 +32,9 @@ export class Nodes {
 
   bookmark(missing) {
     this.missing = missing;
-    if (this.complete) return;
     this.complete = true;
+    if (this.settled || missing.length > 0) return;
+    this.settled = true;
     for (const [name, { round }] of this.byName) {
       if (round !== this.round) this.remove(name);
     }
@@ -53,7 +56,7 @@ export class Nodes {
       this.counts[rank]++;
       this.changed.add(known);
     }
-    Object.assign(known, { zone, rank, reason, heldBy, round: this.round, touched: (known.touched ?? 0) + 1 });
+    Object.assign(known, { zone, rank, reason, heldBy, round: this.round });
   }
 
   remove(name) {

@@ -25,7 +25,8 @@ export class Stream {
       const pause = this.failures === 0 ? 250 : Math.min(longestPause, 500 * 2 ** this.failures) * (0.8 + 0.4 * Math.random());
       this.failures++;
       if (!this.paused) this.on.broken(failure, performance.now() + pause);
-      await this.rest(this.paused ? null : pause);
+      if (!this.paused) await this.rest(pause);
+      while (this.paused) await this.rest(null); // it may also have been paused during the pause
     }
   }
 
