@@ -42,7 +42,7 @@ func client(t *testing.T, members *directory, timeout time.Duration) gatewayv1.G
 func TestGetClusterStatus_WholeHouse(t *testing.T) {
 	members := newDirectory(standing(t, "bootstrapsvc", "b1"), standing(t, "gateway", "g1"), standing(t, "leasesvc", "l1"), standing(t, "slicesvc", "s1"))
 
-	response, err := client(t, members, time.Second).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
+	response, err := client(t, members, patience).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
 
 	if err != nil {
 		t.Fatalf("GetClusterStatus() = %v", err)
@@ -107,7 +107,7 @@ func TestGetClusterStatus_NobodyAnswers(t *testing.T) {
 			members := newDirectory(test.members...)
 			members.failure = test.failure
 
-			_, err := client(t, members, time.Second).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
+			_, err := client(t, members, patience).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
 
 			checkNoSource(t, err, test.mentions...)
 		})
@@ -132,7 +132,7 @@ func TestGetClusterStatus_SuccessorAtTheSameAddress(t *testing.T) {
 	gone := replica("leasesvc", "l1")
 	gone.GRPCAddress = successor.GRPCAddress
 
-	response, err := client(t, newDirectory(gone, successor), time.Second).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
+	response, err := client(t, newDirectory(gone, successor), patience).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
 
 	if err != nil {
 		t.Fatalf("GetClusterStatus() = %v", err)
@@ -146,7 +146,7 @@ func TestGetClusterStatus_SuccessorAtTheSameAddress(t *testing.T) {
 func TestWatchClusterStatus_ReplacesTheStatusAsReplicasComeAndGo(t *testing.T) {
 	standing1, gone := standing(t, "leasesvc", "l1"), dead(t, "leasesvc", "l2")
 	members := newDirectory(standing1)
-	stream := watching(t, client(t, members, time.Second), 250*time.Millisecond)
+	stream := watching(t, client(t, members, patience), 250*time.Millisecond)
 
 	await(t, stream, []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}})
 	members.set(standing1, gone)
@@ -184,7 +184,7 @@ func await(t *testing.T, stream gatewayv1.GatewayService_WatchClusterStatusClien
 }
 
 func TestWatchClusterStatus_FirstStatusWithoutSourceIsAnError(t *testing.T) {
-	stream := watching(t, client(t, newDirectory(dead(t, "leasesvc", "l1")), time.Second), time.Second)
+	stream := watching(t, client(t, newDirectory(dead(t, "leasesvc", "l1")), patience), time.Second)
 
 	_, err := stream.Recv()
 
@@ -194,7 +194,7 @@ func TestWatchClusterStatus_FirstStatusWithoutSourceIsAnError(t *testing.T) {
 func TestWatchClusterStatus_ManyWatchersShareTheQuestions(t *testing.T) {
 	member, asked := failing(t, "slicesvc", "s1")
 	members := newDirectory(standing(t, "leasesvc", "l1"), member)
-	watcher := client(t, members, 5*time.Second)
+	watcher := client(t, members, patience)
 	want := []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}, {Service: "slicesvc", ID: "s1", Code: "INTERNAL"}}
 
 	started := time.Now()
@@ -210,7 +210,7 @@ func TestWatchClusterStatus_ManyWatchersShareTheQuestions(t *testing.T) {
 }
 
 func TestWatchClusterStatus_RefusesAnImpatientInterval(t *testing.T) {
-	stream := watching(t, client(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second), 100*time.Millisecond)
+	stream := watching(t, client(t, newDirectory(standing(t, "leasesvc", "l1")), patience), 100*time.Millisecond)
 
 	_, err := stream.Recv()
 
@@ -221,7 +221,7 @@ func TestWatchClusterStatus_RefusesAnImpatientInterval(t *testing.T) {
 
 func TestRun_DropsConnectionsToReplicasThatLeft(t *testing.T) {
 	members := newDirectory(standing(t, "leasesvc", "l1"), standing(t, "slicesvc", "s1"))
-	service := running(t, members, time.Second)
+	service := running(t, members, patience)
 	asking := gatewayv1.NewGatewayServiceClient(testkit.Serve(t, service.Register))
 	if _, err := asking.GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{}); err != nil {
 		t.Fatalf("GetClusterStatus() = %v", err)
@@ -241,7 +241,7 @@ func TestRun_DropsConnectionsToReplicasThatLeft(t *testing.T) {
 }
 
 func TestRun_StopEndsWatches(t *testing.T) {
-	service := newGateway(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	service := newGateway(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)

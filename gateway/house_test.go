@@ -27,6 +27,9 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
+// patience is how long a replica may take where that is not what a test is about: long, because the machine may be busy.
+const patience = 5 * time.Second
+
 // directory is a Directory whose members a test sets.
 type directory struct {
 	mu      sync.Mutex // guards the rest

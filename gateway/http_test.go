@@ -78,7 +78,7 @@ func decode(t *testing.T, body []byte, into any) {
 }
 
 func TestHTTP_StatusIsPartialWhileSourcesAreMissing(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1"), dead(t, "slicesvc", "s1")), time.Second)
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1"), dead(t, "slicesvc", "s1")), patience)
 
 	response, body := do(t, request(t, service, http.MethodGet, "/v1/status"))
 
@@ -97,7 +97,7 @@ func TestHTTP_StatusIsPartialWhileSourcesAreMissing(t *testing.T) {
 
 // Scripts may rely on every field being there, also when it is empty.
 func TestHTTP_StatusHasEmptyFieldsToo(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
 
 	_, body := do(t, request(t, service, http.MethodGet, "/v1/status"))
 
@@ -117,7 +117,7 @@ func TestHTTP_StatusHasEmptyFieldsToo(t *testing.T) {
 }
 
 func TestHTTP_Refusals(t *testing.T) {
-	service := running(t, newDirectory(dead(t, "leasesvc", "l1")), time.Second)
+	service := running(t, newDirectory(dead(t, "leasesvc", "l1")), patience)
 	withBody := func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(strings.NewReader("{}")), 2 }
 	tests := []struct {
 		name, method, path string
@@ -167,7 +167,7 @@ func TestHTTP_Refusals(t *testing.T) {
 }
 
 func TestHTTP_OwnNames(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
 	for _, host := range []string{"localhost:7680", "LOCALHOST", "127.0.0.1", "[::1]:80", "::1"} {
 		r := request(t, service, http.MethodGet, "/v1/status")
 		r.Host = host
@@ -178,7 +178,7 @@ func TestHTTP_OwnNames(t *testing.T) {
 }
 
 func TestHTTP_HEADOfTheAPIIsNotAllowed(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
 
 	response, body := do(t, request(t, service, http.MethodHead, "/v1/status:watch"))
 
@@ -188,7 +188,7 @@ func TestHTTP_HEADOfTheAPIIsNotAllowed(t *testing.T) {
 }
 
 func TestHTTP_SecurityHeadersOnEveryAnswer(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
 	for _, path := range []string{"/", "/assets/main.js", "/v1/status", "/nowhere"} {
 		r := request(t, service, http.MethodGet, path)
 		r.Header.Set("Origin", "https://evil.example")
@@ -210,7 +210,7 @@ func TestHTTP_SecurityHeadersOnEveryAnswer(t *testing.T) {
 }
 
 func TestHTTP_PageIsSentOncePerBuild(t *testing.T) {
-	service := running(t, newDirectory(), time.Second)
+	service := running(t, newDirectory(), patience)
 	tests := []struct{ path, contentType string }{
 		{path: "/", contentType: "text/html; charset=utf-8"},
 		{path: "/assets/main.js", contentType: "text/javascript; charset=utf-8"},
@@ -231,7 +231,7 @@ func TestHTTP_PageIsSentOncePerBuild(t *testing.T) {
 }
 
 func TestHTTP_WatchIsALinePerStatus(t *testing.T) {
-	service := newGateway(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	service := newGateway(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
 	stop := start(t, service)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -272,7 +272,7 @@ func TestHTTP_WatchIsALinePerStatus(t *testing.T) {
 
 // A client that promises a body and never sends it must not hold the server.
 func TestHTTP_UnsentBodyIsNotWaitedFor(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
 	conn, err := net.Dial("tcp", service.HTTPAddress())
 	if err != nil {
 		t.Fatalf("connect: %v", err)
@@ -293,7 +293,7 @@ func TestHTTP_UnsentBodyIsNotWaitedFor(t *testing.T) {
 }
 
 func TestHTTP_OversizeHeadersAreRefused(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), time.Second)
+	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
 	r := request(t, service, http.MethodGet, "/v1/status")
 	r.Header.Set("X-Long", strings.Repeat("x", 64<<10))
 

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -22,7 +21,7 @@ func house(t *testing.T) *gateway.Service {
 	k.put("n03", "z:b", silent)
 	_, m1 := k.hire(t, "l1")
 	_, m2 := k.hire(t, "l2")
-	return running(t, newDirectory(m1, m2), time.Second)
+	return running(t, newDirectory(m1, m2), patience)
 }
 
 func TestHTTP_RoutesOfNodes(t *testing.T) {
@@ -133,7 +132,7 @@ func TestHTTP_LargestPage(t *testing.T) {
 		}
 	})
 	_, m1 := k.hire(t, "l1")
-	service := running(t, newDirectory(m1), 5*time.Second)
+	service := running(t, newDirectory(m1), patience)
 
 	response, body := do(t, request(t, service, http.MethodGet, fmt.Sprintf("/v1/nodes?pageSize=%d", nodes)))
 

@@ -31,7 +31,7 @@ const (
 // nodeClient runs a gateway over the members and returns a client of its NodeService.
 func nodeClient(t *testing.T, members *directory) gatewayv1.NodeServiceClient {
 	t.Helper()
-	service := running(t, members, time.Second)
+	service := running(t, members, patience)
 	return gatewayv1.NewNodeServiceClient(testkit.Serve(t, service.Register))
 }
 
@@ -468,7 +468,7 @@ func TestWatchLeases_BeginsAgainWhereItCannotResume(t *testing.T) {
 func TestRun_StopEndsWatchesOfNodes(t *testing.T) {
 	k := filled(1, "l1")
 	_, m1 := k.hire(t, "l1")
-	service := newGateway(t, newDirectory(m1), time.Second)
+	service := newGateway(t, newDirectory(m1), patience)
 	stop := start(t, service)
 	v := watchNodes(t, gatewayv1.NewNodeServiceClient(testkit.Serve(t, service.Register)), "")
 	v.bookmark(t)

@@ -110,7 +110,7 @@ func told(freshness *statusv1.Freshness) string {
 		parts = append(parts, fmt.Sprintf("epoch %d", epoch))
 	}
 	if version := freshness.GetResourceVersion(); version != "" {
-		parts = append(parts, "cluster as of resourceVersion "+version)
+		parts = append(parts, "the node as of resourceVersion "+version)
 	}
 	return strings.Join(parts, ", ")
 }
