@@ -253,6 +253,26 @@ func TestReader_WantsDecidesWhatExists(t *testing.T) {
 	check(t, r, "added n1 red@5")
 }
 
+// A replica that comes back while a reader is half through may tell of what has its place behind the reader.
+func TestReader_BookmarkWaitsForWhoIsHeardMeanwhile(t *testing.T) {
+	s := standing()
+	s.Put("a", thing{name: "n2", epoch: 5})
+	s.Put("a", thing{name: "n3", epoch: 5})
+	s.Remove(noon, "a", thing{name: "n1", epoch: 5})
+	s.Advance(noon.Add(fleet.Hold))
+	s.Fail("b")
+	r := s.Join(all)
+	if events, _ := r.Take(1); len(events) != 1 || events[0].Item.name != "n2" {
+		t.Fatalf("the reader begins with %v, want n2", events)
+	}
+
+	s.Begin("b", false)
+	s.Put("b", thing{name: "m1", epoch: 6, color: "red"}) // where n1 was
+	s.Bookmark(noon, "b")
+
+	check(t, r, "added n3 @5", "added m1 red@6", "bookmark")
+}
+
 func TestReader_NudgeIsASignOfLife(t *testing.T) {
 	s := standing()
 	r := s.Join(all)

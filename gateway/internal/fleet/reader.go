@@ -26,8 +26,7 @@ type Reader[T Item] struct {
 	due   places // places to look at
 	told  places // places of the items that the reader knows of
 	next  int    // place to go on at
-	// whole is whether everybody was heard or had failed when this pass over the places began, so that its end says something.
-	whole bool
+	begun uint64 // what a bookmark could have told when this pass over the places began
 	news  uint64 // what the last bookmark told
 }
 
@@ -56,15 +55,15 @@ func (s *State[T]) Leave(r *Reader[T]) {
 func (r *Reader[T]) Take(limit int) (events []Event[T], bookmark bool) {
 	for len(events) < limit {
 		if r.next == 0 {
-			r.whole = r.state.Settled()
+			r.begun = r.state.news
 		}
 		place := r.due.next(r.next)
 		if place < 0 {
 			r.next = 0
-			if !r.whole && r.state.Settled() {
-				continue // all were heard during this pass: another one to its end
+			if r.begun != r.state.news && r.state.Settled() {
+				continue // who was heard during this pass may have told of places behind it: another one to its end
 			}
-			return events, r.whole && r.mark()
+			return events, r.state.Settled() && r.mark()
 		}
 		r.next = place + 1
 		r.due.unset(place)
