@@ -100,5 +100,5 @@ func (r Rules) afterExpiry(s *Subject, floor monotonic.Instant) Judgement {
 	if deadline := heard.Add(r.graceOf(s)); some && deadline > s.pulse.expired {
 		return Judgement{Heard: heard, By: by, Deadline: deadline}
 	}
-	return Judgement{Heard: heard, By: Beats, Deadline: s.pulse.expired}
+	return Judgement{By: Beats, Deadline: s.pulse.expired}
 }

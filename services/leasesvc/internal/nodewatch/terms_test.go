@@ -233,6 +233,37 @@ func TestRun_DeathOfASessionIsWrittenWithinHalfASecond(t *testing.T) {
 	})
 }
 
+// What was heard of a node before its session is no beat of that.
+func TestRun_OnlyItsOwnerSaysWhenAnExpiredSessionBeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(12)
+		all, end := replicas(t, f, 1, "a")
+		defer end()
+		defer all[0].claim(t.Context(), 0)()
+		f.beat(20 * time.Second)
+		for i := range 12 {
+			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
+		}
+		time.Sleep(5 * time.Minute)
+		all[0].session("n0", nodehealth.SessionExpired)
+		seen := map[nodehealth.Health]bool{}
+		for range 200 {
+			time.Sleep(5 * time.Millisecond)
+			node := all[0].census.Edition().Node("n0")
+			if node.Session != nodehealth.SessionExpired {
+				continue
+			}
+			seen[node.Judgement.Health] = true
+			if node.Judgement.By != nodehealth.Beats || node.Judgement.Heard != 0 {
+				t.Errorf("%s: last heard at %d by %s, want an unknown time by its session", node.Judgement.Health, node.Judgement.Heard, node.Judgement.By)
+			}
+		}
+		if !seen[nodehealth.Silent] || !seen[nodehealth.Dead] {
+			t.Errorf("seen %v, want it to be silent and then dead", seen)
+		}
+	})
+}
+
 // A node may beat again while its declaration is under way, without anybody writing its Lease.
 func TestRun_BeatThatComesAtTheLastMomentCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
