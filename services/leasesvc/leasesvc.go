@@ -39,7 +39,7 @@ const (
 const (
 	// writeTimeout bounds one write, reads before it included; upstream's client takes as long.
 	writeTimeout = 10 * time.Second
-	// sessionsStall is far beyond the 100 ms between two passes, and short of a Lease's duration.
+	// sessionsStall is far beyond the time between two passes, and short of a Lease's duration.
 	sessionsStall = 15 * time.Second
 	// writebackStall is far beyond the two writeTimeouts between two passes of which every write hangs.
 	writebackStall = 2 * time.Minute

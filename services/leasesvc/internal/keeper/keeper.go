@@ -47,14 +47,14 @@ type Config struct {
 	Limit int
 	// Surveys tells that somebody makes them, so that the objects of new shards need not be written unseen at once.
 	Surveys bool
-	// Passed is called about ten times a second, after what was due has been done; it must not block. May be nil.
+	// Passed is called about forty times a second, after what was due has been done; it must not block. May be nil.
 	Passed func()
 	Logger *slog.Logger
 }
 
 // tolerance is how long the owner may go without reading its clock. It reads it with every tick of the wheel, so whoever
 // reads it later than that was not running, and neither was the receipt of beats.
-const tolerance = 10 * session.Granularity
+const tolerance = time.Second
 
 // Keeper keeps the sessions of the shards that are held here. All methods but Run may be called by any goroutine, before and after it too.
 type Keeper struct {

@@ -54,7 +54,8 @@ func (t *Table) Class(name string) (ClassID, bool) {
 
 // Introduce opens or renews the session of a holder that has begun to number its beats, with whatever number it begins:
 // within a connection the order is given already. now is when the holder was heard: one that was heard before the present
-// boot was first does not take over from it.
+// boot was first does not take over from it, and one of the present boot that was heard so long ago that its session would be
+// what it is again moves the deadline only.
 func (t *Table) Introduce(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
 	return t.meet(now, h, sequence, false)
 }
@@ -142,7 +143,11 @@ func (t *Table) takeOver(now monotonic.Instant, slot uint32, boot string, sequen
 	r.boot, r.started = boot, now
 	// The beats of the old boot end with its generation, also one that is on its way at this moment.
 	t.set(slot, generationIn(t.word(slot))+1, r.state == Alive, last)
-	t.renew(now, slot, sequence)
+	if r.state == Alive {
+		t.renew(now, slot, sequence)
+	} else {
+		t.revive(now, slot, sequence)
+	}
 	return t.ref(slot)
 }
 
@@ -173,21 +178,40 @@ func (t *Table) resolve(ref Ref) Outcome {
 }
 
 func (t *Table) renew(now monotonic.Instant, slot uint32, sequence uint64) Outcome {
-	r := t.records.At(slot)
-	r.sequence = sequence
 	if t.pulses.Beat(now, t.ref(slot), sequence) {
+		t.records.At(slot).sequence = sequence
 		return Renewed
 	}
 	// Nobody else writes the pulse of a session that is not Alive.
-	word := t.word(slot)
+	if word := t.word(slot); t.silentSince(slot, max(beatIn(word), now)) {
+		t.set(slot, generationIn(word), false, max(beatIn(word), now))
+		return Renewed
+	}
+	t.revive(now, slot, sequence)
+	return Recovered
+}
+
+// silentSince tells whether the silence after a beat is long enough for the state that the session has. Only a beat from long
+// ago, which somebody else has heard, comes so late that it is.
+func (t *Table) silentSince(slot uint32, beat monotonic.Instant) bool {
+	r := t.records.At(slot)
+	c := &t.classes[r.class]
+	if r.state == Suspect {
+		return beat.Add(c.Suspect) <= t.wheel.reached()
+	}
+	return beat.Add(c.TTL) <= t.wheel.reached()
+}
+
+// revive makes a session Alive that is not.
+func (t *Table) revive(now monotonic.Instant, slot uint32, sequence uint64) {
+	r, word := t.records.At(slot), t.word(slot)
 	t.counts[r.state]--
 	t.counts[Alive]++
-	r.state = Alive
+	r.state, r.sequence = Alive, sequence
 	t.set(slot, generationIn(word), true, max(beatIn(word), now))
 	t.pulse.At(slot).sequence.Store(sequence)
 	// Only here can the next deadline lie before the bucket that the session waits in.
 	t.file(slot)
-	return Recovered
 }
 
 // Release ends the holder's session. The outcome is Renewed when it was this boot's, Superseded when another boot has it, and

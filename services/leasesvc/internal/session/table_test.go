@@ -232,3 +232,34 @@ func TestFirstInterval_SpreadsBetweenHalfAndWhole(t *testing.T) {
 		t.Errorf("six names share %d first intervals", len(seen))
 	}
 }
+
+// Beats that were handed on may come late: what they say of the past must not bring back whoever has been silent since.
+func TestIntroduce_BeatFromLongAgoBringsNobodyBack(t *testing.T) {
+	for name, tt := range map[string]struct {
+		now, heard time.Duration
+		want       session.State
+		outcome    session.Outcome
+	}{
+		"suspect, heard before it was":            {now: 30 * time.Second, heard: 4 * time.Second, want: session.Suspect, outcome: session.Renewed},
+		"suspect, heard since":                    {now: 30 * time.Second, heard: 6 * time.Second, want: session.Alive, outcome: session.Recovered},
+		"suspect, heard before its last beat":     {now: 30 * time.Second, heard: -time.Second, want: session.Suspect, outcome: session.Renewed},
+		"expired, heard so long ago that it is":   {now: time.Minute, heard: 19 * time.Second, want: session.Expired, outcome: session.Renewed},
+		"expired, heard since, and silent anew":   {now: time.Minute, heard: 21 * time.Second, want: session.Alive, outcome: session.Recovered},
+		"expired, heard before its last beat":     {now: time.Minute, heard: -time.Second, want: session.Expired, outcome: session.Renewed},
+		"expired, heard now":                      {now: time.Minute, heard: time.Minute, want: session.Alive, outcome: session.Recovered},
+		"alive, heard before its last beat":       {now: 10 * time.Second, heard: -time.Second, want: session.Alive, outcome: session.Renewed},
+		"suspect for a moment, heard in the tick": {now: 25 * time.Second, heard: 10 * time.Millisecond, want: session.Alive, outcome: session.Recovered},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := newTable()
+			ref, _ := table.Introduce(at(0), holder("a", "1"), 1)
+			advance(table, at(tt.now))
+			if _, outcome := table.Introduce(at(tt.heard), holder("a", "1"), 2); outcome != tt.outcome {
+				t.Errorf("outcome %v, want %v", outcome, tt.outcome)
+			}
+			if s, _ := table.Look(ref); s.State != tt.want || s.LastBeat != at(max(0, tt.heard)) {
+				t.Errorf("%v, last heard at %v, want %v at %v", s.State, s.LastBeat, tt.want, max(0, tt.heard))
+			}
+		})
+	}
+}

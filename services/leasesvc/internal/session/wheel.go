@@ -8,11 +8,11 @@ import (
 )
 
 // Granularity is the width of a bucket of the wheel, and thereby how late a transition may be noticed.
-const Granularity = 100 * time.Millisecond
+const Granularity = 25 * time.Millisecond
 
 const (
 	// buckets spans 102 s. A deadline further away waits in the last bucket and is filed again when that comes up.
-	buckets = 1024
+	buckets = 4096
 	// nowhere ends a list.
 	nowhere = ^uint32(0)
 )
@@ -60,6 +60,11 @@ func (w *wheel) file(slot uint32, due monotonic.Instant) {
 		w.links.At(head).previous = slot
 	}
 	w.heads[list] = slot
+}
+
+// reached is the time up to which deadlines have come up: never after the time that fire was told last.
+func (w *wheel) reached() monotonic.Instant {
+	return monotonic.Instant((w.cursor - 1) * int64(Granularity))
 }
 
 // remove takes the slot out; one that is not filed stays so.
