@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"unsafe"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
@@ -26,8 +27,9 @@ func holderBytes(t testing.TB, n int) float64 {
 		for _, h := range holders {
 			h.BootId = fmt.Sprint("7c1e6f0e-89d4-4c1b-b0aa-", i)
 		}
-		say(t, c, &leasev1.StreamHeartbeatsRequest{Sequence: 1, Holders: holders})
-		c.answer.begin(1)
+		c.request.Sequence, c.request.Holders = 1, holders
+		say(t, c, &c.request)
+		c.shed()
 	}
 	bytes := float64(liveHeap()-before) / float64(n)
 	if got := s.keeper.Load().Counts().Alive; got != n {
@@ -56,5 +58,21 @@ func TestMemory_HolderCostsLittleBesideItsConnection(t *testing.T) {
 func BenchmarkMemory_AMillionHolders(b *testing.B) {
 	for b.Loop() {
 		b.ReportMetric(holderBytes(b, 1_000_000), "bytes/holder")
+	}
+}
+
+// After a reconnection the stream knows its holders by the strings that their sessions keep, and not by those that came again.
+func TestMemory_NameOfAHolderIsKeptOnce(t *testing.T) {
+	s := newSessions(t, nil)
+	say(t, s.open(t), &leasev1.StreamHeartbeatsRequest{Sequence: 1, Holders: crowd(0, 1)})
+	again := s.open(t)
+	say(t, again, &leasev1.StreamHeartbeatsRequest{Sequence: 1, Holders: crowd(0, 1)})
+	key := s.server.catalog.mustKey("node-0")
+	lease, found, err := s.keeper.Load().Get(t.Context(), key, s.server.catalog.shardOfKey(key))
+	if err != nil || !found {
+		t.Fatalf("found %t, error %v", found, err)
+	}
+	if unsafe.StringData(again.handles[0].name) != unsafe.StringData(lease.Holder.Key.Name) {
+		t.Error("the stream keeps a name of its own")
 	}
 }

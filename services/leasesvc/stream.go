@@ -134,6 +134,21 @@ func (c *connection) serve() error {
 		if c.answer.lost && c.live == 0 {
 			return keeper.ErrSuperseded
 		}
+		c.shed()
+	}
+}
+
+// fewBeats is how many beats a stream keeps the room for that only the keeper can take.
+const fewBeats = 16
+
+// shed lets go of what the last message made large: a stream introduces once and beats for days, and its beats are rarely news.
+func (c *connection) shed() {
+	c.request.Reset()
+	c.answer.begin(0)
+	x := c.exchange
+	x.Holders, x.Met = nil, nil
+	if cap(x.Refs) > fewBeats {
+		x.Refs, x.Missed, c.missed = nil, nil, nil
 	}
 }
 

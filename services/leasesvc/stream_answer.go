@@ -47,9 +47,6 @@ func (c *connection) respond(request *leasev1.StreamHeartbeatsRequest) error {
 		c.welcome(reception)
 		renewed = c.recovered(renewed, reception)
 		reception.handOn()
-		if len(request.Holders) > 0 {
-			x.Holders, x.Met = nil, nil // a stream introduces once and beats for days
-		}
 	}
 	if renewed.Interval == 0 {
 		return nil // nobody was renewed
@@ -136,6 +133,7 @@ func (c *connection) introductions(request *leasev1.StreamHeartbeatsRequest) []*
 // welcome puts what the keeper said into the empty places.
 func (c *connection) welcome(r *reception) {
 	place, welcomes := 0, c.answer.response.Welcomes
+	c.makeRoom(len(c.exchange.Met))
 	for i, met := range c.exchange.Met {
 		place += slices.Index(welcomes[place:], nil)
 		in := &c.exchange.Holders[i]
@@ -149,7 +147,7 @@ func (c *connection) met(met keeper.Met, in *keeper.Introduction, why *leasev1.R
 		return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}}
 	}
 	c.handles = append(c.handles, handle{
-		ref: met.Ref, name: in.Holder.Key.Name, boot: c.bootAt(in.Holder.Boot), class: in.Holder.Key.Class, shard: uint16(in.Shard),
+		ref: met.Ref, name: met.Name, boot: c.bootAt(in.Holder.Boot), class: in.Holder.Key.Class, shard: uint16(in.Shard),
 		grant: c.grants.place(met.Renewal),
 	})
 	c.live++

@@ -23,6 +23,14 @@ func (c *connection) holder(h *handle) session.Holder {
 	return session.Holder{Key: session.Key{Class: h.class, Name: h.name}, Boot: c.boots[h.boot]}
 }
 
+// makeRoom takes room for n handles more: a message brings as many as it does, and most streams get no other. The sixteenth keeps
+// those cheap that get their holders one by one.
+func (c *connection) makeRoom(n int) {
+	if have := len(c.handles); have+n > cap(c.handles) {
+		c.handles = append(make([]handle, 0, have+max(n, have/16)), c.handles...)
+	}
+}
+
 // bootAt is where a boot id is. Holders of one stream mostly share theirs, so only the last is looked at; there are no more of
 // them than handles.
 func (c *connection) bootAt(boot string) uint16 {

@@ -51,7 +51,7 @@ type Grant struct {
 	Epoch int64
 }
 
-// Met is what came of an Introduction. Ref and Grant are set when the outcome is accepted.
+// Met is what came of an Introduction. Ref, Name and Grant are set when the outcome is accepted.
 type Met struct {
 	// Elsewhere is set when the holder's shard is not kept here. Then nothing else is.
 	Elsewhere bool
@@ -59,7 +59,9 @@ type Met struct {
 	Paced   bool
 	Outcome session.Outcome
 	Ref     session.Ref
-	Grant   Grant
+	// Name is the holder's, as the string that its session keeps: whoever remembers it remembers no other.
+	Name  string
+	Grant Grant
 	// Renewal is what the beats that follow get.
 	Renewal Grant
 }
@@ -158,7 +160,7 @@ func (k *Keeper) meet(now monotonic.Instant, x *Exchange, in *Introduction) Met 
 	if outcome == session.Opened {
 		k.occupy(now, ref.Slot(), in)
 	}
-	met := Met{Outcome: outcome, Ref: ref, Grant: k.grant(ref.Slot()), Renewal: k.grant(ref.Slot())}
+	met := Met{Outcome: outcome, Ref: ref, Name: k.table.Name(ref.Slot()), Grant: k.grant(ref.Slot()), Renewal: k.grant(ref.Slot())}
 	if outcome == session.Repeated {
 		met.Grant.TTL = k.left(now, ref)
 		return met

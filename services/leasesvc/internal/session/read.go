@@ -40,6 +40,9 @@ func (t *Table) view(slot uint32) Session {
 	}
 }
 
+// Name is that of the holder that has a slot; the slot must not be free.
+func (t *Table) Name(slot uint32) string { return t.records.At(slot).name }
+
 // LastBeat is when the holder that has a slot was last heard; the slot must not be free.
 func (t *Table) LastBeat(slot uint32) monotonic.Instant { return beatIn(t.word(slot)) }
 
