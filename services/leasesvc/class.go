@@ -137,6 +137,15 @@ func (c *Class) suspicion() time.Duration {
 	return time.Duration(c.SuspectAfter)*c.HeartbeatInterval + c.HeartbeatInterval/2
 }
 
+// shortestGrace is that of the holders who are given up first.
+func shortestGrace(classes []Class) time.Duration {
+	shortest := classes[0].Grace
+	for i := range classes {
+		shortest = min(shortest, classes[i].Grace)
+	}
+	return shortest
+}
+
 // rule is the class as the keeper takes it.
 func (c *Class) rule(writes *WriteConfig) keeper.Class {
 	return keeper.Class{

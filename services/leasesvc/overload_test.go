@@ -1,6 +1,10 @@
 package leasesvc
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -8,6 +12,8 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -132,3 +138,39 @@ func TestSender_WhoseCertificateHasExpiredIsAskedForAnother(t *testing.T) {
 		t.Errorf("answer %v, want a welcome and REAUTH", response)
 	}
 }
+
+// Certificates for devices say that they never expire by the last second of the year 9999.
+func TestSender_WhoseCertificateNeverExpiresIsNotAskedForAnother(t *testing.T) {
+	s := newSessions(t, nil)
+	certificate := &x509.Certificate{Subject: pkix.Name{CommonName: "somebody"}, NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}
+	ctx := peer.NewContext(t.Context(), &peer.Peer{
+		AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}},
+	})
+	c := s.open(t)
+	c.sender = s.server.senderOf(ctx)
+	if got := say(t, c, &leasev1.StreamHeartbeatsRequest{Sequence: 1, Holders: crowd(0, 1)}).Directive; got != 0 {
+		t.Errorf("directive %v", got)
+	}
+}
+
+// Whoever waits at the door is not heard, so he must not wait for long by the measure of the shortest life.
+func TestStreams_NobodyWaitsAtTheDoorUntilHisSessionDies(t *testing.T) {
+	s := newSessions(t, func(c *Config) {
+		c.MaxIntroductions = 1
+		c.FurtherClasses = []Class{{
+			Name: "hasty", Namespace: "hasty", HeartbeatInterval: 200 * time.Millisecond, SuspectAfter: 1, Grace: time.Second,
+			RenewInterval: time.Second, LeaseDuration: 2 * time.Second,
+		}}
+	})
+	for range 100 {
+		err := s.server.StreamHeartbeats(closing{line{ctx: t.Context()}})
+		if pause := pauseIn(err); pause > time.Second/2 {
+			t.Fatalf("asked to stay away for %v where a session may live for a second: %v", pause, err)
+		}
+	}
+}
+
+// closing is the stream of a client that says nothing and ends it.
+type closing struct{ line }
+
+func (closing) RecvMsg(any) error { return io.EOF }

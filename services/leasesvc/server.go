@@ -43,13 +43,15 @@ type server struct {
 	gate   *admission.Gate // of introductions
 	doors  *admission.Gate // of streams
 	meters *admission.Meters
+	// longestPace is the longest that a stream is asked to wait at the door.
+	longestPace time.Duration
 }
 
 func newServer(s *Service) *server {
 	return &server{
 		service: s, catalog: newCatalog(&s.cfg), deleter: s.writer, began: time.Now(),
 		gate: admission.NewGate(s.cfg.MaxIntroductions), doors: admission.NewGate(streamsPerIntroduction * s.cfg.MaxIntroductions),
-		meters: admission.NewMeters(s.cfg.MaxMessages),
+		meters: admission.NewMeters(s.cfg.MaxMessages), longestPace: shortestGrace(s.cfg.classes()) / waitingShare,
 	}
 }
 

@@ -24,8 +24,8 @@ const (
 	maxHandles = 20_000
 	// hasty is how many messages in a row must come at less than half their interval before the client is told to slow down.
 	hasty = 3
-	// longestPace is the longest that a stream is asked to wait at the door: short of any session's life.
-	longestPace = 5 * time.Second
+	// waitingShare is how much of the shortest life of a session a stream may be asked to wait at the door, where it is not heard.
+	waitingShare = 4
 )
 
 // StreamHeartbeats implements the RPC.
@@ -41,7 +41,7 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 	if s.doors.Admit(s.now(), 1) == 0 {
 		s.service.metrics.refusedStreams.WithLabelValues("paced").Inc()
 		return rpcerror.New(codes.Unavailable, reasonPaced, "many streams are opened at once; open this one later",
-			rpcerror.WithRetryAfter(jittered(min(2*s.doors.Wait(s.now()), longestPace))))
+			rpcerror.WithRetryAfter(jittered(min(2*s.doors.Wait(s.now()), s.longestPace))))
 	}
 	s.streams.Add(1)
 	defer s.streams.Add(-1)
