@@ -16,6 +16,7 @@ type lines[T Item] struct {
 	told, titled bool
 	// missing and noted are what was said last.
 	missing, noted []string
+	notice         string // of the loss that lasts; empty while there is none
 }
 
 func newLines[T Item](s *Session[T]) *lines[T] {
@@ -27,6 +28,7 @@ func newLines[T Item](s *Session[T]) *lines[T] {
 func (l *lines[T]) begin() { l.fleet.begin() }
 
 func (l *lines[T]) event(event Event[T]) error {
+	l.notice = ""
 	switch event.Type {
 	case Present:
 		before, existed, differs := l.fleet.put(event.Item)
@@ -106,7 +108,10 @@ func (l *lines[T]) notes(notes []string) error {
 }
 
 func (l *lines[T]) lost(notice string) error {
-	l.session.say(notice)
+	if notice != l.notice { // an attempt a second may fail the same way for hours
+		l.session.say(notice)
+	}
+	l.notice = notice
 	return nil
 }
 

@@ -14,6 +14,7 @@ type records[T Item] struct {
 	// listed holds what was shown and is still there.
 	listed map[string]bool
 	told   bool
+	notice string // of the loss that lasts; empty while there is none
 }
 
 func newRecords[T Item](s *Session[T]) *records[T] {
@@ -23,6 +24,7 @@ func newRecords[T Item](s *Session[T]) *records[T] {
 func (*records[T]) begin() {}
 
 func (r *records[T]) event(event Event[T]) error {
+	r.notice = ""
 	switch event.Type {
 	case Present:
 		name := event.Item.GetName()
@@ -56,7 +58,10 @@ func (r *records[T]) event(event Event[T]) error {
 func (*records[T]) notes([]string) error { return nil }
 
 func (r *records[T]) lost(notice string) error {
-	r.session.say(notice)
+	if notice != r.notice {
+		r.session.say(notice)
+	}
+	r.notice = notice
 	return nil
 }
 

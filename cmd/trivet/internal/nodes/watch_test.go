@@ -91,6 +91,20 @@ func TestNodesWatch_TellsWhatIsMissingAndWhenItIsBack(t *testing.T) {
 	}
 }
 
+func TestNodesWatch_ALossThatLastsIsToldOnce(t *testing.T) {
+	down := commandtest.Watch{End: errors.New("down")}
+	back := commandtest.Watch{Nodes: append(added(wellFleet()...), bookmark(), modified(fleet()[6]))}
+	for _, form := range []string{"table", "json"} {
+		server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
+			{Nodes: append(added(wellFleet()...), bookmark()), End: errors.New("down")}, down, down, back,
+		}})
+		got := commandtest.Run(t, commandtest.Terminal{Until: []string{"node-7.example.com"}}, nodes.NewCommand, "--server", server, "-w", "-o", form)
+		if times := strings.Count(got.Stderr, "no longer live"); times != 1 {
+			t.Errorf("%s: told %d times:\n%s", form, times, got.Stderr)
+		}
+	}
+}
+
 func TestNodesWatch_WhatMayBeInAMissingPartIsKept(t *testing.T) {
 	all := wellFleet()
 	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
