@@ -22,7 +22,7 @@ type entry struct {
 
 // troubles is what few slots have, and no others shall have room for.
 type troubles struct {
-	// errors are what the last attempts failed with.
+	// errors are what the last attempts failed with, but for those of objects without an owner.
 	errors map[uint32]string
 	// waiters are closed when the slot has no write in flight and nobody holds it any more.
 	waiters map[uint32][]chan struct{}
@@ -107,6 +107,9 @@ func (k *Keeper) write(now monotonic.Instant, slot uint32) Write {
 	w := Write{
 		State: v.State, RenewTime: e.object.RenewTime(), ResourceVersion: e.object.ResourceVersion(),
 		LastError: k.troubles.errors[slot], Failures: v.Failures, Reason: v.Reason,
+	}
+	if v.State == writeback.NoOwner {
+		w.LastError = ErrNoOwner.Error()
 	}
 	if e.writeTime != 0 {
 		w.WriteTime = time.Unix(0, e.writeTime)

@@ -100,7 +100,7 @@ func (k *Keeper) finish(job Job, result Result) {
 		delete(k.troubles.errors, slot)
 	case errors.Is(result.Err, ErrNoOwner):
 		k.book.Ownerless(now, job.write)
-		k.troubles.errors[slot] = result.Err.Error()
+		delete(k.troubles.errors, slot) // the state says it, for as many as there are
 	default:
 		k.book.Failed(now, job.write, result.Pause)
 		k.troubles.errors[slot] = result.Err.Error()

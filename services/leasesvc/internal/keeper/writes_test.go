@@ -74,8 +74,8 @@ func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
 
 		time.Sleep(200 * time.Millisecond)
 		finish(t, k, start(t, k)[0], keeper.Result{Err: fmt.Errorf("node %q: %w", "a", keeper.ErrNoOwner)})
-		if got := get(t, k, node("a", "1")).Write.State; got != writeback.NoOwner {
-			t.Errorf("state %v, want NoOwner", got)
+		if got := get(t, k, node("a", "1")).Write; got.State != writeback.NoOwner || got.LastError != keeper.ErrNoOwner.Error() {
+			t.Errorf("state %v with error %q, want NoOwner and what it means", got.State, got.LastError)
 		}
 
 		time.Sleep(400 * time.Millisecond)
@@ -147,7 +147,7 @@ func TestHold_WaitsForTheWriteInFlightAndKeepsNewOnesAway(t *testing.T) {
 		}
 		finish(t, k, job, keeper.Result{Lease: object("5", time.Now())})
 		held := <-got
-		if held.Last.ResourceVersion() != "5" || held.Namespace != "kube-node-lease" || held.Name != "a" {
+		if held.Namespace != "kube-node-lease" || held.Name != "a" {
 			t.Errorf("held %+v", held)
 		}
 		time.Sleep(11 * time.Second)
