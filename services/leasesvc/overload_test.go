@@ -94,7 +94,6 @@ func TestSender_IsSlowedDownThenSentAway(t *testing.T) {
 	s := newSessions(t, func(c *Config) { c.MaxMessages = 50 })
 	c := s.open(t)
 	c.sender = sender{name: "CN=somebody", meter: s.server.meters.Open("CN=somebody"), expires: s.server.now().Add(time.Hour)}
-	c.pace.next = -1
 	say(t, c, &leasev1.StreamHeartbeatsRequest{Sequence: 1, Holders: crowd(0, 1)})
 	var told []leasev1.StreamHeartbeatsResponse_Directive
 	for sequence := uint64(2); ; sequence++ {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
 const (
@@ -176,19 +176,19 @@ func (c *connection) move(why error) error {
 	return c.problem(why)
 }
 
-// pace notices clients that beat faster than they were granted.
-type pace struct {
-	next  monotonic.Instant // the earliest seemly time for a message of beats
-	early int
-}
+// pace notices clients that beat faster than they were granted. The holders of a stream beat in as many messages as they were
+// introduced in or have classes, so what counts is how long the holders of a message were silent, not how long the stream was.
+type pace struct{ early int }
 
-// note takes the time of a message of beats and the interval that answers it, and tells whether to slow the client down.
-func (p *pace) note(now monotonic.Instant, interval time.Duration) bool {
-	if now < p.next {
+// unheardOf is a silence that is never too short.
+const unheardOf = time.Duration(math.MaxInt64)
+
+// note takes the silence before a message of beats and the interval that answers it, and tells whether to slow the client down.
+func (p *pace) note(silence, interval time.Duration) bool {
+	if silence < interval/2 {
 		p.early++
 	} else {
 		p.early = 0
 	}
-	p.next = now.Add(interval / 2)
 	return p.early >= hasty
 }

@@ -2,6 +2,7 @@ package leasesvc
 
 import (
 	"slices"
+	"time"
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
@@ -36,7 +37,7 @@ func (c *connection) respond(request *leasev1.StreamHeartbeatsRequest) error {
 	}
 	c.answer.begin(request.Sequence)
 	c.answer.response.Directive = directive
-	now, renewed := c.hear(request)
+	silence, renewed := c.hear(request)
 	c.answer.response.Welcomes = c.introductions(request)
 	if x := c.exchange; len(x.Holders)+len(x.Refs) > 0 {
 		x.Sequence = request.Sequence
@@ -53,7 +54,7 @@ func (c *connection) respond(request *leasev1.StreamHeartbeatsRequest) error {
 	}
 	c.answer.response.Grant = c.grants[c.grants.place(renewed)].wire
 	// Whoever introduces holders has reason not to wait.
-	if len(request.Holders) == 0 && c.pace.note(now, renewed.Interval) && directive == 0 {
+	if len(request.Holders) == 0 && c.pace.note(silence, renewed.Interval) && directive == 0 {
 		c.answer.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN
 	}
 	return nil
@@ -82,11 +83,12 @@ func (c *connection) check(request *leasev1.StreamHeartbeatsRequest) error {
 	return nil
 }
 
-// hear renews the sessions of holders that are alive, and fills the exchange with the others.
-func (c *connection) hear(request *leasev1.StreamHeartbeatsRequest) (now monotonic.Instant, renewed keeper.Grant) {
+// hear renews the sessions of holders that are alive, and fills the exchange with the others. The silence is the first holder's.
+func (c *connection) hear(request *leasev1.StreamHeartbeatsRequest) (silence time.Duration, renewed keeper.Grant) {
 	x := c.exchange
 	x.Refs, c.missed = x.Refs[:0], c.missed[:0]
 	now, running := c.sessions.Now()
+	silence = c.silence(now, request.Handles)
 	last, count := -1, 0
 	for _, number := range request.Handles {
 		h := &c.handles[number-1]
@@ -102,7 +104,19 @@ func (c *connection) hear(request *leasev1.StreamHeartbeatsRequest) (now monoton
 	if count > 0 {
 		c.service.metrics.count(session.Renewed, count)
 	}
-	return now, renewed
+	return silence, renewed
+}
+
+// silence is for how long the first of the handles was not heard; unheardOf where nobody knows.
+func (c *connection) silence(now monotonic.Instant, handles []uint32) time.Duration {
+	if len(handles) == 0 {
+		return unheardOf
+	}
+	last, known := c.sessions.LastBeat(c.handles[handles[0]-1].ref)
+	if !known {
+		return unheardOf
+	}
+	return now.Sub(last)
 }
 
 // introductions fills the exchange with the holders whose class is served and refuses the others. Places of the former are

@@ -90,6 +90,10 @@ func (k *Keeper) Beat(now monotonic.Instant, ref session.Ref, sequence uint64) b
 	return k.pulses.Beat(now, ref, sequence)
 }
 
+// LastBeat is when the holder of the session that ref names was last heard, by the time that Now tells; false once that life of
+// it is over. It asks nobody.
+func (k *Keeper) LastBeat(ref session.Ref) (monotonic.Instant, bool) { return k.pulses.LastBeat(ref) }
+
 // Exchange has the owner take x and waits for the answer in it. After an error x is lost: the owner may still work on it.
 func (k *Keeper) Exchange(ctx context.Context, x *Exchange) error {
 	select {

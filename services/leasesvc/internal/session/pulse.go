@@ -61,11 +61,10 @@ type Pulses struct {
 // Beat renews the session that ref names, if it is Alive. Otherwise it is false, nothing has changed, and the beat is for
 // Table.Beat. It is one compare-and-swap: a beat counts before the session is made Suspect, or is told that it does not count.
 func (p *Pulses) Beat(now monotonic.Instant, ref Ref, sequence uint64) bool {
-	blocks := p.blocks.Load()
-	if blocks == nil || int(ref.slot/column.Block) >= len(*blocks) {
+	pulse := p.at(ref.slot)
+	if pulse == nil {
 		return false
 	}
-	pulse := &(*blocks)[ref.slot/column.Block][ref.slot%column.Block]
 	next := wordOf(ref.generation, true, now)
 	for {
 		word := pulse.word.Load()
@@ -77,4 +76,23 @@ func (p *Pulses) Beat(now monotonic.Instant, ref Ref, sequence uint64) bool {
 			return true
 		}
 	}
+}
+
+// LastBeat is when the holder of the session that ref names was last heard; false once that life of it is over.
+func (p *Pulses) LastBeat(ref Ref) (monotonic.Instant, bool) {
+	pulse := p.at(ref.slot)
+	if pulse == nil {
+		return 0, false
+	}
+	word := pulse.word.Load()
+	return beatIn(word), generationIn(word) == ref.generation
+}
+
+// at is nil where there was no session yet.
+func (p *Pulses) at(slot uint32) *pulse {
+	blocks := p.blocks.Load()
+	if blocks == nil || int(slot/column.Block) >= len(*blocks) {
+		return nil
+	}
+	return &(*blocks)[slot/column.Block][slot%column.Block]
 }
