@@ -127,8 +127,8 @@ func TestGetNodeHealth_AnswersForItsShardsAndNamesTheOwnersOfOthers(t *testing.T
 func TestGetNodeHealth_ShowsTheSession(t *testing.T) {
 	g := newGround(t)
 	begin := time.Now()
-	g.beat(1, holder(g.nodes[0], "1"))
 	g.eventually(func() error {
+		g.beat(1, holder(g.nodes[0], "1")) // refused until the shard is served
 		got, err := g.get(g.nodes[0])
 		if err == nil && (got.Session != leasev1.Lease_STATE_ALIVE || got.SignSource != leasev1.NodeHealth_SIGN_SOURCE_SESSION || got.Deadline != nil) {
 			err = fmt.Errorf("session %v, sign %v, deadline %v", got.Session, got.SignSource, got.Deadline)

@@ -27,7 +27,7 @@ func (w *Writer) Delete(ctx context.Context, namespace, name string, last Known)
 // renew it. Any other is left, and that is no error.
 func (w *Writer) DeleteOwn(ctx context.Context, namespace, name string) error {
 	return w.deleteIf(ctx, namespace, name, func(lease *coordinationv1.Lease) bool {
-		return heldBy(lease, name) && renewedByUs(lease)
+		return heldBy(lease, name) && RenewedByUs(lease)
 	})
 }
 
@@ -62,9 +62,9 @@ func (w *Writer) remove(ctx context.Context, namespace, name string, g guard) er
 	return fmt.Errorf("delete lease %s/%s: %w", namespace, name, err)
 }
 
-// renewedByUs tells whether the kube-apiserver recorded this service, and nobody beside it, as the last that changed the
+// RenewedByUs tells whether the kube-apiserver recorded this service, and nobody beside it, as the last that changed the
 // renewTime.
-func renewedByUs(lease *coordinationv1.Lease) bool {
+func RenewedByUs(lease *coordinationv1.Lease) bool {
 	ours := false
 	for _, entry := range lease.ManagedFields {
 		if entry.FieldsV1 == nil || !strings.Contains(entry.FieldsV1.GetRawString(), `"f:renewTime"`) {

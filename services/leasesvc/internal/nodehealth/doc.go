@@ -20,8 +20,7 @@
 //   - a session that is alive or suspect keeps its Node alive;
 //   - one that expired here ends all patience, but for a Lease that somebody else renews and a status that was posted while beats
 //     were missing: these have a whole grace period;
-//   - without a session it is the grace period, counted from the last sign of life and from when the Node came into our charge,
-//     and not less than the Lease itself asks its readers to wait.
+//   - without a session it is the grace period, counted from the last sign of life and from when the Node came into our charge.
 //
 // Invariants:
 //   - nobody is declared early: not before a whole grace period without a sign of life, seen by one process, or the end of a

@@ -84,7 +84,7 @@ func (r Rules) patience(s *Subject, floor, since monotonic.Instant) Judgement {
 	if floor = max(floor, since); floor > heard {
 		heard, by = floor, Reprieve
 	}
-	return Judgement{Heard: heard, By: by, Deadline: max(heard.Add(r.graceOf(s)), s.pulse.promised())}
+	return Judgement{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s))}
 }
 
 // afterExpiry ends all patience with the session, unless the node gave signs of life in another way, or silence does not count.

@@ -14,17 +14,20 @@ type writer struct {
 	every, lasts time.Duration
 	// echo tells that it is written here, for the session, so that its renewals are echoes of beats.
 	echo bool
+	// ours tells that they say themselves who wrote them, as those of all replicas do.
+	ours bool
 }
 
 func writers() map[string]writer {
 	return map[string]writer{
 		"kubelet":               {every: 10 * time.Second, lasts: 40 * time.Second},
 		"mirror, here":          {every: 10 * time.Second, lasts: 40 * time.Second, echo: true},
-		"mirror, elsewhere":     {every: 10 * time.Second, lasts: 40 * time.Second},
+		"mirror, any replica":   {every: 10 * time.Second, lasts: 40 * time.Second, ours: true},
 		"relaxed, here":         {every: 24 * time.Second, lasts: 40 * time.Second, echo: true},
-		"relaxed, elsewhere":    {every: 24 * time.Second, lasts: 40 * time.Second},
+		"relaxed, any replica":  {every: 24 * time.Second, lasts: 40 * time.Second, ours: true},
 		"on-change, here":       {every: 300 * time.Second, lasts: 500 * time.Second, echo: true},
-		"on-change, elsewhere":  {every: 300 * time.Second, lasts: 500 * time.Second},
+		"on-change, any of us":  {every: 300 * time.Second, lasts: 500 * time.Second, ours: true},
+		"somebody, for a year":  {every: 10 * time.Second, lasts: 365 * 24 * time.Hour},
 		"nobody":                {},
 		"on-change, for a year": {every: 300 * time.Second, lasts: 365 * 24 * time.Hour, echo: true},
 	}
@@ -32,8 +35,8 @@ func writers() map[string]writer {
 
 // Who writes the Lease of a node, and what becomes of its session, decide together how long its silence lasts. Each case lets a
 // node live for a while, has it stop at an instant, and says when it is declared, counted from then: a session that expired
-// here speaks for itself, but not against a kubelet that renews; one that is gone without having expired leaves what the Lease
-// promises, and a whole grace period at least.
+// here speaks for itself, but not against a kubelet that renews; one that is gone without having expired leaves a whole grace
+// period. For how long the Lease asks its readers to wait changes nothing.
 func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	const (
 		never = 10 * time.Minute
@@ -63,7 +66,7 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 			end:   func(w *world) { w.sessions["n0"] = nodehealth.SessionSuspect },
 			after: ttl, then: func(w *world) { w.sessions["n0"] = nodehealth.SessionExpired },
 			want: func(w writer) time.Duration {
-				if w.echo || w.every == 0 {
+				if w.echo || w.ours || w.every == 0 {
 					return ttl
 				}
 				return max(ttl, grace-lastRenewal(w)) // whoever renews was not heard here, and may live without its session
@@ -72,15 +75,13 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 		{
 			name: "a session that is released",
 			end:  func(w *world) { delete(w.sessions, "n0") },
-			want: func(w writer) time.Duration { return max(grace, min(w.lasts, 15*time.Minute)-lastRenewal(w)) },
+			want: func(writer) time.Duration { return grace },
 		},
 		{
 			name: "a shard that was elsewhere", elsewhere: true,
 			end:   func(*world) {},
 			after: 12 * time.Second, then: func(w *world) { w.charges["n0"] = nodehealth.Charge{Held: true, Since: w.now} },
-			want: func(w writer) time.Duration {
-				return max(12*time.Second+grace, min(w.lasts, 15*time.Minute)-lastRenewal(w))
-			},
+			want: func(writer) time.Duration { return 12*time.Second + grace },
 		},
 		{
 			name: "a shard that was elsewhere, whose holder knew of the silence", elsewhere: true,
@@ -89,7 +90,7 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 				w.charges["n0"], w.sessions["n0"] = nodehealth.Charge{Held: true, Since: w.now}, nodehealth.SessionExpired
 			},
 			want: func(w writer) time.Duration {
-				if w.echo || w.every == 0 {
+				if w.echo || w.ours || w.every == 0 {
 					return 50 * time.Second // a first beat here would have come by then
 				}
 				return max(50*time.Second, grace-lastRenewal(w))
@@ -145,7 +146,7 @@ func (w *world) live(by writer, d time.Duration) {
 }
 
 func (w *world) write(by writer) {
-	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: by.lasts}
+	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: by.lasts, Ours: by.ours}
 	if by.echo {
 		w.written["n0"] = w.leases["n0"].Version
 	}

@@ -15,7 +15,7 @@ func Strayed(node *corev1.Node, pod *corev1.Pod) bool {
 		said != nil && said.Status == corev1.ConditionTrue && pod.Spec.NodeName == node.Name
 }
 
-// Unready is the Ready condition of a pod that strayed, as it shall be.
+// Unready is the Ready condition of a pod that strayed, as it shall be: what it does not name stays.
 func Unready(pod *corev1.Pod, at metav1.Time) corev1.PodCondition {
 	condition := *PodReady(pod)
 	condition.Status, condition.LastTransitionTime = corev1.ConditionFalse, at

@@ -49,8 +49,6 @@ type leaseMark struct {
 	version string
 	renewed time.Time
 	at      monotonic.Instant
-	// duration is what the Lease promises its readers.
-	duration time.Duration
 	// counts tells that it was seen to change, and is not known to be an echo.
 	counts bool
 }
@@ -60,7 +58,7 @@ type leaseMark struct {
 func (r Rules) begun(now monotonic.Instant, o Observation) pulse {
 	p := pulse{begun: now, session: o.Session, suspected: now, expired: now.Add(r.FirstBeat)}
 	p.version, p.heartbeat, p.reported = statusOf(o.Node)
-	p.lease = leaseMark{version: o.Lease.Version, renewed: o.Lease.RenewTime, duration: o.Lease.Duration, at: now}
+	p.lease = leaseMark{version: o.Lease.Version, renewed: o.Lease.RenewTime, at: now}
 	return p
 }
 
@@ -111,8 +109,8 @@ func (r Rules) seeSession(now monotonic.Instant, p pulse, o Observation) pulse {
 	return p
 }
 
-// seeLease takes a changed renewTime for a sign of life, also one that went backwards: only the node's clock did. A version
-// that is not newer is a cache that was filled again from the past.
+// seeLease takes a changed renewTime for a sign of life, also one that went backwards: only the node's clock did. An echo is none,
+// and a version that is not newer is a cache that was filled again from the past.
 func (p pulse) seeLease(now monotonic.Instant, o Observation) pulse {
 	changed := Newer(o.Lease.Version, p.lease.version)
 	if changed && !o.Lease.RenewTime.Equal(p.lease.renewed) {
@@ -120,9 +118,9 @@ func (p pulse) seeLease(now monotonic.Instant, o Observation) pulse {
 		p.lease = leaseMark{renewed: o.Lease.RenewTime, at: now, counts: true}
 	}
 	if changed || o.Lease == (Lease{}) {
-		p.lease.version, p.lease.duration = o.Lease.Version, o.Lease.Duration
+		p.lease.version = o.Lease.Version
 	}
-	if o.Written != "" && o.Written == p.lease.version {
+	if o.Lease.Ours || o.Written != "" && o.Written == p.lease.version {
 		p.lease.counts = false
 	}
 	return p
@@ -164,11 +162,6 @@ func (p pulse) contradiction() (at monotonic.Instant, by Source) {
 		at, by = p.beaten, Beats
 	}
 	return at, by
-}
-
-// promised is until when the Lease asks its readers to wait, for the node whose session may be kept where it cannot be seen.
-func (p pulse) promised() monotonic.Instant {
-	return p.lease.at.Add(min(p.lease.duration, longestLease))
 }
 
 // Newer tells whether resourceVersion a came after b: they are decimal numbers (k8s.io/apimachinery, since v1.35 by contract),

@@ -49,8 +49,6 @@ const (
 	// outage is how long the kube-apiserver must have been unreachable for the nodes to be owed a new grace period: shorter
 	// than any Lease they renew.
 	outage = 5 * time.Second
-	// longestLease bounds what a Lease can ask of its readers: nobody makes himself immortal by a long one.
-	longestLease = 15 * time.Minute
 	// samples is how many Leases a self-check reads.
 	samples = 8
 )

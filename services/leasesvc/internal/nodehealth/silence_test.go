@@ -173,6 +173,27 @@ func TestPlan_ExpiredSessionOfAKubeletThatRenewsItsLeaseKillsNobody(t *testing.T
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
 
+// Who keeps a session that expires writes its Lease once more, to say so. Another replica takes that for no sign of life,
+// whether it gets the shard or the node has been declared.
+func TestPlan_LeaseOfAnExpiredSessionIsNoSignOfLife(t *testing.T) {
+	w := newWorld(t, 2)
+	w.charges["n0"] = nodehealth.Charge{}
+	w.run(20*time.Second, "n1")
+	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, Ours: true}
+	w.run(time.Second, "n1")
+	w.charges["n0"], w.sessions["n0"] = nodehealth.Charge{Held: true, Since: w.now}, nodehealth.SessionExpired
+	w.run(w.rules.FirstBeat, "n1")
+	w.expectReady("n0", corev1.ConditionTrue)
+	w.run(300*time.Millisecond, "n1")
+	w.expectReady("n0", corev1.ConditionUnknown)
+	delete(w.sessions, "n0")
+	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, Ours: true}
+	w.run(time.Second, "n1")
+	if got := w.health("n0"); got != nodehealth.Dead {
+		t.Errorf("after its Lease was written once more n0 is %v, want dead", got)
+	}
+}
+
 func TestPlan_RecoveryTakesEverythingBack(t *testing.T) {
 	w := newWorld(t, 2)
 	w.run(51*time.Second, "n1")

@@ -29,8 +29,12 @@ type Lease struct {
 	Version string
 	// RenewTime is what its writer put there; compared only with itself.
 	RenewTime time.Time
-	// Duration is how long after a renewal its writer asks readers to wait for the next.
+	// Duration is how long after a renewal its writer asks readers to wait for the next. Only people look at it: what decides is
+	// the grace period, as with upstream's controller.
 	Duration time.Duration
+	// Ours tells that it was renewed last for a session, by this replica or another one. Such a renewal is an echo and no sign of
+	// life of its own: the session's owner heard the node, and judges it.
+	Ours bool
 }
 
 // Observation is all that is known of a node at one moment.
@@ -39,8 +43,7 @@ type Observation struct {
 	Node    *corev1.Node
 	Lease   Lease
 	Session Session
-	// Written is the resourceVersion to which the session's owner last wrote the Lease: such a change is an echo of the
-	// session and no sign of life of its own.
+	// Written is the resourceVersion to which the session's owner last wrote the Lease here, which makes it Ours.
 	Written string
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeobject"
 )
@@ -133,7 +134,7 @@ func TestWatch_KeepsWhatDecisionsAreMadeFromAndNothingElse(t *testing.T) {
 		Name: "web", Namespace: p.namespace, UID: p.pod.UID, ResourceVersion: p.pod.ResourceVersion,
 	}}
 	pod.Spec.NodeName = p.node.Name
-	pod.Status.Conditions = p.pod.Status.Conditions[:1]
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	if got := p.watch.Pods(p.node.Name); !equality.Semantic.DeepEqual([]*corev1.Pod{pod}, got) {
 		t.Errorf("pods (-want +got):\n%s", cmp.Diff([]*corev1.Pod{pod}, got))
 	}
@@ -145,6 +146,32 @@ func TestWatch_KeepsWhatDecisionsAreMadeFromAndNothingElse(t *testing.T) {
 	}
 	if got, want := p.watch.Lease("nobody"), (nodehealth.Lease{}); got != want || p.watch.Node("nobody") != nil {
 		t.Errorf("of nobody there is a Lease %v and a Node %v", got, p.watch.Node("nobody"))
+	}
+}
+
+// Whoever renewed a Lease last stands in its managed fields, so every replica knows the echo of a session, whoever keeps it.
+func TestWatch_KnowsWhoRenewedALease(t *testing.T) {
+	p := newPlace(t)
+	renew := func(manager string) {
+		t.Helper()
+		lease, err := p.kube.CoordinationV1().Leases(p.namespace).Get(t.Context(), p.node.Name, metav1.GetOptions{})
+		p.must(err)
+		lease.Spec.RenewTime = &metav1.MicroTime{Time: lease.Spec.RenewTime.Add(time.Second)}
+		lease, err = p.kube.CoordinationV1().Leases(p.namespace).Update(t.Context(), lease, metav1.UpdateOptions{FieldManager: manager})
+		p.must(err)
+		for begin := time.Now(); p.watch.Lease(p.node.Name).Version != lease.ResourceVersion; time.Sleep(10 * time.Millisecond) {
+			if time.Since(begin) > 10*time.Second {
+				t.Fatal("the watch does not have the renewal after 10 s")
+			}
+		}
+	}
+	for _, step := range []struct {
+		manager string
+		ours    bool
+	}{{leaseobject.FieldManager, true}, {"kubelet", false}, {leaseobject.FieldManager, true}} {
+		if renew(step.manager); p.watch.Lease(p.node.Name).Ours != step.ours {
+			t.Errorf("after a renewal by %s ours is %t, want %t", step.manager, !step.ours, step.ours)
+		}
 	}
 }
 
@@ -245,7 +272,7 @@ func TestMarkUnready_ChangesOneConditionOfThePodItMeans(t *testing.T) {
 	if err := p.writer.MarkUnready(t.Context(), other, at); !refused(err) {
 		t.Errorf("another pod of that name: error %v, want a refusal", err)
 	}
-	p.must(p.writer.MarkUnready(t.Context(), p.pod, at))
+	p.must(p.writer.MarkUnready(t.Context(), p.watch.Pods(p.node.Name)[0], at)) // of which less is known than the pod has
 	got, err := p.kube.CoreV1().Pods(p.namespace).Get(t.Context(), "web", metav1.GetOptions{})
 	p.must(err)
 	want := p.pod.DeepCopy()

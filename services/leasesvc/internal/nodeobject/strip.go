@@ -2,17 +2,19 @@ package nodeobject
 
 import (
 	"slices"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
 // stripping makes a TransformFunc of a function for one kind. What is not of the kind passes unchanged.
-func stripping[T any](strip func(T) T) cache.TransformFunc {
+func stripping[T, U any](strip func(T) U) cache.TransformFunc {
 	return func(object any) (any, error) {
 		if typed, ok := object.(T); ok {
 			return strip(typed), nil
@@ -51,22 +53,57 @@ func keptConditions() []corev1.NodeConditionType {
 	}
 }
 
-func stripLease(lease *coordinationv1.Lease) *coordinationv1.Lease {
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: lease.Name, Namespace: lease.Namespace, ResourceVersion: lease.ResourceVersion},
-		Spec: coordinationv1.LeaseSpec{
-			RenewTime: lease.Spec.RenewTime, LeaseDurationSeconds: lease.Spec.LeaseDurationSeconds, HolderIdentity: lease.Spec.HolderIdentity,
-		},
-	}
+// lease is what is kept of a Lease.
+type lease struct {
+	// ObjectMeta has no more than name and namespace, by which informers know an object.
+	metav1.ObjectMeta
+	said   nodehealth.Lease
+	holder string
 }
 
-func stripPod(pod *corev1.Pod) *corev1.Pod {
-	stripped := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName},
+func stripLease(object *coordinationv1.Lease) *lease {
+	stripped := &lease{
+		ObjectMeta: metav1.ObjectMeta{Name: object.Name, Namespace: object.Namespace, ResourceVersion: object.ResourceVersion},
+		said:       nodehealth.Lease{Version: object.ResourceVersion, Ours: leaseobject.RenewedByUs(object)},
 	}
-	if ready := nodehealth.PodReady(pod); ready != nil {
-		stripped.Status.Conditions = []corev1.PodCondition{*ready}
+	if renewed := object.Spec.RenewTime; renewed != nil {
+		stripped.said.RenewTime = renewed.Time
+	}
+	if seconds := object.Spec.LeaseDurationSeconds; seconds != nil {
+		stripped.said.Duration = time.Duration(max(*seconds, 0)) * time.Second
+	}
+	if holder := object.Spec.HolderIdentity; holder != nil {
+		stripped.holder = *holder
 	}
 	return stripped
+}
+
+// pod is what is kept of a Pod: there are millions, each of which would take more than a KiB as an object.
+type pod struct {
+	// ObjectMeta has no more than names and version.
+	metav1.ObjectMeta
+	node  string
+	ready corev1.ConditionStatus // empty without a Ready condition
+}
+
+func stripPod(object *corev1.Pod) *pod {
+	stripped := &pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: object.Name, Namespace: object.Namespace, UID: object.UID, ResourceVersion: object.ResourceVersion,
+		},
+		node: object.Spec.NodeName,
+	}
+	if ready := nodehealth.PodReady(object); ready != nil {
+		stripped.ready = ready.Status
+	}
+	return stripped
+}
+
+// object is the Pod as far as it is known.
+func (p *pod) object() *corev1.Pod {
+	object := &corev1.Pod{ObjectMeta: p.ObjectMeta, Spec: corev1.PodSpec{NodeName: p.node}}
+	if p.ready != "" {
+		object.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: p.ready}}
+	}
+	return object
 }

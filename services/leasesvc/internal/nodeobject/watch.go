@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -72,11 +70,10 @@ func NewWatch(kube kubernetes.Interface, cfg Config) (*Watch, error) {
 }
 
 func nodeOfPod(object any) ([]string, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return nil, nil
+	if kept, ok := object.(*pod); ok {
+		return []string{kept.node}, nil
 	}
-	return []string{pod.Spec.NodeName}, nil
+	return nil, nil
 }
 
 // install strips what an informer keeps, and has it note the names of what changes.
@@ -158,32 +155,30 @@ func (w *Watch) Node(name string) *corev1.Node {
 
 // Lease returns what the Lease of a Node says; the zero Lease when there is none.
 func (w *Watch) Lease(name string) nodehealth.Lease {
-	object, _, err := w.leases.GetStore().GetByKey(w.cfg.Namespace + "/" + name)
-	lease, ok := object.(*coordinationv1.Lease)
-	if err != nil || !ok {
-		return nodehealth.Lease{}
+	if kept := w.lease(name); kept != nil {
+		return kept.said
 	}
-	said := nodehealth.Lease{Version: lease.ResourceVersion}
-	if lease.Spec.RenewTime != nil {
-		said.RenewTime = lease.Spec.RenewTime.Time
-	}
-	if lease.Spec.LeaseDurationSeconds != nil {
-		said.Duration = time.Duration(max(*lease.Spec.LeaseDurationSeconds, 0)) * time.Second
-	}
-	return said
+	return nodehealth.Lease{}
 }
 
 // LeaseHolder returns who the Lease of a Node says holds it; empty when it says nothing, or there is none.
 func (w *Watch) LeaseHolder(name string) string {
-	object, _, err := w.leases.GetStore().GetByKey(w.cfg.Namespace + "/" + name)
-	lease, ok := object.(*coordinationv1.Lease)
-	if err != nil || !ok || lease.Spec.HolderIdentity == nil {
-		return ""
+	if kept := w.lease(name); kept != nil {
+		return kept.holder
 	}
-	return *lease.Spec.HolderIdentity
+	return ""
 }
 
-// Pods returns the pods on a Node, in no order.
+func (w *Watch) lease(name string) *lease {
+	object, _, err := w.leases.GetStore().GetByKey(w.cfg.Namespace + "/" + name)
+	kept, ok := object.(*lease)
+	if err != nil || !ok {
+		return nil
+	}
+	return kept
+}
+
+// Pods returns the pods on a Node, in no order: their names and versions, and whether they are ready.
 func (w *Watch) Pods(node string) []*corev1.Pod {
 	objects, err := w.pods.GetIndexer().ByIndex(byNode, node)
 	if err != nil {
@@ -191,8 +186,8 @@ func (w *Watch) Pods(node string) []*corev1.Pod {
 	}
 	pods := make([]*corev1.Pod, 0, len(objects))
 	for _, object := range objects {
-		if pod, ok := object.(*corev1.Pod); ok {
-			pods = append(pods, pod)
+		if kept, ok := object.(*pod); ok {
+			pods = append(pods, kept.object())
 		}
 	}
 	return pods
