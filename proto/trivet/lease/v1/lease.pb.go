@@ -99,7 +99,8 @@ const (
 	Lease_STATE_ALIVE Lease_State = 1
 	// Beats are missing, the deadline has not passed.
 	Lease_STATE_SUSPECT Lease_State = 2
-	// The deadline has passed. The Lease object is left as it was, so that its readers come to the same conclusion.
+	// The deadline has passed. By --write-policy the Lease object is left as it was, so that its readers come to the same
+	// conclusion, or written once to say so.
 	Lease_STATE_EXPIRED Lease_State = 3
 )
 
