@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
@@ -16,8 +15,6 @@ var ErrSuperseded = errors.New("another boot of the holder has the session")
 // Hold is a session whose object nobody writes, so that it can be deleted. Who gets one calls Let or Drop, once.
 type Hold struct {
 	Namespace, Name string
-	// Last is the object as last written, or found, in this term.
-	Last leaseobject.Known
 
 	tenure *tenure.Tenure
 	holder session.Holder
@@ -66,14 +63,13 @@ func (k *Keeper) hold(h session.Holder, shard int) (*Hold, <-chan struct{}, erro
 		return nil, nil, ErrSuperseded
 	}
 	slot := ref.Slot()
-	e := k.entries.At(slot)
 	if k.book.Busy(slot) {
 		return nil, k.troubles.wait(slot), nil
 	}
 	k.book.Hold(slot)
 	return &Hold{
-		Namespace: k.cfg.Classes[h.Key.Class].Namespace, Name: h.Key.Name, Last: e.object,
-		tenure: held, holder: h, slot: slot, tenant: e.tenant,
+		Namespace: k.cfg.Classes[h.Key.Class].Namespace, Name: h.Key.Name,
+		tenure: held, holder: h, slot: slot, tenant: k.entries.At(slot).tenant,
 	}, nil, nil
 }
 

@@ -130,23 +130,37 @@ func (k *Keeper) Found(ctx context.Context, found []Found) error {
 	})
 }
 
-// EndSurvey tells that all objects have been read: who has none by now gets one.
+// EndSurvey tells that all objects have been read: who has none by now gets one. Should ctx end before all were told, the others
+// wait as they would have without a survey.
 func (k *Keeper) EndSurvey(ctx context.Context, s *Survey) error {
-	return k.do(ctx, func() {
-		read := map[uint16]bool{}
+	err := k.do(ctx, func() {
 		for _, t := range s.tenures {
 			k.surveys.end(t)
-			if k.kept[t.Shard()] == t {
-				read[uint16(t.Shard())] = true
-			}
-		}
-		now := k.now()
-		for slot := uint32(0); int(slot) < k.shards.Len(); slot++ {
-			if read[*k.shards.At(slot)] {
-				k.book.Urge(now, slot)
-			}
 		}
 	})
+	for first, slots := 0, 1; err == nil && first < slots; first += stride {
+		err = k.do(ctx, func() {
+			slots = k.shards.Len()
+			k.urge(s, uint32(first), uint32(min(first+stride, slots)))
+		})
+	}
+	return err
+}
+
+// urge ends the wait of a share of the slots, as far as their shards are kept as they were when the survey began.
+func (k *Keeper) urge(s *Survey, first, end uint32) {
+	read := map[uint16]bool{}
+	for _, t := range s.tenures {
+		if k.kept[t.Shard()] == t {
+			read[uint16(t.Shard())] = true
+		}
+	}
+	now := k.now()
+	for slot := first; slot < end; slot++ {
+		if read[*k.shards.At(slot)] {
+			k.book.Urge(now, slot)
+		}
+	}
 }
 
 // adopt lets the write slot know of an object that was found.

@@ -2,6 +2,7 @@ package keeper_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -125,6 +126,30 @@ func TestAbsent_IsWhoWasNotHeardInATermOfSomeLength(t *testing.T) {
 		held, err := k.Absent(t.Context(), session.Key{Name: "b"}, 1, 0)
 		if held != nil || !errors.Is(err, keeper.NotKeptError{Shard: 1}) {
 			t.Errorf("%v, error %v; want a NotKeptError", held, err)
+		}
+	})
+}
+
+func TestSurvey_EndReachesAllOfThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := surveyed()
+		defer run(t, k)()
+		const holders = 9000
+		all := make([]session.Holder, holders)
+		for i := range all {
+			all[i] = node(fmt.Sprintf("n-%d", i), "1")
+		}
+		introduce(t, k, all...)
+		time.Sleep(time.Second)
+		s := survey(t, k)
+		if jobs, err := k.Start(t.Context(), holders); err != nil || len(jobs) != 0 {
+			t.Fatalf("%d objects are written unseen, error %v", len(jobs), err)
+		}
+		if err := k.EndSurvey(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if jobs, err := k.Start(t.Context(), holders); err != nil || len(jobs) != holders || k.Unread() {
+			t.Errorf("%d of %d objects are written after the survey, error %v", len(jobs), holders, err)
 		}
 	})
 }
