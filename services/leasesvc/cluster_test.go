@@ -3,6 +3,8 @@ package leasesvc_test
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,6 +148,77 @@ func TestCluster_FarewellAfterATakeoverDeletesTheLeaseIfItIsOurs(t *testing.T) {
 	farewell()
 	if _, err := r.object(); err != nil {
 		t.Errorf("the Lease that somebody else wrote is gone: %v", err)
+	}
+}
+
+// Where a kubelet writes the Lease as well, it is the kubelet's.
+func TestCluster_FarewellLeavesTheLeaseThatAKubeletRenewed(t *testing.T) {
+	r := newRealm(t)
+	r.renew(1, "")
+	kubelets := r.mustObject()
+	kubelets.Spec.RenewTime = new(metav1.NowMicro())
+	kubelets, err := r.admin.CoordinationV1().Leases(r.namespace).Update(t.Context(), kubelets, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(r.node.Name, "1")}); err != nil {
+		t.Fatal(err)
+	}
+	if object, err := r.object(); err != nil || object.ResourceVersion != kubelets.ResourceVersion {
+		t.Errorf("the kubelet's Lease is %v, error %v; want it as it was left", object, err)
+	}
+}
+
+// halting is a transport that stops the first request of a kind that it is armed for.
+type halting struct {
+	http.RoundTripper
+	armed       *atomic.Bool
+	path        string
+	asked, goOn chan struct{}
+}
+
+func (h halting) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method == http.MethodGet && request.URL.Path == h.path && h.armed.CompareAndSwap(true, false) {
+		close(h.asked)
+		<-h.goOn
+	}
+	return h.RoundTripper.RoundTrip(request)
+}
+
+// A farewell may meet the holder's next boot: the Lease that was read is ours, and by then that of somebody who lives.
+func TestCluster_FarewellSparesWhoeverComesMeanwhile(t *testing.T) {
+	r := newRealm(t)
+	r.renew(1, "")
+	h := halting{
+		armed: &atomic.Bool{}, asked: make(chan struct{}), goOn: make(chan struct{}),
+		path: "/apis/coordination.k8s.io/v1/namespaces/" + r.namespace + "/leases/" + r.node.Name,
+	}
+	config := kubeconn.Fence(testkit.Cluster(t).RESTConfig())
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		h.RoundTripper = next
+		return h
+	})
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := *r
+	next.setup.kube = kube
+	next.fixture = newFixture(t, next.setup)
+	h.armed.Store(true)
+	released := make(chan error, 1)
+	go func() {
+		_, err := next.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder(r.node.Name, "0")})
+		released <- err
+	}()
+	<-h.asked
+	lease := next.renew(1, "")
+	close(h.goOn)
+	if err := <-released; err != nil {
+		t.Fatal(err)
+	}
+	if object, err := r.object(); err != nil || object.ResourceVersion != lease.Write.ResourceVersion {
+		t.Errorf("the Lease of a holder that lives is %v, error %v; want it as it was written", object, err)
 	}
 }
 

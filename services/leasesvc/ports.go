@@ -3,8 +3,9 @@ package leasesvc
 import (
 	"context"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 )
 
 // Leadership divides the shards among the replicas. *term.Candidate is one.
@@ -15,10 +16,13 @@ type Leadership interface {
 	Status() term.Status
 }
 
-// deleter deletes Lease objects; *leaseobject.Writer is one. Delete blocks until ctx, which must carry the term, ends. An
-// absent object, or one that is another holder's, is no error. It may be called concurrently.
+// deleter deletes Lease objects; *leaseobject.Writer is one. Its methods may be called concurrently and block until ctx ends,
+// which must carry the term where something is deleted. An object that is absent, or not ours, is no error.
 type deleter interface {
-	Delete(ctx context.Context, namespace, name string, last leaseobject.Known) error
-	// DeleteOwn is for a holder without a session.
-	DeleteOwn(ctx context.Context, namespace, name string) error
+	// Delete removes the holder's object if this service was the last to renew it.
+	Delete(ctx context.Context, namespace, name string) error
+	// Own returns the holder's object if this service was the last to renew it, and nil otherwise.
+	Own(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
+	// DeleteSeen removes an object as it was seen, and reports a conflict if it has changed.
+	DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 )
 
 // kubeRate is far beyond what the writers can send: they bound themselves by how many there are, so that how soon a Lease is
@@ -35,7 +36,7 @@ func Program(cfg *Config) process.Program {
 }
 
 func build(cfg Config, deps process.Deps) (process.Service, error) {
-	kube, err := kubernetes.NewForConfig(deps.KubeConfig)
+	kube, err := kubernetes.NewForConfig(leaseobject.Prompt(deps.KubeConfig))
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)
 	}

@@ -26,22 +26,29 @@ func (s *server) release(ctx context.Context, k *keeper.Keeper, holder session.H
 		}
 	}()
 	err = s.deleteUnder(ctx, hold, shard, func(ctx context.Context) error {
-		return s.deleter.Delete(ctx, hold.Namespace, hold.Name, hold.Last)
+		return s.deleter.Delete(ctx, hold.Namespace, hold.Name)
 	})
 	deleted = err == nil
 	return err
 }
 
-// releaseUnknown deletes the object of a holder without a session, which may have been lost with a replica. Only one that
-// this service was the last to renew is its own to delete.
+// releaseUnknown deletes the object of a holder without a session, which may have been lost with a replica. The object is read
+// before it is found that there is no session: should one begin now, it writes the object, and what was read is not deleted.
 func (s *server) releaseUnknown(ctx context.Context, k *keeper.Keeper, key session.Key, shard int) error {
+	read, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	own, err := s.deleter.Own(read, s.catalog.classes[key.Class].Namespace, key.Name)
+	switch {
+	case ctx.Err() != nil:
+		return endOf(ctx)
+	case err != nil:
+		return notDeletedError{cause: err}
+	}
 	held, err := k.Absent(ctx, key, shard, 0)
-	if err != nil || held == nil {
+	if err != nil || held == nil || own == nil {
 		return err
 	}
-	return s.deleteUnder(ctx, held, shard, func(ctx context.Context) error {
-		return s.deleter.DeleteOwn(ctx, s.catalog.classes[key.Class].Namespace, key.Name)
-	})
+	return s.deleteUnder(ctx, held, shard, func(ctx context.Context) error { return s.deleter.DeleteSeen(ctx, own) })
 }
 
 // licence is what a delete is made under: a hold or a tenure.

@@ -87,13 +87,13 @@ func TestWrite_ForeignAnnotationsAndOwnersAreKept(t *testing.T) {
 	}
 }
 
-func TestDeleteOwn_TouchesOnlyWhatWasRenewedHereLast(t *testing.T) {
+func TestDelete_TouchesOnlyWhatWasRenewedHereLast(t *testing.T) {
 	b := newBench(t)
 	known, _ := b.agent(leaseobject.Known{}, nil)
 	foreign := b.stored()
 	foreign.Spec.RenewTime = &metav1.MicroTime{Time: b.time.Add(time.Minute)}
 	foreign = b.put(foreign) // as by a kubelet that writes its own
-	if err := b.writer.DeleteOwn(t.Context(), b.namespace, b.node); err != nil {
+	if err := b.writer.Delete(t.Context(), b.namespace, b.node); err != nil {
 		t.Error(err)
 	}
 	if got := b.stored().ResourceVersion; got != foreign.ResourceVersion {
@@ -102,7 +102,7 @@ func TestDeleteOwn_TouchesOnlyWhatWasRenewedHereLast(t *testing.T) {
 	b.time = b.time.Add(time.Hour)
 	b.agent(known, nil)
 	for range 2 { // the second time there is nothing left to delete
-		if err := b.writer.DeleteOwn(t.Context(), b.namespace, b.node); err != nil {
+		if err := b.writer.Delete(t.Context(), b.namespace, b.node); err != nil {
 			t.Error(err)
 		}
 	}

@@ -8,58 +8,41 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
-// Delete removes the Lease if it is the holder's: last as the last Write returned it, or, with the zero Known, whichever
-// Lease names the holder. One that is gone, or that became somebody else's, is no error.
-func (w *Writer) Delete(ctx context.Context, namespace, name string, last Known) error {
-	if last.Exists() && last.whole == nil {
-		err := w.remove(ctx, namespace, name, guard{uid: last.UID(), version: last.ResourceVersion()})
-		if !apierrors.IsConflict(err) {
-			return err
-		}
-	}
-	return w.deleteIf(ctx, namespace, name, func(lease *coordinationv1.Lease) bool { return heldBy(lease, name) })
-}
-
-// DeleteOwn removes the Lease of a holder whose session is not known if it names the holder and this service was the last to
-// renew it. Any other is left, and that is no error.
-func (w *Writer) DeleteOwn(ctx context.Context, namespace, name string) error {
-	return w.deleteIf(ctx, namespace, name, func(lease *coordinationv1.Lease) bool {
-		return heldBy(lease, name) && RenewedByUs(lease)
-	})
-}
-
-// deleteIf deletes what it has read and found to be the right Lease, and nothing that came after.
-func (w *Writer) deleteIf(ctx context.Context, namespace, name string, right func(*coordinationv1.Lease) bool) error {
+// Delete removes the Lease of a holder if it is Own. Any other is left, and that is no error; nor is it that there is none.
+func (w *Writer) Delete(ctx context.Context, namespace, name string) error {
 	var err error
 	for range attempts {
-		lease, failed := w.get(ctx, namespace, name)
-		if failed != nil || lease == nil || !right(lease) {
+		lease, failed := w.Own(ctx, namespace, name)
+		if failed != nil || lease == nil {
 			return failed
 		}
-		if err = w.remove(ctx, namespace, name, guard{uid: lease.UID, version: lease.ResourceVersion}); !apierrors.IsConflict(err) {
+		if err = w.DeleteSeen(ctx, lease); !apierrors.IsConflict(err) {
 			return err
 		}
 	}
 	return fmt.Errorf("gave up after %d tries: %w", attempts, err)
 }
 
-// guard names one state of one object.
-type guard struct {
-	uid     types.UID
-	version string
+// Own returns the Lease if it names the holder and this service was the last to renew it; nil if not, or if there is none.
+// One that a kubelet renews for itself is the kubelet's, whoever else speaks for its Node.
+func (w *Writer) Own(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
+	lease, err := w.get(ctx, namespace, name)
+	if err != nil || lease == nil || !heldBy(lease, name) || !RenewedByUs(lease) {
+		return nil, err
+	}
+	return lease, nil
 }
 
-// remove deletes that state of the Lease; that there is none any more is no error.
-func (w *Writer) remove(ctx context.Context, namespace, name string, g guard) error {
-	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &g.uid, ResourceVersion: &g.version}}
-	err := w.leases.Leases(namespace).Delete(ctx, name, options)
+// DeleteSeen deletes a Lease if it is still as it was seen. One that is gone is no error; one that has changed is a conflict.
+func (w *Writer) DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error {
+	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion}}
+	err := w.leases.Leases(seen.Namespace).Delete(ctx, seen.Name, options)
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
-	return fmt.Errorf("delete lease %s/%s: %w", namespace, name, err)
+	return fmt.Errorf("delete lease %s/%s: %w", seen.Namespace, seen.Name, err)
 }
 
 // RenewedByUs tells whether the kube-apiserver recorded this service, and nobody beside it, as the last that changed the

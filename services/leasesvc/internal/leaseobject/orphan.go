@@ -1,7 +1,6 @@
 package leaseobject
 
 import (
-	"context"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -21,9 +20,4 @@ func Orphaned(lease *coordinationv1.Lease, class string, now time.Time, patience
 	}
 	lapses := spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second)
 	return now.Sub(lapses) > patience
-}
-
-// DeleteSeen deletes a Lease if it is still as it was seen. One that is gone is no error; one that has changed is a conflict.
-func (w *Writer) DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error {
-	return w.remove(ctx, seen.Namespace, seen.Name, guard{uid: seen.UID, version: seen.ResourceVersion})
 }

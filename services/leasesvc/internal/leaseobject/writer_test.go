@@ -197,7 +197,7 @@ func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
 	last := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
 	late := leaseobject.NewWriter(b.kube.CoordinationV1(), lateNodes{Index: b.index, uid: uid})
 	b.removeNode()
-	if err := late.Delete(t.Context(), b.namespace, b.node, last); err != nil {
+	if err := late.Delete(t.Context(), b.namespace, b.node); err != nil {
 		t.Fatal(err)
 	}
 	renewal := leaseobject.Renewal{Namespace: b.namespace, Name: b.node, Duration: time.Second, RenewTime: b.time, Last: last}
@@ -246,7 +246,7 @@ func TestWrite_ForeignHolderIsLeftAlone(t *testing.T) {
 	if _, _, err := b.write(last); !errors.Is(err, leaseobject.ErrForeignHolder) {
 		t.Errorf("write: error %v, want ErrForeignHolder", err)
 	}
-	if err := b.writer.Delete(t.Context(), b.namespace, b.node, last); err != nil {
+	if err := b.writer.Delete(t.Context(), b.namespace, b.node); err != nil {
 		t.Errorf("delete: %v", err)
 	}
 	if got := b.stored().ResourceVersion; got != foreign.ResourceVersion {
@@ -257,12 +257,12 @@ func TestWrite_ForeignHolderIsLeftAlone(t *testing.T) {
 func TestDelete_RemovesTheHoldersLeaseAfterForeignWriteToo(t *testing.T) {
 	b := newBench(t)
 	b.addNode()
-	last := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
+	b.mustWrite(leaseobject.Known{}, leaseobject.Create)
 	foreign := b.stored()
 	foreign.Labels = map[string]string{"by": "somebody-else"}
 	b.put(foreign)
 	for range 2 { // the second time there is nothing left to delete
-		if err := b.writer.Delete(t.Context(), b.namespace, b.node, last); err != nil {
+		if err := b.writer.Delete(t.Context(), b.namespace, b.node); err != nil {
 			t.Error(err)
 		}
 	}

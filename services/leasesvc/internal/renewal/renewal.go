@@ -188,8 +188,12 @@ func (r *run) try(ctx context.Context, job keeper.Job) (lease leaseobject.Known,
 	})
 }
 
-// strangerPause is how long a Lease is left alone that is another's, or about to vanish: to find out costs a read each time.
-const strangerPause = time.Minute
+const (
+	// strangerPause is how long a Lease is left alone that is another's: to find out costs a read each time.
+	strangerPause = time.Minute
+	// maxPause is the longest that one Lease waits because it was asked to: a proxy may ask for an hour, and Leases lapse.
+	maxPause = 10 * time.Second
+)
 
 // pauseAfter is how long the object is left alone at least.
 func pauseAfter(err error) time.Duration {
@@ -199,10 +203,10 @@ func pauseAfter(err error) time.Duration {
 	return pauseIn(err)
 }
 
-// pauseIn is how long the kube-apiserver wants to be left alone.
+// pauseIn is how long the kube-apiserver wants to be left alone, as far as that can be granted.
 func pauseIn(err error) time.Duration {
 	seconds, _ := apierrors.SuggestsClientDelay(err)
-	return time.Duration(seconds) * time.Second
+	return time.Duration(min(max(seconds, 0), int(maxPause/time.Second))) * time.Second
 }
 
 // tally is how the writes of a pass went.

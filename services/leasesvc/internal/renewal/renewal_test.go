@@ -266,8 +266,10 @@ func TestRun_ReportsInTimeHoweverFewTheWorkersAre(t *testing.T) {
 func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttled := apierrors.NewTooManyRequests("later", 3)
-		s := newSource(t.Context(), "a", "b", "c")
-		h := newHarness(t, &apiserver{failures: map[string]error{"a": nodes.ErrMissing, "b": throttled}})
+		s := newSource(t.Context(), "a", "b", "c", "d")
+		h := newHarness(t, &apiserver{failures: map[string]error{
+			"a": nodes.ErrMissing, "b": throttled, "d": apierrors.NewTooManyRequests("much later", 3600),
+		}})
 		h.run(t, s, 1500*time.Millisecond)
 		if err := s.finished["a"].Err; !errors.Is(err, keeper.ErrNoOwner) {
 			t.Errorf("a: error %v, want ErrNoOwner", err)
@@ -275,11 +277,14 @@ func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 		if got := s.finished["b"]; !apierrors.IsTooManyRequests(got.Err) || got.Pause != 3*time.Second {
 			t.Errorf("b: %+v, want a pause of 3 s", got)
 		}
+		if got := s.finished["d"].Pause; got != 10*time.Second {
+			t.Errorf("d, which was asked to wait for an hour, waits %v, want 10 s: Leases lapse", got)
+		}
 		want := keeper.Result{Lease: written}
 		if diff := cmp.Diff(want, s.finished["c"], cmp.AllowUnexported(leaseobject.Known{})); diff != "" {
 			t.Errorf("c (-want +got):\n%s", diff)
 		}
-		counted := map[string]float64{"first/none/no_owner": 1, "first/none/throttled": 1, "first/update/success": 1}
+		counted := map[string]float64{"first/none/no_owner": 1, "first/none/throttled": 2, "first/update/success": 1}
 		if diff := cmp.Diff(counted, writes(t, h.registry)); diff != "" {
 			t.Errorf("trivet_lease_writes_total (-want +got):\n%s", diff)
 		}
