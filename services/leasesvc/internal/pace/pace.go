@@ -15,6 +15,8 @@ const (
 	swift = 100 * time.Millisecond
 	// tolerated is of how many answered writes one may fail: some objects fail by themselves.
 	tolerated = 8
+	// relief is by which part of it the latency must fall after a cut if it is to be for the number of writes.
+	relief = 8
 	// forgetting is by which part per Window the quickest latency is taken for longer, so that a kube-apiserver which got
 	// slower for good becomes the measure in minutes.
 	forgetting = 256
@@ -46,6 +48,10 @@ type Pace struct {
 	// steep is below what the limit doubles.
 	steep    float64
 	quickest time.Duration
+	// strain is the latency for which the limit was last cut; 0 when all has been quick since. It says nothing new until settled,
+	// when the writes that were under way at the cut have ended.
+	strain  time.Duration
+	settled monotonic.Instant
 	// silence is the last pause in a row of Windows in which nothing got through.
 	silence time.Duration
 	until   monotonic.Instant
@@ -78,7 +84,7 @@ func (p Pace) After(now monotonic.Instant, o Observation) Pace {
 		p = p.halved()
 		p.until = max(p.until, now.Add(min(o.Pause, maxPause)))
 	case p.slow(o.Latency):
-		p = p.halved()
+		p = p.strained(now, o.Latency)
 	case o.Full && o.Failed <= o.Answered/tolerated:
 		p = p.grown()
 	}
@@ -89,6 +95,20 @@ func (p Pace) After(now monotonic.Instant, o Observation) Pace {
 func (p Pace) halved() Pace {
 	p.limit = max(p.limit/2, 1)
 	p.steep = p.limit
+	return p
+}
+
+// strained cuts the limit for a latency, once for as long as that lasts. Where a cut made it no quicker, it is not for our
+// writes that the kube-apiserver takes longer: that becomes the measure, or Leases would lapse for want of writes that it bears.
+func (p Pace) strained(now monotonic.Instant, latency time.Duration) Pace {
+	switch {
+	case now < p.settled:
+	case p.strain > 0 && latency > p.strain-p.strain/relief:
+		p.quickest, p.strain = max(p.quickest, latency/2), 0
+	default:
+		p = p.halved()
+		p.strain, p.settled = latency, now.Add(2*latency)
+	}
 	return p
 }
 
@@ -120,6 +140,9 @@ func (p Pace) slow(latency time.Duration) bool {
 func (p Pace) measured(o Observation) Pace {
 	if o.Answered == 0 {
 		return p
+	}
+	if !p.slow(o.Latency) {
+		p.strain = 0
 	}
 	if p.quickest == 0 || o.Latency < p.quickest {
 		p.quickest = o.Latency

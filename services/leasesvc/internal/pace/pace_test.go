@@ -61,9 +61,33 @@ func TestAfter_HalvesAndThenGrowsByOne(t *testing.T) {
 		if got := c.feed(3, well).limit(); got != 19 {
 			t.Errorf("%s and three good windows: %d, want 19", name, got)
 		}
-		if got := c.feed(10, trouble).limit(); got != 1 {
-			t.Errorf("%s for long: %d, want 1", name, got)
+	}
+	if got := newCourse(32).feed(10, well).feed(10, throttled).limit(); got != 1 {
+		t.Errorf("throttled for long: %d, want 1", got)
+	}
+}
+
+func TestAfter_IsHalvedUntilItIsQuickAgain(t *testing.T) {
+	c, highest := newCourse(32).feed(10, well), 0
+	for window := range 200 { // each write under way makes all of them 20 ms slower
+		o := pace.Observation{Answered: 10, Latency: time.Duration(c.limit()) * 20 * time.Millisecond, Full: true}
+		if c.feed(1, o); window > 20 {
+			highest = max(highest, c.limit())
 		}
+	}
+	if highest > 7 {
+		t.Errorf("up to %d at a time, want no more than are answered within 100 ms, and the next one or two", highest)
+	}
+}
+
+// An etcd with a slower disk takes as long for one write as for thirty.
+func TestAfter_LatencyThatIsNotForItsNumberCostsOneCut(t *testing.T) {
+	c, least := newCourse(32).feed(10, well), 32
+	for range 100 {
+		least = min(least, c.feed(1, slow).limit())
+	}
+	if least != 16 {
+		t.Errorf("down to %d, want half of 32 and no less", least)
 	}
 }
 
@@ -99,9 +123,9 @@ func TestAfter_SilenceLeavesOneTryAtATimeUntilTheFirstAnswer(t *testing.T) {
 }
 
 func TestAfter_LatencyThatStaysBecomesTheMeasure(t *testing.T) {
-	c := newCourse(32).feed(10, well).feed(2000, slow)
+	c := newCourse(32).feed(10, well).feed(40, slow)
 	if got := c.limit(); got != 32 {
-		t.Errorf("after eight minutes of a slower kube-apiserver %d, want 32", got)
+		t.Errorf("after ten seconds of a slower kube-apiserver %d, want 32", got)
 	}
 }
 
