@@ -18,6 +18,8 @@ const NodeClass = "node"
 const (
 	// minInterval keeps a mistyped interval from turning a fleet into a flood.
 	minInterval = 100 * time.Millisecond
+	// maxTime keeps sums of times from becoming times in the past.
+	maxTime = 366 * 24 * time.Hour
 	// maxMissed keeps the silence of a suspect countable.
 	maxMissed = 100
 )
@@ -102,6 +104,7 @@ func (c *Class) validate(byFlags bool) []error {
 		}
 	}
 	names := c.names(byFlags)
+	problems = append(problems, c.tooLong(names)...)
 	if c.HeartbeatInterval < minInterval {
 		wrong("%s is %v, must be %v or more", names.heartbeatInterval, c.HeartbeatInterval, minInterval)
 	}
@@ -127,6 +130,22 @@ func (c *Class) validate(byFlags bool) []error {
 	}
 	if c.Retention < 0 {
 		wrong("%s is %v, must not be negative", names.retention, c.Retention)
+	}
+	return problems
+}
+
+func (c *Class) tooLong(names settingNames) []error {
+	var problems []error
+	for _, limited := range []struct {
+		name string
+		time time.Duration
+	}{
+		{names.heartbeatInterval, c.HeartbeatInterval}, {names.grace, c.Grace}, {names.renewInterval, c.RenewInterval},
+		{names.leaseDuration, c.LeaseDuration}, {names.retention, c.Retention},
+	} {
+		if limited.time > maxTime {
+			problems = append(problems, fmt.Errorf("%s is %v, must be a year at most", limited.name, limited.time))
+		}
 	}
 	return problems
 }

@@ -2,6 +2,7 @@ package leasesvc_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -188,5 +189,22 @@ func TestLoops_AreTheDocumentedOnes(t *testing.T) {
 	}
 	if want := []string{"lease-sweep", "lease-writeback", "node-health", "sessions", "taint-eviction"}; !slices.Equal(names, want) {
 		t.Errorf("loops %v, want %v", names, want)
+	}
+}
+
+// Times so long that their sums overflow would be times in the past, and every holder suspect or forgotten at once.
+func TestValidate_RefusesTimesThatCannotBeAdded(t *testing.T) {
+	for name, change := range map[string]func(*leasesvc.Class){
+		"--heartbeat-interval":        func(c *leasesvc.Class) { c.HeartbeatInterval = math.MaxInt64/2 - 1 },
+		"--heartbeat-grace-period":    func(c *leasesvc.Class) { c.Grace = math.MaxInt64 },
+		"--lease-renew-interval":      func(c *leasesvc.Class) { c.RenewInterval = math.MaxInt64 },
+		"--lease-duration":            func(c *leasesvc.Class) { c.LeaseDuration = math.MaxInt64 / time.Second * time.Second },
+		"--expired-session-retention": func(c *leasesvc.Class) { c.Retention = math.MaxInt64 },
+	} {
+		cfg := leasesvc.DefaultConfig()
+		change(&cfg.Classes[0])
+		if text := fmt.Sprint(errors.Join(cfg.Validate()...)); !strings.Contains(text, name+" is ") || !strings.Contains(text, "must be a year at most") {
+			t.Errorf("%s: %s", name, text)
+		}
 	}
 }
