@@ -198,7 +198,7 @@ func TestValidate_RefusesTimesThatCannotBeAdded(t *testing.T) {
 		"--heartbeat-interval":        func(c *leasesvc.Class) { c.HeartbeatInterval = math.MaxInt64/2 - 1 },
 		"--heartbeat-grace-period":    func(c *leasesvc.Class) { c.Grace = math.MaxInt64 },
 		"--lease-renew-interval":      func(c *leasesvc.Class) { c.RenewInterval = math.MaxInt64 },
-		"--lease-duration":            func(c *leasesvc.Class) { c.LeaseDuration = math.MaxInt64 / time.Second * time.Second },
+		"--lease-duration":            func(c *leasesvc.Class) { c.LeaseDuration = 100 * 365 * 24 * time.Hour },
 		"--expired-session-retention": func(c *leasesvc.Class) { c.Retention = math.MaxInt64 },
 	} {
 		cfg := leasesvc.DefaultConfig()
