@@ -180,6 +180,7 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 
 // Run watches Nodes and keeps the sessions of the terms that are held here, until ctx ends and all goroutines have returned.
 func (s *Service) Run(ctx context.Context) error {
+	s.cfg.Writes.warn(s.logger, s.nodeHealth.enabled)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.nodes.Run(ctx) })
 	// The loops outlive the terms: shards are handed over by a keeper that still works.

@@ -2,6 +2,7 @@ package leasesvc
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -47,7 +48,7 @@ const (
 
 func (c *WriteConfig) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar((*string)(&c.Policy), "write-policy", string(c.Policy),
-		"What Lease objects are written for: mirror (once per --lease-renew-interval, as kubelets do), relaxed (so that none is ever older than three fifths of its duration), on-change (when a holder expires or comes back, and once per --lease-refresh-interval; only where node health is judged here).")
+		"What Lease objects are written for: mirror (once per --lease-renew-interval, as kubelets do), relaxed (so that none is ever older than three fifths of its duration), on-change (when a holder expires or comes back, and once per --lease-refresh-interval; only where the loop node-health judges nodes, because kube-controller-manager's node-lifecycle controller would take all of them for dead).")
 	fs.DurationVar(&c.RefreshInterval, "lease-refresh-interval", c.RefreshInterval,
 		"Time between two writes of a Lease object about which there is nothing to say, with --write-policy=on-change. Its duration is five thirds of that.")
 }
@@ -64,6 +65,15 @@ func (c *WriteConfig) validate() []error {
 		problems = append(problems, fmt.Errorf("--lease-refresh-interval is %v, must be %v to %v", c.RefreshInterval, minRefresh, maxRefresh))
 	}
 	return problems
+}
+
+// warn tells of a policy that takes nodes' lives in the eyes of others, which nobody here can see.
+func (c *WriteConfig) warn(logger *slog.Logger, nodesJudgedHere bool) {
+	if c.Policy == WriteOnChange && !nodesJudgedHere {
+		logger.Warn("Leases are renewed so seldom that kube-controller-manager's node-lifecycle controller takes every node for dead that beats here: "+
+			"switch it off and the loop node-health on, or choose another --write-policy",
+			"write-policy", c.Policy, "lease-refresh-interval", c.RefreshInterval)
+	}
 }
 
 // policy is how the objects of a class are written. An object that is refreshed promises no less than the class does.

@@ -1,6 +1,8 @@
 package leasesvc
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,5 +27,24 @@ func TestWriteConfig_PolicyKeepsWhatLeasesPromise(t *testing.T) {
 	c := WriteConfig{Policy: WriteOnChange, RefreshInterval: 10 * time.Second}
 	if got := c.policy(&class).Duration; got != class.LeaseDuration {
 		t.Errorf("refreshed every 10 s, a Lease says %v, want the %v of its class", got, class.LeaseDuration)
+	}
+}
+
+func TestWriteConfig_WarnsOfReadersWhoGoByTheTimesOfLeases(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy WritePolicy
+		judged bool
+		warned bool
+	}{
+		"on-change alone":                {policy: WriteOnChange, warned: true},
+		"on-change with nodes judged":    {policy: WriteOnChange, judged: true},
+		"relaxed, which anybody may use": {policy: WriteRelaxed},
+	} {
+		var log strings.Builder
+		writes := WriteConfig{Policy: c.policy, RefreshInterval: 5 * time.Minute}
+		writes.warn(slog.New(slog.NewTextHandler(&log, nil)), c.judged)
+		if warned := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), "lease-refresh-interval=5m0s"); warned != c.warned {
+			t.Errorf("%s: warned %v, want %v: %s", name, warned, c.warned, log.String())
+		}
 	}
 }
