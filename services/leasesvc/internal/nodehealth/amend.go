@@ -6,22 +6,29 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// amend makes the step that brings taints and labels in line, as far as they are anybody's here. Taints that evict are not
-// added while blind.
+// amend proposes to bring taints and labels in line, as far as they are anybody's here. Taints that evict are not added while
+// blind.
 func (p *pass) amend(s *Subject, blind bool) {
-	step := Step{Kind: Tidy, Node: s.Node, Zone: s.traits.zone, Shard: s.Charge.Shard, OfShard: s.Charge.Held && s.traits.drifted}
-	var execute taintChange
+	c := candidate{kind: Tidy, subject: s}
 	if p.mandate.Zones {
-		execute, step.Counted = p.execution(s, blind)
+		c.execute, c.counted = p.execution(s, blind)
 	}
 	switch {
-	case len(execute.add) > 0:
-		step.Kind = Banish
-	case len(execute.remove) > 0:
-		step.Kind = Restore
+	case len(c.execute.add) > 0:
+		c.kind = Banish
+	case len(c.execute.remove) > 0:
+		c.kind = Restore
 	}
-	step.OfZones = !execute.empty()
-	p.steps = append(p.steps, p.filled(step, execute))
+	p.candidates = append(p.candidates, c)
+}
+
+// amendment is the step of such a candidate.
+func (p *pass) amendment(c *candidate) Step {
+	s := c.subject
+	return p.filled(Step{
+		Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Charge.Shard, Counted: c.counted,
+		OfShard: s.Charge.Held && s.traits.drifted, OfZones: !c.execute.empty(),
+	}, c.execute)
 }
 
 // execution is how a Node's NoExecute taints have to change now, and whether that takes its zone's turn.
@@ -34,11 +41,6 @@ func (p *pass) execution(s *Subject, blind bool) (change taintChange, counted bo
 		return taintChange{}, false
 	}
 	return change, counted
-}
-
-// withoutTurn is what is left of a step whose zone's turn has been taken by another one.
-func (p *pass) withoutTurn(step Step) Step {
-	return p.filled(Step{Kind: Tidy, Node: step.Node, Zone: step.Zone, Shard: step.Shard, OfShard: step.OfShard}, taintChange{})
 }
 
 func (p *pass) filled(step Step, execute taintChange) Step {

@@ -34,7 +34,7 @@ func (p *pass) check(subjects []Subject) {
 // doubtful are the Leases of silent nodes and the one that the cache is behind.
 func (p *pass) doubtful(subjects []Subject) []Sample {
 	var doubtful []Sample
-	slices.SortFunc(p.silent, func(a, b silence) int { return compareNodes(a.Node, b.Node) })
+	slices.SortFunc(p.silent, func(a, b silence) int { return compareSubjects(a.Subject, b.Subject) })
 	for _, s := range p.silent[:min(len(p.silent), samples)] {
 		doubtful = append(doubtful, sampleOf(s.Subject))
 	}

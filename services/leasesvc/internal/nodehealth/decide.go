@@ -9,9 +9,21 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// decide makes the steps of all nodes, without regard to turns and budget.
+// candidate is a step that may be made: what it takes to choose among many, of which few are made.
+type candidate struct {
+	kind    Kind
+	subject *Subject
+	// silence is why the node is to be declared, for Declare.
+	silence Judgement
+	// execute is how the NoExecute taints have to change, and counted tells that it takes the zone's turn.
+	execute taintChange
+	counted bool
+}
+
+// decide finds the candidates of all nodes, without regard to turns and budget.
 func (p *pass) decide() {
 	_, blind := p.memory.Blind()
+	p.candidates = make([]candidate, 0, len(p.silent))
 	for _, s := range p.silent {
 		switch {
 		// The floor may have been raised a moment ago, so the deadline is looked at again.
@@ -19,7 +31,7 @@ func (p *pass) decide() {
 		case blind || p.doubts(s):
 			p.plan.Held++
 		case !s.Busy:
-			p.steps = append(p.steps, p.declare(s))
+			p.candidates = append(p.candidates, candidate{kind: Declare, subject: s.Subject, silence: s.Judgement})
 		}
 	}
 	for _, s := range p.subjects {
@@ -49,7 +61,8 @@ func (p *pass) turn(zone string) bool {
 	return p.memory.turns[zone].come(p.now.Instant, p.zones[zone].Rate)
 }
 
-func (p *pass) declare(s silence) Step {
+func (p *pass) declare(c *candidate) Step {
+	s := silence{Subject: c.subject, Judgement: c.silence}
 	return Step{
 		Kind: Declare, Node: s.Node, Zone: s.traits.zone, Shard: s.Charge.Shard, OfShard: true, LeaseVersion: s.LeaseVersion(),
 		Conditions: unknownConditions(s.Node, p.now.Wall),
@@ -70,16 +83,17 @@ func (p *pass) reasonOfSilence(s silence) string {
 
 // act picks the most urgent steps and lets zones take their turns. A node whose turn has not come is tidied at least.
 func (p *pass) act() {
-	slices.SortFunc(p.steps, func(a, b Step) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), compareNodes(a.Node, b.Node))
+	slices.SortFunc(p.candidates, func(a, b candidate) int {
+		if a.kind != b.kind {
+			return cmp.Compare(a.kind, b.kind)
+		}
+		return compareSubjects(a.subject, b.subject)
 	})
-	for _, step := range p.steps {
+	for i := range p.candidates {
 		if len(p.plan.Steps) == p.mandate.Steps {
 			return
 		}
-		if step.Counted && !p.turn(step.Zone) {
-			step = p.withoutTurn(step)
-		}
+		step := p.step(&p.candidates[i])
 		if step.Counted {
 			p.memory = p.memory.taken(p.now.Instant, step.Zone)
 		}
@@ -87,4 +101,15 @@ func (p *pass) act() {
 			p.plan.Steps = append(p.plan.Steps, step)
 		}
 	}
+}
+
+// step makes the step of a candidate, or what is left of it if its zone's turn has been taken by another one.
+func (p *pass) step(c *candidate) Step {
+	if c.kind == Declare {
+		return p.declare(c)
+	}
+	if c.counted && !p.turn(c.subject.traits.zone) {
+		return p.amendment(&candidate{kind: Tidy, subject: c.subject})
+	}
+	return p.amendment(c)
 }

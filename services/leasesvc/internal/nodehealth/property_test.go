@@ -197,3 +197,22 @@ func BenchmarkPlan(b *testing.B) {
 		}
 	}
 }
+
+// Half of a large fleet falls silent at once, and only so many are declared in one pass: the others cost little more than a glance.
+func BenchmarkPlan_ManySilent(b *testing.B) {
+	const size = 100_000
+	w := newWorld(b, size)
+	w.now = w.now.Add(w.rules.Grace + time.Second)
+	for _, name := range w.names[size/2:] {
+		w.renew(name, 0)
+	}
+	subjects := w.see()
+	memory := w.memory.Checked(w.now, w.now, nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, memory, subjects, nodehealth.Mandate{Steps: 64, Zones: true})
+		if len(plan.Steps) != 64 {
+			b.Fatalf("%d steps, want 64", len(plan.Steps))
+		}
+	}
+}

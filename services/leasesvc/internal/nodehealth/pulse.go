@@ -1,7 +1,6 @@
 package nodehealth
 
 import (
-	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -176,16 +175,4 @@ func Newer(a, b string) bool {
 // NewerNode tells whether a is a later state of the Node than b: of a name that was used again, or of the same object.
 func NewerNode(a, b *corev1.Node) bool {
 	return b == nil || Newer(a.ResourceVersion, b.ResourceVersion)
-}
-
-// compareNodes orders by how long Nodes have been in their state of readiness, then by name.
-func compareNodes(a, b *corev1.Node) int {
-	return cmp.Or(since(a).Compare(since(b)), cmp.Compare(a.Name, b.Name))
-}
-
-func since(node *corev1.Node) time.Time {
-	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
-		return ready.LastTransitionTime.Time
-	}
-	return node.CreationTimestamp.Time
 }

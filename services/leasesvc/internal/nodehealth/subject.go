@@ -1,6 +1,7 @@
 package nodehealth
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -109,8 +110,16 @@ func (s *Subject) Session() Session { return s.pulse.session }
 // Ready is the status of the Node's Ready condition; empty without one.
 func (s *Subject) Ready() corev1.ConditionStatus { return s.traits.ready }
 
-// ReadySince is when the Ready condition last changed its status, as whoever changed it says.
-func (s *Subject) ReadySince() time.Time { return since(s.Node) }
+// ReadySince is when the Ready condition last changed its status, as whoever changed it says; without one, when the Node was made.
+func (s *Subject) ReadySince() time.Time { return s.traits.since }
+
+// compareSubjects orders by how long Nodes have been in their state of readiness, then by name.
+func compareSubjects(a, b *Subject) int {
+	if c := a.traits.since.Compare(b.traits.since); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Node.Name, b.Node.Name)
+}
 
 // Zone is the name of the Node's zone.
 func (s *Subject) Zone() string { return s.traits.zone }
@@ -119,6 +128,7 @@ func (s *Subject) Zone() string { return s.traits.zone }
 type traits struct {
 	zone     string
 	ready    corev1.ConditionStatus // empty without a Ready condition
+	since    time.Time              // of ready
 	excluded bool
 	// tainted tells that it has one of the NoExecute taints that are set here, execute whether they are as they should be.
 	tainted bool
@@ -139,9 +149,9 @@ const (
 )
 
 func (r Rules) traitsOf(node *corev1.Node) traits {
-	t := traits{zone: ZoneOf(node.Labels)}
+	t := traits{zone: ZoneOf(node.Labels), since: node.CreationTimestamp.Time}
 	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
-		t.ready = ready.Status
+		t.ready, t.since = ready.Status, ready.LastTransitionTime.Time
 	}
 	t.excluded = r.Excludes(node)
 	for i := range node.Spec.Taints {

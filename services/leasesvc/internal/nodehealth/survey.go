@@ -18,7 +18,8 @@ type pass struct {
 	shards   map[int]*cohort
 	subjects []*Subject // those a step may be for
 	silent   []silence
-	steps    []Step
+
+	candidates []candidate
 }
 
 // tally is a zone while it is counted.
