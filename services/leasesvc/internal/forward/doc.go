@@ -5,8 +5,8 @@
 // after a minute at the latest. Of several beats of one holder only the newest is sent. What waits is bounded, for each peer and
 // by the number of peers: a peer that is slow or away costs a fixed amount of memory and nobody's beats but its own.
 //
-// Every beat carries how long ago it was heard here. So a beat that was late on the way cannot make its holder look more alive
-// than it is.
+// Every beat carries how long ago it was heard here. So a beat that waited cannot make its holder look more alive than it is, but
+// for the time of the call itself, which is two seconds at most.
 //
 // There is one connection to each peer, with one call under way on it. A peer to which nothing was offered for a minute is
 // forgotten and its connection closed; so are those that have vanished, once their beats are too old.
