@@ -22,6 +22,7 @@ func entryOf(class, name string, silence time.Duration) checkpoint.Entry {
 
 // What others, or nobody in their right mind, have stored gives everybody a full grace and is gone soon.
 func TestCheckpoints_NonsenseIsAFullGrace(t *testing.T) {
+	t.Parallel()
 	p := takeoverPlan(t)
 	etcd := testkit.Etcd(t)
 	good := checkpoint.Encode([]checkpoint.Entry{entryOf("node", "n1", time.Hour)})
@@ -56,6 +57,7 @@ func TestCheckpoints_NonsenseIsAFullGrace(t *testing.T) {
 // Who was dead for longer than its session would be remembered comes back as nobody, and who returns is alive at once, as the
 // boot that it is.
 func TestCheckpoints_TheDeadAreKnownUntilTheyReturn(t *testing.T) {
+	t.Parallel()
 	p := takeoverPlan(t)
 	etcd := testkit.Etcd(t)
 	for number := range takeoverShards {

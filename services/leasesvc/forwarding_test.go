@@ -119,6 +119,7 @@ func TestForwarding_AgeCountsAndNeverTakesBack(t *testing.T) {
 // A shard goes from one replica to the other while its holders beat on a stream to the first: not one of their beats is lost,
 // whether they move or not.
 func TestForwarding_NoBeatIsLostWhileAShardMoves(t *testing.T) {
+	t.Parallel()
 	p := takeoverPlan(t)
 	a := startReplica(t, "replica-a", p)
 	awaitShares(t, a)

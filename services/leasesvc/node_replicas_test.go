@@ -35,7 +35,7 @@ func newVillage(t *testing.T, beating, renewing int) *village {
 	t.Helper()
 	p := takeoverPlan(t)
 	p.loops = []string{leasesvc.NodeHealthLoop}
-	p.config.Classes[0].Namespace, p.config.Classes[0].Grace = p.cluster, villageGrace
+	p.config.Classes[0].Namespace, p.config.Classes[0].Grace, p.config.Classes[0].LeaseDuration = p.cluster, villageGrace, villageGrace
 	p.config.NodeHealth.GracePeriod = villageGrace
 	v := &village{t: t, ward: &ward{admin: testkit.Kube(t), silent: map[string]bool{}, last: map[string]time.Time{}}}
 	v.beating = crowd(p.cluster, beating)
@@ -121,7 +121,7 @@ func TestNodeHealth_ReplicaIsKilledAndNobodyIsDeclared(t *testing.T) {
 	})
 	t.Logf("%d of %d shards were taken over %v after the kill", lost, takeoverShards, time.Since(begin).Round(time.Millisecond))
 	awaitWelcome(t, v.residents)
-	time.Sleep(2 * villageGrace) // whoever was to be declared by mistake is by now
+	time.Sleep(3 * villageGrace / 2) // whoever was to be declared by mistake is by now
 	v.expectNobodyDeclared(begin)
 	v.expectDeaths()
 	v.expectNobodyDeclared(begin)
@@ -136,12 +136,12 @@ func TestOutage_OfTheKubeAPIServerKillsNobody(t *testing.T) {
 	if err := cluster.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(max(*outage, 40*time.Second)) // the outage is what is tested
+	time.Sleep(*outage) // the outage is what is tested
 	if err := cluster.StartAPIServer(); err != nil {
 		t.Fatal(err)
 	}
 	awaitWelcome(t, v.residents)
-	time.Sleep(3 * villageGrace)
+	time.Sleep(2 * villageGrace)
 	v.expectNobodyDeclared(begin)
 	v.expectDeaths()
 	v.expectNobodyDeclared(begin)

@@ -132,6 +132,7 @@ func (r *replica) await(name string) *leasev1.Lease {
 // is ever shown as expired; who has been dead for long is so at once; who had just fallen silent is left the time that a living
 // one needs, and no more.
 func TestTakeover_TheLivingAreHeardAndTheDeadStayDead(t *testing.T) {
+	t.Parallel()
 	p := takeoverPlan(t)
 	a, b := startReplica(t, "replica-a", p), startReplica(t, "replica-b", p)
 	awaitShares(t, a, b)
