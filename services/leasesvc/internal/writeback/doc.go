@@ -7,7 +7,8 @@
 //
 // Order: what changed between life and death first, then objects that nobody has written yet, because a node without a Lease
 // cannot be told from a dead one; then those which lapse first for their readers. Every fourth start is for the latter while
-// any of them is due, and who failed goes behind those who became due meanwhile, so nobody starves.
+// any of them is due, and who failed goes behind those of its kind who became due meanwhile, so no renewal starves. First writes wait for
+// as long as there are transitions.
 //
 // Spread: the period of a holder is longer or shorter than the next one's by a few hundredths, chosen by its phase, and after
 // a write that was hurried, be it the first, or one that brings a holder back, or one that is late by half the period, the next
