@@ -72,7 +72,7 @@ func (c *WriteConfig) warn(logger *slog.Logger, nodesJudgedHere bool) {
 	if c.Policy == WriteOnChange && !nodesJudgedHere {
 		logger.Warn("Leases are renewed so seldom that kube-controller-manager's node-lifecycle controller takes every node for dead that beats here: "+
 			"switch it off and the loop node-health on, or choose another --write-policy",
-			"write-policy", c.Policy, "lease-refresh-interval", c.RefreshInterval)
+			"write_policy", c.Policy, "lease_refresh_interval", c.RefreshInterval)
 	}
 }
 

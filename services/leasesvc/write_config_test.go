@@ -43,7 +43,7 @@ func TestWriteConfig_WarnsOfReadersWhoGoByTheTimesOfLeases(t *testing.T) {
 		var log strings.Builder
 		writes := WriteConfig{Policy: c.policy, RefreshInterval: 5 * time.Minute}
 		writes.warn(slog.New(slog.NewTextHandler(&log, nil)), c.judged)
-		if warned := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), "lease-refresh-interval=5m0s"); warned != c.warned {
+		if warned := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), "lease_refresh_interval=5m0s"); warned != c.warned {
 			t.Errorf("%s: warned %v, want %v: %s", name, warned, c.warned, log.String())
 		}
 	}
