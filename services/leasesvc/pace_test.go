@@ -37,7 +37,7 @@ func TestPace_HoldersThatBeatInMessagesOfTheirOwnAreNotHasty(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		const fine, slow = "DIRECTIVE_UNSPECIFIED", "DIRECTIVE_SLOW_DOWN"
-		if fmt.Sprint(told) != fmt.Sprint([]string{fine, fine, fine, slow}) {
+		if fmt.Sprint(told) != fmt.Sprint([]string{fine, fine, fine, fine, slow}) {
 			t.Errorf("one that beats every second was told %v", told)
 		}
 	})

@@ -23,7 +23,7 @@ const (
 	// this bounds what a stream costs.
 	maxHandles = 20_000
 	// hasty is how many messages in a row must come at less than half their interval before the client is told to slow down.
-	hasty = 3
+	hasty = 4
 	// waitingShare is how much of the shortest life of a session a stream may be asked to wait at the door, where it is not heard.
 	waitingShare = 4
 )

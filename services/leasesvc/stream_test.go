@@ -187,7 +187,7 @@ func TestStreamHeartbeats_HastyClientIsToldToSlowDown(t *testing.T) {
 		got = append(got, ask(t, s, beats(sequence+2, 1)).Directive)
 	}
 	slow := leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN
-	want := []leasev1.StreamHeartbeatsResponse_Directive{0, 0, slow, slow, slow}
+	want := []leasev1.StreamHeartbeatsResponse_Directive{0, 0, 0, slow, slow}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
