@@ -18,7 +18,7 @@ import (
 )
 
 // outage is longer than every grace of the test. make outage has one of five minutes.
-var outage = flag.Duration("leasesvc.outage", 20*time.Second, "how long etcd, and kube-apiserver, are away in TestOutage")
+var outage = flag.Duration("leasesvc.outage", 15*time.Second, "how long etcd, and kube-apiserver, are away in TestOutage")
 
 const outageNodes = 20
 
