@@ -45,7 +45,7 @@ func packFamily(in Input, labels labeling, family desired.Family, existing []*di
 		byPorts[key] = append(byPorts[key], slice)
 	}
 	for i := range family.Groups {
-		group := packGroup(in.Limit, labels, family.AddressType, &family.Groups[i], byPorts[family.Groups[i].Key])
+		group := packGroup(in, labels, family.AddressType, &family.Groups[i], byPorts[family.Groups[i].Key])
 		result.append(group)
 		delete(byPorts, family.Groups[i].Key)
 	}
@@ -54,7 +54,7 @@ func packFamily(in Input, labels labeling, family desired.Family, existing []*di
 			result.drop(slice, PortsGone)
 		}
 	}
-	if len(result.create) == 0 && len(result.delete) == len(existing) {
+	if len(result.create) == 0 && len(result.delete) == len(existing) && !in.Part.any(family.AddressType) {
 		result.placeholder(labels, family.AddressType)
 	}
 	result.recycle(in.Service)
@@ -62,12 +62,13 @@ func packFamily(in Input, labels labeling, family desired.Family, existing []*di
 }
 
 // packGroup plans the slices of one set of ports. existing is sorted.
-func packGroup(limit int, labels labeling, addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
+func packGroup(in Input, labels labeling, addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
+	limit := in.Limit
 	left := newPool(group.Endpoints)
 	var result drafts
 	var dirty, clean []*draft
 	for _, slice := range existing {
-		draft := keep(slice, left, limit)
+		draft := keep(slice, left, in)
 		switch {
 		case draft.touched() && len(draft.endpoints) == 0:
 			result.drop(slice, Emptied)
@@ -81,6 +82,9 @@ func packGroup(limit int, labels labeling, addressType discoveryv1.AddressType, 
 		}
 	}
 	rest := fill(dirty, left.rest(), limit)
+	if len(rest) > 0 {
+		clean = merged(clean, in.Part.others(addressType, group.Key))
+	}
 	for len(rest) > 0 {
 		target := tightest(clean, len(rest), limit)
 		if target == nil {
@@ -106,6 +110,16 @@ func fill(into []*draft, endpoints []desired.Endpoint, limit int) []desired.Endp
 		endpoints = draft.take(endpoints, limit)
 	}
 	return endpoints
+}
+
+// merged joins drafts of existing slices in order of their names.
+func merged(clean, others []*draft) []*draft {
+	if len(others) == 0 {
+		return clean
+	}
+	all := slices.Concat(clean, others)
+	slices.SortFunc(all, byExisting)
+	return all
 }
 
 // tightest finds the untouched draft that has the least room left after taking

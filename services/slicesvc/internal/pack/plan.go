@@ -21,6 +21,8 @@ type Input struct {
 	// Taken reports whether the namespace has an EndpointSlice of that name,
 	// ours or not; nil when the names in Slices are all there are.
 	Taken func(name string) bool
+	// Part restricts the plan to what may have changed; nil for all of it.
+	Part *Part
 	// Limit is how many endpoints a slice may hold; at least 1.
 	Limit int
 	// ManagedBy is the value of the managed-by label.

@@ -64,7 +64,7 @@ func (p *pool) rest() []desired.Endpoint {
 // keep starts a draft from an existing slice with those of its endpoints that
 // are wanted, in their places. Repeats go, and so does what is above the limit,
 // which finds a place elsewhere: it happens when the limit was lowered.
-func keep(slice *discoveryv1.EndpointSlice, wanted *pool, limit int) *draft {
+func keep(slice *discoveryv1.EndpointSlice, wanted *pool, in Input) *draft {
 	kept := &draft{
 		from:        slice,
 		addressType: slice.AddressType,
@@ -73,11 +73,15 @@ func keep(slice *discoveryv1.EndpointSlice, wanted *pool, limit int) *draft {
 		reason:      EndpointsChanged,
 	}
 	for i := range slice.Endpoints {
-		found, exact := desired.Observe(&slice.Endpoints[i])
-		if len(kept.endpoints) == limit {
+		if len(kept.endpoints) == in.Limit {
 			kept.removed++
 			continue
 		}
+		if in.Part.keeps(&slice.Endpoints[i]) {
+			kept.endpoints = append(kept.endpoints, slice.Endpoints[i])
+			continue
+		}
+		found, exact := desired.Observe(&slice.Endpoints[i])
 		want, ok := wanted.take(found.Identity)
 		switch {
 		case !ok:
@@ -90,4 +94,15 @@ func keep(slice *discoveryv1.EndpointSlice, wanted *pool, limit int) *draft {
 		}
 	}
 	return kept
+}
+
+// untouched is the draft of a slice that is as it should be.
+func untouched(slice *discoveryv1.EndpointSlice) *draft {
+	return &draft{
+		from:        slice,
+		addressType: slice.AddressType,
+		ports:       slice.Ports,
+		endpoints:   slice.Endpoints[:len(slice.Endpoints):len(slice.Endpoints)], // to add to them copies them
+		reason:      EndpointsChanged,
+	}
 }
