@@ -12,9 +12,12 @@ import (
 
 // Make plans the slices of one Service.
 func Make(in Input) Plan {
+	in.Limit = max(in.Limit, 1)
 	existing := sorted(in.Slices)
 	naming := newNaming(in)
 	labels := newLabeling(in.Service, in.ManagedBy)
+	var topology []FamilyHints
+	in.Endpoints, topology = hinted(in, existing)
 
 	var all drafts
 	for _, family := range in.Endpoints.Families {
@@ -29,7 +32,9 @@ func Make(in Input) Plan {
 		// The garbage collector deletes the slices of a Service that goes away; a new one would race it.
 		all.create = nil
 	}
-	return all.plan(in, naming)
+	plan := all.plan(in, naming)
+	plan.Topology = topology
+	return plan
 }
 
 // packFamily plans one address family. existing is sorted.
@@ -63,7 +68,6 @@ func packFamily(in Input, labels labeling, family desired.Family, existing []*di
 
 // packGroup plans the slices of one set of ports. existing is sorted.
 func packGroup(in Input, labels labeling, addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
-	limit := in.Limit
 	left := newPool(group.Endpoints)
 	var result drafts
 	var dirty, clean []*draft
@@ -81,35 +85,24 @@ func packGroup(in Input, labels labeling, addressType discoveryv1.AddressType, g
 			clean = append(clean, draft)
 		}
 	}
-	rest := fill(dirty, left.rest(), limit)
-	if len(rest) > 0 {
-		clean = merged(clean, in.Part.others(addressType, group.Key))
+	rest := left.rest()
+	if len(rest) == 0 {
+		result.update = dirty
+		return result
 	}
-	for len(rest) > 0 {
-		target := tightest(clean, len(rest), limit)
-		if target == nil {
-			target = &draft{addressType: addressType, ports: group.Ports, key: group.Key, reason: NewEndpoints}
-			result.create = append(result.create, target)
-		} else {
-			dirty = append(dirty, target)
-		}
-		rest = target.take(rest, limit)
-	}
-	result.update = dirty
-	return result
-}
-
-// fill puts endpoints into the drafts, the fullest first, and returns those
-// that find no room.
-func fill(into []*draft, endpoints []desired.Endpoint, limit int) []desired.Endpoint {
-	byFill := slices.Clone(into)
-	slices.SortStableFunc(byFill, func(a, b *draft) int {
-		return cmp.Compare(len(b.endpoints), len(a.endpoints))
+	kinds := byAffinity(rest, in.affinity)
+	chosen := places{limit: in.Limit, affinity: in.affinity}
+	chosen.choose(dirty, func() []*draft {
+		return merged(clean, in.Part.others(addressType, group.Key))
+	}, kinds, func() *draft {
+		return &draft{addressType: addressType, ports: group.Ports, key: group.Key, reason: NewEndpoints}
 	})
-	for _, draft := range byFill {
-		endpoints = draft.take(endpoints, limit)
+	chosen.fill(kinds)
+	result.create, result.update = chosen.fresh, dirty
+	if chosen.open != nil {
+		result.update = append(result.update, chosen.open)
 	}
-	return endpoints
+	return result
 }
 
 // merged joins drafts of existing slices in order of their names.
@@ -120,20 +113,6 @@ func merged(clean, others []*draft) []*draft {
 	all := slices.Concat(clean, others)
 	slices.SortFunc(all, byExisting)
 	return all
-}
-
-// tightest finds the untouched draft that has the least room left after taking
-// all n endpoints; nil when they fit into none, for they are not split over
-// several unchanged slices.
-func tightest(among []*draft, n, limit int) *draft {
-	var best *draft
-	for _, candidate := range among {
-		fits := len(candidate.endpoints)+n <= limit
-		if fits && (best == nil || len(candidate.endpoints) > len(best.endpoints)) {
-			best = candidate
-		}
-	}
-	return best
 }
 
 // sorted gives the slices in order of name, without those being deleted:

@@ -8,6 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
 // Input is what a plan is made from.
@@ -23,13 +24,27 @@ type Input struct {
 	Taken func(name string) bool
 	// Part restricts the plan to what may have changed; nil for all of it.
 	Part *Part
-	// Limit is how many endpoints a slice may hold; at least 1.
+	// Affinity gives pods of the Service's namespace that come and go together the
+	// same number, as desired.AffinityOf does; nil when all are alike. It is asked
+	// for pods in Slices and in Endpoints, and only when endpoints need a place.
+	Affinity func(pod string) uint32
+	// Zones are the zones' parts of the cluster, for Services with the topology annotation.
+	Zones hints.Shares
+	// Limit is how many endpoints a slice may hold; less than 1 counts as 1.
 	Limit int
 	// ManagedBy is the value of the managed-by label.
 	ManagedBy string
 	// ChangeTime is when the change came about that the plan answers; the zero
 	// time when that is not known.
 	ChangeTime time.Time
+}
+
+// affinity is that of a pod.
+func (in *Input) affinity(pod string) uint32 {
+	if in.Affinity == nil {
+		return 0
+	}
+	return in.Affinity(pod)
 }
 
 // Verb is what happens to a slice.
@@ -116,6 +131,9 @@ func (c Change) Detail() string {
 // slices in between.
 type Plan struct {
 	Changes []Change
+	// Topology says for each family what became of the Service's wish for hints;
+	// nil when it has none, or when the plan is for a part. It is no write.
+	Topology []FamilyHints
 }
 
 // Empty reports whether there is nothing to write.
