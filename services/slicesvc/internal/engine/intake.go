@@ -7,6 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/expect"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
@@ -37,7 +38,7 @@ func (e *Engine) PutPod(pod *corev1.Pod) {
 // DeletePod takes note that a pod is gone.
 func (e *Engine) DeletePod(pod *corev1.Pod) {
 	var effect index.Effect
-	e.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.DeletePod(keyOf(pod.Namespace, pod.Name)) })
+	e.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.DeletePod(pod) })
 	e.ledger.affected(effect)
 }
 
@@ -45,14 +46,16 @@ func (e *Engine) DeletePod(pod *corev1.Pod) {
 func (e *Engine) PutNode(node *corev1.Node) {
 	var effect index.Effect
 	e.cache.change(node.ResourceVersion, func(x *index.Index) {
-		effect = x.PutNode(node.Name, node.Labels[corev1.LabelTopologyZone])
+		effect = x.PutNode(node.Name, hints.NodeOf(node))
 	})
 	e.ledger.affected(effect)
 }
 
 // DeleteNode takes note that a node is gone.
 func (e *Engine) DeleteNode(node *corev1.Node) {
-	e.cache.change(node.ResourceVersion, func(x *index.Index) { x.DeleteNode(node.Name) })
+	var effect index.Effect
+	e.cache.change(node.ResourceVersion, func(x *index.Index) { effect = x.DeleteNode(node.Name) })
+	e.ledger.affected(effect)
 }
 
 // PutSlice takes in a new or changed EndpointSlice, anybody's.
@@ -69,7 +72,7 @@ func (e *Engine) PutSlice(slice *discoveryv1.EndpointSlice) {
 func (e *Engine) DeleteSlice(slice *discoveryv1.EndpointSlice) {
 	var services []Key
 	e.cache.change(slice.ResourceVersion, func(x *index.Index) {
-		services = x.DeleteSlice(keyOf(slice.Namespace, slice.Name))
+		services = x.DeleteSlice(slice)
 	})
 	e.ledger.sliceSeen(services, versionOf(slice), true, time.Now())
 }
