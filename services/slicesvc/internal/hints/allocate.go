@@ -48,7 +48,7 @@ func Allocate(shares Shares, endpoints []Endpoint) ([]string, Verdict) {
 	if !hinted {
 		board.even(bound)
 	}
-	if tolerated, ok := shares.minima(len(endpoints), leavePercent); !hinted || !ok || !board.has(tolerated) {
+	if tolerated, _ := shares.minima(len(endpoints), leavePercent); !hinted || !board.has(tolerated) {
 		board.raise(bound)
 	}
 	return board.hints(), Verdict{Hinted: true, Note: shares.note()}

@@ -5,28 +5,36 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // Node is what of a node counts for Auto. Equal nodes are ==.
 type Node struct {
 	// Zone is the topology.kubernetes.io/zone label; empty for none.
 	Zone string
-	// MilliCPU is the allocatable CPU in thousandths of a core, at most maxMilliCPU.
+	// MilliCPU is the allocatable CPU in thousandths of a core.
 	MilliCPU int64
 	// Counts says that the node is Ready and no control plane node; the others are not looked at.
 	Counts bool
 }
 
-// maxMilliCPU is more than any node has. A node that says more is taken to have that much.
-const maxMilliCPU = 100_000_000
+// maxCPU, in cores, is more than any node has. A node that says more is taken to have that much.
+const maxCPU = 100_000
 
 // NodeOf reads a node.
 func NodeOf(node *corev1.Node) Node {
 	return Node{
 		Zone:     node.Labels[corev1.LabelTopologyZone],
-		MilliCPU: min(max(node.Status.Allocatable.Cpu().MilliValue(), 0), maxMilliCPU),
+		MilliCPU: milliCPU(node.Status.Allocatable.Cpu()),
 		Counts:   ready(node) && !controlPlane(node.Labels),
 	}
+}
+
+func milliCPU(allocatable *resource.Quantity) int64 {
+	if allocatable.CmpInt64(maxCPU) > 0 { // thousandths of it may be more than an int64 can say
+		return maxCPU * 1000
+	}
+	return max(allocatable.MilliValue(), 0)
 }
 
 func ready(node *corev1.Node) bool {
