@@ -124,7 +124,10 @@ type ServiceSlices struct {
 	// is then left alone but for what is missing.
 	ContendedBy string `protobuf:"bytes,15,opt,name=contended_by,json=contendedBy" json:"contended_by,omitempty"`
 	// The shard of the Service.
-	Shard         int32 `protobuf:"varint,16,opt,name=shard" json:"shard,omitempty"`
+	Shard int32 `protobuf:"varint,16,opt,name=shard" json:"shard,omitempty"`
+	// The epoch of the term under which the answering replica works on the Service; 0 when it does not hold the shard. Of two
+	// reports about a Service the one with the higher epoch knows more.
+	Epoch         int64 `protobuf:"varint,17,opt,name=epoch" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -267,6 +270,13 @@ func (x *ServiceSlices) GetContendedBy() string {
 func (x *ServiceSlices) GetShard() int32 {
 	if x != nil {
 		return x.Shard
+	}
+	return 0
+}
+
+func (x *ServiceSlices) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
 	}
 	return 0
 }
@@ -1272,7 +1282,7 @@ var File_trivet_slice_v1_slice_proto protoreflect.FileDescriptor
 
 const file_trivet_slice_v1_slice_proto_rawDesc = "" +
 	"\n" +
-	"\x1btrivet/slice/v1/slice.proto\x12\x0ftrivet.slice.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ftrivet/status/v1/evidence.proto\x1a\x1dtrivet/status/v1/status.proto\"\xb9\x06\n" +
+	"\x1btrivet/slice/v1/slice.proto\x12\x0ftrivet.slice.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ftrivet/status/v1/evidence.proto\x1a\x1dtrivet/status/v1/status.proto\"\xcf\x06\n" +
 	"\rServiceSlices\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x18\n" +
@@ -1291,7 +1301,8 @@ const file_trivet_slice_v1_slice_proto_rawDesc = "" +
 	"\btopology\x18\r \x01(\tR\btopology\x12)\n" +
 	"\x10topology_problem\x18\x0e \x01(\tR\x0ftopologyProblem\x12!\n" +
 	"\fcontended_by\x18\x0f \x01(\tR\vcontendedBy\x12\x14\n" +
-	"\x05shard\x18\x10 \x01(\x05R\x05shard\x1a\xd7\x01\n" +
+	"\x05shard\x18\x10 \x01(\x05R\x05shard\x12\x14\n" +
+	"\x05epoch\x18\x11 \x01(\x03R\x05epoch\x1a\xd7\x01\n" +
 	"\bLastPlan\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\atrigger\x18\x02 \x01(\tR\atrigger\x123\n" +
