@@ -90,17 +90,19 @@ func packGroup(in Input, labels labeling, addressType discoveryv1.AddressType, g
 		result.update = dirty
 		return result
 	}
-	kinds := byAffinity(rest, in.affinity)
-	chosen := places{limit: in.Limit, affinity: in.affinity}
-	chosen.choose(dirty, func() []*draft {
-		return merged(clean, in.Part.others(addressType, group.Key))
-	}, kinds, func() *draft {
-		return &draft{addressType: addressType, ports: group.Ports, key: group.Key, reason: NewEndpoints}
-	})
-	chosen.fill(kinds)
-	result.create, result.update = chosen.fresh, dirty
-	if chosen.open != nil {
-		result.update = append(result.update, chosen.open)
+	into := places{
+		limit:    in.Limit,
+		affinity: in.affinity,
+		create: func() *draft {
+			return &draft{addressType: addressType, ports: group.Ports, key: group.Key, reason: NewEndpoints}
+		},
+		written: dirty,
+		clean:   func() []*draft { return merged(clean, in.Part.others(addressType, group.Key)) },
+	}
+	created, opened := into.place(rest)
+	result.create, result.update = created, dirty
+	if opened != nil {
+		result.update = append(result.update, opened)
 	}
 	return result
 }

@@ -9,160 +9,133 @@ import (
 
 // places is the choice of slices for the endpoints of a group that have none.
 //
-// How many slices are written is upstream's choice: those that are written
+// How many slices are written now is upstream's choice: those that are written
 // anyway are used up before another is touched, whole slices are created for what
-// is left, and the remainder goes into one slice that has room for all of it, or
-// a new one. Which endpoints go where is ours: those that will go together lie
-// together, so that a rollout fills some slices and empties others instead of
-// leaving a bit of each revision in every one.
+// is left, and the remainder goes into the one slice that has just room for all
+// of it, or a new one.
+//
+// Which of them take the endpoints decides how many are written next time, for
+// endpoints that came together change together: soon they become ready, and one
+// day they go. Where there is a choice they therefore go into as few slices as
+// can take them, while upstream fills the fullest first and so spreads them over
+// many small gaps. Of endpoints that came together those of one affinity stay
+// together, and between slices that are equal affinity decides. It does not
+// decide more: to keep the revisions of a rollout in slices of their own was
+// measured, and costs a small Service nearly twice the writes, because every step
+// then touches the old slices and the new ones (see rollout_test.go).
 type places struct {
 	limit int
 	// affinity gives the number that pods have in common which come and go together.
 	affinity func(pod string) uint32
-	// dirty are the slices that are written anyway, the fullest first; fresh the
-	// new ones; open the one slice, if any, that is written for these endpoints alone.
-	dirty, fresh []*draft
-	open         *draft
+	create   func() *draft
+	// written are the slices that are written anyway, ordered by name.
+	written []*draft
+	// clean gives the others of the group, ordered by name; it is asked only when they are needed.
+	clean func() []*draft
 }
 
-// kin is endpoints with the same affinity.
-type kin struct {
-	affinity  uint32
-	endpoints []desired.Endpoint
-}
-
-// choose fixes the slices that will hold the endpoints. clean is asked for the
-// others of the group only when those that are written anyway have too little room.
-func (p *places) choose(dirty []*draft, clean func() []*draft, kinds []kin, create func() *draft) {
-	p.dirty = slices.Clone(dirty)
-	slices.SortStableFunc(p.dirty, func(a, b *draft) int {
-		return cmp.Compare(len(b.endpoints), len(a.endpoints))
-	})
-	without := 0
-	for _, kin := range kinds {
-		without += len(kin.endpoints)
-	}
-	for _, draft := range p.dirty {
-		without -= p.room(draft)
-	}
-	if without <= 0 {
-		return
-	}
-	whole := (without - 1) / p.limit
-	for range whole {
-		p.fresh = append(p.fresh, create())
-	}
-	if p.open = p.tightest(clean(), without-whole*p.limit, kinds); p.open == nil {
-		p.fresh = append(p.fresh, create())
-	}
-}
-
-// tightest finds the untouched slice for n endpoints, which are not split over
-// several: of those with room for all, one of the affinity of most, and of these
-// the fullest. It is nil when they fit into none.
-func (p *places) tightest(among []*draft, n int, kinds []kin) *draft {
-	var best *draft
-	most := -1
-	for _, candidate := range among {
-		if p.room(candidate) < n {
-			continue
+// place puts the endpoints into slices. It returns the slices it created, and
+// the one that is written for these endpoints alone, nil if there is none.
+func (p *places) place(endpoints []desired.Endpoint) (created []*draft, opened *draft) {
+	rest := p.together(endpoints)
+	if room := p.roomOf(p.written); room >= len(rest) {
+		for len(rest) > 0 {
+			rest = p.closest(p.written, rest).take(rest, p.limit)
 		}
-		related := sizeOf(kinds, p.of(candidate))
-		if related > most || related == most && len(candidate.endpoints) > len(best.endpoints) {
-			best, most = candidate, related
+		return nil, nil
+	}
+	for _, draft := range p.fullestFirst() {
+		rest = draft.take(rest, p.limit)
+	}
+	for len(rest) > 0 {
+		if len(rest) < p.limit {
+			if opened = p.tightest(p.clean(), rest); opened != nil {
+				opened.take(rest, p.limit)
+				break
+			}
+		}
+		next := p.create()
+		rest = next.take(rest, p.limit)
+		created = append(created, next)
+	}
+	return created, opened
+}
+
+// together orders the endpoints by affinity, the most numerous first, and leaves
+// the order of those that have the same.
+func (p *places) together(endpoints []desired.Endpoint) []desired.Endpoint {
+	affinities := make(map[string]uint32, len(endpoints))
+	count := map[uint32]int{}
+	for i := range endpoints {
+		affinity := p.affinity(endpoints[i].PodName)
+		affinities[endpoints[i].PodName] = affinity
+		count[affinity]++
+	}
+	if len(count) == 1 {
+		return endpoints
+	}
+	ordered := slices.Clone(endpoints)
+	slices.SortStableFunc(ordered, func(a, b desired.Endpoint) int {
+		of, other := affinities[a.PodName], affinities[b.PodName]
+		return cmp.Or(cmp.Compare(count[other], count[of]), cmp.Compare(of, other))
+	})
+	return ordered
+}
+
+// closest finds the slice that has just room for the endpoints or, when none has
+// room for all of them, the one with most.
+func (p *places) closest(among []*draft, endpoints []desired.Endpoint) *draft {
+	if best := p.tightest(among, endpoints); best != nil {
+		return best
+	}
+	widest := among[0]
+	for _, candidate := range among {
+		if p.room(candidate) > p.room(widest) {
+			widest = candidate
+		}
+	}
+	return widest
+}
+
+// tightest finds the slice that has the least room left after taking all the
+// endpoints, one of their affinity before others; nil when they fit into none.
+func (p *places) tightest(among []*draft, endpoints []desired.Endpoint) *draft {
+	var best *draft
+	for _, candidate := range among {
+		switch {
+		case p.room(candidate) < len(endpoints):
+		case best == nil, p.room(candidate) < p.room(best):
+			best = candidate
+		case p.room(candidate) == p.room(best) && !p.akin(best, endpoints) && p.akin(candidate, endpoints):
+			best = candidate
 		}
 	}
 	return best
 }
 
-// fill puts the endpoints into the slices chosen, each kind first beside its
-// own, then into slices that nobody is in yet, and what is left wherever there
-// is room. It needs all slices chosen, whatever the kinds: with one less there
-// would be too little room.
-func (p *places) fill(kinds []kin) {
-	affinities := make(map[*draft]uint32, len(p.dirty)+1)
-	for _, draft := range p.dirty {
-		affinities[draft] = p.of(draft)
-	}
-	for i := range kinds {
-		for _, draft := range p.dirty {
-			if affinities[draft] == kinds[i].affinity {
-				p.put(&kinds[i], draft)
-			}
-		}
-	}
-	for i := range kinds {
-		for _, draft := range p.fresh {
-			if len(draft.endpoints) == 0 {
-				p.put(&kinds[i], draft)
-			}
-		}
-	}
-	for i := range kinds {
-		if p.open != nil && p.of(p.open) == kinds[i].affinity {
-			p.put(&kinds[i], p.open)
-		}
-	}
-	for i := range kinds {
-		for _, draft := range p.all() {
-			p.put(&kinds[i], draft)
-		}
-	}
+func (p *places) fullestFirst() []*draft {
+	byFill := slices.Clone(p.written)
+	slices.SortStableFunc(byFill, func(a, b *draft) int { return cmp.Compare(p.room(a), p.room(b)) })
+	return byFill
 }
 
-func (p *places) put(from *kin, into *draft) {
-	from.endpoints = into.take(from.endpoints, p.limit)
-}
+func (p *places) room(draft *draft) int { return p.limit - len(draft.endpoints) }
 
-func (p *places) all() []*draft {
-	all := slices.Concat(p.dirty, p.fresh)
-	if p.open != nil {
-		all = append(all, p.open)
+func (p *places) roomOf(drafts []*draft) int {
+	room := 0
+	for _, draft := range drafts {
+		room += p.room(draft)
 	}
-	return all
+	return room
 }
 
-func (p *places) room(draft *draft) int { return max(p.limit-len(draft.endpoints), 0) }
-
-// of gives the affinity of a slice: that of the endpoint in the middle, because
-// endpoints stand in the order in which they came, and of two revisions the
-// middle belongs to the one with more.
-func (p *places) of(draft *draft) uint32 {
+// akin reports whether a slice has the affinity of the first of the endpoints. A
+// slice has that of its endpoint in the middle, because endpoints stand in the
+// order in which they came, and of two kinds the middle belongs to the one with more.
+func (p *places) akin(draft *draft, endpoints []desired.Endpoint) bool {
 	if len(draft.endpoints) == 0 {
-		return 0
+		return false
 	}
 	target := draft.endpoints[len(draft.endpoints)/2].TargetRef
-	if target == nil {
-		return 0
-	}
-	return p.affinity(target.Name)
-}
-
-// byAffinity divides endpoints, keeping their order, the largest part first.
-func byAffinity(endpoints []desired.Endpoint, affinity func(pod string) uint32) []kin {
-	places := map[uint32]int{}
-	var kinds []kin
-	for i := range endpoints {
-		of := affinity(endpoints[i].PodName)
-		at, ok := places[of]
-		if !ok {
-			at = len(kinds)
-			places[of] = at
-			kinds = append(kinds, kin{affinity: of})
-		}
-		kinds[at].endpoints = append(kinds[at].endpoints, endpoints[i])
-	}
-	slices.SortFunc(kinds, func(a, b kin) int {
-		return cmp.Or(cmp.Compare(len(b.endpoints), len(a.endpoints)), cmp.Compare(a.affinity, b.affinity))
-	})
-	return kinds
-}
-
-func sizeOf(kinds []kin, affinity uint32) int {
-	for i := range kinds {
-		if kinds[i].affinity == affinity {
-			return len(kinds[i].endpoints)
-		}
-	}
-	return 0
+	return target != nil && p.affinity(target.Name) == p.affinity(endpoints[0].PodName)
 }

@@ -80,6 +80,8 @@ const (
 	FamilyGone Reason = "FAMILY_GONE"
 	// NotOwned: the slice carries our labels but is not owned by this Service, as after the Service was deleted and made again.
 	NotOwned Reason = "NOT_OWNED"
+	// Compacted: the endpoints of several slices find room in fewer.
+	Compacted Reason = "COMPACTED"
 )
 
 // Change is one write.
@@ -98,7 +100,7 @@ type Change struct {
 // were written. A slice that was emptied, or whose family is not served any
 // more, has nothing to lose.
 func (c Change) Supersedes() bool {
-	return c.Verb == Delete && (c.Reason == PortsGone || c.Reason == NotOwned)
+	return c.Verb == Delete && (c.Reason == PortsGone || c.Reason == NotOwned || c.Reason == Compacted)
 }
 
 // Detail says for people what the change does.
@@ -121,6 +123,11 @@ func (c Change) Detail() string {
 		return fmt.Sprintf("the Service has no %s addresses", c.Slice.AddressType)
 	case NotOwned:
 		return "not owned by this Service"
+	case Compacted:
+		if c.Verb == Delete {
+			return fmt.Sprintf("%d endpoints moved to other slices", c.Removed)
+		}
+		return fmt.Sprintf("%d endpoints taken from other slices", c.Added)
 	default:
 		return fmt.Sprintf("%d endpoints added, %d removed, %d changed", c.Added, c.Removed, c.Changed)
 	}

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
@@ -101,7 +102,7 @@ func wanted(in pack.Input) map[string]map[desired.Endpoint]int {
 			at := place{addressType: family.AddressType, ports: group.Key}.String()
 			all[at] = map[desired.Endpoint]int{}
 			for _, endpoint := range group.Endpoints {
-				all[at][endpoint]++
+				all[at][withoutAuto(in, endpoint)]++
 			}
 		}
 	}
@@ -127,10 +128,18 @@ func held(t *rapid.T, in pack.Input, slices []*discoveryv1.EndpointSlice) map[st
 			if !exact {
 				t.Fatalf("slice %s keeps an endpoint that is not ours: %v", slice.Name, slice.Endpoints[i])
 			}
-			all[at][endpoint]++
+			all[at][withoutAuto(in, endpoint)]++
 		}
 	}
 	return all
+}
+
+// withoutAuto takes off the hints that are not desired of one endpoint but of all together.
+func withoutAuto(in pack.Input, endpoint desired.Endpoint) desired.Endpoint {
+	if hints.ModeOf(in.Service) == hints.Auto {
+		endpoint.HintZone = ""
+	}
+	return endpoint
 }
 
 func checkSlice(t *rapid.T, in pack.Input, slice *discoveryv1.EndpointSlice) {
