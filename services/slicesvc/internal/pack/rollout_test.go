@@ -57,7 +57,7 @@ func (r *rollout) input() pack.Input {
 func (r *rollout) sync() {
 	in := r.input()
 	r.carryOut(pack.Make(in))
-	writes := 0
+	var writes int
 	r.theirs, writes = upstreamStep(r.theirs, in.Endpoints.Families[0].Groups[0].Endpoints, in.Limit)
 	r.theirWrites += writes
 }
