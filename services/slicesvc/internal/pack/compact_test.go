@@ -3,6 +3,7 @@ package pack_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -73,9 +74,9 @@ func TestCompact_NoEndpointIsMissingInBetween(t *testing.T) {
 }
 
 // identities gives which endpoints are in any slice, with their addresses' family and ports.
-func identities(slices []*discoveryv1.EndpointSlice) map[string]bool {
+func identities(among []*discoveryv1.EndpointSlice) map[string]bool {
 	all := map[string]bool{}
-	for _, slice := range slices {
+	for _, slice := range among {
 		for i := range slice.Endpoints {
 			endpoint, _ := desired.Observe(&slice.Endpoints[i])
 			all[fmt.Sprint(slice.AddressType, desired.KeyOf(slice.Ports), endpoint.Identity)] = true
@@ -134,27 +135,39 @@ func TestCompact_RepeatedComesNearTheIdeal(t *testing.T) {
 func TestCompact_ChangesNoInput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := quiet(t)
-		service, slices := in.Service.DeepCopy(), deepCopies(in.Slices)
+		service, before := in.Service.DeepCopy(), deepCopies(in.Slices)
 		plan := pack.Compact(in, 20)
 		if diff := gocmp.Diff(service, in.Service); diff != "" {
 			t.Fatalf("the Service changed:\n%s", diff)
 		}
-		if diff := gocmp.Diff(slices, in.Slices); diff != "" {
+		if diff := gocmp.Diff(before, in.Slices); diff != "" {
 			t.Fatalf("plan %v changed the slices:\n%s", reasons(plan), diff)
 		}
 	})
 }
 
-// 5,000 endpoints in 50 slices, and nine tenths of them go, anywhere.
+// scattered is 500 endpoints in 50 slices: what upstream leaves of 5,000 when nine
+// tenths of them went, anywhere.
+func scattered(t *testing.T) pack.Input {
+	service, pods := slicetest.Service("web"), slicetest.Pods(0, 5000)
+	in := input(service, pods)
+	in.Slices = mustCarryOut(t, in, pack.Make(in))
+	random := rand.New(rand.NewPCG(1, 1))
+	random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	in.Endpoints = desired.Resolve(service, pods[:500])
+	stays := map[string]bool{}
+	for _, pod := range pods[:500] {
+		stays[pod.Pod.Name] = true
+	}
+	for _, slice := range in.Slices {
+		slice.Endpoints = slices.DeleteFunc(slice.Endpoints, func(e discoveryv1.Endpoint) bool { return !stays[e.TargetRef.Name] })
+	}
+	return in
+}
+
 func TestCompact_AfterNineTenthsWentAtRandom(t *testing.T) {
 	for _, budget := range []int{10, 20, 1000} {
-		service, pods := slicetest.Service("web"), slicetest.Pods(0, 5000)
-		in := input(service, pods)
-		in.Slices = mustCarryOut(t, in, pack.Make(in))
-		random := rand.New(rand.NewPCG(1, 1))
-		random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-		in.Endpoints = desired.Resolve(service, pods[:500])
-		in.Slices = mustCarryOut(t, in, pack.Make(in))
+		in := scattered(t)
 		before, writes := len(in.Slices), 0
 		for plan := pack.Compact(in, budget); !plan.Empty(); plan = pack.Compact(in, budget) {
 			writes += len(plan.Changes)
@@ -163,6 +176,34 @@ func TestCompact_AfterNineTenthsWentAtRandom(t *testing.T) {
 		t.Logf("budget %d: %d slices become %d with %d writes", budget, before, len(in.Slices), writes)
 		if len(in.Slices) > 6 || writes > 55 {
 			t.Errorf("budget %d: %d slices are left after %d writes, want at most 6 after 55", budget, len(in.Slices), writes)
+		}
+	}
+}
+
+// The same, but with Make at work while they go: what is left joins on the way.
+func TestMake_SlicesJoinWhilePodsGo(t *testing.T) {
+	for _, batch := range []int{5, 50, 500} {
+		service, pods := slicetest.Service("web"), slicetest.Pods(0, 2000)
+		in := input(service, pods)
+		in.Slices = mustCarryOut(t, in, pack.Make(in))
+		random := rand.New(rand.NewPCG(1, 1))
+		random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+		theirs, _ := upstreamStep(nil, in.Endpoints.Families[0].Groups[0].Endpoints, in.Limit)
+		writes, theirWrites, ideal := 0, 0, 0
+		for left := len(pods) - batch; left >= 200; left -= batch {
+			in.Endpoints = desired.Resolve(service, pods[:left])
+			plan := pack.Make(in)
+			writes += len(plan.Changes)
+			in.Slices = mustCarryOut(t, in, plan)
+			var step int
+			theirs, step = upstreamStep(theirs, in.Endpoints.Families[0].Groups[0].Endpoints, in.Limit)
+			theirWrites += step
+			ideal = (left + in.Limit - 1) / in.Limit
+		}
+		t.Logf("most of 2,000 go by %d: ideal %d slices; upstream's policy makes %d writes and leaves %d, ours %d and %d",
+			batch, ideal, theirWrites, len(theirs), writes, len(in.Slices))
+		if writes > theirWrites || len(in.Slices) > ideal+1 {
+			t.Errorf("by %d: %d writes leave %d slices, upstream's policy needs %d; %d would do", batch, writes, len(in.Slices), theirWrites, ideal)
 		}
 	}
 }
@@ -179,13 +220,13 @@ func mustCarryOut(t *testing.T, in pack.Input, plan pack.Plan) []*discoveryv1.En
 func TestCompact_WhatItDoes(t *testing.T) {
 	service := slicetest.Service("web")
 	with := func(fills ...int) pack.Input {
-		var slices []*discoveryv1.EndpointSlice
+		var existing []*discoveryv1.EndpointSlice
 		from := 0
 		for i, fill := range fills {
-			slices = append(slices, slicetest.Slice(service, string(rune('a'+i)), slicetest.Pods(from, from+fill)))
+			existing = append(existing, slicetest.Slice(service, string(rune('a'+i)), slicetest.Pods(from, from+fill)))
 			from += fill
 		}
-		return input(service, slicetest.Pods(0, from), slices...)
+		return input(service, slicetest.Pods(0, from), existing...)
 	}
 	for name, c := range map[string]struct {
 		in     pack.Input

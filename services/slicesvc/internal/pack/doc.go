@@ -11,8 +11,10 @@
 // leaves more slices. Which slice takes which endpoint is chosen so that the next
 // syncs make fewer: see places.
 //
-// Compact gives the writes by which a quiet Service comes to have fewer slices,
-// which upstream never does.
+// Slices become fewer in two ways, neither of which upstream has. Of slices that
+// are written anyway, one whose endpoints find room in another is deleted instead
+// of updated: see join. And Compact gives writes for a quiet Service that have no
+// other purpose.
 //
 // Where upstream's outcome depends on chance, ours does not: endpoints and
 // slices are taken in a fixed order and new slices get names made from what they

@@ -24,6 +24,8 @@ type draft struct {
 
 	reason                  Reason
 	added, removed, changed int
+	// overfull says that endpoints above the limit were taken out, to go elsewhere.
+	overfull bool
 }
 
 // touched reports whether the endpoints differ from those of the slice that exists.
@@ -79,11 +81,12 @@ func (d *drafts) placeholder(labels labeling, addressType discoveryv1.AddressTyp
 
 // recycle turns creations into updates of slices that would be deleted: one
 // write instead of two, and no new object. Slices of an earlier Service are
-// left to be deleted, for the garbage collector is after them too.
+// left to be deleted, for the garbage collector is after them too; so are those
+// whose endpoints move, for these must have arrived before.
 func (d *drafts) recycle(service *corev1.Service) {
 	var still []*draft
 	for _, dropped := range d.delete {
-		if len(d.create) == 0 || !owned(dropped.from, service) {
+		if len(d.create) == 0 || !owned(dropped.from, service) || dropped.reason == Compacted {
 			still = append(still, dropped)
 			continue
 		}
@@ -104,6 +107,7 @@ func (d *drafts) plan(in Input, naming *naming) Plan {
 		changes = append(changes, draft.change(Create, draft.fresh(in, labels, naming)))
 	}
 	slices.SortStableFunc(d.update, byExisting)
+	slices.SortStableFunc(d.update, overfullLast)
 	for _, draft := range d.update {
 		changes = append(changes, draft.change(Update, draft.rewritten(in, labels)))
 	}
@@ -173,6 +177,18 @@ func nonNil(endpoints []discoveryv1.Endpoint) []discoveryv1.Endpoint {
 		return []discoveryv1.Endpoint{}
 	}
 	return endpoints
+}
+
+// overfullLast puts slices that endpoints leave behind those that they may have gone to.
+func overfullLast(a, b *draft) int {
+	switch {
+	case a.overfull == b.overfull:
+		return 0
+	case b.overfull:
+		return -1
+	default:
+		return 1
+	}
 }
 
 func byExisting(a, b *draft) int {

@@ -69,42 +69,46 @@ func packFamily(in Input, labels labeling, family desired.Family, existing []*di
 // packGroup plans the slices of one set of ports. existing is sorted.
 func packGroup(in Input, labels labeling, addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
 	left := newPool(group.Endpoints)
-	var result drafts
-	var dirty, clean []*draft
+	result, clean := compare(in, labels, existing, left)
+	if rest := left.rest(); len(rest) > 0 {
+		into := places{
+			limit:    in.Limit,
+			affinity: in.affinity,
+			create: func() *draft {
+				return &draft{addressType: addressType, ports: group.Ports, key: group.Key, reason: NewEndpoints}
+			},
+			written: result.update,
+			clean:   func() []*draft { return merged(clean, in.Part.others(addressType, group.Key)) },
+		}
+		created, opened := into.place(rest)
+		result.create = created
+		result.update = append(result.update, opened...)
+	}
+	staying, going := join(result.update, in.Limit)
+	result.update = staying
+	result.delete = append(result.delete, going...)
+	return result
+}
+
+// compare finds which slices are written for what is in them, and takes from the
+// wanted endpoints those that have a place. clean are the slices that are as they
+// should be.
+func compare(in Input, labels labeling, existing []*discoveryv1.EndpointSlice, wanted *pool) (written drafts, clean []*draft) {
 	for _, slice := range existing {
-		draft := keep(slice, left, in)
+		draft := keep(slice, wanted, in)
 		switch {
 		case draft.touched() && len(draft.endpoints) == 0:
-			result.drop(slice, Emptied)
+			written.drop(slice, Emptied)
 		case draft.touched():
-			dirty = append(dirty, draft)
+			written.update = append(written.update, draft)
 		case labels.differ(slice):
 			draft.reason = LabelsChanged
-			dirty = append(dirty, draft)
+			written.update = append(written.update, draft)
 		default:
 			clean = append(clean, draft)
 		}
 	}
-	rest := left.rest()
-	if len(rest) == 0 {
-		result.update = dirty
-		return result
-	}
-	into := places{
-		limit:    in.Limit,
-		affinity: in.affinity,
-		create: func() *draft {
-			return &draft{addressType: addressType, ports: group.Ports, key: group.Key, reason: NewEndpoints}
-		},
-		written: dirty,
-		clean:   func() []*draft { return merged(clean, in.Part.others(addressType, group.Key)) },
-	}
-	created, opened := into.place(rest)
-	result.create, result.update = created, dirty
-	if opened != nil {
-		result.update = append(result.update, opened)
-	}
-	return result
+	return written, clean
 }
 
 // merged joins drafts of existing slices in order of their names.

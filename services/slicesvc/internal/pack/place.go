@@ -35,8 +35,8 @@ type places struct {
 }
 
 // place puts the endpoints into slices. It returns the slices it created, and
-// the one that is written for these endpoints alone, nil if there is none.
-func (p *places) place(endpoints []desired.Endpoint) (created []*draft, opened *draft) {
+// the one that is written for these endpoints alone, if there is one.
+func (p *places) place(endpoints []desired.Endpoint) (created, opened []*draft) {
 	rest := p.together(endpoints)
 	if room := p.roomOf(p.written); room >= len(rest) {
 		for len(rest) > 0 {
@@ -49,21 +49,24 @@ func (p *places) place(endpoints []desired.Endpoint) (created []*draft, opened *
 	}
 	for len(rest) > 0 {
 		if len(rest) < p.limit {
-			if opened = p.tightest(p.clean(), rest); opened != nil {
-				opened.take(rest, p.limit)
-				break
+			if fits := p.tightest(p.clean(), rest); fits != nil {
+				fits.take(rest, p.limit)
+				return created, []*draft{fits}
 			}
 		}
 		next := p.create()
 		rest = next.take(rest, p.limit)
 		created = append(created, next)
 	}
-	return created, opened
+	return created, nil
 }
 
 // together orders the endpoints by affinity, the most numerous first, and leaves
 // the order of those that have the same.
 func (p *places) together(endpoints []desired.Endpoint) []desired.Endpoint {
+	if len(endpoints) == 1 {
+		return endpoints
+	}
 	affinities := make(map[string]uint32, len(endpoints))
 	count := map[uint32]int{}
 	for i := range endpoints {

@@ -75,6 +75,7 @@ func keep(slice *discoveryv1.EndpointSlice, wanted *pool, in Input) *draft {
 	for i := range slice.Endpoints {
 		if len(kept.endpoints) == in.Limit {
 			kept.removed++
+			kept.overfull = true
 			continue
 		}
 		if in.Part.keeps(&slice.Endpoints[i]) {

@@ -2,6 +2,7 @@ package pack_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -38,6 +39,31 @@ func TestMake_SlicesHoldWhatIsDesiredAndNothingTwice(t *testing.T) {
 		for _, family := range in.Endpoints.Families {
 			if !hasSlice(after, family.AddressType) {
 				t.Fatalf("no %s slice, not even an empty one", family.AddressType)
+			}
+		}
+	})
+}
+
+// Wherever the writes stop, an endpoint that was there and stays wanted, for the
+// same ports, is in a slice.
+func TestMake_NoEndpointIsMissingInBetween(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := slicetest.Input(t)
+		in.Service.DeletionTimestamp = nil
+		plan := pack.Make(in)
+		stays := identities(in.Slices)
+		after := identities(carryOut(t, in))
+		maps.DeleteFunc(stays, func(endpoint string, _ bool) bool { return !after[endpoint] })
+		for n := range plan.Changes {
+			between, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: plan.Changes[:n]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			there := identities(between)
+			for endpoint := range stays {
+				if !there[endpoint] {
+					t.Fatalf("endpoint %q is nowhere after %d of the writes %v", endpoint, n, reasons(plan))
+				}
 			}
 		}
 	})
