@@ -182,7 +182,7 @@ func TestCompact_AfterNineTenthsWentAtRandom(t *testing.T) {
 
 // The same, but with Make at work while they go: what is left joins on the way.
 func TestMake_SlicesJoinWhilePodsGo(t *testing.T) {
-	for _, batch := range []int{5, 50, 500} {
+	for _, batch := range []int{10, 50, 500} {
 		service, pods := slicetest.Service("web"), slicetest.Pods(0, 2000)
 		in := input(service, pods)
 		in.Slices = mustCarryOut(t, in, pack.Make(in))

@@ -20,9 +20,9 @@ import (
 // can take them, while upstream fills the fullest first and so spreads them over
 // many small gaps. Of endpoints that came together those of one affinity stay
 // together, and between slices that are equal affinity decides. It does not
-// decide more: to keep the revisions of a rollout in slices of their own was
-// measured, and costs a small Service nearly twice the writes, because every step
-// then touches the old slices and the new ones (see rollout_test.go).
+// decide more: to keep the revisions of a rollout in slices of their own, measured
+// with the rollouts of rollout_test.go, costs a small Service nearly twice the
+// writes, because every step then touches the old slices and the new ones.
 type places struct {
 	limit int
 	// affinity gives the number that pods have in common which come and go together.

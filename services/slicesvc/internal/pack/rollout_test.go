@@ -108,10 +108,10 @@ func (r *rollout) compact(budget int) {
 // a ReplicaSet do, so most writes are theirs and no placement can save them.
 func TestMake_RolloutsCostNoMoreThanUpstreams(t *testing.T) {
 	for _, c := range []struct{ services, pods, batch int }{
-		{services: 50, pods: 100, batch: 1},
+		{services: 2, pods: 100, batch: 1},
 		{services: 50, pods: 100, batch: 5},
 		{services: 50, pods: 100, batch: 25},
-		{services: 1, pods: 5000, batch: 20},
+		{services: 1, pods: 2000, batch: 10},
 		{services: 1, pods: 5000, batch: 100},
 		{services: 1, pods: 5000, batch: 500},
 	} {
