@@ -123,6 +123,8 @@ func (c Change) Detail() string {
 		return fmt.Sprintf("the Service has no %s addresses", c.Slice.AddressType)
 	case NotOwned:
 		return "not owned by this Service"
+	case SelectorGone:
+		return "the Service has no selector any more"
 	case Compacted:
 		if c.Verb == Delete {
 			return fmt.Sprintf("%d endpoints moved to other slices", c.Removed)

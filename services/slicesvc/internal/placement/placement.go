@@ -81,6 +81,18 @@ func (p *Placement) Endpoints() int {
 	return sum
 }
 
+// Slack reports whether the endpoints might lie in fewer slices of that size.
+func (p *Placement) Slack(limit int) bool {
+	for i := range p.families {
+		for _, of := range p.families[i].groups {
+			if len(of.shelves) > max((of.endpoints+limit-1)/limit, 1) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Wrote takes in a slice as a write left it. ok is false when it cannot be kept
 // account of; the Placement is of no use then.
 func (p *Placement) Wrote(slice *discoveryv1.EndpointSlice) (ok bool) {
