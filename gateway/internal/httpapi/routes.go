@@ -19,7 +19,10 @@ import (
 // handler puts the API and the page behind the guard.
 func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net.Addr) (http.Handler, error) {
 	api := newAPI()
-	if err := errors.Join(gatewayv1.RegisterGatewayServiceHandler(ctx, api, conn), gatewayv1.RegisterNodeServiceHandler(ctx, api, conn)); err != nil {
+	if err := errors.Join(
+		gatewayv1.RegisterGatewayServiceHandler(ctx, api, conn), gatewayv1.RegisterNodeServiceHandler(ctx, api, conn),
+		gatewayv1.RegisterSliceServiceHandler(ctx, api, conn),
+	); err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
