@@ -37,12 +37,18 @@ type Endpoint struct {
 
 // Object renders the endpoint for the API.
 func (e Endpoint) Object() discoveryv1.Endpoint {
+	// The API's type has pointers to all of these. One small object holds what they
+	// point to, where pointers into e would keep all of e alive for as long.
+	kept := &struct {
+		node, zone                  string
+		ready, serving, terminating bool
+	}{e.Node, e.Zone, e.Ready, e.Serving, e.Terminating}
 	object := discoveryv1.Endpoint{
 		Addresses: strings.Split(e.Addresses, ","),
 		Conditions: discoveryv1.EndpointConditions{
-			Ready:       &e.Ready,
-			Serving:     &e.Serving,
-			Terminating: &e.Terminating,
+			Ready:       &kept.ready,
+			Serving:     &kept.serving,
+			Terminating: &kept.terminating,
 		},
 		TargetRef: &corev1.ObjectReference{
 			Kind:      "Pod",
@@ -52,13 +58,14 @@ func (e Endpoint) Object() discoveryv1.Endpoint {
 		},
 	}
 	if e.Node != "" {
-		object.NodeName = &e.Node
+		object.NodeName = &kept.node
 	}
 	if e.Zone != "" {
-		object.Zone = &e.Zone
+		object.Zone = &kept.zone
 	}
 	if e.Hostname != "" {
-		object.Hostname = &e.Hostname
+		hostname := e.Hostname
+		object.Hostname = &hostname
 	}
 	object.Hints = e.hints()
 	return object

@@ -75,14 +75,17 @@ func (h *holding) record(key Key) *record {
 	return entry
 }
 
-// mark notes that a Service needs a pass, and since when it does. ready is false
-// as long as passes do not begin at all.
-func (h *holding) mark(key Key, c cause, now time.Time) (since time.Time, ready bool) {
+// mark notes that a Service needs a pass, since when it does, and how long it must
+// wait for it because it fails. ready is false as long as passes do not begin at all.
+func (h *holding) mark(key Key, c cause, now time.Time) (since time.Time, wait time.Duration, ready bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	entry := h.record(key)
 	entry.due.add(key.Namespace, c, now)
-	return entry.due.since, h.begun
+	if failed := h.failures[key]; failed.count > 0 {
+		wait = min(retryPause(failed.count), eagerRetry)
+	}
+	return entry.due.since, wait, h.begun
 }
 
 // begin lets passes begin.
@@ -110,11 +113,8 @@ func (h *holding) take(key Key, service *corev1.Service, now time.Time) (taken j
 	if entry == nil || !h.begun {
 		return job{}, 0, false
 	}
-	if entry.due.empty() && !entry.mayCompact(now) {
-		if entry.quiet.IsZero() {
-			return job{}, 0, false
-		}
-		return job{}, entry.quiet.Sub(now), false
+	if wait := entry.compactable(now); entry.due.empty() && wait != 0 {
+		return job{}, wait, false
 	}
 	taken = job{
 		due:        entry.due,

@@ -165,17 +165,16 @@ func (e *Engine) mark(key Key, c cause, urgency index.Urgency) {
 		return
 	}
 	now := time.Now()
-	since, begun := h.mark(key, c, now)
+	since, wait, begun := h.mark(key, c, now)
 	if !begun {
 		return
 	}
-	var wait time.Duration
 	if e.deps.Pace != nil && (c.trigger == ByPod || c.trigger == ByNode) {
-		wait = e.deps.Pace.Wait(now, Due{
+		wait = max(wait, e.deps.Pace.Wait(now, Due{
 			Since:   since,
 			Urgency: urgency,
 			Depth:   e.QueueLength(),
-		})
+		}))
 	}
 	e.ledger.enqueue(key, rankOf(urgency), wait)
 }

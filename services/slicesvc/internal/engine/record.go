@@ -141,8 +141,14 @@ func (d *due) answer(how outcome) {
 	d.waiting = nil
 }
 
-// mayCompact reports whether the Service has been quiet for long enough.
-func (r *record) mayCompact(now time.Time) bool { return !r.quiet.IsZero() && !now.Before(r.quiet) }
+// compactable returns how long it is until the Service may be compacted: 0 for
+// now, less for never. What somebody else keeps undoing is no time for it.
+func (r *record) compactable(now time.Time) time.Duration {
+	if r.quiet.IsZero() {
+		return -1
+	}
+	return max(r.quiet.Sub(now), r.rivalry.Resting(now), 0)
+}
 
 // noteQuiet sets when the Service may be compacted if nothing else happens.
 func (r *record) noteQuiet(done job, how outcome, now time.Time) {

@@ -207,6 +207,7 @@ func TestRun_CompactsAQuietService(t *testing.T) {
 		for i := range 1000 {
 			if i%10 != 0 {
 				e.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+				settle(10 * time.Millisecond) // one by one, so that no plan may join what it writes anyway
 			}
 		}
 		settle(4 * time.Second)

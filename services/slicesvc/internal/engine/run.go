@@ -16,6 +16,9 @@ const (
 	// to lastRetry, for ever: a Service is never dropped.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Minute
+	// eagerRetry is how often a Service that fails is tried at most when its pods
+	// change all the time.
+	eagerRetry = time.Second
 	// healthPeriod is how often Run reports.
 	healthPeriod = time.Second
 )
