@@ -123,6 +123,10 @@ bench-term: assets ## Leadership beside client-go's and etcd's own: failover, ha
 bench-heartbeats: assets-rivals build ## Heartbeats, memory, a large fleet and deaths beside gRPC, etcd and kube-controller-manager (ARGS='-only steady,batched -short')
 	cd bench && go run ./heartbeats $(ARGS)
 
+.PHONY: bench-slices
+bench-slices: assets-rivals build ## EndpointSlices beside kube-controller-manager and a bare client-go program; 12 minutes (ARGS='-only 1x5000 -short')
+	cd bench && go run ./slices $(ARGS)
+
 .PHONY: clean
 clean: ## Remove all that make has built (Go's build cache stays, so the next build is quick)
 	rm -rf bin .tools .assets
