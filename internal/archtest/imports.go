@@ -18,7 +18,7 @@ type ban struct {
 }
 
 // cores are the rooms that decide. They get everything as a parameter, so that a plan depends on its inputs alone.
-const cores = `^(services/\w+/internal/(session|writeback|checkpoint|nodehealth|evidence|eviction|pace|baseline|apiservers|readiness|advertise|allocation|index|desired|pack|placement|contention|shard|hints|explain)|gateway/internal/(merge|fleet))/`
+const cores = `^(services/\w+/internal/(session|writeback|checkpoint|nodehealth|evidence|eviction|pace|baseline|apiservers|readiness|advertise|allocation|index|desired|pack|placement|contention|shard|hints|explain|batch)|gateway/internal/(merge|fleet))/`
 
 var bans = []ban{
 	{
