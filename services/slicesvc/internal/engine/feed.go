@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"container/list"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -46,9 +45,10 @@ func (e *Engine) Changes(since uint64) Changes { return e.feed.since(since) }
 type feed struct {
 	mu       sync.Mutex // guards all below
 	revision uint64
-	// order has entries, the latest change last; places finds them by Service.
-	order  *list.List
-	places map[Key]*list.Element
+	// ends is before the oldest entry and after the latest: the entries are a ring in
+	// order of change. places finds them by Service.
+	ends   *entry
+	places map[Key]*entry
 	// gone counts the deleted among them. Up to the revision lost, some were dropped.
 	gone int
 	lost uint64
@@ -61,11 +61,28 @@ type feed struct {
 type entry struct {
 	changed  Changed
 	revision uint64
+	// before and after are its neighbours in the ring.
+	before, after *entry
 }
 
 func newFeed() *feed {
-	return &feed{order: list.New(), places: map[Key]*list.Element{}, more: make(chan struct{})}
+	ends := &entry{}
+	ends.before, ends.after = ends, ends
+	return &feed{
+		ends:   ends,
+		places: map[Key]*entry{},
+		more:   make(chan struct{}),
+	}
 }
+
+// append puts an entry behind the latest.
+func (f *feed) append(e *entry) {
+	e.before, e.after = f.ends.before, f.ends
+	e.before.after, e.after.before = e, e
+}
+
+// unlink takes an entry out of the ring.
+func (e *entry) unlink() { e.before.after, e.after.before = e.after, e.before }
 
 func (f *feed) now() uint64 {
 	f.mu.Lock()
@@ -78,14 +95,14 @@ func (f *feed) touch(changed Changed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.revision++
-	place := f.places[changed.Key]
-	if place == nil {
-		place = f.order.PushBack(&entry{})
-		f.places[changed.Key] = place
+	last := f.places[changed.Key]
+	if last == nil {
+		last = &entry{}
+		f.places[changed.Key] = last
 	} else {
-		f.order.MoveToBack(place)
+		last.unlink()
 	}
-	last := place.Value.(*entry)
+	f.append(last)
 	f.gone += count(changed.Gone) - count(last.changed.Gone)
 	last.changed, last.revision = changed, f.revision
 	if f.gone > gravestones {
@@ -100,16 +117,13 @@ func (f *feed) touch(changed Changed) {
 // sweep forgets those of the deleted Services that were deleted the longest ago:
 // half of them at once, so that it is done seldom.
 func (f *feed) sweep() {
-	place := f.order.Front()
-	for f.gone > gravestones/2 && place != nil {
-		next, oldest := place.Next(), place.Value.(*entry)
+	for oldest := f.ends.after; f.gone > gravestones/2 && oldest != f.ends; oldest = oldest.after {
 		if oldest.changed.Gone {
 			f.lost = oldest.revision
 			f.gone--
-			f.order.Remove(place)
+			oldest.unlink()
 			delete(f.places, oldest.changed.Key)
 		}
-		place = next
 	}
 }
 
@@ -122,19 +136,12 @@ func (f *feed) since(revision uint64) Changes {
 		Lost:     revision < f.lost || revision > f.revision,
 		More:     f.more,
 	}
-	first := f.order.Back()
-	for first != nil && first.Value.(*entry).revision > revision {
-		first = first.Prev()
+	first := f.ends
+	for first.before != f.ends && first.before.revision > revision {
+		first = first.before
 	}
-	if first == nil {
-		first = f.order.Front()
-	} else {
-		first = first.Next()
-	}
-	for ; first != nil; first = first.Next() {
-		if last := first.Value.(*entry); last.revision > revision {
-			changes.Services = append(changes.Services, last.changed)
-		}
+	for ; first != f.ends; first = first.after {
+		changes.Services = append(changes.Services, first.changed)
 	}
 	return changes
 }
