@@ -101,6 +101,21 @@ type Deps struct {
 	// Contended is called when somebody else has undone our writes for a Service so
 	// often that it is left alone for a while; nil for nobody to tell. It must not block.
 	Contended func(service *corev1.Service, by string)
+	// Passed is called after every pass with what became of it; nil for nobody to
+	// tell. It is called from several goroutines and must not block.
+	Passed func(Pass)
+}
+
+// Pass is what became of a pass over a Service.
+type Pass struct {
+	Service *corev1.Service
+	// Written are the changes that were carried out.
+	Written []pack.Change
+	// Topology is what became of its wish for hints, if the pass could tell.
+	Topology []pack.FamilyHints
+	// Err is what it failed with. Of a slice that was not as planned from it wraps
+	// apply.ErrConflict.
+	Err error
 }
 
 // Engine keeps the slices of all Services. Its methods are safe for concurrent use.

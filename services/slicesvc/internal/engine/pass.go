@@ -148,6 +148,7 @@ func (e *Engine) write(h *holding, key Key, change pack.Change, how *outcome, kn
 		return err
 	}
 	e.metrics.change(change.Verb)
+	how.written = append(how.written, change)
 	if change.Verb == pack.Delete {
 		e.cache.bury(change.Slice)
 	} else {

@@ -118,8 +118,10 @@ type job struct {
 // outcome is how a pass went.
 type outcome struct {
 	plan pack.Plan
-	last LastPlan
-	err  error
+	// written are the changes of the plan that were carried out.
+	written []pack.Change
+	last    LastPlan
+	err     error
 	// conflict says that a slice was not as planned from, and reread that what is
 	// there instead is known by now.
 	conflict, reread bool

@@ -119,6 +119,14 @@ func (e *Engine) process(h *holding, key Key) {
 	again, wait := h.end(key, taken, how, now)
 	e.ledger.ended(key, how.err, now)
 	e.tell(key, how, now.Sub(start))
+	if e.deps.Passed != nil {
+		e.deps.Passed(Pass{
+			Service:  service,
+			Written:  how.written,
+			Topology: how.plan.Topology,
+			Err:      how.err,
+		})
+	}
 	if how.last.writes() > 0 || failed != (how.err != nil) {
 		e.feed.touch(Changed{Key: key, UID: service.UID})
 	}
