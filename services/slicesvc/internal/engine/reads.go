@@ -28,7 +28,8 @@ type State struct {
 	ContendedBy string
 	// Topology is how the Service wants its traffic kept near, in its own words.
 	Topology string
-	// TopologyProblem says why a Service that wants hints has none.
+	// TopologyProblem says why a Service with the topology annotation has no hints,
+	// in the first family that has none. To find it costs a plan of the Service.
 	TopologyProblem string
 }
 
@@ -87,7 +88,22 @@ func (e *Engine) State(key Key) (State, bool) {
 		Topology:  hints.Text(service),
 	}
 	e.ledger.describe(key, &state, time.Now())
+	if hints.ModeOf(service) == hints.Auto {
+		state.TopologyProblem = e.topologyProblem(key)
+	}
 	return state, true
+}
+
+// topologyProblem says why a Service whose hints depend on all nodes has none. It
+// is found by planning the Service, as a pass would.
+func (e *Engine) topologyProblem(key Key) string {
+	preview, _ := e.Preview(key)
+	for _, family := range preview.Plan.Topology {
+		if family.Problem != "" {
+			return family.Problem
+		}
+	}
+	return ""
 }
 
 // Preview is what the next pass over a Service would do.

@@ -40,7 +40,9 @@ func (x *Index) PutNode(name string, object hints.Node) Effect {
 // DeleteNode forgets a node. No Service is named for its pods: a node object that
 // goes away takes no endpoint with it until the Service is planned for another
 // reason, as upstream does, so that deleting all nodes by mistake does not take
-// every endpoint of the cluster away within a second.
+// every endpoint of the cluster away within a second. Services with hints for the
+// whole cluster are named if these may be told anything else now; as with
+// upstream, a plan for them leaves out pods whose node is gone.
 func (x *Index) DeleteNode(name string) Effect {
 	entry := x.nodes[name]
 	if entry == nil || !entry.known {
