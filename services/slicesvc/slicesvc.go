@@ -29,6 +29,8 @@ const (
 	LoopName = "endpointslices"
 	// stall is longer than any write may take.
 	stall = 2 * time.Minute
+	// quiet is how long nothing may have been written for a Service before its slices are compacted.
+	quiet = 5 * time.Second
 )
 
 // Deps is what slicesvc needs from its process.
@@ -81,6 +83,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Limit:     cfg.MaxEndpointsPerSlice,
 		Workers:   cfg.ConcurrentServiceSyncs,
 		CleanUp:   cfg.CleanUpSelectorless,
+
+		CompactAfter: quiet,
 	}, engine.Deps{
 		Writer:  slices,
 		Reader:  slices,
