@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
 	"k8s.io/client-go/rest"
@@ -19,6 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/dropin"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/watch"
@@ -45,7 +47,7 @@ type Deps struct {
 	// Leadership says when to write.
 	Leadership Leadership
 	Logger     *slog.Logger
-	// Metrics gets trivet_slice_*; nil leaves them unregistered.
+	// Metrics gets trivet_slice_* and upstream's endpoint_slice_controller_*; nil leaves them unregistered.
 	Metrics prometheus.Registerer
 	// Ready gets the check "caches"; nil leaves it out.
 	Ready *observe.Checks
@@ -59,6 +61,8 @@ type Service struct {
 	member     term.Member
 	leadership Leadership
 	engine     *engine.Engine
+	events     *dropin.Events
+	metrics    *dropin.Metrics
 	watch      *watch.Watch
 	runner     *loop.Runner
 	stopping   atomic.Bool
@@ -72,7 +76,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if divided := len(deps.Leadership.Status().Shards); divided != cfg.Shards {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, divided)
 	}
-	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership}
+	s := &Service{
+		cfg:        cfg,
+		member:     deps.Member,
+		leadership: deps.Leadership,
+		events:     dropin.NewEvents(deps.Kube.CoreV1()),
+	}
 	reader, slices, err := clients(cfg, deps)
 	if err != nil {
 		return nil, err
@@ -91,8 +100,18 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Pace:    newPace(cfg),
 		Logger:  deps.Logger,
 		Metrics: deps.Metrics,
+		Contended: func(service *corev1.Service, by string) {
+			s.events.Contended(service, by)
+		},
+		Passed: func(pass engine.Pass) {
+			s.metrics.Passed(pass)
+			s.events.Passed(pass)
+		},
 	})
 	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	if s.metrics, err = dropin.NewMetrics(deps.Metrics, s.engine.Sizes); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	s.watch = watch.New(reader, s.engine, deps.Logger)
@@ -173,6 +192,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { s.stopping.Store(true) })()
 	group.Go(func() error { return s.watch.Run(ctx) })
 	group.Go(func() error { return s.engine.Run(ctx) })
+	group.Go(func() error { return s.events.Run(ctx) })
 	group.Go(func() error { return s.runner.Run(ctx) })
 	group.Go(func() error {
 		return s.leadership.Run(ctx, func(ctx context.Context, _ *term.Term) error {
