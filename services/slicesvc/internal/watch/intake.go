@@ -46,9 +46,13 @@ func (t *intake[T]) Update(object any) error {
 	return t.take(typed)
 }
 
+// take puts an object. One that could not be put counts as not seen.
 func (t *intake[T]) take(object T) error {
+	if err := t.put(object); err != nil {
+		return err
+	}
 	t.known[keyOf(object)] = versionOf(object)
-	return t.put(object)
+	return nil
 }
 
 // Delete drops an object.

@@ -2,6 +2,9 @@ package watch
 
 import (
 	"bytes"
+	"fmt"
+	goruntime "runtime"
+	"strings"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -179,11 +182,41 @@ func FuzzSlim_AgreesWithTheWhole(f *testing.F) {
 	})
 }
 
+// typicalPod is as large as pods are: most of it is of no interest.
+func typicalPod(i int) *corev1.Pod {
+	return slicetest.Pod(fmt.Sprintf("web-5d8f7c6b9-%05d", i), slicetest.Address(i), func(pod *corev1.Pod) {
+		pod.Labels = map[string]string{"app": "web", "tier": "front", "pod-template-hash": "5d8f7c6b9"}
+		pod.Annotations = map[string]string{"checksum/config": strings.Repeat("0123456789abcdef", 4)}
+		controller := true
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-5d8f7c6b9", UID: "0b4c3a1e", Controller: &controller}}
+		for _, manager := range []string{"kube-controller-manager", "kubelet"} {
+			pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{
+				Manager: manager, Operation: "Update", FieldsType: "FieldsV1",
+				FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat(`{"f:metadata":{"f:labels":{}}}`, 40))},
+			})
+		}
+		for _, name := range []string{"main", "sidecar"} {
+			container := corev1.Container{Name: name, Image: "registry.example.com/team/" + name + ":v1.2.3"}
+			container.Ports = []corev1.ContainerPort{{Name: "http-" + name[:4], ContainerPort: 8080, Protocol: corev1.ProtocolTCP}}
+			for j := range 20 {
+				container.Env = append(container.Env, corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", j), Value: "some value of it"})
+			}
+			pod.Spec.Containers = append(pod.Spec.Containers, container)
+			pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{
+				Name: name, Image: container.Image, ImageID: strings.Repeat("sha256:0123456789abcdef", 3), ContainerID: strings.Repeat("0123456789abcdef", 4),
+			})
+		}
+		for _, kind := range []corev1.PodConditionType{"PodScheduled", "Initialized", "ContainersReady", "PodReadyToStartContainers"} {
+			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(slicetest.Epoch())})
+		}
+	})
+}
+
 func BenchmarkDecode(b *testing.B) {
 	slim, whole := decoders()
 	hundred := slicetest.Slice(slicetest.Service("web"), "web-1", slicetest.Pods(0, 100))
 	for name, data := range map[string][]byte{
-		"pod":   samples(b)["pod"],
+		"pod":   wrapped(b, typicalPod(0), "Pod"),
 		"slice": wrapped(b, hundred, "EndpointSlice"),
 	} {
 		for how, decoder := range map[string]runtime.Decoder{"whole": whole, "slim": slim} {
@@ -197,4 +230,52 @@ func BenchmarkDecode(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkKept is what a cluster's pods take in memory.
+func BenchmarkKept(b *testing.B) {
+	const pods = 5000
+	slim, whole := decoders()
+	var messages [][]byte
+	for i := range pods {
+		messages = append(messages, wrapped(b, typicalPod(i), "Pod"))
+	}
+	for name, c := range map[string]struct {
+		decoder runtime.Decoder
+		keep    func(*corev1.Pod) *corev1.Pod
+	}{
+		"whole": {decoder: whole, keep: func(pod *corev1.Pod) *corev1.Pod { return pod }},
+		"strip": {decoder: whole, keep: stripPod},
+		"slim": {decoder: slim, keep: func() func(*corev1.Pod) *corev1.Pod {
+			words := newVocabulary()
+			return func(pod *corev1.Pod) *corev1.Pod {
+				kept := stripPod(pod)
+				words.ofPod(kept)
+				return kept
+			}
+		}()},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				before := heap()
+				all := make([]*corev1.Pod, 0, pods)
+				for _, message := range messages {
+					object, err := runtime.Decode(c.decoder, message)
+					if err != nil {
+						b.Fatal(err)
+					}
+					all = append(all, c.keep(object.(*corev1.Pod)))
+				}
+				b.ReportMetric(float64(heap()-before)/pods, "B/pod")
+				goruntime.KeepAlive(all)
+			}
+		})
+	}
+}
+
+func heap() uint64 {
+	goruntime.GC()
+	var stats goruntime.MemStats
+	goruntime.ReadMemStats(&stats)
+	return stats.HeapAlloc
 }

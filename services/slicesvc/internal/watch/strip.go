@@ -48,14 +48,8 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 			Controller: controller.Controller,
 		}}
 	}
-	for i := range pod.Spec.Containers {
-		stripped.Spec.Containers = appendNamedPorts(stripped.Spec.Containers, &pod.Spec.Containers[i])
-	}
-	for i := range pod.Spec.InitContainers {
-		if desired.Sidecar(&pod.Spec.InitContainers[i]) {
-			stripped.Spec.InitContainers = appendNamedPorts(stripped.Spec.InitContainers, &pod.Spec.InitContainers[i])
-		}
-	}
+	stripped.Spec.Containers = namedPorts(pod.Spec.Containers, func(*corev1.Container) bool { return true })
+	stripped.Spec.InitContainers = namedPorts(pod.Spec.InitContainers, desired.Sidecar)
 	if ready := desired.ReadyCondition(pod); ready != nil {
 		stripped.Status.Conditions = []corev1.PodCondition{{
 			Type:               ready.Type,
@@ -66,22 +60,30 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 	return stripped
 }
 
-// appendNamedPorts keeps a container as far as a Service can name a port of it.
-func appendNamedPorts(to []corev1.Container, container *corev1.Container) []corev1.Container {
-	var named []corev1.ContainerPort
-	for _, port := range container.Ports {
-		if port.Name != "" {
-			named = append(named, corev1.ContainerPort{
-				Name:          port.Name,
-				Protocol:      port.Protocol,
-				ContainerPort: port.ContainerPort,
-			})
+// namedPorts keeps of some containers what a Service can name of them: ports, in
+// their order, as if one container had them all; none if there are none.
+func namedPorts(containers []corev1.Container, wanted func(*corev1.Container) bool) []corev1.Container {
+	var all corev1.Container
+	for i := range containers {
+		container := &containers[i]
+		if !wanted(container) {
+			continue
+		}
+		for _, port := range container.Ports {
+			if port.Name != "" {
+				all.RestartPolicy = container.RestartPolicy // of a sidecar it says that it is one
+				all.Ports = append(all.Ports, corev1.ContainerPort{
+					Name:          port.Name,
+					Protocol:      port.Protocol,
+					ContainerPort: port.ContainerPort,
+				})
+			}
 		}
 	}
-	if named == nil {
-		return to
+	if all.Ports == nil {
+		return nil
 	}
-	return append(to, corev1.Container{RestartPolicy: container.RestartPolicy, Ports: named})
+	return []corev1.Container{all}
 }
 
 // nodeLabels are those that decide about hints.
