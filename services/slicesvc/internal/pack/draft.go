@@ -66,11 +66,13 @@ func (d *drafts) drop(slice *discoveryv1.EndpointSlice, reason Reason) {
 }
 
 // placeholder keeps one empty slice without ports for a family that would have
-// none. If the one slice about to be deleted is just that, it stays.
+// none. If one of the slices about to be deleted is just that, it stays.
 func (d *drafts) placeholder(labels labeling, addressType discoveryv1.AddressType) {
-	if len(d.delete) == 1 && labels.isPlaceholder(d.delete[0].from) {
-		d.delete = nil
-		return
+	for i, dropped := range d.delete {
+		if labels.isPlaceholder(dropped.from) {
+			d.delete = slices.Delete(d.delete, i, i+1)
+			return
+		}
 	}
 	d.create = append(d.create, &draft{
 		addressType: addressType,
