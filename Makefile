@@ -105,10 +105,10 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change anything
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
 # Modules of their own that hold Go code; tools/lint and tools/protocol hold versions only.
-MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod bench/go.mod test/conformance/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod))
 
 .PHONY: modules
-modules: ## Vet and test what has a go.mod of its own: tools, bench, conformance with upstream's lease client
+modules: ## Vet and test what has a go.mod of its own: tools, bench, conformance with upstream's lease client and EndpointSlices
 	@for module in $(MODULES); do echo "in $$module: go vet, go test"; (cd $$module && go vet ./... && go test ./...) || exit 1; done
 
 .PHONY: bench

@@ -33,9 +33,12 @@ func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, sl
 		return nil, err
 	}
 	setUp := time.Since(began)
-	var latencies podset.Latencies
+	var (
+		latencies podset.Latencies
+		rate      float64
+	)
 	cpu, err := slice.Spent(func() (err error) {
-		latencies, err = pods.Flip(ctx, podset.Flips{Count: cfg.flips, Rate: cfg.flipRate}, view)
+		latencies, rate, err = pods.Flip(ctx, podset.Flips{Count: cfg.flips, Rate: cfg.flipRate}, view)
 		return err
 	})
 	if err != nil {
@@ -44,7 +47,7 @@ func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, sl
 	resident, err := slice.Resident()
 	return []row{
 		{what: "50 services × 100 pods: creating the pods until every one is in a slice", figure: fmt.Sprintf("%.1f s", setUp.Seconds())},
-		{what: fmt.Sprintf("%d readiness flips at %d/s: slicesvc's CPU", cfg.flips, cfg.flipRate),
+		{what: fmt.Sprintf("%d readiness flips at %.0f/s: slicesvc's CPU", cfg.flips, rate),
 			figure: fmt.Sprintf("%.1f s, %.2f ms a flip", cpu.Seconds(), cpu.Seconds()*1000/float64(cfg.flips))},
 		{what: "the same: latency p50 / p99", figure: fmt.Sprintf("%d / %d ms",
 			latencies.At(0.5).Milliseconds(), latencies.At(0.99).Milliseconds())},

@@ -44,6 +44,7 @@ type flipping struct {
 	cpu       time.Duration
 	writes    int
 	latencies podset.Latencies
+	rate      float64 // how many a second came about
 	resident  int64
 }
 
@@ -186,12 +187,12 @@ func (a *arena) coldStart(ctx context.Context, process *child.Child, wall time.D
 
 func (a *arena) measureFlips(ctx context.Context, c contender, process *child.Child) (err error) {
 	a.say("%v: %d flips at %d/s…", c, a.world.flips.Count, a.world.flips.Rate)
-	if _, err := a.set.Flip(ctx, podset.Flips{Count: warmUp, Rate: warmUp}, a.view); err != nil {
+	if _, _, err := a.set.Flip(ctx, podset.Flips{Count: warmUp, Rate: warmUp}, a.view); err != nil {
 		return err
 	}
 	f := &flipping{}
 	f.cpu, f.writes, err = a.spent(ctx, process, func() (err error) {
-		f.latencies, err = a.set.Flip(ctx, a.world.flips, a.view)
+		f.latencies, f.rate, err = a.set.Flip(ctx, a.world.flips, a.view)
 		return err
 	})
 	if err != nil {

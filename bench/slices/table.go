@@ -23,6 +23,9 @@ type row struct {
 // none is shown where there is no such thing.
 const none = "–"
 
+// enough is the share of the flips per second that must come about, or something else was measured.
+const enough = 0.9
+
 func targetsMet(rows []row) bool { return !slices.ContainsFunc(rows, row.missed) }
 
 func (r row) missed() bool {
@@ -100,9 +103,11 @@ func (r row) within(share float64, c contender) row {
 	return r
 }
 
-// rows are those of the table for a world.
+// rows are those of the table for a world. What nobody was measured in is left out: the world has failed and says so itself.
 func (m results) rows(w world) []row {
-	return slices.Concat(m.coldRows(w), m.flipRows(w), m.upheavalRows(w))
+	return slices.DeleteFunc(slices.Concat(m.coldRows(w), m.flipRows(w), m.upheavalRows(w)), func(r row) bool {
+		return r.note == "" && r.values == [contenders]*float64{}
+	})
 }
 
 func (m results) coldRows(w world) []row {
@@ -124,13 +129,19 @@ func (m results) flipRows(w world) []row {
 	latency := func(q float64) [contenders]*float64 {
 		return of(m.flips, func(f *flipping) float64 { return f.latencies.At(q).Seconds() })
 	}
-	return []row{
+	rows := []row{
 		row{what: what + "CPU", show: brief, values: of(m.flips, func(f *flipping) float64 { return f.cpu.Seconds() })}.within(1.2, floor),
 		row{what: what + "latency p50", show: brief, values: latency(0.5)}.within(1, upstream),
 		row{what: what + "latency p99", show: brief, values: latency(0.99)}.within(0.25, upstream),
 		{what: what + "writes", show: whole, values: of(m.flips, func(f *flipping) float64 { return float64(f.writes) })},
 		row{what: what + "memory", show: mebibytes, values: of(m.flips, func(f *flipping) float64 { return float64(f.resident) })}.within(0.5, upstream),
 	}
+	for c, f := range m.flips {
+		if f != nil && f.rate < enough*float64(w.flips.Rate) {
+			rows = append(rows, row{what: what + contender(c).String(), note: fmt.Sprintf("only %.0f/s came about: the machine is too busy for it", f.rate)})
+		}
+	}
+	return rows
 }
 
 func (m results) upheavalRows(w world) []row {
