@@ -48,7 +48,7 @@ func (s *sighting) slice() (*discoveryv1.EndpointSlice, error) {
 // DeepCopyObject makes a runtime.Object of a sighting.
 func (s *sighting) DeepCopyObject() runtime.Object {
 	again := *s
-	s.ObjectMeta.DeepCopyInto(&again.ObjectMeta)
+	s.DeepCopyInto(&again.ObjectMeta)
 	again.whole, again.undecoded = s.whole.DeepCopy(), slices.Clone(s.undecoded)
 	return &again
 }

@@ -41,7 +41,7 @@ func fullSlice() *discoveryv1.EndpointSlice {
 		slice.Finalizers = []string{"example.com/wait"}
 		slice.Generation = 3
 		slice.ManagedFields = []metav1.ManagedFieldsEntry{
-			{Manager: "a", Operation: "Update", Time: &metav1.Time{Time: slicetest.Epoch()}, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:endpoints":{}}`)}},
+			{Manager: "a", Operation: "Update", Time: &metav1.Time{Time: slicetest.Epoch()}, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:endpoints":{}}`)},
 			{Manager: "b", Operation: "Apply"},
 		}
 	})
@@ -192,7 +192,7 @@ func typicalPod(i int) *corev1.Pod {
 		for _, manager := range []string{"kube-controller-manager", "kubelet"} {
 			pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{
 				Manager: manager, Operation: "Update", FieldsType: "FieldsV1",
-				FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat(`{"f:metadata":{"f:labels":{}}}`, 40))},
+				FieldsV1: metav1.NewFieldsV1(strings.Repeat(`{"f:metadata":{"f:labels":{}}}`, 40)),
 			})
 		}
 		for _, name := range []string{"main", "sidecar"} {

@@ -89,7 +89,7 @@ func TestStrip_SliceLosesNothingThatAnUpdateSendsBack(t *testing.T) {
 		slice.Annotations = map[string]string{"note": "keep"}
 		slice.Finalizers = []string{"example.com/wait"}
 		slice.Generation = 3
-		slice.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}}}
+		slice.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1("{}")}}
 	})
 	want := slice.DeepCopy()
 	want.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
