@@ -236,12 +236,15 @@ func effect(services map[string]*service, before, after *corev1.Pod) Effect {
 	if len(services) == 0 {
 		return Effect{}
 	}
+	urgency := Normal
 	keys := make([]Key, 0, len(services))
-	for name := range services {
+	for name, selecting := range services {
 		keys = append(keys, Key{Namespace: after.Namespace, Name: name})
+		if selecting.object.Spec.PublishNotReadyAddresses {
+			urgency = Urgent // clients are sent to the pod, ready or not
+		}
 	}
 	slices.SortFunc(keys, CompareKeys)
-	urgency := Normal
 	if desired.Ready(after) || (before != nil && desired.Ready(before)) {
 		urgency = Urgent
 	}
