@@ -69,14 +69,17 @@ func (f *floorProgram) run(ctx context.Context) error {
 	if err := slices.SetTransform(withoutManagedFields); err != nil {
 		return err
 	}
-	if err := handle(pods, f.sawPod); err != nil {
+	sawPods, err := handle(pods, f.sawPod)
+	if err != nil {
 		return err
 	}
-	if err := handle(slices, f.sawSlice); err != nil {
+	sawSlices, err := handle(slices, f.sawSlice)
+	if err != nil {
 		return err
 	}
 	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
+	cache.WaitForCacheSync(ctx.Done(), sawPods.HasSynced, sawSlices.HasSynced)
+	f.catchUp()
 	var workers sync.WaitGroup
 	for range floorWorkers {
 		workers.Go(func() { f.work(ctx) })
@@ -86,12 +89,11 @@ func (f *floorProgram) run(ctx context.Context) error {
 }
 
 // handle calls saw for each object that comes or changes.
-func handle[T any](informer cache.SharedIndexInformer, saw func(T)) error {
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+func handle[T any](informer cache.SharedIndexInformer, saw func(T)) (cache.ResourceEventHandlerRegistration, error) {
+	return informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { see(object, saw) },
 		UpdateFunc: func(_, object any) { see(object, saw) },
 	})
-	return err
 }
 
 func see[T any](object any, saw func(T)) {
@@ -148,6 +150,19 @@ func (f *floorProgram) sawSlice(slice *discoveryv1.EndpointSlice) {
 		}
 	}
 	f.slices[slice.Name] = slice
+}
+
+// catchUp queues the slices of Pods that flipped before their Pod was seen for the first time.
+func (f *floorProgram) catchUp() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, slice := range f.slices {
+		for i := range slice.Endpoints {
+			if f.ready[slice.Endpoints[i].TargetRef.Name] != *slice.Endpoints[i].Conditions.Ready {
+				f.queue.Add(name)
+			}
+		}
+	}
 }
 
 func (f *floorProgram) work(ctx context.Context) {

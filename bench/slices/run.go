@@ -140,8 +140,10 @@ func (a *arena) turn(ctx context.Context, c contender, fresh bool, measure func(
 		return err
 	}
 	defer process.Stop()
-	if err := a.exact(ctx, process); err != nil {
-		return err
+	ctx, stop := whileRunning(ctx, process)
+	defer stop()
+	if err := a.view.Exact(ctx, a.set); err != nil {
+		return errors.Join(err, context.Cause(ctx))
 	}
 	wall := time.Since(began)
 	if fresh && a.results.cold[c] == nil {
@@ -149,27 +151,20 @@ func (a *arena) turn(ctx context.Context, c contender, fresh bool, measure func(
 			return err
 		}
 	}
-	return measure(ctx, c, process)
+	return errors.Join(measure(ctx, c, process), context.Cause(ctx))
 }
 
-// exact waits for exact slices, or for the end of the process that should see to it.
-func (a *arena) exact(ctx context.Context, process *child.Child) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+// whileRunning is ctx until stop is called or the process has ended, which it should not.
+func whileRunning(ctx context.Context, process *child.Child) (running context.Context, stop func()) {
+	running, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
-		case <-ctx.Done():
+		case <-running.Done():
 		case <-process.Ended():
-			cancel()
+			cancel(process.Err())
 		}
 	}()
-	err := a.view.Exact(ctx, a.set)
-	select {
-	case <-process.Ended():
-		return errors.Join(err, process.Err())
-	default:
-		return err
-	}
+	return running, func() { cancel(nil) }
 }
 
 func (a *arena) coldStart(ctx context.Context, process *child.Child, wall time.Duration, before int) (*cold, error) {
@@ -200,7 +195,7 @@ func (a *arena) measureFlips(ctx context.Context, c contender, process *child.Ch
 	}
 	f.resident, err = process.Resident()
 	a.results.flips[c] = f
-	return errors.Join(err, a.exact(ctx, process))
+	return errors.Join(err, a.view.Exact(ctx, a.set))
 }
 
 func (a *arena) measureUpheaval(ctx context.Context, c contender, process *child.Child) (err error) {
@@ -214,7 +209,7 @@ func (a *arena) measureUpheaval(ctx context.Context, c contender, process *child
 			return err
 		}
 		o.ideal = a.set.Ideal(sliceLimit)
-		return a.settle(ctx, process, o.ideal)
+		return a.settle(ctx, o.ideal)
 	})
 	if err != nil {
 		return err
@@ -226,21 +221,19 @@ func (a *arena) measureUpheaval(ctx context.Context, c contender, process *child
 }
 
 // settle waits until slices are exact and as few as can be, or exact and quietFor has passed.
-func (a *arena) settle(ctx context.Context, process *child.Child, ideal int) error {
+func (a *arena) settle(ctx context.Context, ideal int) error {
 	deadline := time.Now().Add(quietFor)
-	if err := a.exact(ctx, process); err != nil {
+	if err := a.view.Exact(ctx, a.set); err != nil {
 		return err
 	}
 	for a.view.Slices() > ideal && time.Now().Before(deadline) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-process.Ended():
-			return process.Err()
 		case <-time.After(lookEvery):
 		}
 	}
-	return a.exact(ctx, process)
+	return a.view.Exact(ctx, a.set)
 }
 
 // spent runs work and returns the CPU time of the process and the writes of slices meanwhile.
