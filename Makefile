@@ -105,10 +105,10 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change anything
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
 # Modules of their own that hold Go code; tools/lint and tools/protocol hold versions only.
-MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod bench/go.mod test/conformance/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod))
 
 .PHONY: modules
-modules: ## Vet and test what has a go.mod of its own: tools, bench, conformance with upstream's lease client
+modules: ## Vet and test what has a go.mod of its own: tools, bench, conformance with upstream's lease client and EndpointSlices
 	@for module in $(MODULES); do echo "in $$module: go vet, go test"; (cd $$module && go vet ./... && go test ./...) || exit 1; done
 
 .PHONY: bench
@@ -122,6 +122,10 @@ bench-term: assets ## Leadership beside client-go's and etcd's own: failover, ha
 .PHONY: bench-heartbeats
 bench-heartbeats: assets-rivals build ## Heartbeats, memory, a large fleet and deaths beside gRPC, etcd and kube-controller-manager (ARGS='-only steady,batched -short')
 	cd bench && go run ./heartbeats $(ARGS)
+
+.PHONY: bench-slices
+bench-slices: assets-rivals build ## EndpointSlices beside kube-controller-manager and a bare client-go program; 12 minutes (ARGS='-only 1x5000 -short')
+	cd bench && go run ./slices $(ARGS)
 
 .PHONY: clean
 clean: ## Remove all that make has built (Go's build cache stays, so the next build is quick)

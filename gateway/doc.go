@@ -23,6 +23,8 @@
 //	GET /v1/status:watch   a line per status, {"result": …}; an error is the last line, {"error": …}; ?interval=2s
 //	GET /v1/nodes          and /v1/nodes:watch, /v1/nodes/{node}, /v1/nodes/{node}:explain, /v1/zones
 //	GET /v1/leases         and /v1/leases:watch, /v1/namespaces/{namespace}/leases, …/leases/{lease}
+//	GET /v1/slices         and /v1/slices:watch, /v1/namespaces/{namespace}/slices, …/services/{service}/slices, …/slices:plan,
+//	                       …/services/{service}/endpoints/{pod}:explain; ReconcileService, which writes, is served over gRPC only
 //
 // JSON is protobuf's mapping with lowerCamelCase names, every field present, 64-bit numbers as strings. Errors are
 // google.rpc.Status with an ErrorInfo, and HTTP's status follows from their code. A query parameter that a path does not take is

@@ -43,10 +43,11 @@ type Service struct {
 	cfg       Config
 	logger    *slog.Logger
 	directory Directory
-	// pool has the connections to ask everybody for its status; peers those to leasesvc, on which a call is tried once.
+	// pool has the connections to ask everybody for its status; peers those on which a call is tried once.
 	pool, peers *fanout.Pool
 	server      *server
 	nodes       *nodeServer
+	slices      *sliceServer
 	http        *httpapi.Server
 	loops       *loop.Runner
 	// httpAddress is where HTTP is served; nil before Run listens.
@@ -65,6 +66,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s.server = newServer(deps.Member.Cluster, deps.Directory, fan)
 	s.nodes = newNodeServer(deps.Member.Cluster, deps.Directory, s.peers, cfg.BackendTimeout)
+	s.slices = newSliceServer(deps.Member.Cluster, deps.Directory, s.peers, cfg.BackendTimeout)
 	s.http, err = httpapi.New(httpapi.Config{Register: s.Register, Page: web.Files(), Logger: deps.Logger})
 	if err != nil {
 		return nil, err
@@ -87,10 +89,11 @@ func (s *Service) HTTPAddress() string {
 	return ""
 }
 
-// Register adds GatewayService and NodeService.
+// Register adds GatewayService, NodeService and SliceService.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	gatewayv1.RegisterGatewayServiceServer(registrar, s.server)
 	gatewayv1.RegisterNodeServiceServer(registrar, s.nodes)
+	gatewayv1.RegisterSliceServiceServer(registrar, s.slices)
 }
 
 // Run finds replicas, serves watches and HTTP until ctx ends, and returns after all of it has stopped. The error is a
@@ -101,6 +104,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.loops.Run(ctx) })
 	group.Go(func() error { return s.server.watches.Run(ctx) })
 	group.Go(func() error { return s.nodes.run(ctx) })
+	group.Go(func() error { return s.slices.run(ctx) })
 	if s.cfg.HTTPListen != "" {
 		group.Go(func() error { return s.serveHTTP(ctx) })
 	}

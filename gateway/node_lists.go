@@ -33,6 +33,8 @@ type list[T merge.Named] struct {
 	arguments string
 	size      int
 	token     string
+	// shared is whether every replica has the whole list.
+	shared bool
 	// ask asks one replica for a page.
 	ask func(ctx context.Context, conn grpc.ClientConnInterface, size int32, token string) ([]T, string, error)
 }
@@ -46,7 +48,7 @@ type merged[T merge.Named] struct {
 
 // ListNodeHealth implements NodeService.
 func (s *nodeServer) ListNodeHealth(ctx context.Context, request *gatewayv1.ListNodeHealthRequest) (*gatewayv1.ListNodeHealthResponse, error) {
-	page, err := run(ctx, s, list[*leasev1.NodeHealth]{
+	page, err := run(ctx, s.replicas, list[*leasev1.NodeHealth]{
 		arguments: fmt.Sprintf("nodes\x00%d\x00%s", request.Health, request.Zone), size: pageSize(request.PageSize), token: request.PageToken,
 		ask: func(ctx context.Context, conn grpc.ClientConnInterface, size int32, token string) ([]*leasev1.NodeHealth, string, error) {
 			answer, err := leasev1.NewNodeHealthServiceClient(conn).ListNodeHealth(ctx, &leasev1.ListNodeHealthRequest{
@@ -63,7 +65,7 @@ func (s *nodeServer) ListNodeHealth(ctx context.Context, request *gatewayv1.List
 
 // ListLeases implements NodeService.
 func (s *nodeServer) ListLeases(ctx context.Context, request *gatewayv1.ListLeasesRequest) (*gatewayv1.ListLeasesResponse, error) {
-	page, err := run(ctx, s, list[*leasev1.Lease]{
+	page, err := run(ctx, s.replicas, list[*leasev1.Lease]{
 		arguments: fmt.Sprintf("leases\x00%d\x00%s", request.State, request.Parent), size: pageSize(request.PageSize), token: request.PageToken,
 		ask: func(ctx context.Context, conn grpc.ClientConnInterface, size int32, token string) ([]*leasev1.Lease, string, error) {
 			answer, err := leasev1.NewLeaseServiceClient(conn).ListLeases(ctx, &leasev1.ListLeasesRequest{
@@ -86,7 +88,7 @@ func pageSize(asked int32) int {
 }
 
 // run asks all replicas for their next page and merges what comes.
-func run[T merge.Named](ctx context.Context, s *nodeServer, l list[T]) (merged[T], error) {
+func run[T merge.Named](ctx context.Context, s *replicas, l list[T]) (merged[T], error) {
 	at, err := merge.ParsePosition(l.token, l.arguments)
 	if err != nil {
 		return merged[T]{}, pageTokenError(err)
@@ -113,9 +115,12 @@ func run[T merge.Named](ctx context.Context, s *nodeServer, l list[T]) (merged[T
 }
 
 // round asks every replica once. The error is one that every replica would give, or that none answered.
-func round[T merge.Named](ctx context.Context, s *nodeServer, l list[T], token string) ([]merge.Page[T], []feed.Failure, error) {
+func round[T merge.Named](ctx context.Context, s *replicas, l list[T], token string) ([]merge.Page[T], []feed.Failure, error) {
 	members := s.members()
-	size := int32(max(1, l.size/max(1, len(members)))) // together they fill a page
+	size := int32(l.size)
+	if !l.shared {
+		size = int32(max(1, l.size/max(1, len(members)))) // together they fill a page
+	}
 	pages, errs, took := make([]merge.Page[T], len(members)), make([]error, len(members)), make([]time.Duration, len(members))
 	var calls sync.WaitGroup
 	for i, member := range members {
@@ -148,7 +153,7 @@ func round[T merge.Named](ctx context.Context, s *nodeServer, l list[T], token s
 }
 
 // askForPage asks one replica, and again where it shows nothing but says that there is more.
-func askForPage[T merge.Named](ctx context.Context, s *nodeServer, member term.Member, l list[T], size int32, token string) (merge.Page[T], error) {
+func askForPage[T merge.Named](ctx context.Context, s *replicas, member term.Member, l list[T], size int32, token string) (merge.Page[T], error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	conn, err := s.pool.Connection(member)
@@ -165,7 +170,7 @@ func askForPage[T merge.Named](ctx context.Context, s *nodeServer, member term.M
 }
 
 // noneTells explains that no replica tells anything: because the loop is off at all that could be asked, or as it may be.
-func (s *nodeServer) noneTells(failures []feed.Failure) error {
+func (s *replicas) noneTells(failures []feed.Failure) error {
 	var disabled error
 	for _, failure := range failures {
 		switch rpcerror.ReasonOf(failure.Err) {

@@ -58,7 +58,7 @@ func (s *nodeServer) GetLease(ctx context.Context, request *gatewayv1.GetLeaseRe
 }
 
 // notAnswered hands on what a replica said, and says who could not be asked where none did.
-func (s *nodeServer) notAnswered(ctx context.Context, err error) error {
+func (s *replicas) notAnswered(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // else a caller that left would be told that nobody answered
 	}

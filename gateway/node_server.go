@@ -23,18 +23,15 @@ const leaseService = "leasesvc"
 type nodeServer struct {
 	gatewayv1.UnimplementedNodeServiceServer
 
-	cluster   string
-	directory Directory
-	pool      *fanout.Pool
-	timeout   time.Duration
-	router    *owner.Router
-	nodes     *feed.Hub[*leasev1.NodeHealth]
-	leases    *feed.Hub[*leasev1.Lease]
+	*replicas
+	router *owner.Router
+	nodes  *feed.Hub[*leasev1.NodeHealth]
+	leases *feed.Hub[*leasev1.Lease]
 }
 
 // newNodeServer takes a pool whose connections do not retry: where NOT_LEADER is an answer, asking again only takes time.
 func newNodeServer(cluster string, directory Directory, pool *fanout.Pool, timeout time.Duration) *nodeServer {
-	s := &nodeServer{cluster: cluster, directory: directory, pool: pool, timeout: timeout}
+	s := &nodeServer{replicas: &replicas{cluster: cluster, service: leaseService, directory: directory, pool: pool, timeout: timeout}}
 	s.router = owner.New(owner.Config{Members: s.members, Connections: pool, Timeout: timeout})
 	s.nodes = feed.New(feed.Config[*leasev1.NodeHealth]{
 		Members: s.following, Open: s.openNodes, Outdated: isOutdated, Same: sameNode, Patience: timeout,
@@ -51,22 +48,6 @@ func (s *nodeServer) run(ctx context.Context) error {
 	group.Go(func() error { return s.nodes.Run(ctx) })
 	group.Go(func() error { return s.leases.Run(ctx) })
 	return group.Wait()
-}
-
-// members are the replicas of leasesvc.
-func (s *nodeServer) members() []term.Member {
-	var own []term.Member
-	for _, member := range s.directory.Members() {
-		if member.Service == leaseService {
-			own = append(own, member)
-		}
-	}
-	return own
-}
-
-func (s *nodeServer) following() ([]term.Member, <-chan struct{}) {
-	changed := s.directory.Changed() // before Members, or a change between the two would be missed
-	return s.members(), changed
 }
 
 func (s *nodeServer) openNodes(ctx context.Context, member term.Member, _ string) (feed.Stream[*leasev1.NodeHealth], error) {

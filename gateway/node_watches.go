@@ -66,7 +66,7 @@ func within(parent string) func(*leasev1.Lease) bool {
 }
 
 // follow repeats step until it fails, and says what that means to the caller.
-func (s *nodeServer) follow(ctx context.Context, step func(context.Context) error) error {
+func (s *replicas) follow(ctx context.Context, step func(context.Context) error) error {
 	var err error
 	for err == nil {
 		err = step(ctx)

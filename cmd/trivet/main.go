@@ -13,6 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/explain"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/leases"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/up"
@@ -44,7 +45,7 @@ func command(streams terminal.Streams) *cobra.Command {
 	root.SetErr(streams.Err)
 	root.AddCommand(
 		up.NewCommand(streams, os.Args[0]), status.NewCommand(streams), nodes.NewCommand(streams), leases.NewCommand(streams),
-		explain.NewCommand(streams),
+		slices.NewCommand(streams), explain.NewCommand(streams),
 	)
 	return root
 }

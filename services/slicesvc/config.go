@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -20,6 +21,8 @@ const (
 	maxServiceSyncs      = 50
 	// maxShards is what a candidate for terms takes.
 	maxShards = 4096
+	// maxBatchPeriod is more than anybody wants, and far from being mistaken for an outage.
+	maxBatchPeriod = time.Minute
 )
 
 // Config is what slicesvc can be told.
@@ -32,8 +35,14 @@ type Config struct {
 	// ConcurrentServiceSyncs is how many Services a replica works on at the same
 	// time, over all its shards, 1 to 50.
 	ConcurrentServiceSyncs int
+	// UpdatesBatchPeriod is how long changes of a Service's pods wait for others from
+	// the first of them on, up to a minute; 0 for as long as the load demands.
+	UpdatesBatchPeriod time.Duration
 	// ManagedBy is the value of the managed-by label of the slices that are ours.
 	ManagedBy string
+	// CleanUpSelectorless deletes the slices of a Service that has lost its selector
+	// or has become ExternalName.
+	CleanUpSelectorless bool
 }
 
 // DefaultConfig returns upstream's defaults, and 64 shards.
@@ -54,6 +63,10 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"How many endpoints are put into one EndpointSlice, 1 to 1000. Lowering it rewrites the slices that are fuller.")
 	fs.IntVar(&c.ConcurrentServiceSyncs, "concurrent-service-syncs", c.ConcurrentServiceSyncs,
 		"How many Services this replica works on at the same time, over all its shards, 1 to 50.")
+	fs.DurationVar(&c.UpdatesBatchPeriod, "endpointslice-updates-batch-period", c.UpdatesBatchPeriod,
+		"How long changes of a Service's pods wait for others from the first of them on, up to 1m. 0: not at all when little happens, else up to 1s as the load demands.")
+	fs.BoolVar(&c.CleanUpSelectorless, "cleanup-selectorless", c.CleanUpSelectorless,
+		"Delete the EndpointSlices of a Service that has lost its selector or has become ExternalName. Otherwise they stay as they are, as kube-controller-manager leaves them.")
 	fs.StringVar(&c.ManagedBy, "managed-by", c.ManagedBy,
 		"Value of the endpointslice.kubernetes.io/managed-by label of the EndpointSlices that are kept. With the default, slices of kube-controller-manager are adopted, "+
 			"whose own loop must then be off (--controllers=*,-endpointslice-controller).")
@@ -70,6 +83,9 @@ func (c *Config) Validate() []error {
 	}
 	if c.ConcurrentServiceSyncs < 1 || c.ConcurrentServiceSyncs > maxServiceSyncs {
 		problems = append(problems, fmt.Errorf("--concurrent-service-syncs is %d, must be 1 to %d", c.ConcurrentServiceSyncs, maxServiceSyncs))
+	}
+	if c.UpdatesBatchPeriod < 0 || c.UpdatesBatchPeriod > maxBatchPeriod {
+		problems = append(problems, fmt.Errorf("--endpointslice-updates-batch-period is %v, must be 0 to %v", c.UpdatesBatchPeriod, maxBatchPeriod))
 	}
 	return append(problems, checkManagedBy(c.ManagedBy)...)
 }

@@ -3,6 +3,7 @@ package slicesvc_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
@@ -18,10 +19,12 @@ func TestDefaultConfig_IsUpstreamsWithShards(t *testing.T) {
 	got := map[string]string{}
 	fs.VisitAll(func(flag *pflag.Flag) { got[flag.Name] = flag.DefValue })
 	want := map[string]string{
-		"shards":                   "64",
-		"max-endpoints-per-slice":  "100",
-		"concurrent-service-syncs": "5",
-		"managed-by":               "endpointslice-controller.k8s.io",
+		"shards":                             "64",
+		"max-endpoints-per-slice":            "100",
+		"concurrent-service-syncs":           "5",
+		"endpointslice-updates-batch-period": "0s",
+		"managed-by":                         "endpointslice-controller.k8s.io",
+		"cleanup-selectorless":               "false",
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("flags (-want +got):\n%s", diff)
@@ -41,11 +44,22 @@ func TestValidate_NamesEveryProblem(t *testing.T) {
 			want: []string{"--shards is 0", "--max-endpoints-per-slice is 0", "--concurrent-service-syncs is 0", `--managed-by is "not a label"`},
 		},
 		"too much": {
-			cfg:  slicesvc.Config{Shards: 4097, MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51},
-			want: []string{"--shards is 4097", "--max-endpoints-per-slice is 1001", "--concurrent-service-syncs is 51", "--managed-by is empty"},
+			cfg: slicesvc.Config{Shards: 4097, MaxEndpointsPerSlice: 1001, ConcurrentServiceSyncs: 51, UpdatesBatchPeriod: 61 * time.Second},
+			want: []string{
+				"--shards is 4097", "--max-endpoints-per-slice is 1001", "--concurrent-service-syncs is 51",
+				"--endpointslice-updates-batch-period is 1m1s", "--managed-by is empty",
+			},
+		},
+		"a period that has been": {
+			cfg: func() slicesvc.Config {
+				cfg := slicesvc.DefaultConfig()
+				cfg.UpdatesBatchPeriod = -1
+				return cfg
+			}(),
+			want: []string{"--endpointslice-updates-batch-period is -1ns"},
 		},
 		"the bounds themselves": {
-			cfg: slicesvc.Config{Shards: 4096, MaxEndpointsPerSlice: 1000, ConcurrentServiceSyncs: 50, ManagedBy: "x"},
+			cfg: slicesvc.Config{Shards: 4096, MaxEndpointsPerSlice: 1000, ConcurrentServiceSyncs: 50, UpdatesBatchPeriod: time.Minute, ManagedBy: "x"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -39,22 +41,56 @@ func parseParent(parent string) (namespace string) {
 	return namespace
 }
 
-func convertState(state engine.State, capacity int) *slicev1.ServiceSlices {
+// placeOf is where a Service belongs and how full its slices may be.
+type placeOf struct {
+	shard    int
+	epoch    int64
+	capacity int
+}
+
+func convertState(state engine.State, of placeOf) *slicev1.ServiceSlices {
 	converted := &slicev1.ServiceSlices{
 		Name:            resourceName(state.Service.Namespace, state.Service.Name),
 		Uid:             string(state.Service.UID),
 		Managed:         state.Unmanaged == index.Managed,
 		UnmanagedReason: string(state.Unmanaged),
 		LastSyncTime:    timestamp(state.History.LastSync),
-		LastError:       state.History.LastError,
+		LastError:       valid(state.History.LastError),
 		Failures:        int32(state.History.Failures),
+		LastPlan:        convertLast(state.Last),
+		Topology:        state.Topology,
+		TopologyProblem: valid(state.TopologyProblem),
+		ContendedBy:     valid(state.ContendedBy),
+		Shard:           int32(of.shard),
+		Epoch:           of.epoch,
+	}
+	if converted.Managed {
+		converted.IdealSlices = int32(pack.Ideal(state.Slices, len(desired.Families(state.Service)), of.capacity))
 	}
 	ordered := slices.Clone(state.Slices)
 	slices.SortFunc(ordered, func(a, b *discoveryv1.EndpointSlice) int {
 		return cmp.Or(cmp.Compare(a.AddressType, b.AddressType), cmp.Compare(a.Name, b.Name))
 	})
 	for _, slice := range ordered {
-		converted.Slices = append(converted.Slices, convertSlice(slice, capacity))
+		one := convertSlice(slice, of.capacity)
+		one.WriteTime = timestamp(state.Written[slice.Name])
+		converted.Slices = append(converted.Slices, one)
+		converted.Endpoints += one.Endpoints
+		converted.ReadyEndpoints += one.ReadyEndpoints
+	}
+	return converted
+}
+
+func convertLast(last engine.LastPlan) *slicev1.ServiceSlices_LastPlan {
+	if last.Time.IsZero() {
+		return nil
+	}
+	converted := &slicev1.ServiceSlices_LastPlan{
+		Time: timestamppb.New(last.Time), Trigger: string(last.Trigger),
+		Creates: int32(last.Creates), Updates: int32(last.Updates), Deletes: int32(last.Deletes),
+	}
+	if last.Latency > 0 {
+		converted.Latency = durationpb.New(last.Latency)
 	}
 	return converted
 }
@@ -66,11 +102,15 @@ func convertSlice(slice *discoveryv1.EndpointSlice, capacity int) *slicev1.Endpo
 		Endpoints:       int32(len(slice.Endpoints)),
 		Capacity:        int32(capacity),
 		ResourceVersion: slice.ResourceVersion,
+		CreateTime:      timestamp(slice.CreationTimestamp.Time),
 	}
 	for i := range slice.Endpoints {
 		// An endpoint that does not say otherwise is ready.
 		if ready := slice.Endpoints[i].Conditions.Ready; ready == nil || *ready {
 			converted.ReadyEndpoints++
+		}
+		if hints := slice.Endpoints[i].Hints; hints != nil && len(hints.ForZones)+len(hints.ForNodes) > 0 {
+			converted.HintedEndpoints++
 		}
 	}
 	for _, port := range slice.Ports {
@@ -141,6 +181,9 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 	}
 	return timestamppb.New(t)
 }
+
+// valid is what can be sent of what others wrote.
+func valid(text string) string { return strings.ToValidUTF8(text, "\ufffd") }
 
 func valueOf[T any](pointer *T) T {
 	if pointer == nil {

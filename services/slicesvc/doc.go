@@ -16,7 +16,7 @@
 //     slice it was planned from, and new slices have names made from what they are
 //     for: a writer that does not know yet that its term is over is refused.
 //   - A Service is not planned from a cache older than our own writes for it in
-//     the same term.
+//     the same term, nor than the last term's.
 //   - Slices whose managed-by label is not ours are never touched, and what
 //     others add to ours beside labels and endpoints (annotations, finalizers,
 //     owners) stays.
@@ -26,12 +26,8 @@
 // are whole on every replica, so each answers reads and plans for all Services,
 // and takes a shard over without reading the cluster first.
 //
-// A shard that comes to a replica whose watch lags is planned from the past for
-// as long. That is refused, with one exception: if somebody else meanwhile created
-// a slice, created another after it and deleted the first, all unseen, a slice of
-// the first one's name may be created with endpoints that the second one holds.
-// They are then in two slices, which clients must bear with in any case, until
-// the watch shows the second one.
+// A shard that comes to a replica whose watch lags is not planned from the past:
+// the term begins with reading which slices there are.
 //
 // Owned in Kubernetes: EndpointSlices with our managed-by label: labels,
 // endpoints, ports, the annotation endpoints.kubernetes.io/last-change-trigger-time.

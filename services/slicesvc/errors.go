@@ -8,18 +8,31 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 )
 
 // Reasons of slicesvc's own errors.
 const (
 	// ServiceNotFoundReason: the cluster has no such Service.
 	ServiceNotFoundReason rpcerror.Reason = "SERVICE_NOT_FOUND"
+	// PodNotFoundReason: the Service's namespace has no such pod.
+	PodNotFoundReason rpcerror.Reason = "POD_NOT_FOUND"
+	// ServiceUnmanagedReason: the Service's slices are not kept here, because it has no selector or is ExternalName.
+	ServiceUnmanagedReason rpcerror.Reason = "SERVICE_UNMANAGED"
+	// ConflictReason: a slice changed while it was being written, and what others wrote stands.
+	ConflictReason rpcerror.Reason = "CONFLICT"
 	// CacheNotSyncedReason: this replica has not read the whole cluster yet.
 	CacheNotSyncedReason rpcerror.Reason = "CACHE_NOT_SYNCED"
 )
 
 // retryWhileFilling is how soon to ask a replica again whose caches are being filled.
 const retryWhileFilling = time.Second
+
+// retryAfterConflict is how soon a Service is planned again after a conflict.
+const retryAfterConflict = time.Second
+
+// serviceName is what this service is called among others.
+const serviceName = "slicesvc"
 
 var (
 	errStopping  = errors.New("this replica is stopping")
@@ -39,15 +52,48 @@ func (e *notFoundError) Error() string { return fmt.Sprintf("no service %q", e.n
 
 func notFound(name string) error { return &notFoundError{name: name} }
 
+// podNotFoundError names a pod that does not exist.
+type podNotFoundError struct{ namespace, name string }
+
+func (e *podNotFoundError) Error() string {
+	return fmt.Sprintf("no pod %q in namespace %q", e.name, e.namespace)
+}
+
+// unmanagedError names a Service whose slices are not kept here.
+type unmanagedError struct{ name, reason string }
+
+func (e *unmanagedError) Error() string {
+	return fmt.Sprintf("service %q gets no slices: %s", e.name, e.reason)
+}
+
+// elsewhereError says that somebody else, if anybody, holds the shard.
+type elsewhereError struct {
+	shard   int
+	address string // where the holder's gRPC server is; empty when unknown
+}
+
+func (e *elsewhereError) Error() string { return fmt.Sprintf("shard %d is not held here", e.shard) }
+
 // toStatus is the one table from errors to what the API says.
 func toStatus(err error) error {
 	var missing *notFoundError
+	var pod *podNotFoundError
 	var cache *cacheError
+	var unmanaged *unmanagedError
+	var elsewhere *elsewhereError
 	switch {
 	case errors.Is(err, errStopping):
 		return rpcerror.ShuttingDown()
 	case errors.As(err, &missing):
 		return rpcerror.New(codes.NotFound, ServiceNotFoundReason, err.Error(), rpcerror.WithMetadata("name", missing.name))
+	case errors.As(err, &pod):
+		return rpcerror.New(codes.NotFound, PodNotFoundReason, err.Error(), rpcerror.WithMetadata("pod", pod.name))
+	case errors.As(err, &unmanaged):
+		return rpcerror.New(codes.FailedPrecondition, ServiceUnmanagedReason, err.Error(), rpcerror.WithMetadata("unmanaged_reason", unmanaged.reason))
+	case errors.As(err, &elsewhere):
+		return rpcerror.NotLeader(serviceName, elsewhere.address)
+	case errors.Is(err, apply.ErrConflict):
+		return rpcerror.New(codes.Aborted, ConflictReason, err.Error(), rpcerror.WithRetryAfter(retryAfterConflict))
 	case errors.As(err, &cache):
 		return rpcerror.New(codes.Unavailable, CacheNotSyncedReason, err.Error(), rpcerror.WithRetryAfter(retryWhileFilling))
 	case errors.Is(err, errPageToken):

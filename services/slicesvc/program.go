@@ -23,7 +23,7 @@ func Program(cfg *Config) process.Program {
 				return nil, err
 			}
 			return New(*cfg, Deps{
-				Member: deps.Member, Kube: kube, Leadership: deps.Candidate,
+				Member: deps.Member, Kube: kube, KubeConfig: deps.KubeConfig, Leadership: deps.Candidate,
 				Logger: deps.Logger, Metrics: deps.Metrics, Ready: deps.Ready, LoopSelection: deps.LoopSelection,
 			})
 		},

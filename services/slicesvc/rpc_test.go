@@ -110,11 +110,19 @@ func TestGetServiceSlices_ShowsTheSlices(t *testing.T) {
 			ReadyEndpoints: 1,
 			Capacity:       100,
 		}},
+		Endpoints:      2,
+		ReadyEndpoints: 1,
+		IdealSlices:    1,
+		Shard:          27,
+		Epoch:          answer.Freshness.Epoch,
+	}
+	if answer.ServiceSlices.LastPlan.GetTrigger() == "" || answer.ServiceSlices.LastPlan.GetTime() == nil {
+		t.Errorf("the last plan is %v, want when it was and what for", answer.ServiceSlices.LastPlan)
 	}
 	ignored := gocmp.Options{
 		protocmp.Transform(),
-		protocmp.IgnoreFields(&slicev1.ServiceSlices{}, "last_sync_time"),
-		protocmp.IgnoreFields(&slicev1.EndpointSlice{}, "name", "resource_version"),
+		protocmp.IgnoreFields(&slicev1.ServiceSlices{}, "last_sync_time", "last_plan"),
+		protocmp.IgnoreFields(&slicev1.EndpointSlice{}, "name", "resource_version", "write_time"),
 	}
 	if diff := gocmp.Diff(want, answer.ServiceSlices, ignored); diff != "" {
 		t.Errorf("slices (-want +got):\n%s", diff)

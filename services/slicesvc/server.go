@@ -2,7 +2,6 @@ package slicesvc
 
 import (
 	"context"
-	"slices"
 
 	"google.golang.org/grpc"
 
@@ -10,7 +9,6 @@ import (
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
 const (
@@ -43,7 +41,7 @@ func (s *server) GetServiceSlices(_ context.Context, request *slicev1.GetService
 		return nil, toStatus(notFound(request.GetName()))
 	}
 	return &slicev1.GetServiceSlicesResponse{
-		ServiceSlices: s.convert(state),
+		ServiceSlices: s.convert(key, state),
 		Freshness:     freshness,
 	}, nil
 }
@@ -59,16 +57,16 @@ func (s *server) ListServiceSlices(_ context.Context, request *slicev1.ListServi
 		return nil, toStatus(err)
 	}
 	response := &slicev1.ListServiceSlicesResponse{Freshness: s.freshness(s.service.newestEpoch())}
-	keys := following(s.service.engine.Keys(namespace), after)
 	size := pageSize(request.GetPageSize())
-	for i, key := range keys {
-		if i == size {
-			response.NextPageToken = pageToken(namespace, keys[i-1])
-			break
-		}
+	keys := s.service.engine.KeysAfter(namespace, after, size+1) // one more, to know whether there is more
+	if len(keys) > size {
+		keys = keys[:size]
+		response.NextPageToken = pageToken(namespace, keys[size-1])
+	}
+	for _, key := range keys {
 		// A Service that went between the two looks is left out.
 		if state, ok := s.service.engine.State(key); ok {
-			response.ServiceSlices = append(response.ServiceSlices, s.convert(state))
+			response.ServiceSlices = append(response.ServiceSlices, s.convert(key, state))
 		}
 	}
 	return response, nil
@@ -112,20 +110,10 @@ func (s *server) freshness(epoch int64) *statusv1.Freshness {
 	return status.Freshness(s.service.member.ID, epoch, s.service.engine.ResourceVersion())
 }
 
-func (s *server) convert(state engine.State) *slicev1.ServiceSlices {
-	return convertState(state, s.service.cfg.MaxEndpointsPerSlice)
-}
-
-// following cuts off the keys up to after, which is the zero Key on the first page.
-func following(keys []engine.Key, after engine.Key) []engine.Key {
-	if after == (engine.Key{}) {
-		return keys
-	}
-	at, found := slices.BinarySearchFunc(keys, after, index.CompareKeys)
-	if found {
-		at++
-	}
-	return keys[at:]
+func (s *server) convert(key engine.Key, state engine.State) *slicev1.ServiceSlices {
+	return convertState(state, placeOf{
+		shard: s.service.shardOf(key), epoch: s.service.epochOf(key), capacity: s.service.cfg.MaxEndpointsPerSlice,
+	})
 }
 
 func pageSize(asked int32) int {

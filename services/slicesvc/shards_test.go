@@ -16,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
@@ -72,18 +73,25 @@ func newFleet(t *testing.T) *fleet {
 // join starts a replica and waits until it is a member with full caches.
 func (f *fleet) join(name string) *fleetReplica {
 	f.t.Helper()
+	return f.joinWith(name, testkit.Cluster(f.t).RESTConfig())
+}
+
+// joinWith is join for a replica that reaches the cluster by config.
+func (f *fleet) joinWith(name string, config *rest.Config) *fleetReplica {
+	f.t.Helper()
 	etcd := testkit.Etcd(f.t)
 	self := term.Member{ID: name, Service: "slicesvc", Cluster: f.cluster, GRPCAddress: name + ".test:7603", StartTime: time.Now()}
 	logger := slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	candidate, err := term.New(etcd, term.Config{Member: self, Shards: fleetShards, TTL: 2 * time.Second, Logger: logger})
 	f.must(err)
-	kube, err := kubernetes.NewForConfig(kubeconn.Fence(f.audit.record(testkit.Cluster(f.t).RESTConfig(), name)))
+	fenced := kubeconn.Fence(f.audit.record(config, name))
+	kube, err := kubernetes.NewForConfig(fenced)
 	f.must(err)
 	cfg := slicesvc.DefaultConfig()
 	cfg.Shards, cfg.MaxEndpointsPerSlice = fleetShards, fleetLimit
 	r := &fleetReplica{candidate: candidate, ready: observe.NewChecks()}
 	r.service, r.client, r.leave = runWith(f.t, cfg, slicesvc.Deps{
-		Member: self, Kube: kube, Leadership: candidate, Logger: logger, Ready: r.ready,
+		Member: self, Kube: kube, KubeConfig: fenced, Leadership: candidate, Logger: logger, Ready: r.ready,
 	})
 	testkit.Eventually(f.t, patience, func() error { return errors.Join(append(r.ready.Failed(), candidate.Check())...) })
 	return r

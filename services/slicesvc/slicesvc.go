@@ -11,12 +11,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
+	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/dropin"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/watch"
@@ -27,6 +31,8 @@ const (
 	LoopName = "endpointslices"
 	// stall is longer than any write may take.
 	stall = 2 * time.Minute
+	// quiet is how long nothing may have been written for a Service before its slices are compacted.
+	quiet = 5 * time.Second
 )
 
 // Deps is what slicesvc needs from its process.
@@ -35,10 +41,13 @@ type Deps struct {
 	Member term.Member
 	// Kube reads and writes; its transport must refuse writes without a held term.
 	Kube kubernetes.Interface
+	// KubeConfig makes clients that read and write what is needed and no more; their
+	// transport, too, must refuse writes without a held term. Nil leaves it to Kube.
+	KubeConfig *rest.Config
 	// Leadership says when to write.
 	Leadership Leadership
 	Logger     *slog.Logger
-	// Metrics gets trivet_slice_*; nil leaves them unregistered.
+	// Metrics gets trivet_slice_* and upstream's endpoint_slice_controller_*; nil leaves them unregistered.
 	Metrics prometheus.Registerer
 	// Ready gets the check "caches"; nil leaves it out.
 	Ready *observe.Checks
@@ -52,6 +61,8 @@ type Service struct {
 	member     term.Member
 	leadership Leadership
 	engine     *engine.Engine
+	events     *dropin.Events
+	metrics    *dropin.Metrics
 	watch      *watch.Watch
 	runner     *loop.Runner
 	stopping   atomic.Bool
@@ -65,22 +76,45 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if divided := len(deps.Leadership.Status().Shards); divided != cfg.Shards {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, divided)
 	}
-	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership}
-	var err error
+	s := &Service{
+		cfg:        cfg,
+		member:     deps.Member,
+		leadership: deps.Leadership,
+		events:     dropin.NewEvents(deps.Kube.CoreV1()),
+	}
+	reader, slices, err := clients(cfg, deps)
+	if err != nil {
+		return nil, err
+	}
 	s.engine, err = engine.New(engine.Config{
 		ManagedBy: cfg.ManagedBy,
 		Shards:    cfg.Shards,
 		Limit:     cfg.MaxEndpointsPerSlice,
 		Workers:   cfg.ConcurrentServiceSyncs,
+		CleanUp:   cfg.CleanUpSelectorless,
+
+		CompactAfter: quiet,
 	}, engine.Deps{
-		Writer:  apply.NewWriter(deps.Kube.DiscoveryV1()),
+		Writer:  slices,
+		Reader:  slices,
+		Pace:    newPace(cfg),
 		Logger:  deps.Logger,
 		Metrics: deps.Metrics,
+		Contended: func(service *corev1.Service, by string) {
+			s.events.Contended(service, by)
+		},
+		Passed: func(pass engine.Pass) {
+			s.metrics.Passed(pass)
+			s.events.Passed(pass)
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	s.watch = watch.New(deps.Kube, s.engine, deps.Logger)
+	if s.metrics, err = dropin.NewMetrics(deps.Metrics, s.engine.Sizes); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	s.watch = watch.New(reader, s.engine, deps.Logger)
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops:     []loop.Loop{s.sliceLoop()},
 		Selection: deps.LoopSelection,
@@ -94,6 +128,22 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		deps.Ready.Add("caches", s.watch.Check)
 	}
 	return s, nil
+}
+
+// clients returns what the cluster is watched with, and what slices are written with.
+func clients(cfg Config, deps Deps) (watch.Client, *apply.Client, error) {
+	if deps.KubeConfig == nil {
+		return deps.Kube, apply.NewTypedClient(deps.Kube.DiscoveryV1(), cfg.ManagedBy), nil
+	}
+	slim, err := watch.Slim(deps.KubeConfig)
+	if err != nil {
+		return nil, nil, err
+	}
+	discovery, err := discoveryclient.NewForConfig(deps.KubeConfig)
+	if err != nil {
+		return nil, nil, fmt.Errorf("client of the kube-apiserver: %w", err)
+	}
+	return slim, apply.NewClient(discovery.RESTClient(), cfg.ManagedBy), nil
 }
 
 func (s *Service) sliceLoop() loop.Loop {
@@ -142,6 +192,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { s.stopping.Store(true) })()
 	group.Go(func() error { return s.watch.Run(ctx) })
 	group.Go(func() error { return s.engine.Run(ctx) })
+	group.Go(func() error { return s.events.Run(ctx) })
 	group.Go(func() error { return s.runner.Run(ctx) })
 	group.Go(func() error {
 		return s.leadership.Run(ctx, func(ctx context.Context, _ *term.Term) error {
@@ -179,14 +230,29 @@ func (s *Service) Counts() map[string]int64 {
 	}
 }
 
+// shardOf is the shard of a Service.
+func (s *Service) shardOf(key engine.Key) int { return shard.Of(key, s.cfg.Shards) }
+
 // epochOf is that of the term under which a Service is worked on here, 0 when
 // its shard is not held here.
 func (s *Service) epochOf(key engine.Key) int64 {
-	holding := s.leadership.Status().Shards[shard.Of(key, s.cfg.Shards)]
+	holding := s.leadership.Status().Shards[s.shardOf(key)]
 	if !holding.Here {
 		return 0
 	}
 	return holding.Epoch
+}
+
+// heldEpochs has the epoch of each shard that is held here, 0 for the others.
+func (s *Service) heldEpochs() []int64 {
+	holdings := s.leadership.Status().Shards
+	epochs := make([]int64, len(holdings))
+	for i, holding := range holdings {
+		if holding.Here {
+			epochs[i] = holding.Epoch
+		}
+	}
+	return epochs
 }
 
 // newestEpoch is that of the latest of the terms held here, 0 when there is none.

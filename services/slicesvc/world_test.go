@@ -60,7 +60,8 @@ func newWorldOn(t *testing.T, config *rest.Config) *world {
 // startService starts a replica that may write only during the candidate's terms.
 func (w *world) startService(config *rest.Config) {
 	w.t.Helper()
-	fenced, err := kubernetes.NewForConfig(kubeconn.Fence(config))
+	fencedConfig := kubeconn.Fence(config)
+	fenced, err := kubernetes.NewForConfig(fencedConfig)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -68,6 +69,7 @@ func (w *world) startService(config *rest.Config) {
 	deps := slicesvc.Deps{
 		Member:     member(),
 		Kube:       fenced,
+		KubeConfig: fencedConfig,
 		Leadership: w.candidate,
 		Logger:     slog.New(slog.NewTextHandler(w.t.Output(), nil)),
 		Ready:      observe.NewChecks(),

@@ -27,7 +27,7 @@ const (
 // ErrStopped is why reading ends when the hub stops.
 var ErrStopped = errors.New("the feed has stopped")
 
-// Config is what a Hub needs. All of it is required.
+// Config is what a Hub needs. All of it but Shared is required.
 type Config[T fleet.Item] struct {
 	// Members returns the replicas that there are, and a channel that is closed at the next change of them.
 	Members func() ([]term.Member, <-chan struct{})
@@ -37,8 +37,18 @@ type Config[T fleet.Item] struct {
 	Outdated func(error) bool
 	// Same says whether two states of an item look the same to readers.
 	Same func(a, b T) bool
+	// Shared says that every replica tells of every item.
+	Shared bool
 	// Patience is how long a replica that is telling everything may say nothing.
 	Patience time.Duration
+}
+
+// state is one that knows of nothing.
+func (c *Config[T]) state() *fleet.State[T] {
+	if c.Shared {
+		return fleet.NewShared(c.Same)
+	}
+	return fleet.New(c.Same)
 }
 
 // Stream returns what a replica says next, or why there is no more.
@@ -93,7 +103,7 @@ type Failure struct {
 func New[T fleet.Item](cfg Config[T]) *Hub[T] {
 	return &Hub[T]{
 		cfg: cfg, changed: make(chan struct{}, 1), stopped: make(chan struct{}),
-		state: fleet.New(cfg.Same), readers: map[*Reader[T]]struct{}{}, failures: map[string]Failure{},
+		state: cfg.state(), readers: map[*Reader[T]]struct{}{}, failures: map[string]Failure{},
 	}
 }
 
@@ -126,7 +136,7 @@ func (h *Hub[T]) forget() bool {
 	if len(h.readers) > 0 || time.Since(h.left) < Linger {
 		return false
 	}
-	h.state, h.failures = fleet.New(h.cfg.Same), map[string]Failure{}
+	h.state, h.failures = h.cfg.state(), map[string]Failure{}
 	return true
 }
 

@@ -14,6 +14,8 @@
 //   - A replica that fails takes nothing with it. What it told stands until it has told everything anew, and then lacks what it
 //     did not mention, or until it has left for good; meanwhile it is among the missing.
 //
+// Where every replica tells of every item, [NewShared] has the rules.
+//
 // # Readers
 //
 // A reader gets each item that it wants as Added once, then Modified, then Removed, and again from the start if the item comes

@@ -19,7 +19,9 @@ type Item interface {
 
 // State is the merged view. Make it with New. It is not safe for concurrent use, its readers included.
 type State[T Item] struct {
-	same    func(a, b T) bool
+	same func(a, b T) bool
+	// shared is whether every replica tells of every item.
+	shared  bool
 	parts   map[string]*part
 	planned bool // whether Expect has ever said who there is
 	slots   []slot[T]
@@ -53,6 +55,8 @@ type slot[T Item] struct {
 	due time.Time
 	// told counts the readers who know of it.
 	told int
+	// tellers are, of a shared item, the replicas that tell of it, with the round in which each did last.
+	tellers map[string]uint64
 }
 
 type doubt struct {
@@ -74,7 +78,7 @@ func (s *State[T]) Expect(now time.Time, replicas []string) {
 	for id := range s.parts {
 		if !slices.Contains(replicas, id) {
 			delete(s.parts, id)
-			s.doubt(now, func(item *slot[T]) bool { return item.replica == id })
+			s.retract(now, id, func(uint64) bool { return true })
 			s.news++
 		}
 	}
@@ -110,7 +114,7 @@ func (s *State[T]) Bookmark(now time.Time, replica string) {
 	}
 	p.heard, p.tried = true, true
 	s.news++
-	s.doubt(now, func(item *slot[T]) bool { return item.replica == replica && item.round != p.round })
+	s.retract(now, replica, func(round uint64) bool { return round != p.round })
 }
 
 // Fail says that a replica does not tell, or stopped to. It is among the missing until its next bookmark.
@@ -134,7 +138,8 @@ func (s *State[T]) Put(replica string, item T) {
 		place = s.add(item.GetName())
 	}
 	now := &s.slots[place]
-	if known && item.GetEpoch() < now.epoch && s.parts[now.replica] != nil {
+	s.hear(now, replica, p.round)
+	if known && !s.outranks(now, replica, item.GetEpoch()) {
 		return
 	}
 	changed := !now.alive || !s.same(now.item, item)
@@ -148,11 +153,19 @@ func (s *State[T]) Put(replica string, item T) {
 // Remove takes the word of a replica that an item is gone; only its name and epoch count.
 func (s *State[T]) Remove(now time.Time, replica string, item T) {
 	place, known := s.byName[item.GetName()]
-	if !known || s.parts[replica] == nil || !s.slots[place].alive || item.GetEpoch() < s.slots[place].epoch {
+	if !known || s.parts[replica] == nil {
 		return
 	}
 	gone := &s.slots[place]
+	delete(gone.tellers, replica)
+	if !gone.alive || item.GetEpoch() < gone.epoch {
+		return
+	}
 	gone.epoch, gone.replica = item.GetEpoch(), replica
+	if s.shared {
+		s.bury(place)
+		return
+	}
 	s.suspect(now, place)
 }
 
@@ -219,15 +232,6 @@ func (s *State[T]) add(name string) int {
 	s.slots[place] = slot[T]{name: name}
 	s.byName[name] = place
 	return place
-}
-
-// doubt suspects all living items of which it is so.
-func (s *State[T]) doubt(now time.Time, so func(*slot[T]) bool) {
-	for place := range s.slots {
-		if item := &s.slots[place]; item.alive && item.due.IsZero() && so(item) {
-			s.suspect(now, place)
-		}
-	}
 }
 
 func (s *State[T]) suspect(now time.Time, place int) {

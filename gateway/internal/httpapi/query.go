@@ -35,14 +35,18 @@ func parametersOf(files ...protoreflect.FileDescriptor) parameters {
 func (p parameters) add(method protoreflect.MethodDescriptor) {
 	rule, _ := proto.GetExtension(method.Options(), annotations.E_Http).(*annotations.HttpRule)
 	for _, binding := range slices.Concat([]*annotations.HttpRule{rule}, rule.GetAdditionalBindings()) {
-		p[binding.GetGet()] = namesOf(method.Input().Fields(), binding.GetGet())
+		if path := binding.GetGet(); path != "" { // nothing else is served
+			p[path] = namesOf(method.Input().Fields(), path)
+		}
 	}
 }
 
 func namesOf(fields protoreflect.FieldDescriptors, path string) []string {
 	names := []string{}
 	for i := range fields.Len() {
-		if field := fields.Get(i); !strings.Contains(path, "{"+field.TextName()+"=") {
+		field := fields.Get(i)
+		inPath := strings.Contains(path, "{"+field.TextName()+"=") || strings.Contains(path, "{"+field.TextName()+"}")
+		if !inPath {
 			names = append(names, field.TextName(), field.JSONName())
 		}
 	}

@@ -19,7 +19,10 @@ import (
 // handler puts the API and the page behind the guard.
 func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net.Addr) (http.Handler, error) {
 	api := newAPI()
-	if err := errors.Join(gatewayv1.RegisterGatewayServiceHandler(ctx, api, conn), gatewayv1.RegisterNodeServiceHandler(ctx, api, conn)); err != nil {
+	if err := errors.Join(
+		gatewayv1.RegisterGatewayServiceHandler(ctx, api, conn), gatewayv1.RegisterNodeServiceHandler(ctx, api, conn),
+		gatewayv1.RegisterSliceServiceHandler(ctx, api, conn),
+	); err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
@@ -40,7 +43,8 @@ func newAPI() *runtime.ServeMux {
 		runtime.WithOutgoingTrailerMatcher(drop),
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),
-		runtime.WithMiddlewares(parametersOf(gatewayv1.File_trivet_gateway_v1_gateway_proto, gatewayv1.File_trivet_gateway_v1_nodes_proto).check),
+		runtime.WithMiddlewares(parametersOf(gatewayv1.File_trivet_gateway_v1_gateway_proto, gatewayv1.File_trivet_gateway_v1_nodes_proto,
+			gatewayv1.File_trivet_gateway_v1_slices_proto).check),
 		runtime.WithErrorHandler(answerError),
 		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 			writeError(w, r, code)

@@ -4,6 +4,7 @@ import "./banner.js";
 import "./fleet.js";
 import "./node.js";
 import "./pot.js";
+import "./slices.js";
 import "./sources.js";
 import "./summary.js";
 import { Clock } from "./clock.js";
@@ -16,6 +17,7 @@ let clock = null;
 
 const fleet = document.querySelector("trivet-fleet");
 const panel = document.querySelector("trivet-node");
+const slices = document.querySelector("trivet-slices");
 
 const stream = new Stream("/v1/status:watch?interval=1s", {
   message({ status, partial }) {
@@ -53,12 +55,16 @@ let resting = 0;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(resting);
   if (!document.hidden) return retryAll();
-  resting = setTimeout(() => fleet.rest(), patience);
+  resting = setTimeout(() => {
+    fleet.rest();
+    slices.rest();
+  }, patience);
 });
 
 function retryAll() {
   stream.retryNow();
   fleet.wake();
+  slices.wake();
 }
 
 stream.follow();

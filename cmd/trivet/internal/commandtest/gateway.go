@@ -35,6 +35,8 @@ type Gateway struct {
 	Explanation *gatewayv1.ExplainNodeHealthResponse
 	// Err, if there is one, answers everything else.
 	Err error
+	// Slices answers SliceService; nil leaves that unserved.
+	Slices *Slices
 	// Watches are played one after the other, one for each watch that is opened.
 	Watches []Watch
 
@@ -191,7 +193,12 @@ func Serve(t testing.TB, gateway *Gateway) string {
 	if err != nil {
 		t.Fatalf("make the gateway: %v", err)
 	}
-	server.Register(func(r grpc.ServiceRegistrar) { gatewayv1.RegisterNodeServiceServer(r, gateway) })
+	server.Register(func(r grpc.ServiceRegistrar) {
+		gatewayv1.RegisterNodeServiceServer(r, gateway)
+		if gateway.Slices != nil {
+			gatewayv1.RegisterSliceServiceServer(r, gateway.Slices)
+		}
+	})
 	listener, err := rpcserver.Listen(cfg)
 	if err != nil {
 		t.Fatalf("listen: %v", err)

@@ -88,6 +88,14 @@ func remedy(reason string) string {
 		return "run every replica of leasesvc with --loops=*,node-health, and kube-controller-manager without its node-lifecycle-controller (docs/operations.md)"
 	case "NODE_NOT_FOUND":
 		return "`trivet nodes` lists the Nodes that there are"
+	case "SERVICE_NOT_FOUND":
+		return "`trivet slices` lists the Services that there are"
+	case "POD_NOT_FOUND":
+		return "kubectl get pods lists the pods that there are; the pod must be in the Service's namespace"
+	case "SERVICE_UNMANAGED":
+		return "only a Service with a selector gets slices; `trivet slices` says why this one gets none"
+	case "CONFLICT":
+		return "again: somebody else wrote a slice of the Service at the same moment"
 	case "LEASE_NOT_FOUND":
 		return "`trivet leases` lists the sessions that there are; a kubelet that writes its own Lease has none"
 	case "CACHE_NOT_SYNCED", "NOT_LEADER":

@@ -26,10 +26,17 @@ type chain struct {
 	teller string
 }
 
-// draw depends on the explanation alone, and on the time if need be.
-func (c chain) draw(response *gatewayv1.ExplainNodeHealthResponse) string {
+// story is an explanation of anything.
+type story interface {
+	GetEvidence() []*statusv1.Evidence
+	GetFirstBroken() int32
+	GetFreshness() *statusv1.Freshness
+}
+
+// draw depends on the explanation, its answer and whether that is a good one alone, and on the time if need be.
+func (c chain) draw(response story, answer string, well bool) string {
 	var text strings.Builder
-	c.headline(&text, response)
+	c.headline(&text, response, answer, well)
 	text.WriteByte('\n')
 	if made := response.GetFreshness().GetReadTime(); made != nil {
 		c.now = made.AsTime()
@@ -47,9 +54,9 @@ func (c chain) draw(response *gatewayv1.ExplainNodeHealthResponse) string {
 }
 
 // headline answers the question.
-func (c chain) headline(text *strings.Builder, response *gatewayv1.ExplainNodeHealthResponse) {
-	mark, tone := overall(response)
-	for i, line := range wrapped(terminal.Plain(answer(response)), c.room(2)) {
+func (c chain) headline(text *strings.Builder, response story, answer string, well bool) {
+	mark, tone := overall(response, well)
+	for i, line := range wrapped(terminal.Plain(answer), c.room(2)) {
 		if i == 0 {
 			text.WriteString(c.ink.Dye(tone, mark) + " ")
 		} else {

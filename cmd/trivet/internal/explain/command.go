@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/form"
@@ -27,14 +28,14 @@ func NewCommand(streams terminal.Streams) *cobra.Command {
 		SilenceErrors: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return exit.UsageError(fmt.Errorf("%q cannot be explained; node can", args[0]))
+				return exit.UsageError(fmt.Errorf("%q cannot be explained; node and pod can", args[0]))
 			}
-			return exit.UsageError(errors.New("say what to explain: node NAME"))
+			return exit.UsageError(errors.New("say what to explain: node NAME, or pod NAME --service SERVICE"))
 		},
 		Args: cobra.ArbitraryArgs,
 	}
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
-	command.AddCommand(newNodeCommand(streams))
+	command.AddCommand(newNodeCommand(streams), newPodCommand(streams))
 	return command
 }
 
@@ -94,13 +95,19 @@ func explainNode(ctx context.Context, streams terminal.Streams, flags *inquiry.F
 	if err != nil {
 		return flags.Unanswered(ctx, "explanation of "+name, err)
 	}
-	if err := show(streams, flags, response); err != nil {
+	if err := show(streams, flags, response, answer(response), nodes.IsWell(response.GetNode().GetHealth())); err != nil {
 		return inquiry.Unprinted("explanation", err)
 	}
 	return verdict(response)
 }
 
-func show(streams terminal.Streams, flags *inquiry.Flags, response *gatewayv1.ExplainNodeHealthResponse) error {
+// message is a story as the API has it.
+type message interface {
+	story
+	proto.Message
+}
+
+func show(streams terminal.Streams, flags *inquiry.Flags, response message, answer string, well bool) error {
 	if flags.Output == "json" {
 		document, err := form.JSON(response)
 		if err != nil {
@@ -109,6 +116,6 @@ func show(streams terminal.Streams, flags *inquiry.Flags, response *gatewayv1.Ex
 		_, err = streams.Out.Write(document)
 		return err
 	}
-	_, err := io.WriteString(streams.Out, chain{ink: streams.Ink(flags.Color), width: streams.Width(), now: time.Now()}.draw(response))
+	_, err := io.WriteString(streams.Out, chain{ink: streams.Ink(flags.Color), width: streams.Width(), now: time.Now()}.draw(response, answer, well))
 	return err
 }

@@ -4,10 +4,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
@@ -145,7 +143,7 @@ func markOf(verdict statusv1.Evidence_Verdict) (string, terminal.Tone) {
 }
 
 // overall is the mark of a whole explanation: that of its worst link, as the exit code has it.
-func overall(response *gatewayv1.ExplainNodeHealthResponse) (string, terminal.Tone) {
+func overall(response story, well bool) (string, terminal.Tone) {
 	worst := statusv1.Evidence_VERDICT_GOOD
 	for _, evidence := range response.GetEvidence() {
 		switch verdict := evidence.GetVerdict(); {
@@ -155,7 +153,7 @@ func overall(response *gatewayv1.ExplainNodeHealthResponse) (string, terminal.To
 			worst = verdict
 		}
 	}
-	if broken(response) != nil || !nodes.IsWell(response.GetNode().GetHealth()) {
+	if broken(response) != nil || !well {
 		worst = statusv1.Evidence_VERDICT_BROKEN
 	}
 	return markOf(worst)

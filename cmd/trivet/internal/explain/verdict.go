@@ -28,7 +28,7 @@ func verdict(response *gatewayv1.ExplainNodeHealthResponse) error {
 }
 
 // broken returns the first broken link; nil without one. The place comes from elsewhere, so it may be anywhere.
-func broken(response *gatewayv1.ExplainNodeHealthResponse) *statusv1.Evidence {
+func broken(response story) *statusv1.Evidence {
 	if place := int(response.GetFirstBroken()); place >= 0 && place < len(response.GetEvidence()) {
 		return response.GetEvidence()[place]
 	}

@@ -14,6 +14,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -26,6 +27,67 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// Type of an event.
+type WatchServiceSlicesResponse_Type int32
+
+const (
+	// Not stated.
+	WatchServiceSlicesResponse_TYPE_UNSPECIFIED WatchServiceSlicesResponse_Type = 0
+	// The Service exists, or began to.
+	WatchServiceSlicesResponse_TYPE_ADDED WatchServiceSlicesResponse_Type = 1
+	// Something that is shown of it changed.
+	WatchServiceSlicesResponse_TYPE_MODIFIED WatchServiceSlicesResponse_Type = 2
+	// It does not exist any more.
+	WatchServiceSlicesResponse_TYPE_DELETED WatchServiceSlicesResponse_Type = 3
+	// All Services that existed at the start have been sent, or nothing happened for a while.
+	WatchServiceSlicesResponse_TYPE_BOOKMARK WatchServiceSlicesResponse_Type = 4
+)
+
+// Enum value maps for WatchServiceSlicesResponse_Type.
+var (
+	WatchServiceSlicesResponse_Type_name = map[int32]string{
+		0: "TYPE_UNSPECIFIED",
+		1: "TYPE_ADDED",
+		2: "TYPE_MODIFIED",
+		3: "TYPE_DELETED",
+		4: "TYPE_BOOKMARK",
+	}
+	WatchServiceSlicesResponse_Type_value = map[string]int32{
+		"TYPE_UNSPECIFIED": 0,
+		"TYPE_ADDED":       1,
+		"TYPE_MODIFIED":    2,
+		"TYPE_DELETED":     3,
+		"TYPE_BOOKMARK":    4,
+	}
+)
+
+func (x WatchServiceSlicesResponse_Type) Enum() *WatchServiceSlicesResponse_Type {
+	p := new(WatchServiceSlicesResponse_Type)
+	*p = x
+	return p
+}
+
+func (x WatchServiceSlicesResponse_Type) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WatchServiceSlicesResponse_Type) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_slice_v1_slice_proto_enumTypes[0].Descriptor()
+}
+
+func (WatchServiceSlicesResponse_Type) Type() protoreflect.EnumType {
+	return &file_trivet_slice_v1_slice_proto_enumTypes[0]
+}
+
+func (x WatchServiceSlicesResponse_Type) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WatchServiceSlicesResponse_Type.Descriptor instead.
+func (WatchServiceSlicesResponse_Type) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_slice_v1_slice_proto_rawDescGZIP(), []int{9, 0}
+}
 
 // ServiceSlices is a Service and its EndpointSlices.
 type ServiceSlices struct {
@@ -45,7 +107,27 @@ type ServiceSlices struct {
 	// What the last pass failed with; empty when it succeeded.
 	LastError string `protobuf:"bytes,7,opt,name=last_error,json=lastError" json:"last_error,omitempty"`
 	// Passes that failed since the last success.
-	Failures      int32 `protobuf:"varint,8,opt,name=failures" json:"failures,omitempty"`
+	Failures int32 `protobuf:"varint,8,opt,name=failures" json:"failures,omitempty"`
+	// How many slices its endpoints need at least, those without endpoints included.
+	IdealSlices int32 `protobuf:"varint,9,opt,name=ideal_slices,json=idealSlices" json:"ideal_slices,omitempty"`
+	// How many endpoints it has, over all families and slices.
+	Endpoints int32 `protobuf:"varint,10,opt,name=endpoints" json:"endpoints,omitempty"`
+	// How many of them are ready.
+	ReadyEndpoints int32 `protobuf:"varint,11,opt,name=ready_endpoints,json=readyEndpoints" json:"ready_endpoints,omitempty"`
+	// The last pass that wrote or found nothing to write, by the answering replica; absent if there was none.
+	LastPlan *ServiceSlices_LastPlan `protobuf:"bytes,12,opt,name=last_plan,json=lastPlan" json:"last_plan,omitempty"`
+	// How traffic is kept near: "", "Auto", "PreferClose", "PreferSameZone" or "PreferSameNode".
+	Topology string `protobuf:"bytes,13,opt,name=topology" json:"topology,omitempty"`
+	// Why there are no hints although topology asks for them; empty otherwise.
+	TopologyProblem string `protobuf:"bytes,14,opt,name=topology_problem,json=topologyProblem" json:"topology_problem,omitempty"`
+	// The field manager or agent of another writer that keeps changing the same slices; empty when there is none. The Service
+	// is then left alone but for what is missing.
+	ContendedBy string `protobuf:"bytes,15,opt,name=contended_by,json=contendedBy" json:"contended_by,omitempty"`
+	// The shard of the Service.
+	Shard int32 `protobuf:"varint,16,opt,name=shard" json:"shard,omitempty"`
+	// The epoch of the term under which the answering replica works on the Service; 0 when it does not hold the shard. Of two
+	// reports about a Service the one with the higher epoch knows more.
+	Epoch         int64 `protobuf:"varint,17,opt,name=epoch" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -136,6 +218,69 @@ func (x *ServiceSlices) GetFailures() int32 {
 	return 0
 }
 
+func (x *ServiceSlices) GetIdealSlices() int32 {
+	if x != nil {
+		return x.IdealSlices
+	}
+	return 0
+}
+
+func (x *ServiceSlices) GetEndpoints() int32 {
+	if x != nil {
+		return x.Endpoints
+	}
+	return 0
+}
+
+func (x *ServiceSlices) GetReadyEndpoints() int32 {
+	if x != nil {
+		return x.ReadyEndpoints
+	}
+	return 0
+}
+
+func (x *ServiceSlices) GetLastPlan() *ServiceSlices_LastPlan {
+	if x != nil {
+		return x.LastPlan
+	}
+	return nil
+}
+
+func (x *ServiceSlices) GetTopology() string {
+	if x != nil {
+		return x.Topology
+	}
+	return ""
+}
+
+func (x *ServiceSlices) GetTopologyProblem() string {
+	if x != nil {
+		return x.TopologyProblem
+	}
+	return ""
+}
+
+func (x *ServiceSlices) GetContendedBy() string {
+	if x != nil {
+		return x.ContendedBy
+	}
+	return ""
+}
+
+func (x *ServiceSlices) GetShard() int32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ServiceSlices) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 // EndpointSlice is one slice in figures.
 type EndpointSlice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -153,8 +298,14 @@ type EndpointSlice struct {
 	Capacity int32 `protobuf:"varint,6,opt,name=capacity" json:"capacity,omitempty"`
 	// Its resourceVersion in the cache.
 	ResourceVersion string `protobuf:"bytes,7,opt,name=resource_version,json=resourceVersion" json:"resource_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How many endpoints carry a hint.
+	HintedEndpoints int32 `protobuf:"varint,8,opt,name=hinted_endpoints,json=hintedEndpoints" json:"hinted_endpoints,omitempty"`
+	// When it was created.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=create_time,json=createTime" json:"create_time,omitempty"`
+	// When the answering replica last wrote it; absent if it never did.
+	WriteTime     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=write_time,json=writeTime" json:"write_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EndpointSlice) Reset() {
@@ -234,6 +385,27 @@ func (x *EndpointSlice) GetResourceVersion() string {
 		return x.ResourceVersion
 	}
 	return ""
+}
+
+func (x *EndpointSlice) GetHintedEndpoints() int32 {
+	if x != nil {
+		return x.HintedEndpoints
+	}
+	return 0
+}
+
+func (x *EndpointSlice) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *EndpointSlice) GetWriteTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WriteTime
+	}
+	return nil
 }
 
 // GetServiceSlicesRequest names a Service.
@@ -575,6 +747,464 @@ func (x *PlanServiceResponse) GetFreshness() *v1.Freshness {
 	return nil
 }
 
+// WatchServiceSlicesRequest asks for Services and their changes.
+type WatchServiceSlicesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "namespaces/{namespace}", or "namespaces/-" for all of them; empty means all.
+	Parent        string `protobuf:"bytes,1,opt,name=parent" json:"parent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchServiceSlicesRequest) Reset() {
+	*x = WatchServiceSlicesRequest{}
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchServiceSlicesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchServiceSlicesRequest) ProtoMessage() {}
+
+func (x *WatchServiceSlicesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchServiceSlicesRequest.ProtoReflect.Descriptor instead.
+func (*WatchServiceSlicesRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_slice_v1_slice_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *WatchServiceSlicesRequest) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+// WatchServiceSlicesResponse is one event.
+type WatchServiceSlicesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened.
+	Type WatchServiceSlicesResponse_Type `protobuf:"varint,1,opt,name=type,enum=trivet.slice.v1.WatchServiceSlicesResponse_Type" json:"type,omitempty"`
+	// The Service after it happened; for DELETED only name, uid and shard. Absent on a bookmark.
+	ServiceSlices *ServiceSlices `protobuf:"bytes,2,opt,name=service_slices,json=serviceSlices" json:"service_slices,omitempty"`
+	// How fresh the event is.
+	Freshness     *v1.Freshness `protobuf:"bytes,3,opt,name=freshness" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchServiceSlicesResponse) Reset() {
+	*x = WatchServiceSlicesResponse{}
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchServiceSlicesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchServiceSlicesResponse) ProtoMessage() {}
+
+func (x *WatchServiceSlicesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchServiceSlicesResponse.ProtoReflect.Descriptor instead.
+func (*WatchServiceSlicesResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_slice_v1_slice_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WatchServiceSlicesResponse) GetType() WatchServiceSlicesResponse_Type {
+	if x != nil {
+		return x.Type
+	}
+	return WatchServiceSlicesResponse_TYPE_UNSPECIFIED
+}
+
+func (x *WatchServiceSlicesResponse) GetServiceSlices() *ServiceSlices {
+	if x != nil {
+		return x.ServiceSlices
+	}
+	return nil
+}
+
+func (x *WatchServiceSlicesResponse) GetFreshness() *v1.Freshness {
+	if x != nil {
+		return x.Freshness
+	}
+	return nil
+}
+
+// ReconcileServiceRequest names a Service.
+type ReconcileServiceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "namespaces/{namespace}/services/{service}".
+	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	// Only say what would be done.
+	ValidateOnly  bool `protobuf:"varint,2,opt,name=validate_only,json=validateOnly" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReconcileServiceRequest) Reset() {
+	*x = ReconcileServiceRequest{}
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReconcileServiceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReconcileServiceRequest) ProtoMessage() {}
+
+func (x *ReconcileServiceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReconcileServiceRequest.ProtoReflect.Descriptor instead.
+func (*ReconcileServiceRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_slice_v1_slice_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ReconcileServiceRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReconcileServiceRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+// ReconcileServiceResponse says what was done.
+type ReconcileServiceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The changes, in the order in which they were, or would be, written.
+	Changes []*v1.Change `protobuf:"bytes,1,rep,name=changes" json:"changes,omitempty"`
+	// Whether they were written.
+	Applied bool `protobuf:"varint,2,opt,name=applied" json:"applied,omitempty"`
+	// How fresh the answer is.
+	Freshness     *v1.Freshness `protobuf:"bytes,3,opt,name=freshness" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReconcileServiceResponse) Reset() {
+	*x = ReconcileServiceResponse{}
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReconcileServiceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReconcileServiceResponse) ProtoMessage() {}
+
+func (x *ReconcileServiceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReconcileServiceResponse.ProtoReflect.Descriptor instead.
+func (*ReconcileServiceResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_slice_v1_slice_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReconcileServiceResponse) GetChanges() []*v1.Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *ReconcileServiceResponse) GetApplied() bool {
+	if x != nil {
+		return x.Applied
+	}
+	return false
+}
+
+func (x *ReconcileServiceResponse) GetFreshness() *v1.Freshness {
+	if x != nil {
+		return x.Freshness
+	}
+	return nil
+}
+
+// ExplainEndpointRequest names a Service and a pod of its namespace.
+type ExplainEndpointRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "namespaces/{namespace}/services/{service}".
+	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	// The pod's name, in the Service's namespace.
+	Pod           string `protobuf:"bytes,2,opt,name=pod" json:"pod,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainEndpointRequest) Reset() {
+	*x = ExplainEndpointRequest{}
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainEndpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainEndpointRequest) ProtoMessage() {}
+
+func (x *ExplainEndpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainEndpointRequest.ProtoReflect.Descriptor instead.
+func (*ExplainEndpointRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_slice_v1_slice_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ExplainEndpointRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExplainEndpointRequest) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+// ExplainEndpointResponse is the chain of evidence for one pod in one Service.
+type ExplainEndpointResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether some slice of the Service holds the pod, in the cache.
+	Included bool `protobuf:"varint,1,opt,name=included" json:"included,omitempty"`
+	// Whether that is as it should be now; false while a write is due.
+	Settled bool `protobuf:"varint,2,opt,name=settled" json:"settled,omitempty"`
+	// The links in their order: SERVICE, SELECTOR (one for each label), PHASE, ADDRESS (one for each family), NODE, READINESS,
+	// TERMINATION, PORTS, SLICE (one for each family), HINTS.
+	Evidence []*v1.Evidence `protobuf:"bytes,3,rep,name=evidence" json:"evidence,omitempty"`
+	// The place in evidence of the first broken link; -1 when none is.
+	FirstBroken int32 `protobuf:"varint,4,opt,name=first_broken,json=firstBroken" json:"first_broken,omitempty"`
+	// How fresh the answer is.
+	Freshness     *v1.Freshness `protobuf:"bytes,5,opt,name=freshness" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainEndpointResponse) Reset() {
+	*x = ExplainEndpointResponse{}
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainEndpointResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainEndpointResponse) ProtoMessage() {}
+
+func (x *ExplainEndpointResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainEndpointResponse.ProtoReflect.Descriptor instead.
+func (*ExplainEndpointResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_slice_v1_slice_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ExplainEndpointResponse) GetIncluded() bool {
+	if x != nil {
+		return x.Included
+	}
+	return false
+}
+
+func (x *ExplainEndpointResponse) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
+}
+
+func (x *ExplainEndpointResponse) GetEvidence() []*v1.Evidence {
+	if x != nil {
+		return x.Evidence
+	}
+	return nil
+}
+
+func (x *ExplainEndpointResponse) GetFirstBroken() int32 {
+	if x != nil {
+		return x.FirstBroken
+	}
+	return 0
+}
+
+func (x *ExplainEndpointResponse) GetFreshness() *v1.Freshness {
+	if x != nil {
+		return x.Freshness
+	}
+	return nil
+}
+
+// LastPlan is what a pass did.
+type ServiceSlices_LastPlan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it began.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time" json:"time,omitempty"`
+	// What it was for, the oldest cause first: see docs/reasons.md.
+	Trigger string `protobuf:"bytes,2,opt,name=trigger" json:"trigger,omitempty"`
+	// How long after the change that caused it the last write was answered; absent where the change has no time.
+	Latency *durationpb.Duration `protobuf:"bytes,3,opt,name=latency" json:"latency,omitempty"`
+	// Slices that were created.
+	Creates int32 `protobuf:"varint,4,opt,name=creates" json:"creates,omitempty"`
+	// Slices that were updated.
+	Updates int32 `protobuf:"varint,5,opt,name=updates" json:"updates,omitempty"`
+	// Slices that were deleted.
+	Deletes       int32 `protobuf:"varint,6,opt,name=deletes" json:"deletes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceSlices_LastPlan) Reset() {
+	*x = ServiceSlices_LastPlan{}
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceSlices_LastPlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceSlices_LastPlan) ProtoMessage() {}
+
+func (x *ServiceSlices_LastPlan) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceSlices_LastPlan.ProtoReflect.Descriptor instead.
+func (*ServiceSlices_LastPlan) Descriptor() ([]byte, []int) {
+	return file_trivet_slice_v1_slice_proto_rawDescGZIP(), []int{0, 0}
+}
+
+func (x *ServiceSlices_LastPlan) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *ServiceSlices_LastPlan) GetTrigger() string {
+	if x != nil {
+		return x.Trigger
+	}
+	return ""
+}
+
+func (x *ServiceSlices_LastPlan) GetLatency() *durationpb.Duration {
+	if x != nil {
+		return x.Latency
+	}
+	return nil
+}
+
+func (x *ServiceSlices_LastPlan) GetCreates() int32 {
+	if x != nil {
+		return x.Creates
+	}
+	return 0
+}
+
+func (x *ServiceSlices_LastPlan) GetUpdates() int32 {
+	if x != nil {
+		return x.Updates
+	}
+	return 0
+}
+
+func (x *ServiceSlices_LastPlan) GetDeletes() int32 {
+	if x != nil {
+		return x.Deletes
+	}
+	return 0
+}
+
 // Port of a slice.
 type EndpointSlice_Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -592,7 +1222,7 @@ type EndpointSlice_Port struct {
 
 func (x *EndpointSlice_Port) Reset() {
 	*x = EndpointSlice_Port{}
-	mi := &file_trivet_slice_v1_slice_proto_msgTypes[8]
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +1234,7 @@ func (x *EndpointSlice_Port) String() string {
 func (*EndpointSlice_Port) ProtoMessage() {}
 
 func (x *EndpointSlice_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_slice_v1_slice_proto_msgTypes[8]
+	mi := &file_trivet_slice_v1_slice_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +1282,7 @@ var File_trivet_slice_v1_slice_proto protoreflect.FileDescriptor
 
 const file_trivet_slice_v1_slice_proto_rawDesc = "" +
 	"\n" +
-	"\x1btrivet/slice/v1/slice.proto\x12\x0ftrivet.slice.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dtrivet/status/v1/status.proto\"\xaf\x02\n" +
+	"\x1btrivet/slice/v1/slice.proto\x12\x0ftrivet.slice.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ftrivet/status/v1/evidence.proto\x1a\x1dtrivet/status/v1/status.proto\"\xcf\x06\n" +
 	"\rServiceSlices\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x18\n" +
@@ -662,7 +1292,24 @@ const file_trivet_slice_v1_slice_proto_rawDesc = "" +
 	"\x0elast_sync_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\flastSyncTime\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\a \x01(\tR\tlastError\x12\x1a\n" +
-	"\bfailures\x18\b \x01(\x05R\bfailures\"\xfe\x02\n" +
+	"\bfailures\x18\b \x01(\x05R\bfailures\x12!\n" +
+	"\fideal_slices\x18\t \x01(\x05R\videalSlices\x12\x1c\n" +
+	"\tendpoints\x18\n" +
+	" \x01(\x05R\tendpoints\x12'\n" +
+	"\x0fready_endpoints\x18\v \x01(\x05R\x0ereadyEndpoints\x12D\n" +
+	"\tlast_plan\x18\f \x01(\v2'.trivet.slice.v1.ServiceSlices.LastPlanR\blastPlan\x12\x1a\n" +
+	"\btopology\x18\r \x01(\tR\btopology\x12)\n" +
+	"\x10topology_problem\x18\x0e \x01(\tR\x0ftopologyProblem\x12!\n" +
+	"\fcontended_by\x18\x0f \x01(\tR\vcontendedBy\x12\x14\n" +
+	"\x05shard\x18\x10 \x01(\x05R\x05shard\x12\x14\n" +
+	"\x05epoch\x18\x11 \x01(\x03R\x05epoch\x1a\xd7\x01\n" +
+	"\bLastPlan\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
+	"\atrigger\x18\x02 \x01(\tR\atrigger\x123\n" +
+	"\alatency\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\alatency\x12\x18\n" +
+	"\acreates\x18\x04 \x01(\x05R\acreates\x12\x18\n" +
+	"\aupdates\x18\x05 \x01(\x05R\aupdates\x12\x18\n" +
+	"\adeletes\x18\x06 \x01(\x05R\adeletes\"\xa1\x04\n" +
 	"\rEndpointSlice\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\faddress_type\x18\x02 \x01(\tR\vaddressType\x129\n" +
@@ -670,7 +1317,13 @@ const file_trivet_slice_v1_slice_proto_rawDesc = "" +
 	"\tendpoints\x18\x04 \x01(\x05R\tendpoints\x12'\n" +
 	"\x0fready_endpoints\x18\x05 \x01(\x05R\x0ereadyEndpoints\x12\x1a\n" +
 	"\bcapacity\x18\x06 \x01(\x05R\bcapacity\x12)\n" +
-	"\x10resource_version\x18\a \x01(\tR\x0fresourceVersion\x1am\n" +
+	"\x10resource_version\x18\a \x01(\tR\x0fresourceVersion\x12)\n" +
+	"\x10hinted_endpoints\x18\b \x01(\x05R\x0fhintedEndpoints\x12;\n" +
+	"\vcreate_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x129\n" +
+	"\n" +
+	"write_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\twriteTime\x1am\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x12\n" +
@@ -696,11 +1349,43 @@ const file_trivet_slice_v1_slice_proto_rawDesc = "" +
 	"\achanges\x18\x01 \x03(\v2\x18.trivet.status.v1.ChangeR\achanges\x12\x1f\n" +
 	"\vwaiting_for\x18\x02 \x03(\tR\n" +
 	"waitingFor\x129\n" +
-	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness2\xbd\x02\n" +
+	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"g\n" +
+	"\x19WatchServiceSlicesRequest\x12J\n" +
+	"\x06parent\x18\x01 \x01(\tB2\xbaH/r-2+^(namespaces/(-|[a-z0-9][-a-z0-9]{0,62}))?$R\x06parent\"\xca\x02\n" +
+	"\x1aWatchServiceSlicesResponse\x12D\n" +
+	"\x04type\x18\x01 \x01(\x0e20.trivet.slice.v1.WatchServiceSlicesResponse.TypeR\x04type\x12E\n" +
+	"\x0eservice_slices\x18\x02 \x01(\v2\x1e.trivet.slice.v1.ServiceSlicesR\rserviceSlices\x129\n" +
+	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"d\n" +
+	"\x04Type\x12\x14\n" +
+	"\x10TYPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"TYPE_ADDED\x10\x01\x12\x11\n" +
+	"\rTYPE_MODIFIED\x10\x02\x12\x10\n" +
+	"\fTYPE_DELETED\x10\x03\x12\x11\n" +
+	"\rTYPE_BOOKMARK\x10\x04\"\x93\x01\n" +
+	"\x17ReconcileServiceRequest\x12S\n" +
+	"\x04name\x18\x01 \x01(\tB?\xe0A\x02\xbaH9r725^namespaces/[-a-z0-9]{1,63}/services/[-a-z0-9]{1,63}$R\x04name\x12#\n" +
+	"\rvalidate_only\x18\x02 \x01(\bR\fvalidateOnly\"\xa3\x01\n" +
+	"\x18ReconcileServiceResponse\x122\n" +
+	"\achanges\x18\x01 \x03(\v2\x18.trivet.status.v1.ChangeR\achanges\x12\x18\n" +
+	"\aapplied\x18\x02 \x01(\bR\aapplied\x129\n" +
+	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"\xb0\x01\n" +
+	"\x16ExplainEndpointRequest\x12S\n" +
+	"\x04name\x18\x01 \x01(\tB?\xe0A\x02\xbaH9r725^namespaces/[-a-z0-9]{1,63}/services/[-a-z0-9]{1,63}$R\x04name\x12A\n" +
+	"\x03pod\x18\x02 \x01(\tB/\xe0A\x02\xbaH)r'\x10\x01\x18\xfd\x012 ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$R\x03pod\"\xe5\x01\n" +
+	"\x17ExplainEndpointResponse\x12\x1a\n" +
+	"\bincluded\x18\x01 \x01(\bR\bincluded\x12\x18\n" +
+	"\asettled\x18\x02 \x01(\bR\asettled\x126\n" +
+	"\bevidence\x18\x03 \x03(\v2\x1a.trivet.status.v1.EvidenceR\bevidence\x12!\n" +
+	"\ffirst_broken\x18\x04 \x01(\x05R\vfirstBroken\x129\n" +
+	"\tfreshness\x18\x05 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness2\xfd\x04\n" +
 	"\fSliceService\x12g\n" +
 	"\x10GetServiceSlices\x12(.trivet.slice.v1.GetServiceSlicesRequest\x1a).trivet.slice.v1.GetServiceSlicesResponse\x12j\n" +
 	"\x11ListServiceSlices\x12).trivet.slice.v1.ListServiceSlicesRequest\x1a*.trivet.slice.v1.ListServiceSlicesResponse\x12X\n" +
-	"\vPlanService\x12#.trivet.slice.v1.PlanServiceRequest\x1a$.trivet.slice.v1.PlanServiceResponseBAZ:github.com/trivet-dev/trivet/proto/trivet/slice/v1;slicev1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\vPlanService\x12#.trivet.slice.v1.PlanServiceRequest\x1a$.trivet.slice.v1.PlanServiceResponse\x12o\n" +
+	"\x12WatchServiceSlices\x12*.trivet.slice.v1.WatchServiceSlicesRequest\x1a+.trivet.slice.v1.WatchServiceSlicesResponse0\x01\x12g\n" +
+	"\x10ReconcileService\x12(.trivet.slice.v1.ReconcileServiceRequest\x1a).trivet.slice.v1.ReconcileServiceResponse\x12d\n" +
+	"\x0fExplainEndpoint\x12'.trivet.slice.v1.ExplainEndpointRequest\x1a(.trivet.slice.v1.ExplainEndpointResponseBAZ:github.com/trivet-dev/trivet/proto/trivet/slice/v1;slicev1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_trivet_slice_v1_slice_proto_rawDescOnce sync.Once
@@ -714,42 +1399,71 @@ func file_trivet_slice_v1_slice_proto_rawDescGZIP() []byte {
 	return file_trivet_slice_v1_slice_proto_rawDescData
 }
 
-var file_trivet_slice_v1_slice_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_trivet_slice_v1_slice_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_trivet_slice_v1_slice_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_trivet_slice_v1_slice_proto_goTypes = []any{
-	(*ServiceSlices)(nil),             // 0: trivet.slice.v1.ServiceSlices
-	(*EndpointSlice)(nil),             // 1: trivet.slice.v1.EndpointSlice
-	(*GetServiceSlicesRequest)(nil),   // 2: trivet.slice.v1.GetServiceSlicesRequest
-	(*GetServiceSlicesResponse)(nil),  // 3: trivet.slice.v1.GetServiceSlicesResponse
-	(*ListServiceSlicesRequest)(nil),  // 4: trivet.slice.v1.ListServiceSlicesRequest
-	(*ListServiceSlicesResponse)(nil), // 5: trivet.slice.v1.ListServiceSlicesResponse
-	(*PlanServiceRequest)(nil),        // 6: trivet.slice.v1.PlanServiceRequest
-	(*PlanServiceResponse)(nil),       // 7: trivet.slice.v1.PlanServiceResponse
-	(*EndpointSlice_Port)(nil),        // 8: trivet.slice.v1.EndpointSlice.Port
-	(*timestamppb.Timestamp)(nil),     // 9: google.protobuf.Timestamp
-	(*v1.Freshness)(nil),              // 10: trivet.status.v1.Freshness
-	(*v1.Change)(nil),                 // 11: trivet.status.v1.Change
+	(WatchServiceSlicesResponse_Type)(0), // 0: trivet.slice.v1.WatchServiceSlicesResponse.Type
+	(*ServiceSlices)(nil),                // 1: trivet.slice.v1.ServiceSlices
+	(*EndpointSlice)(nil),                // 2: trivet.slice.v1.EndpointSlice
+	(*GetServiceSlicesRequest)(nil),      // 3: trivet.slice.v1.GetServiceSlicesRequest
+	(*GetServiceSlicesResponse)(nil),     // 4: trivet.slice.v1.GetServiceSlicesResponse
+	(*ListServiceSlicesRequest)(nil),     // 5: trivet.slice.v1.ListServiceSlicesRequest
+	(*ListServiceSlicesResponse)(nil),    // 6: trivet.slice.v1.ListServiceSlicesResponse
+	(*PlanServiceRequest)(nil),           // 7: trivet.slice.v1.PlanServiceRequest
+	(*PlanServiceResponse)(nil),          // 8: trivet.slice.v1.PlanServiceResponse
+	(*WatchServiceSlicesRequest)(nil),    // 9: trivet.slice.v1.WatchServiceSlicesRequest
+	(*WatchServiceSlicesResponse)(nil),   // 10: trivet.slice.v1.WatchServiceSlicesResponse
+	(*ReconcileServiceRequest)(nil),      // 11: trivet.slice.v1.ReconcileServiceRequest
+	(*ReconcileServiceResponse)(nil),     // 12: trivet.slice.v1.ReconcileServiceResponse
+	(*ExplainEndpointRequest)(nil),       // 13: trivet.slice.v1.ExplainEndpointRequest
+	(*ExplainEndpointResponse)(nil),      // 14: trivet.slice.v1.ExplainEndpointResponse
+	(*ServiceSlices_LastPlan)(nil),       // 15: trivet.slice.v1.ServiceSlices.LastPlan
+	(*EndpointSlice_Port)(nil),           // 16: trivet.slice.v1.EndpointSlice.Port
+	(*timestamppb.Timestamp)(nil),        // 17: google.protobuf.Timestamp
+	(*v1.Freshness)(nil),                 // 18: trivet.status.v1.Freshness
+	(*v1.Change)(nil),                    // 19: trivet.status.v1.Change
+	(*v1.Evidence)(nil),                  // 20: trivet.status.v1.Evidence
+	(*durationpb.Duration)(nil),          // 21: google.protobuf.Duration
 }
 var file_trivet_slice_v1_slice_proto_depIdxs = []int32{
-	1,  // 0: trivet.slice.v1.ServiceSlices.slices:type_name -> trivet.slice.v1.EndpointSlice
-	9,  // 1: trivet.slice.v1.ServiceSlices.last_sync_time:type_name -> google.protobuf.Timestamp
-	8,  // 2: trivet.slice.v1.EndpointSlice.ports:type_name -> trivet.slice.v1.EndpointSlice.Port
-	0,  // 3: trivet.slice.v1.GetServiceSlicesResponse.service_slices:type_name -> trivet.slice.v1.ServiceSlices
-	10, // 4: trivet.slice.v1.GetServiceSlicesResponse.freshness:type_name -> trivet.status.v1.Freshness
-	0,  // 5: trivet.slice.v1.ListServiceSlicesResponse.service_slices:type_name -> trivet.slice.v1.ServiceSlices
-	10, // 6: trivet.slice.v1.ListServiceSlicesResponse.freshness:type_name -> trivet.status.v1.Freshness
-	11, // 7: trivet.slice.v1.PlanServiceResponse.changes:type_name -> trivet.status.v1.Change
-	10, // 8: trivet.slice.v1.PlanServiceResponse.freshness:type_name -> trivet.status.v1.Freshness
-	2,  // 9: trivet.slice.v1.SliceService.GetServiceSlices:input_type -> trivet.slice.v1.GetServiceSlicesRequest
-	4,  // 10: trivet.slice.v1.SliceService.ListServiceSlices:input_type -> trivet.slice.v1.ListServiceSlicesRequest
-	6,  // 11: trivet.slice.v1.SliceService.PlanService:input_type -> trivet.slice.v1.PlanServiceRequest
-	3,  // 12: trivet.slice.v1.SliceService.GetServiceSlices:output_type -> trivet.slice.v1.GetServiceSlicesResponse
-	5,  // 13: trivet.slice.v1.SliceService.ListServiceSlices:output_type -> trivet.slice.v1.ListServiceSlicesResponse
-	7,  // 14: trivet.slice.v1.SliceService.PlanService:output_type -> trivet.slice.v1.PlanServiceResponse
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	2,  // 0: trivet.slice.v1.ServiceSlices.slices:type_name -> trivet.slice.v1.EndpointSlice
+	17, // 1: trivet.slice.v1.ServiceSlices.last_sync_time:type_name -> google.protobuf.Timestamp
+	15, // 2: trivet.slice.v1.ServiceSlices.last_plan:type_name -> trivet.slice.v1.ServiceSlices.LastPlan
+	16, // 3: trivet.slice.v1.EndpointSlice.ports:type_name -> trivet.slice.v1.EndpointSlice.Port
+	17, // 4: trivet.slice.v1.EndpointSlice.create_time:type_name -> google.protobuf.Timestamp
+	17, // 5: trivet.slice.v1.EndpointSlice.write_time:type_name -> google.protobuf.Timestamp
+	1,  // 6: trivet.slice.v1.GetServiceSlicesResponse.service_slices:type_name -> trivet.slice.v1.ServiceSlices
+	18, // 7: trivet.slice.v1.GetServiceSlicesResponse.freshness:type_name -> trivet.status.v1.Freshness
+	1,  // 8: trivet.slice.v1.ListServiceSlicesResponse.service_slices:type_name -> trivet.slice.v1.ServiceSlices
+	18, // 9: trivet.slice.v1.ListServiceSlicesResponse.freshness:type_name -> trivet.status.v1.Freshness
+	19, // 10: trivet.slice.v1.PlanServiceResponse.changes:type_name -> trivet.status.v1.Change
+	18, // 11: trivet.slice.v1.PlanServiceResponse.freshness:type_name -> trivet.status.v1.Freshness
+	0,  // 12: trivet.slice.v1.WatchServiceSlicesResponse.type:type_name -> trivet.slice.v1.WatchServiceSlicesResponse.Type
+	1,  // 13: trivet.slice.v1.WatchServiceSlicesResponse.service_slices:type_name -> trivet.slice.v1.ServiceSlices
+	18, // 14: trivet.slice.v1.WatchServiceSlicesResponse.freshness:type_name -> trivet.status.v1.Freshness
+	19, // 15: trivet.slice.v1.ReconcileServiceResponse.changes:type_name -> trivet.status.v1.Change
+	18, // 16: trivet.slice.v1.ReconcileServiceResponse.freshness:type_name -> trivet.status.v1.Freshness
+	20, // 17: trivet.slice.v1.ExplainEndpointResponse.evidence:type_name -> trivet.status.v1.Evidence
+	18, // 18: trivet.slice.v1.ExplainEndpointResponse.freshness:type_name -> trivet.status.v1.Freshness
+	17, // 19: trivet.slice.v1.ServiceSlices.LastPlan.time:type_name -> google.protobuf.Timestamp
+	21, // 20: trivet.slice.v1.ServiceSlices.LastPlan.latency:type_name -> google.protobuf.Duration
+	3,  // 21: trivet.slice.v1.SliceService.GetServiceSlices:input_type -> trivet.slice.v1.GetServiceSlicesRequest
+	5,  // 22: trivet.slice.v1.SliceService.ListServiceSlices:input_type -> trivet.slice.v1.ListServiceSlicesRequest
+	7,  // 23: trivet.slice.v1.SliceService.PlanService:input_type -> trivet.slice.v1.PlanServiceRequest
+	9,  // 24: trivet.slice.v1.SliceService.WatchServiceSlices:input_type -> trivet.slice.v1.WatchServiceSlicesRequest
+	11, // 25: trivet.slice.v1.SliceService.ReconcileService:input_type -> trivet.slice.v1.ReconcileServiceRequest
+	13, // 26: trivet.slice.v1.SliceService.ExplainEndpoint:input_type -> trivet.slice.v1.ExplainEndpointRequest
+	4,  // 27: trivet.slice.v1.SliceService.GetServiceSlices:output_type -> trivet.slice.v1.GetServiceSlicesResponse
+	6,  // 28: trivet.slice.v1.SliceService.ListServiceSlices:output_type -> trivet.slice.v1.ListServiceSlicesResponse
+	8,  // 29: trivet.slice.v1.SliceService.PlanService:output_type -> trivet.slice.v1.PlanServiceResponse
+	10, // 30: trivet.slice.v1.SliceService.WatchServiceSlices:output_type -> trivet.slice.v1.WatchServiceSlicesResponse
+	12, // 31: trivet.slice.v1.SliceService.ReconcileService:output_type -> trivet.slice.v1.ReconcileServiceResponse
+	14, // 32: trivet.slice.v1.SliceService.ExplainEndpoint:output_type -> trivet.slice.v1.ExplainEndpointResponse
+	27, // [27:33] is the sub-list for method output_type
+	21, // [21:27] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_trivet_slice_v1_slice_proto_init() }
@@ -762,13 +1476,14 @@ func file_trivet_slice_v1_slice_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_slice_v1_slice_proto_rawDesc), len(file_trivet_slice_v1_slice_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   9,
+			NumEnums:      1,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_trivet_slice_v1_slice_proto_goTypes,
 		DependencyIndexes: file_trivet_slice_v1_slice_proto_depIdxs,
+		EnumInfos:         file_trivet_slice_v1_slice_proto_enumTypes,
 		MessageInfos:      file_trivet_slice_v1_slice_proto_msgTypes,
 	}.Build()
 	File_trivet_slice_v1_slice_proto = out.File

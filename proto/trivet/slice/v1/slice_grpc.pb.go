@@ -21,9 +21,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	SliceService_GetServiceSlices_FullMethodName  = "/trivet.slice.v1.SliceService/GetServiceSlices"
-	SliceService_ListServiceSlices_FullMethodName = "/trivet.slice.v1.SliceService/ListServiceSlices"
-	SliceService_PlanService_FullMethodName       = "/trivet.slice.v1.SliceService/PlanService"
+	SliceService_GetServiceSlices_FullMethodName   = "/trivet.slice.v1.SliceService/GetServiceSlices"
+	SliceService_ListServiceSlices_FullMethodName  = "/trivet.slice.v1.SliceService/ListServiceSlices"
+	SliceService_PlanService_FullMethodName        = "/trivet.slice.v1.SliceService/PlanService"
+	SliceService_WatchServiceSlices_FullMethodName = "/trivet.slice.v1.SliceService/WatchServiceSlices"
+	SliceService_ReconcileService_FullMethodName   = "/trivet.slice.v1.SliceService/ReconcileService"
+	SliceService_ExplainEndpoint_FullMethodName    = "/trivet.slice.v1.SliceService/ExplainEndpoint"
 )
 
 // SliceServiceClient is the client API for SliceService service.
@@ -59,6 +62,29 @@ type SliceServiceClient interface {
 	// Idempotency: a read without side effects; the same caches give the same plan.
 	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	PlanService(ctx context.Context, in *PlanServiceRequest, opts ...grpc.CallOption) (*PlanServiceResponse, error)
+	// WatchServiceSlices sends every Service as ADDED, then one BOOKMARK, then changes as they happen.
+	//
+	// Caller: people, the gateway.
+	// Leadership: none needed. "last_plan" and what follows from writing are known to the replica that holds the Service's shard.
+	// Ordering: the newest state of each Service wins. A reader that is slow skips states, and never misses the last one.
+	// Errors: UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	WatchServiceSlices(ctx context.Context, in *WatchServiceSlicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServiceSlicesResponse], error)
+	// ReconcileService brings a Service's slices in line now: it goes before all that waits, and compaction is not put off.
+	//
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term of the Service's shard; with validate_only any replica.
+	// Idempotency: a second call right after finds nothing to change.
+	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); FAILED_PRECONDITION (SERVICE_UNMANAGED); ABORTED (CONFLICT) when a slice changed
+	// between read and write and the writes of others stand: call again; UNAVAILABLE (NOT_LEADER with "grpc_address",
+	// CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	ReconcileService(ctx context.Context, in *ReconcileServiceRequest, opts ...grpc.CallOption) (*ReconcileServiceResponse, error)
+	// ExplainEndpoint says why a pod is an endpoint of a Service or is not, link by link.
+	//
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Idempotency: a read without side effects, from the cache.
+	// Errors: NOT_FOUND (SERVICE_NOT_FOUND, POD_NOT_FOUND); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	ExplainEndpoint(ctx context.Context, in *ExplainEndpointRequest, opts ...grpc.CallOption) (*ExplainEndpointResponse, error)
 }
 
 type sliceServiceClient struct {
@@ -99,6 +125,45 @@ func (c *sliceServiceClient) PlanService(ctx context.Context, in *PlanServiceReq
 	return out, nil
 }
 
+func (c *sliceServiceClient) WatchServiceSlices(ctx context.Context, in *WatchServiceSlicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServiceSlicesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SliceService_ServiceDesc.Streams[0], SliceService_WatchServiceSlices_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchServiceSlicesRequest, WatchServiceSlicesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SliceService_WatchServiceSlicesClient = grpc.ServerStreamingClient[WatchServiceSlicesResponse]
+
+func (c *sliceServiceClient) ReconcileService(ctx context.Context, in *ReconcileServiceRequest, opts ...grpc.CallOption) (*ReconcileServiceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReconcileServiceResponse)
+	err := c.cc.Invoke(ctx, SliceService_ReconcileService_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *sliceServiceClient) ExplainEndpoint(ctx context.Context, in *ExplainEndpointRequest, opts ...grpc.CallOption) (*ExplainEndpointResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainEndpointResponse)
+	err := c.cc.Invoke(ctx, SliceService_ExplainEndpoint_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SliceServiceServer is the server API for SliceService service.
 // All implementations must embed UnimplementedSliceServiceServer
 // for forward compatibility.
@@ -132,6 +197,29 @@ type SliceServiceServer interface {
 	// Idempotency: a read without side effects; the same caches give the same plan.
 	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	PlanService(context.Context, *PlanServiceRequest) (*PlanServiceResponse, error)
+	// WatchServiceSlices sends every Service as ADDED, then one BOOKMARK, then changes as they happen.
+	//
+	// Caller: people, the gateway.
+	// Leadership: none needed. "last_plan" and what follows from writing are known to the replica that holds the Service's shard.
+	// Ordering: the newest state of each Service wins. A reader that is slow skips states, and never misses the last one.
+	// Errors: UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	WatchServiceSlices(*WatchServiceSlicesRequest, grpc.ServerStreamingServer[WatchServiceSlicesResponse]) error
+	// ReconcileService brings a Service's slices in line now: it goes before all that waits, and compaction is not put off.
+	//
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term of the Service's shard; with validate_only any replica.
+	// Idempotency: a second call right after finds nothing to change.
+	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); FAILED_PRECONDITION (SERVICE_UNMANAGED); ABORTED (CONFLICT) when a slice changed
+	// between read and write and the writes of others stand: call again; UNAVAILABLE (NOT_LEADER with "grpc_address",
+	// CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	ReconcileService(context.Context, *ReconcileServiceRequest) (*ReconcileServiceResponse, error)
+	// ExplainEndpoint says why a pod is an endpoint of a Service or is not, link by link.
+	//
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Idempotency: a read without side effects, from the cache.
+	// Errors: NOT_FOUND (SERVICE_NOT_FOUND, POD_NOT_FOUND); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	ExplainEndpoint(context.Context, *ExplainEndpointRequest) (*ExplainEndpointResponse, error)
 	mustEmbedUnimplementedSliceServiceServer()
 }
 
@@ -150,6 +238,15 @@ func (UnimplementedSliceServiceServer) ListServiceSlices(context.Context, *ListS
 }
 func (UnimplementedSliceServiceServer) PlanService(context.Context, *PlanServiceRequest) (*PlanServiceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanService not implemented")
+}
+func (UnimplementedSliceServiceServer) WatchServiceSlices(*WatchServiceSlicesRequest, grpc.ServerStreamingServer[WatchServiceSlicesResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchServiceSlices not implemented")
+}
+func (UnimplementedSliceServiceServer) ReconcileService(context.Context, *ReconcileServiceRequest) (*ReconcileServiceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReconcileService not implemented")
+}
+func (UnimplementedSliceServiceServer) ExplainEndpoint(context.Context, *ExplainEndpointRequest) (*ExplainEndpointResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainEndpoint not implemented")
 }
 func (UnimplementedSliceServiceServer) mustEmbedUnimplementedSliceServiceServer() {}
 func (UnimplementedSliceServiceServer) testEmbeddedByValue()                      {}
@@ -226,6 +323,53 @@ func _SliceService_PlanService_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SliceService_WatchServiceSlices_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchServiceSlicesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SliceServiceServer).WatchServiceSlices(m, &grpc.GenericServerStream[WatchServiceSlicesRequest, WatchServiceSlicesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SliceService_WatchServiceSlicesServer = grpc.ServerStreamingServer[WatchServiceSlicesResponse]
+
+func _SliceService_ReconcileService_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReconcileServiceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SliceServiceServer).ReconcileService(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SliceService_ReconcileService_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SliceServiceServer).ReconcileService(ctx, req.(*ReconcileServiceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SliceService_ExplainEndpoint_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainEndpointRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SliceServiceServer).ExplainEndpoint(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SliceService_ExplainEndpoint_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SliceServiceServer).ExplainEndpoint(ctx, req.(*ExplainEndpointRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SliceService_ServiceDesc is the grpc.ServiceDesc for SliceService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -245,7 +389,21 @@ var SliceService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "PlanService",
 			Handler:    _SliceService_PlanService_Handler,
 		},
+		{
+			MethodName: "ReconcileService",
+			Handler:    _SliceService_ReconcileService_Handler,
+		},
+		{
+			MethodName: "ExplainEndpoint",
+			Handler:    _SliceService_ExplainEndpoint_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchServiceSlices",
+			Handler:       _SliceService_WatchServiceSlices_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "trivet/slice/v1/slice.proto",
 }

@@ -1,14 +1,3 @@
-// Package apply carries out planned changes of EndpointSlices on a
-// kube-apiserver.
-//
-// Promise: an update names the resourceVersion, and a deletion resourceVersion
-// and UID, of the slice the plan was made from, so that a plan from an old view
-// is refused with ErrConflict instead of carried out. A creation names its
-// slice, so that a second one is refused likewise.
-//
-// It decides nothing, retries nothing and keeps no state. Whether this process
-// may write at all is decided by the client it is given, whose transport refuses
-// writes outside a held term.
 package apply
 
 import (
@@ -21,14 +10,21 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-// writeTimeout bounds one write, so that a kube-apiserver that takes a request
-// and never answers does not keep a worker for good.
-const writeTimeout = 30 * time.Second
+const (
+	// callTimeout bounds one request, so that a kube-apiserver that takes it and
+	// never answers does not keep a worker for good.
+	callTimeout = 30 * time.Second
+	// pageSize is how many slices are listed at once.
+	pageSize = 500
+)
 
 var (
 	// ErrConflict is wrapped when a slice is not as the plan saw it: changed,
@@ -39,38 +35,57 @@ var (
 	ErrNamespaceTerminating = errors.New("namespace is terminating")
 )
 
-// Writer writes EndpointSlices. It is safe for concurrent use.
-type Writer struct {
-	client discoveryclient.EndpointSlicesGetter
+// Client writes and reads EndpointSlices. It is safe for concurrent use. Every
+// method blocks until the kube-apiserver answers, ctx ends or half a minute has
+// passed, List that long for each of its pages.
+type Client struct {
+	slices    requests
+	managedBy string
 }
 
-// NewWriter returns a Writer that uses client.
-func NewWriter(client discoveryclient.EndpointSlicesGetter) *Writer {
-	return &Writer{client: client}
+// requests are those a Client makes. The slices that create and update return may
+// share memory with the one that was sent.
+type requests interface {
+	create(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error)
+	update(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error)
+	delete(ctx context.Context, slice *discoveryv1.EndpointSlice, options *metav1.DeleteOptions) error
+	get(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error)
+	list(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
+}
+
+// NewClient returns a Client that makes its requests by a REST client of
+// discovery.k8s.io/v1. managedBy is the label of the slices that List returns.
+func NewClient(discovery rest.Interface, managedBy string) *Client {
+	return &Client{slices: lean{rest: discovery}, managedBy: managedBy}
+}
+
+// NewTypedClient returns a Client like NewClient's, save that answers come whole:
+// a typed client is one that can be faked.
+func NewTypedClient(discovery discoveryclient.EndpointSlicesGetter, managedBy string) *Client {
+	return &Client{slices: typed{getter: discovery}, managedBy: managedBy}
 }
 
 // Write carries out one change and returns the slice as stored; for a deletion,
-// the slice that was deleted. To delete what is gone already is a success. It
-// blocks until the kube-apiserver answers, ctx ends or half a minute has passed.
-func (w *Writer) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+// the slice that was deleted. What it returns may share memory with change and
+// must not be changed. To delete what is gone already is a success.
+func (c *Client) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	stored, err := w.write(ctx, change)
+	stored, err := c.write(ctx, change)
 	if err != nil {
 		return nil, fmt.Errorf("%s endpointslice %s/%s: %w", change.Verb, change.Slice.Namespace, change.Slice.Name, classify(change.Verb, err))
 	}
 	return stored, nil
 }
 
-func (w *Writer) write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
-	client := w.client.EndpointSlices(change.Slice.Namespace)
+func (c *Client) write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	switch change.Verb {
 	case pack.Create:
-		return client.Create(ctx, change.Slice, metav1.CreateOptions{})
+		return c.slices.create(ctx, change.Slice)
 	case pack.Update:
-		return client.Update(ctx, change.Slice, metav1.UpdateOptions{})
+		return c.slices.update(ctx, change.Slice)
 	case pack.Delete:
-		err := client.Delete(ctx, change.Slice.Name, metav1.DeleteOptions{
+		err := c.slices.delete(ctx, change.Slice, &metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{
 				UID:             &change.Slice.UID,
 				ResourceVersion: &change.Slice.ResourceVersion,
@@ -97,4 +112,67 @@ func classify(verb pack.Verb, err error) error {
 	default:
 		return err
 	}
+}
+
+// Get returns a slice as it is now, whoever's it is; nil when there is none of
+// that name.
+func (c *Client) Get(ctx context.Context, slice types.NamespacedName) (*discoveryv1.EndpointSlice, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	found, err := c.slices.get(ctx, slice.Namespace, slice.Name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get endpointslice %s: %w", slice, err)
+	}
+	found.ManagedFields = Newest(found.ManagedFields)
+	return found, nil
+}
+
+// List returns the metadata of all slices with the Client's managed-by label, as
+// they are now, and the resourceVersion they are of.
+func (c *Client) List(ctx context.Context) (slices []metav1.ObjectMeta, resourceVersion string, err error) {
+	options := metav1.ListOptions{
+		LabelSelector: labels.Set{discoveryv1.LabelManagedBy: c.managedBy}.String(),
+		Limit:         pageSize,
+	}
+	for {
+		page, err := c.page(ctx, options)
+		if err != nil {
+			return nil, "", fmt.Errorf("list endpointslices of %s: %w", c.managedBy, err)
+		}
+		for i := range page.Items {
+			meta := &page.Items[i].ObjectMeta
+			meta.ManagedFields = Newest(meta.ManagedFields)
+			slices = append(slices, *meta)
+		}
+		if page.Continue == "" {
+			return slices, page.ResourceVersion, nil
+		}
+		options.Continue = page.Continue
+	}
+}
+
+func (c *Client) page(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return c.slices.list(ctx, options)
+}
+
+// Newest keeps of the record of field managers who wrote last and when: enough
+// to name another writer. The record itself need not be sent back, for the
+// kube-apiserver keeps its own.
+func Newest(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	var newest *metav1.ManagedFieldsEntry
+	for i := range fields {
+		entry := &fields[i]
+		if newest == nil || (entry.Time != nil && (newest.Time == nil || !entry.Time.Before(newest.Time))) {
+			newest = entry
+		}
+	}
+	if newest == nil {
+		return nil
+	}
+	return []metav1.ManagedFieldsEntry{{Manager: newest.Manager, Operation: newest.Operation, Time: newest.Time}}
 }

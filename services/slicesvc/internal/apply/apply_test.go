@@ -29,7 +29,7 @@ func sample() *discoveryv1.EndpointSlice {
 func TestWrite_EveryWriteIsGuarded(t *testing.T) {
 	slice := sample()
 	client := fake.NewClientset(slice)
-	writer := apply.NewWriter(client.DiscoveryV1())
+	writer := apply.NewTypedClient(client.DiscoveryV1(), slicetest.ManagedBy)
 	for _, verb := range []pack.Verb{pack.Update, pack.Delete} {
 		if _, err := writer.Write(t.Context(), pack.Change{Verb: verb, Slice: slice}); err != nil {
 			t.Fatal(err)
@@ -52,7 +52,7 @@ func TestWrite_EveryWriteIsGuarded(t *testing.T) {
 func TestWrite_ReturnsWhatIsStored(t *testing.T) {
 	slice := sample()
 	client := fake.NewClientset()
-	stored, err := apply.NewWriter(client.DiscoveryV1()).Write(t.Context(), pack.Change{Verb: pack.Create, Slice: slice})
+	stored, err := apply.NewTypedClient(client.DiscoveryV1(), slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Create, Slice: slice})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestWrite_RefusalsThatMeanSomething(t *testing.T) {
 			client.PrependReactor(string(c.verb), "endpointslices", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, c.answer
 			})
-			_, err := apply.NewWriter(client.DiscoveryV1()).Write(t.Context(), pack.Change{Verb: c.verb, Slice: sample()})
+			_, err := apply.NewTypedClient(client.DiscoveryV1(), slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: c.verb, Slice: sample()})
 			if !errors.Is(err, c.want) {
 				t.Errorf("error is %v, want %v", err, c.want)
 			}

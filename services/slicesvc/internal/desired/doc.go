@@ -12,5 +12,7 @@
 // are compared with == and a set of ports is a map key.
 //
 // What it does not do: it knows nothing of EndpointSlices, of how many
-// endpoints fit into one, or of topology hints.
+// endpoints fit into one, or of the hints of the topology annotation, which
+// depend on all endpoints at once; those of spec.trafficDistribution, which do
+// not, are set.
 package desired

@@ -29,16 +29,26 @@ type Endpoint struct {
 	Node, Zone string
 
 	Ready, Serving, Terminating bool
+
+	// HintZone and HintNode are the zone and the node the endpoint is meant for;
+	// empty for no hint.
+	HintZone, HintNode string
 }
 
 // Object renders the endpoint for the API.
 func (e Endpoint) Object() discoveryv1.Endpoint {
+	// The API's type has pointers to all of these. One small object holds what they
+	// point to, where pointers into e would keep all of e alive for as long.
+	kept := &struct {
+		node, zone                  string
+		ready, serving, terminating bool
+	}{e.Node, e.Zone, e.Ready, e.Serving, e.Terminating}
 	object := discoveryv1.Endpoint{
 		Addresses: strings.Split(e.Addresses, ","),
 		Conditions: discoveryv1.EndpointConditions{
-			Ready:       &e.Ready,
-			Serving:     &e.Serving,
-			Terminating: &e.Terminating,
+			Ready:       &kept.ready,
+			Serving:     &kept.serving,
+			Terminating: &kept.terminating,
 		},
 		TargetRef: &corev1.ObjectReference{
 			Kind:      "Pod",
@@ -48,15 +58,31 @@ func (e Endpoint) Object() discoveryv1.Endpoint {
 		},
 	}
 	if e.Node != "" {
-		object.NodeName = &e.Node
+		object.NodeName = &kept.node
 	}
 	if e.Zone != "" {
-		object.Zone = &e.Zone
+		object.Zone = &kept.zone
 	}
 	if e.Hostname != "" {
-		object.Hostname = &e.Hostname
+		hostname := e.Hostname
+		object.Hostname = &hostname
 	}
+	object.Hints = e.hints()
 	return object
+}
+
+func (e Endpoint) hints() *discoveryv1.EndpointHints {
+	if e.HintZone == "" && e.HintNode == "" {
+		return nil
+	}
+	hints := &discoveryv1.EndpointHints{}
+	if e.HintZone != "" {
+		hints.ForZones = []discoveryv1.ForZone{{Name: e.HintZone}}
+	}
+	if e.HintNode != "" {
+		hints.ForNodes = []discoveryv1.ForNode{{Name: e.HintNode}}
+	}
+	return hints
 }
 
 // Observe reads an endpoint back from the API. It is exact when rendering the
@@ -64,7 +90,8 @@ func (e Endpoint) Object() discoveryv1.Endpoint {
 // which upstream once wrote and which means nothing. An inexact endpoint was
 // written by somebody else: its identity still holds, its content does not.
 func Observe(object *discoveryv1.Endpoint) (endpoint Endpoint, exact bool) {
-	exact = object.Hints == nil && len(object.DeprecatedTopology) == 0
+	exact = len(object.DeprecatedTopology) == 0
+	endpoint.HintZone, endpoint.HintNode, exact = hinted(object.Hints, exact)
 	endpoint.Addresses = joined(object.Addresses)
 	endpoint.Hostname, exact = optional(object.Hostname, exact)
 	endpoint.Node, exact = optional(object.NodeName, exact)
@@ -87,6 +114,23 @@ func joined(addresses []string) string {
 		return addresses[0]
 	}
 	return strings.Join(addresses, ",")
+}
+
+// hinted reads hints: of each kind one or none, and not just the empty frame of them.
+func hinted(hints *discoveryv1.EndpointHints, exact bool) (zone, node string, still bool) {
+	if hints == nil {
+		return "", "", exact
+	}
+	if len(hints.ForZones) > 0 {
+		zone = hints.ForZones[0].Name
+	}
+	if len(hints.ForNodes) > 0 {
+		node = hints.ForNodes[0].Name
+	}
+	plain := len(hints.ForZones) <= 1 && len(hints.ForNodes) <= 1 &&
+		len(hints.ForZones)+len(hints.ForNodes) > 0 &&
+		(zone != "") == (len(hints.ForZones) == 1) && (node != "") == (len(hints.ForNodes) == 1)
+	return zone, node, exact && plain
 }
 
 // optional reads a text that Object leaves out when it is empty.

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
 // Endpoints is what a Service should have.
@@ -67,6 +69,7 @@ func Judge(service *corev1.Service, candidate Candidate, family discoveryv1.Addr
 // have on a pod; almost always every pod of a Service has the same ones.
 type resolver struct {
 	service      *corev1.Service
+	mode         hints.Mode
 	addressTypes []discoveryv1.AddressType
 	byNumbers    map[string]*portGroup
 	// numbers and key are scratch space.
@@ -85,6 +88,7 @@ type portGroup struct {
 func newResolver(service *corev1.Service) *resolver {
 	return &resolver{
 		service:      service,
+		mode:         hints.ModeOf(service),
 		addressTypes: Families(service),
 		byNumbers:    map[string]*portGroup{},
 	}
@@ -97,7 +101,7 @@ func (r *resolver) add(candidate Candidate) {
 		if addresses == "" {
 			continue
 		}
-		group.endpoints[i] = append(group.endpoints[i], endpoint(r.service, candidate, addresses))
+		group.endpoints[i] = append(group.endpoints[i], r.endpoint(candidate, addresses))
 	}
 }
 
@@ -152,8 +156,8 @@ func (r *resolver) groups(i int) []Group {
 
 // endpoint renders a candidate. A terminating pod is never ready, unless the
 // Service publishes its pods whatever their state.
-func endpoint(service *corev1.Service, candidate Candidate, addresses string) Endpoint {
-	pod := candidate.Pod
+func (r *resolver) endpoint(candidate Candidate, addresses string) Endpoint {
+	service, pod := r.service, candidate.Pod
 	serving, terminating := Ready(pod), pod.DeletionTimestamp != nil
 	result := Endpoint{
 		Identity: Identity{
@@ -170,6 +174,9 @@ func endpoint(service *corev1.Service, candidate Candidate, addresses string) En
 	}
 	if pod.Spec.Subdomain == service.Name {
 		result.Hostname = pod.Spec.Hostname
+	}
+	if result.Ready {
+		result.HintZone, result.HintNode = r.mode.Near(result.Zone, result.Node)
 	}
 	return result
 }

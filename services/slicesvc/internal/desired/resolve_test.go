@@ -287,6 +287,9 @@ func TestObserve_ReadsBackWhatObjectRenders(t *testing.T) {
 		{},
 		{Identity: desired.Identity{Addresses: "10.1.0.1,10.1.0.2", Hostname: "h", PodNamespace: "n", PodName: "p"}, PodUID: "u", Node: "a", Zone: "z", Ready: true},
 		{Identity: desired.Identity{Addresses: "fd00::1", PodName: "p"}, Serving: true, Terminating: true},
+		{Identity: desired.Identity{Addresses: "10.1.0.1"}, HintZone: "z"},
+		{Identity: desired.Identity{Addresses: "10.1.0.1"}, HintZone: "z", HintNode: "n"},
+		{Identity: desired.Identity{Addresses: "10.1.0.1"}, HintNode: "n"},
 	} {
 		object := want.Object()
 		got, exact := desired.Observe(&object)
@@ -299,7 +302,13 @@ func TestObserve_ReadsBackWhatObjectRenders(t *testing.T) {
 func TestObserve_ForeignEndpointsAreNotExact(t *testing.T) {
 	empty := ""
 	for name, spoil := range map[string]func(*discoveryv1.Endpoint){
-		"hints":          func(e *discoveryv1.Endpoint) { e.Hints = &discoveryv1.EndpointHints{} },
+		"empty hints": func(e *discoveryv1.Endpoint) { e.Hints = &discoveryv1.EndpointHints{} },
+		"two zones": func(e *discoveryv1.Endpoint) {
+			e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}, {Name: "b"}}}
+		},
+		"zone without a name": func(e *discoveryv1.Endpoint) {
+			e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{}}, ForNodes: []discoveryv1.ForNode{{Name: "n"}}}
+		},
 		"topology":       func(e *discoveryv1.Endpoint) { e.DeprecatedTopology = map[string]string{"a": "b"} },
 		"no ready":       func(e *discoveryv1.Endpoint) { e.Conditions.Ready = nil },
 		"empty zone":     func(e *discoveryv1.Endpoint) { e.Zone = &empty },

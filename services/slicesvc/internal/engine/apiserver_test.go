@@ -36,6 +36,8 @@ type apiserver struct {
 	lag time.Duration
 	// writes has the verb and name of every write that was stored.
 	writes []string
+	// reads counts single slices that were read past the watch.
+	reads int
 	// refuse, if set, may refuse a write before it is looked at.
 	refuse func(pack.Change) error
 	// underway counts, by shard, the writes that are not answered yet.
@@ -55,30 +57,36 @@ const shards = 4
 
 // start returns an engine with two workers on an empty apiserver. Both are
 // stopped after the test, which must run in a synctest bubble.
-func start(t *testing.T) (*engine.Engine, *apiserver) {
+func start(t *testing.T, changes ...func(*engine.Config, *engine.Deps)) (*engine.Engine, *apiserver) {
 	t.Helper()
 	api := &apiserver{
 		t:      t,
 		slices: map[string]*discoveryv1.EndpointSlice{},
 		lag:    500 * time.Microsecond,
 	}
-	return api.join(t).Engine, api
+	return api.join(t, changes...).Engine, api
 }
 
 // join starts another replica, before there are any slices.
-func (a *apiserver) join(t *testing.T) *replica {
+func (a *apiserver) join(t *testing.T, changes ...func(*engine.Config, *engine.Deps)) *replica {
 	t.Helper()
 	r := &replica{api: a, events: make(chan func(), 10000)}
-	var err error
-	r.Engine, err = engine.New(engine.Config{
+	cfg := engine.Config{
 		ManagedBy: slicetest.ManagedBy,
 		Shards:    shards,
 		Limit:     100,
 		Workers:   2,
-	}, engine.Deps{
+	}
+	deps := engine.Deps{
 		Writer: r,
+		Reader: r,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
+	}
+	for _, change := range changes {
+		change(&cfg, &deps)
+	}
+	var err error
+	r.Engine, err = engine.New(cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,6 +192,32 @@ func (r *replica) Write(ctx context.Context, change pack.Change) (*discoveryv1.E
 	}
 	defer time.Sleep(time.Millisecond)
 	return r.api.handle(change)
+}
+
+// blind makes an engine that cannot read past its cache.
+func blind(_ *engine.Config, deps *engine.Deps) { deps.Reader = nil }
+
+// Get reads a slice as it is now.
+func (r *replica) Get(ctx context.Context, slice engine.Key) (*discoveryv1.EndpointSlice, error) {
+	time.Sleep(time.Millisecond)
+	r.api.mu.Lock()
+	defer r.api.mu.Unlock()
+	r.api.reads++
+	return r.api.slices[slice.Name].DeepCopy(), ctx.Err()
+}
+
+// List reads the metadata of all slices that are ours.
+func (r *replica) List(ctx context.Context) ([]metav1.ObjectMeta, string, error) {
+	time.Sleep(time.Millisecond)
+	r.api.mu.Lock()
+	defer r.api.mu.Unlock()
+	var all []metav1.ObjectMeta
+	for _, slice := range r.api.slices {
+		if slice.Labels[discoveryv1.LabelManagedBy] == slicetest.ManagedBy {
+			all = append(all, *slice.ObjectMeta.DeepCopy())
+		}
+	}
+	return all, strconv.Itoa(r.api.version), ctx.Err()
 }
 
 func (a *apiserver) count(shard, by int) {

@@ -26,9 +26,10 @@ func TestRun_AfterAnyChurnSlicesAreExact(t *testing.T) {
 		for seed := range uint64(30) {
 			t.Run(fmt.Sprintf("replicas=%d/seed=%d", replicas, seed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					_, api := start(t)
+					compacting := func(cfg *engine.Config, _ *engine.Deps) { cfg.CompactAfter = 20 * time.Millisecond }
+					_, api := start(t, compacting)
 					for range replicas - 1 {
-						api.join(t)
+						api.join(t, compacting)
 					}
 					storm := newStorm(t, api, seed)
 					for range 300 {
@@ -143,6 +144,13 @@ func (s *storm) service() {
 		service.UID = types.UID(fmt.Sprintf("%s-%d", name, s.made))
 		service.Labels = map[string]string{"made": fmt.Sprint(s.made)}
 		service.Spec.PublishNotReadyAddresses = s.random.IntN(2) == 0
+		switch s.random.IntN(3) {
+		case 0:
+			service.Annotations = map[string]string{corev1.AnnotationTopologyMode: "Auto"}
+		case 1:
+			near := corev1.ServiceTrafficDistributionPreferSameZone
+			service.Spec.TrafficDistribution = &near
+		}
 	})
 	s.put(func(e *engine.Engine) { e.PutService(service) })
 }

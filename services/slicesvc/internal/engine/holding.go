@@ -2,20 +2,16 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/expect"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
-
-// expectationLife is how long a write of ours that the cache never shows holds
-// its Service up. It is far longer than a watch lags when all is well.
-const expectationLife = 10 * time.Second
 
 // holding is one shard for one term, with what is remembered of its Services
 // beside the cache. It all ends with the term: others may have worked on them
@@ -29,20 +25,13 @@ type holding struct {
 
 	mu sync.Mutex // guards all below; never held across I/O
 	// report takes reports on the work; nil once the holding is over.
-	report   func(error)
-	expected *expect.Expectations
+	report func(error)
+	// begun says that the cache is known to show what the last holder left; no pass
+	// begins before.
+	begun   bool
+	records map[Key]*record
+	// failures has those that fail.
 	failures map[Key]failure
-	// met has the Services that had a pass, by UID.
-	met map[Key]types.UID
-	// changed is when the changes came about that a Service's next pass answers.
-	changed map[Key]time.Time
-}
-
-// failure is how a Service fails since its last success.
-type failure struct {
-	count int
-	err   error
-	at    time.Time
 }
 
 func newHolding(ctx context.Context, shard int, report func(error)) *holding {
@@ -50,10 +39,8 @@ func newHolding(ctx context.Context, shard int, report func(error)) *holding {
 		shard:    shard,
 		ctx:      ctx,
 		report:   report,
-		expected: expect.New(expectationLife),
+		records:  map[Key]*record{},
 		failures: map[Key]failure{},
-		met:      map[Key]types.UID{},
-		changed:  map[Key]time.Time{},
 	}
 }
 
@@ -66,104 +53,208 @@ func (h *holding) tell(err error) {
 	}
 }
 
-// finish waits for the passes under way; after it nothing is reported.
+// finish waits for the passes under way; after it nothing is reported, and
+// whoever waits for a pass is told that none will come.
 func (h *holding) finish() {
 	h.underway.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.report = nil
-}
-
-// note takes down when a change came about. Of several changes one pass
-// answers, the earliest counts.
-func (h *holding) note(key Key, at time.Time) {
-	if at.IsZero() {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.noteLocked(key, at)
-}
-
-// noteLocked needs h.mu.
-func (h *holding) noteLocked(key Key, at time.Time) {
-	if earlier, ok := h.changed[key]; !ok || at.Before(earlier) {
-		h.changed[key] = at
+	for _, entry := range h.records {
+		entry.due.answer(outcome{err: ErrNotHeld})
 	}
 }
 
-// sliceSeen takes note of a slice event. It reports whether the Service needs a
-// pass: somebody else's hand is in it, or it waited for this.
-func (h *holding) sliceSeen(key Key, slice expect.Version, gone bool, now time.Time) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if gone {
-		return h.expected.Gone(key, slice, now)
+// record returns that of a Service and makes it if there is none. It needs h.mu.
+func (h *holding) record(key Key) *record {
+	entry := h.records[key]
+	if entry == nil {
+		entry = &record{}
+		h.records[key] = entry
 	}
-	return h.expected.Shown(key, slice, now)
+	return entry
 }
 
-// begin starts a pass; it must not go on if wait is positive.
-func (h *holding) begin(key Key, uid types.UID, now time.Time) (wait time.Duration) {
+// mark notes that a Service needs a pass, since when it does, and how long it must
+// wait for it because it fails. ready is false as long as passes do not begin at all.
+func (h *holding) mark(key Key, c cause, now time.Time) (since time.Time, wait time.Duration, ready bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.expected.Begin(key, uid, now)
+	entry := h.record(key)
+	entry.due.add(key.Namespace, c, now)
+	if failed := h.failures[key]; failed.count > 0 {
+		wait = min(retryPause(failed.count), eagerRetry)
+	}
+	return entry.due.since, wait, h.begun
 }
 
-// changeTime takes out the time of the change that the pass answers. For a
-// Service that has no slices and is met for the first time in this term, that is
-// its creation. One that has slices changed at a time nobody saw.
-func (h *holding) changeTime(key Key, observed index.Observed) time.Time {
+// begin lets passes begin.
+func (h *holding) begin() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	at := h.changed[key]
-	delete(h.changed, key)
-	if h.met[key] == observed.Service.UID {
-		return at
-	}
-	h.met[key] = observed.Service.UID
-	if len(observed.Slices) == 0 {
-		return observed.Service.CreationTimestamp.Time
-	}
-	return time.Time{}
+	h.begun = true
 }
 
-func (h *holding) wrote(key Key, verb pack.Verb, slice *discoveryv1.EndpointSlice, now time.Time) {
+// ask marks a Service for somebody who waits for the outcome.
+func (h *holding) ask(key Key, waiting chan<- outcome, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	entry := h.record(key)
+	entry.due.add(key.Namespace, cause{trigger: ByRequest}, now)
+	entry.due.waiting = append(entry.due.waiting, waiting)
+}
+
+// take starts a pass over a Service with all that is due. ok is false when
+// nothing is, or not yet; it will be after a positive wait.
+func (h *holding) take(key Key, service *corev1.Service, now time.Time) (taken job, wait time.Duration, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.records[key]
+	if entry == nil || !h.begun {
+		return job{}, 0, false
+	}
+	if wait := entry.compactable(now); entry.due.empty() && wait != 0 {
+		return job{}, wait, false
+	}
+	taken = job{
+		due:        entry.due,
+		service:    service,
+		creation:   entry.service == nil || entry.service.UID != service.UID,
+		resting:    entry.rivalry.Resting(now) > 0,
+		compacting: entry.due.empty(),
+	}
+	if taken.compacting {
+		taken.trigger, taken.since = ByCompaction, now
+	}
+	if entry.service == service {
+		taken.placement = entry.placement
+	}
+	if taken.creation {
+		entry.written, entry.last = nil, LastPlan{}
+	}
+	entry.service, entry.placement, entry.due, entry.underway = service, nil, due{}, true
+	return taken, 0, true
+}
+
+// end finishes a pass. It returns whether, and after how long, another one is
+// needed for what this one left undone.
+func (h *holding) end(key Key, done job, how outcome, now time.Time) (again bool, wait time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.record(key)
+	entry.underway, entry.writing = false, nil
+	entry.last, entry.placement = how.last, how.placement
+	entry.noteQuiet(done, how, now)
+	if how.err != nil {
+		failed := failure{count: h.failures[key].count + 1, err: how.err, at: now}
+		h.failures[key] = failed
+		trigger := ByRetry
+		if how.conflict {
+			trigger = ByConflict
+		}
+		entry.due.add(key.Namespace, cause{trigger: trigger, at: done.changed}, now)
+		if how.reread && failed.count == 1 {
+			return true, 0
+		}
+		return true, retryPause(failed.count)
+	}
+	delete(h.failures, key)
+	switch {
+	case how.withheld:
+		entry.due.add(key.Namespace, cause{trigger: ByRetry, at: done.changed}, now)
+		return true, max(entry.rivalry.Resting(now), firstRetry)
+	case !entry.due.empty():
+		return true, 0
+	case !entry.quiet.IsZero():
+		return true, entry.quiet.Sub(now)
+	default:
+		return false, 0
+	}
+}
+
+// writes notes that a write of a slice begins: what the watch shows of the slice
+// until its answer may be of that write or not.
+func (h *holding) writes(key Key, name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.record(key)
+	if entry.writing == nil {
+		entry.writing = map[string]*sighting{}
+	}
+	entry.writing[name] = &sighting{}
+}
+
+// wrote notes how a write left a slice. If the watch showed a newer state
+// meanwhile, which it returns, somebody else was there since.
+func (h *holding) wrote(key Key, verb pack.Verb, stored *discoveryv1.EndpointSlice, now time.Time) (newer sighting) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.record(key)
+	saw := entry.writing[stored.Name]
+	delete(entry.writing, stored.Name)
 	if verb == pack.Delete {
-		h.expected.Deleted(key, versionOf(slice), now)
-		return
+		delete(entry.written, stored.Name)
+		return sighting{} // whatever was shown of it, it is gone
 	}
-	h.expected.Wrote(key, versionOf(slice), now)
+	if entry.written == nil {
+		entry.written = map[string]time.Time{}
+	}
+	entry.written[stored.Name] = now
+	if saw == nil || !saw.seen || (!saw.gone && index.CompareVersions(saw.version, stored.ResourceVersion) <= 0) {
+		return sighting{}
+	}
+	entry.due.add(key.Namespace, cause{trigger: BySlice}, now)
+	return *saw
 }
 
-// end finishes a pass that answered a change of the given time; a time that was
-// not written is kept for the pass that will write. again says that somebody
-// else changed a slice meanwhile, so that another pass is needed.
-func (h *holding) end(key Key, changeTime time.Time, err error, now time.Time) (again bool) {
+// failed notes that a write of a slice ended without an answer to go by.
+func (h *holding) failed(key Key, name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	again = h.expected.End(key)
-	if err == nil {
-		delete(h.failures, key)
-		return again
+	delete(h.record(key).writing, name)
+}
+
+// sliceNews takes note that a slice of a Service is not as this replica left it.
+// pass says that the Service needs one, rest that it is being left alone from now
+// on because the same happened too often, by whom.
+func (h *holding) sliceNews(key Key, news sliceNews, now time.Time) (pass, rests bool, by string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.record(key)
+	if under := entry.writing[news.name]; under != nil {
+		*under = sighting{version: news.version, seen: true, gone: news.gone}
+		return false, false, ""
 	}
-	h.failures[key] = failure{count: h.failures[key].count + 1, err: err, at: now}
-	if !changeTime.IsZero() {
-		h.noteLocked(key, changeTime)
+	if !news.ending {
+		rests = entry.rivalry.Undone(entry.written[news.name], now, news.by)
 	}
-	return again
+	delete(entry.written, news.name)
+	entry.due.add(key.Namespace, cause{trigger: BySlice}, now)
+	return true, rests, entry.rivalry.By(now)
+}
+
+// sighted takes note that a watch showed a version of a slice, and reports
+// whether a write of it is under way, whose answer will say what that means.
+func (h *holding) sighted(key Key, name, version string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.records[key]
+	if entry == nil || entry.writing[name] == nil {
+		return false
+	}
+	entry.writing[name] = &sighting{version: version, seen: true}
+	return true
 }
 
 // forget drops what is known of a Service that is gone or not managed.
-func (h *holding) forget(key Key) {
+func (h *holding) forget(key Key, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.expected.Forget(key)
+	if entry := h.records[key]; entry != nil {
+		entry.due.answer(outcome{err: err})
+	}
+	delete(h.records, key)
 	delete(h.failures, key)
-	delete(h.met, key)
-	delete(h.changed, key)
 }
 
 func (h *holding) failureOf(key Key) failure {
@@ -172,21 +263,45 @@ func (h *holding) failureOf(key Key) failure {
 	return h.failures[key]
 }
 
+// describe fills in what the term knows of a Service.
+func (h *holding) describe(key Key, state *State, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.records[key]
+	if entry == nil {
+		return
+	}
+	state.Last = entry.last
+	state.Written = maps.Clone(entry.written)
+	state.ContendedBy = entry.rivalry.By(now)
+	if failed := h.failures[key]; failed.count > 0 {
+		state.History.LastError, state.History.Failures = failed.err.Error(), failed.count
+	}
+}
+
+// pending reports whether something is left to do for a Service.
+func (h *holding) pending(key Key) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.records[key]
+	return !h.begun || entry != nil && (entry.underway || !entry.due.empty())
+}
+
 // failing counts the Services that fail and gives the one that failed last.
 func (h *holding) failing() (count int, last Key, how failure) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for key, failure := range h.failures {
-		if failure.at.After(how.at) {
-			last, how = key, failure
+	for key, failed := range h.failures {
+		if failed.at.After(how.at) {
+			last, how = key, failed
 		}
 	}
 	return len(h.failures), last, how
 }
 
-// behind reports whether the cache has yet to show a write for the Service.
-func (h *holding) behind(key Key, now time.Time) bool {
+// behind reports whether it is still to be found out what the last holder left.
+func (h *holding) behind() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.expected.Pending(key, now)
+	return !h.begun
 }

@@ -8,8 +8,6 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/expect"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
@@ -30,8 +28,9 @@ type History struct {
 // ledger knows which shards are held here and what is to be done for them.
 type ledger struct {
 	mu sync.Mutex // guards all below; never held across I/O
-	// queue takes work; nil while Run is not running.
+	// queue takes work; nil while Run is not running. line is its order.
 	queue queue
+	line  *line
 	// held has a holding for each shard that is held here, nil for the others.
 	held []*holding
 	// synced is when a pass over a Service last succeeded here, in whatever term.
@@ -42,15 +41,20 @@ type ledger struct {
 
 func newLedger(shards int) *ledger {
 	return &ledger{
+		line:   newLine(),
 		held:   make([]*holding, shards),
 		synced: map[Key]time.Time{},
 	}
 }
 
-func (l *ledger) open(work queue) {
+// open makes the queue and returns it.
+func (l *ledger) open() queue {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.queue = work
+	l.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[Key]{
+		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Key]{Queue: l.line}),
+	})
+	return l.queue
 }
 
 func (l *ledger) close() {
@@ -68,7 +72,7 @@ func (l *ledger) queueLength() int {
 	return l.queue.Len()
 }
 
-// hold begins a term of a shard. From now on changes lead to passes.
+// hold begins a term of a shard. From now on changes are noted.
 func (l *ledger) hold(h *holding) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,46 +125,17 @@ func (l *ledger) holdings() []*holding {
 	return slices.DeleteFunc(slices.Clone(l.held), func(h *holding) bool { return h == nil })
 }
 
-// enqueue asks for passes over Services. For those whose shard is not held here
-// nothing is asked: whoever holds it sees the same, and its next term here begins
-// with a pass over all of them.
-func (l *ledger) enqueue(keys ...Key) {
+// enqueue asks for a pass over a Service, at once or after a while. If its shard is
+// not held here nothing is asked: whoever holds it sees the same, and its next
+// term here begins with a pass over all of them.
+func (l *ledger) enqueue(key Key, rank int, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, key := range keys {
-		if l.queue != nil && l.holder(key) != nil {
-			l.queue.Add(key)
-		}
+	if l.queue == nil || l.holder(key) == nil {
+		return
 	}
-}
-
-// enqueueAfter asks for a pass over a Service after a while.
-func (l *ledger) enqueueAfter(key Key, wait time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.queue != nil {
-		l.queue.AddAfter(key, wait)
-	}
-}
-
-// affected asks for passes over the Services a change concerns.
-func (l *ledger) affected(effect index.Effect) {
-	for _, key := range effect.Services {
-		if h := l.holderOf(key); h != nil {
-			h.note(key, effect.Time)
-			l.enqueue(key)
-		}
-	}
-}
-
-// sliceSeen takes note of a slice event and asks for a pass over those Services
-// that somebody else's hand is in, or that waited for it.
-func (l *ledger) sliceSeen(services []Key, slice expect.Version, gone bool, now time.Time) {
-	for _, key := range services {
-		if h := l.holderOf(key); h != nil && h.sliceSeen(key, slice, gone, now) {
-			l.enqueue(key)
-		}
-	}
+	l.line.raise(key, rank)
+	l.queue.AddAfter(key, wait) // at once if there is nothing to wait for
 }
 
 // ended takes down that a pass over a Service has ended.
@@ -182,33 +157,37 @@ func (l *ledger) takePasses() int {
 	return passes
 }
 
-// forget drops what is known of a Service that is gone or not managed.
-func (l *ledger) forget(key Key) {
+// forget drops what is known of a Service that is gone or not managed; whoever
+// waits for a pass over it is told why there is none.
+func (l *ledger) forget(key Key, err error) {
 	l.mu.Lock()
 	delete(l.synced, key)
 	h := l.holder(key)
 	l.mu.Unlock()
 	if h != nil {
-		h.forget(key)
+		h.forget(key, err)
 	}
 }
 
-func (l *ledger) historyOf(key Key) History {
+// describe fills in what is known of a Service beside the cache.
+func (l *ledger) describe(key Key, state *State, now time.Time) {
 	l.mu.Lock()
-	h, history := l.holder(key), History{LastSync: l.synced[key]}
+	h := l.holder(key)
+	state.History.LastSync = l.synced[key]
 	l.mu.Unlock()
-	if h == nil {
-		return history
+	if h != nil {
+		h.describe(key, state, now)
 	}
-	if failure := h.failureOf(key); failure.count > 0 {
-		history.LastError, history.Failures = failure.err.Error(), failure.count
-	}
-	return history
 }
 
-// behind reports whether the cache has yet to show a write of this replica for
-// the Service.
+// pending reports whether something is left to do here for the Service.
+func (l *ledger) pending(key Key) bool {
+	h := l.holderOf(key)
+	return h != nil && h.pending(key)
+}
+
+// behind reports whether it is still to be found out what the last holder left.
 func (l *ledger) behind(key Key) bool {
 	h := l.holderOf(key)
-	return h != nil && h.behind(key, time.Now())
+	return h != nil && h.behind()
 }

@@ -11,7 +11,6 @@ import (
 
 const (
 	resultSuccess  = "success"
-	resultStale    = "stale"
 	resultConflict = "conflict"
 	resultError    = "error"
 )
@@ -20,13 +19,15 @@ type metrics struct {
 	passes   *prometheus.CounterVec
 	changes  *prometheus.CounterVec
 	duration prometheus.Histogram
+	// contended counts how often a Service began to be left alone.
+	contended prometheus.Counter
 }
 
 func newMetrics(registerer prometheus.Registerer, queueLength func() int) (*metrics, error) {
 	m := &metrics{
 		passes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_slice_syncs_total",
-			Help: "Passes over a Service by result: success; stale (the cache did not show our own last write yet); conflict (a slice changed under the plan); error.",
+			Help: "Passes over a Service by result: success; conflict (a slice changed under the plan); error.",
 		}, []string{"result"}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_slice_changes_total",
@@ -37,8 +38,12 @@ func newMetrics(registerer prometheus.Registerer, queueLength func() int) (*metr
 			Help:    "How long a pass over a Service takes, its writes included.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
 		}),
+		contended: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "trivet_slice_contentions_total",
+			Help: "How often a Service began to be left alone because somebody else kept undoing what was written for it.",
+		}),
 	}
-	for _, result := range []string{resultSuccess, resultStale, resultConflict, resultError} {
+	for _, result := range []string{resultSuccess, resultConflict, resultError} {
 		m.passes.WithLabelValues(result)
 	}
 	for _, verb := range []pack.Verb{pack.Create, pack.Update, pack.Delete} {
@@ -48,7 +53,7 @@ func newMetrics(registerer prometheus.Registerer, queueLength func() int) (*metr
 		Name: "trivet_slice_queue_depth",
 		Help: "Services that wait for a pass; 0 on a replica that holds no shard.",
 	}, func() float64 { return float64(queueLength()) })
-	return m, register(registerer, m.passes, m.changes, m.duration, depth)
+	return m, register(registerer, m.passes, m.changes, m.duration, m.contended, depth)
 }
 
 func register(registerer prometheus.Registerer, collectors ...prometheus.Collector) error {

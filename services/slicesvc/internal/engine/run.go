@@ -3,18 +3,12 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/util/workqueue"
-
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 const (
@@ -22,6 +16,9 @@ const (
 	// to lastRetry, for ever: a Service is never dropped.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Minute
+	// eagerRetry is how often a Service that fails is tried at most when its pods
+	// change all the time.
+	eagerRetry = time.Second
 	// healthPeriod is how often Run reports.
 	healthPeriod = time.Second
 )
@@ -30,8 +27,7 @@ const (
 // ends and its workers have returned. Without a shard it does nothing. It runs
 // once, beside whatever calls Hold.
 func (e *Engine) Run(ctx context.Context) error {
-	work := workqueue.NewTypedDelayingQueue[Key]()
-	e.ledger.open(work)
+	work := e.ledger.open()
 	close(e.running)
 
 	var busy atomic.Int32
@@ -62,9 +58,15 @@ func (e *Engine) Hold(ctx context.Context, shard int, report func(error)) error 
 	if err := e.ledger.hold(h); err != nil {
 		return err
 	}
-	e.ledger.enqueue(e.cache.shardKeys(shard)...)
+	defer e.ledger.release(h)
+	if !e.catchUp(h) {
+		return nil
+	}
+	h.begin()
+	for _, key := range e.cache.shardKeys(shard) {
+		e.mark(key, cause{trigger: ByTerm}, index.Normal)
+	}
 	<-ctx.Done()
-	e.ledger.release(h)
 	return nil
 }
 
@@ -86,28 +88,65 @@ func (e *Engine) work(work queue, busy *atomic.Int32) {
 	}
 }
 
-// process makes one pass over a Service and sees to it that another follows
-// where one is needed.
+// process makes one pass over a Service, if one is due, and sees to it that
+// another follows where one is needed.
 func (e *Engine) process(h *holding, key Key) {
-	start := time.Now()
-	wait, err := e.pass(h, key)
-	if h.ctx.Err() != nil {
-		return // cut short by the end of the term, which says nothing about the Service
-	}
+	service, ok := e.cache.service(key)
 	switch {
-	case wait > 0:
-		e.metrics.pass(resultStale, time.Since(start))
-		e.ledger.enqueueAfter(key, wait)
-	case errors.Is(err, apply.ErrConflict):
-		e.metrics.pass(resultConflict, time.Since(start))
-		e.ledger.enqueueAfter(key, retryPause(h.failureOf(key).count))
-		e.logger.Debug("slices changed under a plan", "service", key.String(), "error", err)
-	case err != nil:
-		e.metrics.pass(resultError, time.Since(start))
-		e.ledger.enqueueAfter(key, retryPause(h.failureOf(key).count))
-		e.logger.Warn("service failed, will be tried again", "service", key.String(), "error", err)
+	case !ok:
+		e.ledger.forget(key, ErrNoService)
+		return
+	case index.Management(service) != index.Managed && !e.cfg.CleanUp:
+		e.ledger.forget(key, ErrUnmanaged)
+		return
+	}
+	start := time.Now()
+	taken, wait, ok := h.take(key, service, start)
+	if !ok {
+		if wait > 0 {
+			e.ledger.enqueue(key, rankOf(index.Lazy), wait)
+		}
+		return
+	}
+	how := e.pass(h, key, taken)
+	if h.ctx.Err() != nil {
+		// Cut short by the end of the term, which says nothing about the Service.
+		taken.answer(outcome{err: ErrNotHeld})
+		return
+	}
+	now := time.Now()
+	failed := h.failureOf(key).count > 0
+	again, wait := h.end(key, taken, how, now)
+	e.ledger.ended(key, how.err, now)
+	e.tell(key, how, now.Sub(start))
+	if e.deps.Passed != nil {
+		e.deps.Passed(Pass{
+			Service:  service,
+			Written:  how.written,
+			Topology: how.plan.Topology,
+			Err:      how.err,
+		})
+	}
+	if how.last.writes() > 0 || failed != (how.err != nil) {
+		e.feed.touch(Changed{Key: key, UID: service.UID})
+	}
+	taken.answer(how)
+	if again {
+		e.ledger.enqueue(key, rankOf(index.Normal), wait)
+	}
+}
+
+// tell counts and logs how a pass went.
+func (e *Engine) tell(key Key, how outcome, took time.Duration) {
+	switch {
+	case errors.Is(how.err, apply.ErrConflict):
+		e.metrics.pass(resultConflict, took)
+		e.logger.Debug("slices changed under a plan", "service", key.String(), "error", how.err)
+	case how.err != nil:
+		e.metrics.pass(resultError, took)
+		e.logger.Warn("service failed, will be tried again", "service", key.String(), "error", how.err)
 	default:
-		e.metrics.pass(resultSuccess, time.Since(start))
+		e.metrics.pass(resultSuccess, took)
 	}
 }
 
@@ -115,73 +154,4 @@ func (e *Engine) process(h *holding, key Key) {
 func retryPause(failures int) time.Duration {
 	doublings := min(max(failures-1, 0), 20) // far beyond lastRetry, far below an overflow
 	return min(firstRetry<<doublings, lastRetry)
-}
-
-// pass looks at a Service, plans and writes. If wait is positive, the cache is
-// behind our own writes and nothing was done.
-func (e *Engine) pass(h *holding, key Key) (wait time.Duration, err error) {
-	service, ok := e.cache.service(key)
-	if !ok || index.Management(service) != index.Managed {
-		e.ledger.forget(key)
-		return 0, nil
-	}
-	if wait := h.begin(key, service.UID, time.Now()); wait > 0 {
-		return wait, nil
-	}
-	// The cache is looked at after begin found it fresh, never before: what
-	// arrives in between can only make it fresher.
-	changeTime, err := e.reconcile(h, key)
-	if h.ctx.Err() != nil {
-		return 0, err
-	}
-	now := time.Now()
-	if again := h.end(key, changeTime, err, now); again {
-		e.ledger.enqueue(key)
-	}
-	e.ledger.ended(key, err, now)
-	return 0, err
-}
-
-// reconcile plans a Service and carries the plan out. Whatever breaks, breaks
-// for this Service alone.
-func (e *Engine) reconcile(h *holding, key Key) (changeTime time.Time, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic: %v", cause)
-			e.logger.Error("panic while working on a service", "service", key.String(), "cause", cause, "stack", string(debug.Stack()))
-		}
-	}()
-	observed, ok := e.cache.observed(key)
-	if !ok {
-		return time.Time{}, nil
-	}
-	changeTime = h.changeTime(key, observed)
-	input := e.input(observed, desired.Resolve(observed.Service, observed.Candidates))
-	input.ChangeTime = changeTime
-	return changeTime, e.carryOut(h, key, pack.Make(input))
-}
-
-// carryOut makes the writes of a plan, one after the other. A write that fails
-// stops no other, except that slices stay whose endpoints were to be found in
-// the slice that could not be written.
-func (e *Engine) carryOut(h *holding, key Key, plan pack.Plan) error {
-	var failures []error
-	for _, change := range plan.Changes {
-		if len(failures) > 0 && change.Supersedes() {
-			continue
-		}
-		stored, err := e.writer.Write(h.ctx, change)
-		switch {
-		case h.ctx.Err() != nil:
-			return h.ctx.Err()
-		case errors.Is(err, apply.ErrNamespaceTerminating):
-			e.logger.Debug("slice not created", "service", key.String(), "error", err)
-		case err != nil:
-			failures = append(failures, err)
-		default:
-			h.wrote(key, change.Verb, stored, time.Now())
-			e.metrics.change(change.Verb)
-		}
-	}
-	return errors.Join(failures...)
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
@@ -22,7 +23,12 @@ type Index struct {
 	managedBy  string
 	namespaces map[string]*namespace
 	nodes      map[string]*node
-	shares     []share // one for each shard
+	shards     []share
+	// topology is the sum of all nodes, shares what Services with hints for the
+	// whole cluster are told of it, and auto those Services.
+	topology hints.Topology
+	shares   hints.Shares
+	auto     map[Key]struct{}
 }
 
 // share is what belongs to one shard.
@@ -76,20 +82,16 @@ type service struct {
 }
 
 type pod struct {
-	object   *corev1.Pod
+	object *corev1.Pod
+	// affinity is desired.AffinityOf the object.
+	affinity uint32
 	services map[string]*service
 }
 
-type slice struct {
-	object *discoveryv1.EndpointSlice
-	// owner is the Service the slice names; empty when the slice is not ours.
-	owner string
-}
-
 type node struct {
-	known bool
-	zone  string
-	pods  map[Key]*pod
+	known  bool
+	object hints.Node
+	pods   map[Key]*pod
 }
 
 // New returns an empty Index that files Services under so many shards, at least
@@ -99,10 +101,11 @@ func New(managedBy string, shards int) *Index {
 		managedBy:  managedBy,
 		namespaces: map[string]*namespace{},
 		nodes:      map[string]*node{},
-		shares:     make([]share, shards),
+		shards:     make([]share, shards),
+		auto:       map[Key]struct{}{},
 	}
-	for i := range x.shares {
-		x.shares[i].services = map[Key]struct{}{}
+	for i := range x.shards {
+		x.shards[i].services = map[Key]struct{}{}
 	}
 	return x
 }
@@ -111,13 +114,13 @@ func New(managedBy string, shards int) *Index {
 func (x *Index) Counts(shards []int) Counts {
 	var sum Counts
 	for _, number := range shards {
-		sum.add(x.shares[number].counts)
+		sum.add(x.shards[number].counts)
 	}
 	return sum
 }
 
 // share returns what the object of that key is part of.
-func (x *Index) share(key Key) *share { return &x.shares[shard.Of(key, len(x.shares))] }
+func (x *Index) share(key Key) *share { return &x.shards[shard.Of(key, len(x.shards))] }
 
 // Keys returns the Services of one namespace, or of all for "", in order of
 // namespace and name.
@@ -137,7 +140,7 @@ func (x *Index) Keys(within string) []Key {
 
 // ShardKeys returns the Services of one shard, in order of namespace and name.
 func (x *Index) ShardKeys(number int) []Key {
-	return slices.SortedFunc(maps.Keys(x.shares[number].services), CompareKeys)
+	return slices.SortedFunc(maps.Keys(x.shards[number].services), CompareKeys)
 }
 
 func objectKey(object metav1.Object) Key {
@@ -159,6 +162,8 @@ type Observed struct {
 	Candidates []desired.Candidate
 	// Slices are the slices that name the Service and are ours by their labels, in no particular order.
 	Slices []*discoveryv1.EndpointSlice
+	// Shares are the zones' parts of the cluster, for hints that depend on all nodes.
+	Shares hints.Shares
 }
 
 // Observed gathers what is known about a Service; false when there is no such
@@ -173,11 +178,35 @@ func (x *Index) Observed(key Key) (Observed, bool) {
 		Service:    found.object,
 		Candidates: make([]desired.Candidate, 0, len(found.pods)),
 		Slices:     ns.ownSlices(key.Name),
+		Shares:     x.shares,
 	}
 	for _, member := range found.pods {
 		observed.Candidates = append(observed.Candidates, x.candidate(member))
 	}
 	return observed, true
+}
+
+// Candidate returns a pod that the Service's selector matches; false when there
+// is none of that name.
+func (x *Index) Candidate(key Key, pod string) (desired.Candidate, bool) {
+	ns := x.namespaces[key.Namespace]
+	if ns == nil || ns.services[key.Name] == nil {
+		return desired.Candidate{}, false
+	}
+	member := ns.services[key.Name].pods[pod]
+	if member == nil {
+		return desired.Candidate{}, false
+	}
+	return x.candidate(member), true
+}
+
+// Affinity is desired.AffinityOf a pod; 0 when there is none of that name.
+func (x *Index) Affinity(key Key) uint32 {
+	ns := x.namespaces[key.Namespace]
+	if ns == nil || ns.pods[key.Name] == nil {
+		return 0
+	}
+	return ns.pods[key.Name].affinity
 }
 
 // Service returns a Service; false when there is none of that name.
@@ -216,7 +245,7 @@ func (x *Index) HasSlice(key Key) bool {
 func (x *Index) candidate(member *pod) desired.Candidate {
 	candidate := desired.Candidate{Pod: member.object}
 	if bound := x.nodes[member.object.Spec.NodeName]; bound != nil && bound.known {
-		candidate.NodeKnown, candidate.Zone = true, bound.zone
+		candidate.NodeKnown, candidate.Zone = true, bound.object.Zone
 	}
 	return candidate
 }

@@ -1,6 +1,7 @@
 package index_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
@@ -50,7 +52,7 @@ func toMap(pairs []string) map[string]string {
 // selects by it, and the pods web-0 and api-0.
 func filled() *index.Index {
 	x := index.New(slicetest.ManagedBy, shards)
-	x.PutNode("node-a", "zone-a")
+	x.PutNode("node-a", hints.Node{Zone: "zone-a"})
 	x.PutService(slicetest.Service("web", selector("tier", "front", "app", "web")))
 	x.PutService(slicetest.Service("api", selector("tier", "front", "app", "api")))
 	x.PutService(slicetest.Service("all", selector("tier", "front")))
@@ -113,10 +115,10 @@ func TestPutPod_TellsWhenReadinessChanged(t *testing.T) {
 
 func TestDeletePod_NamesTheServicesThatLoseIt(t *testing.T) {
 	x := filled()
-	if diff := gocmp.Diff(keys("all", "web"), x.DeletePod(key("web-0")).Services); diff != "" {
+	if diff := gocmp.Diff(keys("all", "web"), x.DeletePod(slicetest.Pod("web-0", "10.1.0.1")).Services); diff != "" {
 		t.Errorf("Services (-want +got):\n%s", diff)
 	}
-	if again := x.DeletePod(key("web-0")).Services; again != nil {
+	if again := x.DeletePod(slicetest.Pod("web-0", "10.1.0.1")).Services; again != nil {
 		t.Errorf("deleted twice, the second time concerning %v", again)
 	}
 	if got := podsOf(x, "all"); !gocmp.Equal(got, []string{"api-0"}) {
@@ -142,7 +144,7 @@ func TestPutNode_WakesThoseWhoWaitForIt(t *testing.T) {
 		{name: "moves", node: "node-a", zone: "zone-b", want: keys("web")},
 		{name: "is another", node: "node-b", zone: "zone-b"},
 	} {
-		if diff := gocmp.Diff(step.want, x.PutNode(step.node, step.zone).Services, cmpopts.EquateEmpty()); diff != "" {
+		if diff := gocmp.Diff(step.want, x.PutNode(step.node, hints.Node{Zone: step.zone}).Services, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("node %s: Services (-want +got):\n%s", step.name, diff)
 		}
 	}
@@ -155,7 +157,7 @@ func TestPutNode_WakesThoseWhoWaitForIt(t *testing.T) {
 	if got := observed.Candidates[0]; got.NodeKnown || got.Zone != "" {
 		t.Errorf("candidate is %+v, though the node is gone", got)
 	}
-	if diff := gocmp.Diff(keys("web"), x.PutNode("node-a", "").Services); diff != "" {
+	if diff := gocmp.Diff(keys("web"), x.PutNode("node-a", hints.Node{}).Services); diff != "" {
 		t.Errorf("node is back: Services (-want +got):\n%s", diff)
 	}
 }
@@ -164,7 +166,7 @@ func TestPutSlice_NamesServicesBeforeAndAfter(t *testing.T) {
 	service, other := slicetest.Service("web"), slicetest.Service("api")
 	foreign := func(slice *discoveryv1.EndpointSlice) { slice.Labels[discoveryv1.LabelManagedBy] = "somebody" }
 	x := index.New(slicetest.ManagedBy, shards)
-	for _, step := range []struct {
+	for i, step := range []struct {
 		name  string
 		slice *discoveryv1.EndpointSlice
 		want  []index.Key
@@ -176,6 +178,7 @@ func TestPutSlice_NamesServicesBeforeAndAfter(t *testing.T) {
 		{name: "still theirs", slice: slicetest.Slice(service, "s", nil, foreign)},
 		{name: "given back", slice: slicetest.Slice(service, "s", slicetest.Pods(0, 1)), want: keys("web")},
 	} {
+		step.slice.ResourceVersion = fmt.Sprint(10 + i)
 		if diff := gocmp.Diff(step.want, x.PutSlice(step.slice), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: Services (-want +got):\n%s", step.name, diff)
 		}
@@ -187,7 +190,7 @@ func TestPutSlice_NamesServicesBeforeAndAfter(t *testing.T) {
 	if got := x.Counts(own); got != (index.Counts{EndpointSlices: 1, Endpoints: 1}) {
 		t.Errorf("the Service's shard counts %+v, want one slice with one endpoint", got)
 	}
-	if diff := gocmp.Diff(keys("web"), x.DeleteSlice(key("s"))); diff != "" {
+	if diff := gocmp.Diff(keys("web"), x.DeleteSlice(slicetest.Slice(service, "s", nil))); diff != "" {
 		t.Errorf("deleted: Services (-want +got):\n%s", diff)
 	}
 	if got := x.Counts(everyShard()); got != (index.Counts{}) {

@@ -100,7 +100,7 @@ func TestIndex_AgreesWithAScanOfEverything(t *testing.T) {
 				name := fmt.Sprintf("pod-%d", rapid.IntRange(0, 5).Draw(t, "pod"))
 				want := concerned(m, m.pods[name], nil)
 				delete(m.pods, name)
-				checkEffect(t, want, x.DeletePod(key(name)))
+				checkEffect(t, want, x.DeletePod(slicetest.Pod(name, "10.1.0.1")))
 			},
 			"": func(t *rapid.T) {
 				for name := range m.services {

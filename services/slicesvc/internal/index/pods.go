@@ -14,9 +14,29 @@ import (
 type Effect struct {
 	// Services are those whose endpoints may have changed, sorted.
 	Services []Key
+	// Pods are those whose endpoints in these Services may have changed, sorted.
+	Pods []Key
+	// Hinted are Services whose hints depend on all nodes and may have changed,
+	// whatever their pods; sorted.
+	Hinted []Key
 	// Time is when the change came about, as its pod says; zero when it does not say.
 	Time time.Time
+	// Urgency says what waiting would cost.
+	Urgency Urgency
 }
+
+// Urgency says what it costs clients that a change waits.
+type Urgency uint8
+
+// The urgencies, in order.
+const (
+	// Lazy changes are those nobody routes by.
+	Lazy Urgency = iota
+	// Normal changes prepare what clients will use, as an endpoint that is not ready yet.
+	Normal
+	// Urgent changes decide where clients may send traffic now.
+	Urgent
+)
 
 // PutPod takes in a new or changed pod. The effect is empty when nothing changed
 // that endpoints are made from.
@@ -24,35 +44,41 @@ func (x *Index) PutPod(object *corev1.Pod) Effect {
 	ns := x.namespace(object.Namespace)
 	entry := ns.pods[object.Name]
 	if entry == nil {
-		entry = &pod{object: object, services: map[string]*service{}}
+		entry = &pod{
+			object:   object,
+			affinity: desired.AffinityOf(object),
+			services: map[string]*service{},
+		}
 		ns.pods[object.Name] = entry
 		x.share(objectKey(object)).counts.Pods++
 		x.place(entry, object.Spec.NodeName)
 		ns.label(entry)
-		return effect(object.Namespace, entry.services, transition(nil, object))
+		return effect(entry.services, nil, object)
 	}
-
 	before := entry.object
 	changed := endpointChanged(before, object)
 	x.move(entry, object)
 	if maps.Equal(before.Labels, object.Labels) {
 		entry.object = object
+		if before.UID != object.UID {
+			entry.affinity = desired.AffinityOf(object)
+		}
 		if !changed {
 			return Effect{}
 		}
-		return effect(object.Namespace, entry.services, transition(before, object))
+		return effect(entry.services, before, object)
 	}
-
 	selecting := maps.Clone(entry.services)
 	ns.unlabel(entry)
-	entry.object = object
+	entry.object, entry.affinity = object, desired.AffinityOf(object)
 	ns.label(entry)
-	affected := union(selecting, entry.services, changed)
-	return effect(object.Namespace, affected, transition(before, object))
+	return effect(union(selecting, entry.services, changed), before, object)
 }
 
-// DeletePod forgets a pod and names the Services that lose it.
-func (x *Index) DeletePod(key Key) Effect {
+// DeletePod forgets a pod and names the Services that lose it. last is the pod as
+// it was when it went, which may be newer than what was put in.
+func (x *Index) DeletePod(last *corev1.Pod) Effect {
+	key := objectKey(last)
 	ns := x.namespaces[key.Namespace]
 	if ns == nil || ns.pods[key.Name] == nil {
 		return Effect{}
@@ -64,7 +90,20 @@ func (x *Index) DeletePod(key Key) Effect {
 	delete(ns.pods, key.Name)
 	x.share(key).counts.Pods--
 	x.prune(key.Namespace)
-	return effect(key.Namespace, affected, time.Time{})
+	went := effect(affected, entry.object, last)
+	if desired.Ready(entry.object) {
+		went.Urgency = Urgent
+	}
+	return went
+}
+
+// Pod returns a pod; false when there is none of that name.
+func (x *Index) Pod(key Key) (*corev1.Pod, bool) {
+	ns := x.namespaces[key.Namespace]
+	if ns == nil || ns.pods[key.Name] == nil {
+		return nil, false
+	}
+	return ns.pods[key.Name].object, true
 }
 
 // label files a pod under its labels and joins it with the Services that select it.
@@ -136,18 +175,41 @@ func endpointChanged(a, b *corev1.Pod) bool {
 		!slices.Equal(a.Status.PodIPs, b.Status.PodIPs)
 }
 
+// changeTime gives when a change of a pod came about, as far as the pod says so:
+// the times of what is new in it, its readiness or that it is to be deleted, and
+// of these the earliest. before is nil for a pod that was not known.
+func changeTime(before, after *corev1.Pod) time.Time {
+	if before != nil && before.UID != after.UID {
+		before = nil
+	}
+	at := transition(before, after)
+	if asked := deletionAsked(after); !asked.IsZero() && (before == nil || before.DeletionTimestamp == nil) && (at.IsZero() || asked.Before(at)) {
+		at = asked
+	}
+	return at
+}
+
 // transition gives the time of the pod's last change of readiness if it is new.
 func transition(before, after *corev1.Pod) time.Time {
 	condition := desired.ReadyCondition(after)
 	if condition == nil {
 		return time.Time{}
 	}
-	if before != nil && before.UID == after.UID {
+	if before != nil {
 		if earlier := desired.ReadyCondition(before); earlier != nil && !condition.LastTransitionTime.After(earlier.LastTransitionTime.Time) {
 			return time.Time{}
 		}
 	}
 	return condition.LastTransitionTime.Time
+}
+
+// deletionAsked gives when somebody asked for the pod's deletion: the
+// deletionTimestamp is when its grace will have passed.
+func deletionAsked(object *corev1.Pod) time.Time {
+	if object.DeletionTimestamp == nil || object.DeletionGracePeriodSeconds == nil {
+		return time.Time{}
+	}
+	return object.DeletionTimestamp.Add(-time.Duration(*object.DeletionGracePeriodSeconds) * time.Second)
 }
 
 // union merges the Services that select a pod before and after its labels
@@ -168,14 +230,28 @@ func union(before, after map[string]*service, changed bool) map[string]*service 
 	return merged
 }
 
-func effect(namespace string, services map[string]*service, at time.Time) Effect {
+// effect is what a change of a pod means for the Services it concerns; before is
+// nil for a new pod.
+func effect(services map[string]*service, before, after *corev1.Pod) Effect {
 	if len(services) == 0 {
 		return Effect{}
 	}
+	urgency := Normal
 	keys := make([]Key, 0, len(services))
-	for name := range services {
-		keys = append(keys, Key{Namespace: namespace, Name: name})
+	for name, selecting := range services {
+		keys = append(keys, Key{Namespace: after.Namespace, Name: name})
+		if selecting.object.Spec.PublishNotReadyAddresses {
+			urgency = Urgent // clients are sent to the pod, ready or not
+		}
 	}
 	slices.SortFunc(keys, CompareKeys)
-	return Effect{Services: keys, Time: at}
+	if desired.Ready(after) || (before != nil && desired.Ready(before)) {
+		urgency = Urgent
+	}
+	return Effect{
+		Services: keys,
+		Pods:     []Key{objectKey(after)},
+		Time:     changeTime(before, after),
+		Urgency:  urgency,
+	}
 }

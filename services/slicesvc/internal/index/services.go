@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
 // Unmanaged is why a Service gets no slices from us.
@@ -35,6 +37,7 @@ func Management(service *corev1.Service) Unmanaged {
 func (x *Index) PutService(object *corev1.Service) {
 	ns := x.namespace(object.Namespace)
 	entry := ns.services[object.Name]
+	x.fileAuto(object)
 	switch {
 	case entry == nil:
 		entry = &service{object: object}
@@ -58,8 +61,18 @@ func (x *Index) DeleteService(key Key) {
 	}
 	x.unlink(ns, ns.services[key.Name])
 	delete(ns.services, key.Name)
+	delete(x.auto, key)
 	x.strike(key)
 	x.prune(key.Namespace)
+}
+
+// fileAuto notes whether the Service's hints depend on all nodes.
+func (x *Index) fileAuto(object *corev1.Service) {
+	if Management(object) == Managed && hints.ModeOf(object) == hints.Auto {
+		x.auto[objectKey(object)] = struct{}{}
+		return
+	}
+	delete(x.auto, objectKey(object))
 }
 
 // enlist files a Service under its shard, strike takes it out.

@@ -211,7 +211,7 @@ func TestMake_NamesAreMadeFromThePurpose(t *testing.T) {
 
 func TestChange_SupersedesOnlyWhereEndpointsMoved(t *testing.T) {
 	for reason, want := range map[pack.Reason]bool{
-		pack.PortsGone: true, pack.NotOwned: true, pack.Emptied: false, pack.FamilyGone: false,
+		pack.PortsGone: true, pack.NotOwned: true, pack.Compacted: true, pack.Emptied: false, pack.FamilyGone: false,
 	} {
 		if got := (pack.Change{Verb: pack.Delete, Reason: reason}).Supersedes(); got != want {
 			t.Errorf("deletion for %s supersedes: %t, want %t", reason, got, want)

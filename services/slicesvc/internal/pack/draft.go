@@ -24,6 +24,8 @@ type draft struct {
 
 	reason                  Reason
 	added, removed, changed int
+	// overfull says that endpoints above the limit were taken out, to go elsewhere.
+	overfull bool
 }
 
 // touched reports whether the endpoints differ from those of the slice that exists.
@@ -64,11 +66,13 @@ func (d *drafts) drop(slice *discoveryv1.EndpointSlice, reason Reason) {
 }
 
 // placeholder keeps one empty slice without ports for a family that would have
-// none. If the one slice about to be deleted is just that, it stays.
+// none. If one of the slices about to be deleted is just that, it stays.
 func (d *drafts) placeholder(labels labeling, addressType discoveryv1.AddressType) {
-	if len(d.delete) == 1 && labels.isPlaceholder(d.delete[0].from) {
-		d.delete = nil
-		return
+	for i, dropped := range d.delete {
+		if labels.isPlaceholder(dropped.from) {
+			d.delete = slices.Delete(d.delete, i, i+1)
+			return
+		}
 	}
 	d.create = append(d.create, &draft{
 		addressType: addressType,
@@ -79,11 +83,12 @@ func (d *drafts) placeholder(labels labeling, addressType discoveryv1.AddressTyp
 
 // recycle turns creations into updates of slices that would be deleted: one
 // write instead of two, and no new object. Slices of an earlier Service are
-// left to be deleted, for the garbage collector is after them too.
+// left to be deleted, for the garbage collector is after them too; so are those
+// whose endpoints move, for these must have arrived before.
 func (d *drafts) recycle(service *corev1.Service) {
 	var still []*draft
 	for _, dropped := range d.delete {
-		if len(d.create) == 0 || !owned(dropped.from, service) {
+		if len(d.create) == 0 || !owned(dropped.from, service) || dropped.reason == Compacted {
 			still = append(still, dropped)
 			continue
 		}
@@ -104,6 +109,7 @@ func (d *drafts) plan(in Input, naming *naming) Plan {
 		changes = append(changes, draft.change(Create, draft.fresh(in, labels, naming)))
 	}
 	slices.SortStableFunc(d.update, byExisting)
+	slices.SortStableFunc(d.update, overfullLast)
 	for _, draft := range d.update {
 		changes = append(changes, draft.change(Update, draft.rewritten(in, labels)))
 	}
@@ -173,6 +179,18 @@ func nonNil(endpoints []discoveryv1.Endpoint) []discoveryv1.Endpoint {
 		return []discoveryv1.Endpoint{}
 	}
 	return endpoints
+}
+
+// overfullLast puts slices that endpoints leave behind those that they may have gone to.
+func overfullLast(a, b *draft) int {
+	switch {
+	case a.overfull == b.overfull:
+		return 0
+	case b.overfull:
+		return -1
+	default:
+		return 1
+	}
 }
 
 func byExisting(a, b *draft) int {

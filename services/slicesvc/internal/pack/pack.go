@@ -12,9 +12,12 @@ import (
 
 // Make plans the slices of one Service.
 func Make(in Input) Plan {
+	in.Limit = max(in.Limit, 1)
 	existing := sorted(in.Slices)
 	naming := newNaming(in)
 	labels := newLabeling(in.Service, in.ManagedBy)
+	var topology []FamilyHints
+	in.Endpoints, topology = hinted(in, existing)
 
 	var all drafts
 	for _, family := range in.Endpoints.Families {
@@ -29,7 +32,9 @@ func Make(in Input) Plan {
 		// The garbage collector deletes the slices of a Service that goes away; a new one would race it.
 		all.create = nil
 	}
-	return all.plan(in, naming)
+	plan := all.plan(in, naming)
+	plan.Topology = topology
+	return plan
 }
 
 // packFamily plans one address family. existing is sorted.
@@ -45,7 +50,7 @@ func packFamily(in Input, labels labeling, family desired.Family, existing []*di
 		byPorts[key] = append(byPorts[key], slice)
 	}
 	for i := range family.Groups {
-		group := packGroup(in.Limit, labels, family.AddressType, &family.Groups[i], byPorts[family.Groups[i].Key])
+		group := packGroup(in, labels, family.AddressType, &family.Groups[i], byPorts[family.Groups[i].Key])
 		result.append(group)
 		delete(byPorts, family.Groups[i].Key)
 	}
@@ -54,7 +59,7 @@ func packFamily(in Input, labels labeling, family desired.Family, existing []*di
 			result.drop(slice, PortsGone)
 		}
 	}
-	if len(result.create) == 0 && len(result.delete) == len(existing) {
+	if len(result.create) == 0 && len(result.delete) == len(existing) && !in.Part.any(family.AddressType) {
 		result.placeholder(labels, family.AddressType)
 	}
 	result.recycle(in.Service)
@@ -62,64 +67,58 @@ func packFamily(in Input, labels labeling, family desired.Family, existing []*di
 }
 
 // packGroup plans the slices of one set of ports. existing is sorted.
-func packGroup(limit int, labels labeling, addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
+func packGroup(in Input, labels labeling, addressType discoveryv1.AddressType, group *desired.Group, existing []*discoveryv1.EndpointSlice) drafts {
 	left := newPool(group.Endpoints)
-	var result drafts
-	var dirty, clean []*draft
+	result, clean := compare(in, labels, existing, left)
+	if rest := left.rest(); len(rest) > 0 {
+		into := places{
+			limit:    in.Limit,
+			affinity: in.affinity,
+			create: func() *draft {
+				return &draft{addressType: addressType, ports: group.Ports, key: group.Key, reason: NewEndpoints}
+			},
+			written: result.update,
+			clean:   func() []*draft { return merged(clean, in.Part.others(addressType, group.Key)) },
+		}
+		created, opened := into.place(rest)
+		result.create = created
+		result.update = append(result.update, opened...)
+	}
+	staying, going := join(result.update, in.Limit)
+	result.update = staying
+	result.delete = append(result.delete, going...)
+	return result
+}
+
+// compare finds which slices are written for what is in them, and takes from the
+// wanted endpoints those that have a place. clean are the slices that are as they
+// should be.
+func compare(in Input, labels labeling, existing []*discoveryv1.EndpointSlice, wanted *pool) (written drafts, clean []*draft) {
 	for _, slice := range existing {
-		draft := keep(slice, left, limit)
+		draft := keep(slice, wanted, in)
 		switch {
 		case draft.touched() && len(draft.endpoints) == 0:
-			result.drop(slice, Emptied)
+			written.drop(slice, Emptied)
 		case draft.touched():
-			dirty = append(dirty, draft)
+			written.update = append(written.update, draft)
 		case labels.differ(slice):
 			draft.reason = LabelsChanged
-			dirty = append(dirty, draft)
+			written.update = append(written.update, draft)
 		default:
 			clean = append(clean, draft)
 		}
 	}
-	rest := fill(dirty, left.rest(), limit)
-	for len(rest) > 0 {
-		target := tightest(clean, len(rest), limit)
-		if target == nil {
-			target = &draft{addressType: addressType, ports: group.Ports, key: group.Key, reason: NewEndpoints}
-			result.create = append(result.create, target)
-		} else {
-			dirty = append(dirty, target)
-		}
-		rest = target.take(rest, limit)
-	}
-	result.update = dirty
-	return result
+	return written, clean
 }
 
-// fill puts endpoints into the drafts, the fullest first, and returns those
-// that find no room.
-func fill(into []*draft, endpoints []desired.Endpoint, limit int) []desired.Endpoint {
-	byFill := slices.Clone(into)
-	slices.SortStableFunc(byFill, func(a, b *draft) int {
-		return cmp.Compare(len(b.endpoints), len(a.endpoints))
-	})
-	for _, draft := range byFill {
-		endpoints = draft.take(endpoints, limit)
+// merged joins drafts of existing slices in order of their names.
+func merged(clean, others []*draft) []*draft {
+	if len(others) == 0 {
+		return clean
 	}
-	return endpoints
-}
-
-// tightest finds the untouched draft that has the least room left after taking
-// all n endpoints; nil when they fit into none, for they are not split over
-// several unchanged slices.
-func tightest(among []*draft, n, limit int) *draft {
-	var best *draft
-	for _, candidate := range among {
-		fits := len(candidate.endpoints)+n <= limit
-		if fits && (best == nil || len(candidate.endpoints) > len(best.endpoints)) {
-			best = candidate
-		}
-	}
-	return best
+	all := slices.Concat(clean, others)
+	slices.SortFunc(all, byExisting)
+	return all
 }
 
 // sorted gives the slices in order of name, without those being deleted:

@@ -49,3 +49,18 @@ func BenchmarkPlan_Cold(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkCompact merges 50 slices with a tenth of what they may hold.
+func BenchmarkCompact(b *testing.B) {
+	service := slicetest.Service("web")
+	in := input(service, slicetest.Pods(0, 500))
+	for i := range 50 {
+		in.Slices = append(in.Slices, slicetest.Slice(service, fmt.Sprintf("web-%02d", i), slicetest.Pods(10*i, 10*i+10)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if plan := pack.Compact(in, 100); len(plan.Changes) != 50 {
+			b.Fatalf("%d writes, want 50", len(plan.Changes))
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
 // Input is what a plan is made from.
@@ -21,13 +22,29 @@ type Input struct {
 	// Taken reports whether the namespace has an EndpointSlice of that name,
 	// ours or not; nil when the names in Slices are all there are.
 	Taken func(name string) bool
-	// Limit is how many endpoints a slice may hold; at least 1.
+	// Part restricts the plan to what may have changed; nil for all of it.
+	Part *Part
+	// Affinity gives pods of the Service's namespace that come and go together the
+	// same number, as desired.AffinityOf does; nil when all are alike. It is asked
+	// for pods in Slices and in Endpoints, and only when endpoints need a place.
+	Affinity func(pod string) uint32
+	// Zones are the zones' parts of the cluster, for Services with the topology annotation.
+	Zones hints.Shares
+	// Limit is how many endpoints a slice may hold; less than 1 counts as 1.
 	Limit int
 	// ManagedBy is the value of the managed-by label.
 	ManagedBy string
 	// ChangeTime is when the change came about that the plan answers; the zero
 	// time when that is not known.
 	ChangeTime time.Time
+}
+
+// affinity is that of a pod.
+func (in *Input) affinity(pod string) uint32 {
+	if in.Affinity == nil {
+		return 0
+	}
+	return in.Affinity(pod)
 }
 
 // Verb is what happens to a slice.
@@ -63,6 +80,8 @@ const (
 	FamilyGone Reason = "FAMILY_GONE"
 	// NotOwned: the slice carries our labels but is not owned by this Service, as after the Service was deleted and made again.
 	NotOwned Reason = "NOT_OWNED"
+	// Compacted: the endpoints of several slices find room in fewer.
+	Compacted Reason = "COMPACTED"
 )
 
 // Change is one write.
@@ -81,7 +100,7 @@ type Change struct {
 // were written. A slice that was emptied, or whose family is not served any
 // more, has nothing to lose.
 func (c Change) Supersedes() bool {
-	return c.Verb == Delete && (c.Reason == PortsGone || c.Reason == NotOwned)
+	return c.Verb == Delete && (c.Reason == PortsGone || c.Reason == NotOwned || c.Reason == Compacted)
 }
 
 // Detail says for people what the change does.
@@ -104,6 +123,13 @@ func (c Change) Detail() string {
 		return fmt.Sprintf("the Service has no %s addresses", c.Slice.AddressType)
 	case NotOwned:
 		return "not owned by this Service"
+	case SelectorGone:
+		return "the Service has no selector any more"
+	case Compacted:
+		if c.Verb == Delete {
+			return fmt.Sprintf("%d endpoints moved to other slices", c.Removed)
+		}
+		return fmt.Sprintf("%d endpoints taken from other slices", c.Added)
 	default:
 		return fmt.Sprintf("%d endpoints added, %d removed, %d changed", c.Added, c.Removed, c.Changed)
 	}
@@ -114,6 +140,9 @@ func (c Change) Detail() string {
 // slices in between.
 type Plan struct {
 	Changes []Change
+	// Topology says for each family what became of the Service's wish for hints;
+	// nil when it has none, or when the plan is for a part. It is no write.
+	Topology []FamilyHints
 }
 
 // Empty reports whether there is nothing to write.

@@ -85,6 +85,10 @@ func TestMake_FollowsUpstreamsPolicy(t *testing.T) {
 			in:   input(service, nil, old("a", 0, 1)),
 			want: outcome{Updates: 1, Fill: []int{0}},
 		},
+		"the last pod goes beside a placeholder: that one stays": {
+			in:   input(service, nil, old("a", 0, 1), slicetest.Slice(service, "b", nil)),
+			want: outcome{Deletes: 1, Fill: []int{0}},
+		},
 		"the first pod comes: the placeholder takes it": {
 			in:   input(service, slicetest.Pods(0, 1), slicetest.Slice(service, "a", nil)),
 			want: outcome{Updates: 1, Fill: []int{1}},

@@ -64,30 +64,57 @@ func (p *pool) rest() []desired.Endpoint {
 // keep starts a draft from an existing slice with those of its endpoints that
 // are wanted, in their places. Repeats go, and so does what is above the limit,
 // which finds a place elsewhere: it happens when the limit was lowered.
-func keep(slice *discoveryv1.EndpointSlice, wanted *pool, limit int) *draft {
+func keep(slice *discoveryv1.EndpointSlice, wanted *pool, in Input) *draft {
 	kept := &draft{
 		from:        slice,
 		addressType: slice.AddressType,
 		ports:       slice.Ports,
-		endpoints:   make([]discoveryv1.Endpoint, 0, len(slice.Endpoints)),
 		reason:      EndpointsChanged,
 	}
+	// Nearly all endpoints of nearly all slices stay where they are: to copy them at
+	// once and move what has to be moved costs a fraction of copying one by one.
+	endpoints, n := slices.Clone(slice.Endpoints), 0
+	stay := func(i int) {
+		if n != i {
+			endpoints[n] = slice.Endpoints[i]
+		}
+		n++
+	}
 	for i := range slice.Endpoints {
-		found, exact := desired.Observe(&slice.Endpoints[i])
-		if len(kept.endpoints) == limit {
+		if n == in.Limit {
 			kept.removed++
+			kept.overfull = true
 			continue
 		}
+		if in.Part.keeps(&slice.Endpoints[i]) {
+			stay(i)
+			continue
+		}
+		found, exact := desired.Observe(&slice.Endpoints[i])
 		want, ok := wanted.take(found.Identity)
 		switch {
 		case !ok:
 			kept.removed++
 		case exact && want == found:
-			kept.endpoints = append(kept.endpoints, slice.Endpoints[i])
+			stay(i)
 		default:
-			kept.endpoints = append(kept.endpoints, want.Object())
+			endpoints[n] = want.Object()
+			n++
 			kept.changed++
 		}
 	}
+	clear(endpoints[n:])
+	kept.endpoints = endpoints[:n]
 	return kept
+}
+
+// untouched is the draft of a slice that is as it should be.
+func untouched(slice *discoveryv1.EndpointSlice) *draft {
+	return &draft{
+		from:        slice,
+		addressType: slice.AddressType,
+		ports:       slice.Ports,
+		endpoints:   slice.Endpoints[:len(slice.Endpoints):len(slice.Endpoints)], // to add to them copies them
+		reason:      EndpointsChanged,
+	}
 }

@@ -2,6 +2,7 @@ package pack_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -10,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
@@ -37,6 +39,31 @@ func TestMake_SlicesHoldWhatIsDesiredAndNothingTwice(t *testing.T) {
 		for _, family := range in.Endpoints.Families {
 			if !hasSlice(after, family.AddressType) {
 				t.Fatalf("no %s slice, not even an empty one", family.AddressType)
+			}
+		}
+	})
+}
+
+// Wherever the writes stop, an endpoint that was there and stays wanted, for the
+// same ports, is in a slice.
+func TestMake_NoEndpointIsMissingInBetween(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := slicetest.Input(t)
+		in.Service.DeletionTimestamp = nil
+		plan := pack.Make(in)
+		stays := identities(in.Slices)
+		after := identities(carryOut(t, in))
+		maps.DeleteFunc(stays, func(endpoint string, _ bool) bool { return !after[endpoint] })
+		for n := range plan.Changes {
+			between, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: plan.Changes[:n]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			there := identities(between)
+			for endpoint := range stays {
+				if !there[endpoint] {
+					t.Fatalf("endpoint %q is nowhere after %d of the writes %v", endpoint, n, reasons(plan))
+				}
 			}
 		}
 	})
@@ -101,7 +128,7 @@ func wanted(in pack.Input) map[string]map[desired.Endpoint]int {
 			at := place{addressType: family.AddressType, ports: group.Key}.String()
 			all[at] = map[desired.Endpoint]int{}
 			for _, endpoint := range group.Endpoints {
-				all[at][endpoint]++
+				all[at][withoutAuto(in, endpoint)]++
 			}
 		}
 	}
@@ -127,10 +154,18 @@ func held(t *rapid.T, in pack.Input, slices []*discoveryv1.EndpointSlice) map[st
 			if !exact {
 				t.Fatalf("slice %s keeps an endpoint that is not ours: %v", slice.Name, slice.Endpoints[i])
 			}
-			all[at][endpoint]++
+			all[at][withoutAuto(in, endpoint)]++
 		}
 	}
 	return all
+}
+
+// withoutAuto takes off the hints that are not desired of one endpoint but of all together.
+func withoutAuto(in pack.Input, endpoint desired.Endpoint) desired.Endpoint {
+	if hints.ModeOf(in.Service) == hints.Auto {
+		endpoint.HintZone = ""
+	}
+	return endpoint
 }
 
 func checkSlice(t *rapid.T, in pack.Input, slice *discoveryv1.EndpointSlice) {

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
@@ -29,7 +30,20 @@ func Input(t *rapid.T) pack.Input {
 		Limit:      rapid.IntRange(1, 8).Draw(t, "limit"),
 		ManagedBy:  ManagedBy,
 		ChangeTime: Epoch(),
+		Affinity:   Affinity,
+		Zones:      drawZones(t),
 	}
+}
+
+// Affinity divides the pods of random clusters into those with an even number and the others.
+func Affinity(pod string) uint32 { return uint32(pod[len(pod)-1] % 2) }
+
+func drawZones(t *rapid.T) hints.Shares {
+	var topology hints.Topology
+	for _, zone := range []string{"zone-a", "zone-b"}[:rapid.IntRange(0, 2).Draw(t, "zones with nodes")] {
+		topology.Add(hints.Node{Zone: zone, MilliCPU: 1000, Counts: true})
+	}
+	return topology.Shares()
 }
 
 func drawService(t *rapid.T) *corev1.Service {
@@ -48,6 +62,13 @@ func drawService(t *rapid.T) *corev1.Service {
 			{Port("http", 80, intstr.FromString("http")), Port("metrics", 90, intstr.FromString("metrics"))},
 		}).Draw(t, "ports")
 		service.Labels = rapid.SampledFrom([]map[string]string{nil, {"team": "a"}, {discoveryv1.LabelManagedBy: "me"}}).Draw(t, "labels")
+		switch distribution := rapid.SampledFrom([]string{"", "", "Auto", "PreferClose", "PreferSameNode"}).Draw(t, "topology"); distribution {
+		case "":
+		case "Auto":
+			service.Annotations = map[string]string{corev1.AnnotationTopologyMode: "Auto"}
+		default:
+			service.Spec.TrafficDistribution = &distribution
+		}
 		if rapid.IntRange(0, 9).Draw(t, "terminating") == 0 {
 			now := metav1.NewTime(Epoch())
 			service.DeletionTimestamp = &now
@@ -92,7 +113,7 @@ func drawCandidate(t *rapid.T, i int) desired.Candidate {
 	return desired.Candidate{
 		Pod:       pod,
 		NodeKnown: true,
-		Zone:      rapid.SampledFrom([]string{"", "zone-a"}).Draw(t, "zone"),
+		Zone:      rapid.SampledFrom([]string{"", "zone-a", "zone-b"}).Draw(t, "zone"),
 	}
 }
 

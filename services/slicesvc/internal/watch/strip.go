@@ -5,6 +5,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
@@ -37,14 +38,18 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 			PodIPs: pod.Status.PodIPs,
 		},
 	}
-	for i := range pod.Spec.Containers {
-		stripped.Spec.Containers = appendNamedPorts(stripped.Spec.Containers, &pod.Spec.Containers[i])
+	stripped.DeletionGracePeriodSeconds = pod.DeletionGracePeriodSeconds
+	if controller := metav1.GetControllerOfNoCopy(pod); controller != nil {
+		stripped.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: controller.APIVersion,
+			Kind:       controller.Kind,
+			Name:       controller.Name,
+			UID:        controller.UID,
+			Controller: controller.Controller,
+		}}
 	}
-	for i := range pod.Spec.InitContainers {
-		if desired.Sidecar(&pod.Spec.InitContainers[i]) {
-			stripped.Spec.InitContainers = appendNamedPorts(stripped.Spec.InitContainers, &pod.Spec.InitContainers[i])
-		}
-	}
+	stripped.Spec.Containers = namedPorts(pod.Spec.Containers, func(*corev1.Container) bool { return true })
+	stripped.Spec.InitContainers = namedPorts(pod.Spec.InitContainers, desired.Sidecar)
 	if ready := desired.ReadyCondition(pod); ready != nil {
 		stripped.Status.Conditions = []corev1.PodCondition{{
 			Type:               ready.Type,
@@ -55,29 +60,51 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 	return stripped
 }
 
-// appendNamedPorts keeps a container as far as a Service can name a port of it.
-func appendNamedPorts(to []corev1.Container, container *corev1.Container) []corev1.Container {
-	var named []corev1.ContainerPort
-	for _, port := range container.Ports {
-		if port.Name != "" {
-			named = append(named, corev1.ContainerPort{
-				Name:          port.Name,
-				Protocol:      port.Protocol,
-				ContainerPort: port.ContainerPort,
-			})
+// namedPorts keeps of some containers what a Service can name of them: ports, in
+// their order, as if one container had them all; none if there are none.
+func namedPorts(containers []corev1.Container, wanted func(*corev1.Container) bool) []corev1.Container {
+	var all corev1.Container
+	for i := range containers {
+		container := &containers[i]
+		if !wanted(container) {
+			continue
+		}
+		for _, port := range container.Ports {
+			if port.Name != "" {
+				all.RestartPolicy = container.RestartPolicy // of a sidecar it says that it is one
+				all.Ports = append(all.Ports, corev1.ContainerPort{
+					Name:          port.Name,
+					Protocol:      port.Protocol,
+					ContainerPort: port.ContainerPort,
+				})
+			}
 		}
 	}
-	if named == nil {
-		return to
+	if all.Ports == nil {
+		return nil
 	}
-	return append(to, corev1.Container{RestartPolicy: container.RestartPolicy, Ports: named})
+	return []corev1.Container{all}
+}
+
+// nodeLabels are those that decide about hints.
+func nodeLabels() []string {
+	return []string{
+		corev1.LabelTopologyZone,
+		"node-role.kubernetes.io/control-plane",
+		"node-role.kubernetes.io/master",
+	}
 }
 
 func stripNode(node *corev1.Node) *corev1.Node {
 	stripped := &corev1.Node{ObjectMeta: stripMeta(&node.ObjectMeta)}
-	stripped.Labels = nil
-	if zone, ok := node.Labels[corev1.LabelTopologyZone]; ok {
-		stripped.Labels = map[string]string{corev1.LabelTopologyZone: zone}
+	stripped.Labels = only(node.Labels, nodeLabels())
+	if cpu, ok := node.Status.Allocatable[corev1.ResourceCPU]; ok {
+		stripped.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: cpu}
+	}
+	for i := range node.Status.Conditions {
+		if condition := &node.Status.Conditions[i]; condition.Type == corev1.NodeReady {
+			stripped.Status.Conditions = append(stripped.Status.Conditions, corev1.NodeCondition{Type: condition.Type, Status: condition.Status})
+		}
 	}
 	return stripped
 }
@@ -92,15 +119,31 @@ func stripService(service *corev1.Service) *corev1.Service {
 			ClusterIP:                service.Spec.ClusterIP,
 			IPFamilies:               service.Spec.IPFamilies,
 			PublishNotReadyAddresses: service.Spec.PublishNotReadyAddresses,
+			TrafficDistribution:      service.Spec.TrafficDistribution,
 		},
 	}
+	stripped.Annotations = only(service.Annotations, []string{corev1.AnnotationTopologyMode, corev1.DeprecatedAnnotationTopologyAwareHints})
 	return stripped
 }
 
-// stripSlice keeps everything that a later update must send back unchanged. The
-// record of field managers need not be sent: the kube-apiserver keeps its own.
+// only keeps these keys of a map; nil when it has none of them.
+func only(from map[string]string, keys []string) map[string]string {
+	var kept map[string]string
+	for _, key := range keys {
+		if value, ok := from[key]; ok {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+// stripSlice keeps everything that a later update must send back unchanged, and
+// who wrote the slice last.
 func stripSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	stripped := *slice
-	stripped.ManagedFields = nil
+	stripped.ManagedFields = apply.Newest(slice.ManagedFields)
 	return &stripped
 }

@@ -89,14 +89,14 @@ func TestStrip_SliceLosesNothingThatAnUpdateSendsBack(t *testing.T) {
 		slice.Annotations = map[string]string{"note": "keep"}
 		slice.Finalizers = []string{"example.com/wait"}
 		slice.Generation = 3
-		slice.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
+		slice.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1("{}")}}
 	})
 	want := slice.DeepCopy()
-	want.ManagedFields = nil
+	want.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 	if diff := gocmp.Diff(want, stripSlice(slice)); diff != "" {
 		t.Errorf("slice (-want +got):\n%s", diff)
 	}
-	if slice.ManagedFields == nil {
+	if slice.ManagedFields[0].FieldsV1 == nil {
 		t.Error("the given slice was changed")
 	}
 }

@@ -9,15 +9,17 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 // Sink takes in what is watched. Its methods are called from one goroutine for
-// each kind and must return soon; objects are given away.
+// each kind and must return soon; objects are given away. What is deleted comes
+// as it was last, or with nothing but its names, UID and last known version.
 type Sink interface {
 	PutService(*corev1.Service)
 	DeleteService(*corev1.Service)
@@ -25,14 +27,16 @@ type Sink interface {
 	DeletePod(*corev1.Pod)
 	PutNode(*corev1.Node)
 	DeleteNode(*corev1.Node)
+	// SliceSeen is told of every slice before it is put, and says whether it must be.
+	SliceSeen(*metav1.ObjectMeta) bool
 	PutSlice(*discoveryv1.EndpointSlice)
 	DeleteSlice(*discoveryv1.EndpointSlice)
 }
 
-// Watch is the informers of one process. Its methods are safe for concurrent
-// use; Run is called once.
+// Watch is the watches of one process. Its methods are safe for concurrent use;
+// Run is called once.
 type Watch struct {
-	kube   kubernetes.Interface
+	client Client
 	sink   Sink
 	logger *slog.Logger
 	synced chan struct{} // closed by Run
@@ -44,9 +48,9 @@ type Watch struct {
 }
 
 // New returns a Watch; it starts nothing.
-func New(kube kubernetes.Interface, sink Sink, logger *slog.Logger) *Watch {
+func New(client Client, sink Sink, logger *slog.Logger) *Watch {
 	return &Watch{
-		kube:    kube,
+		client:  client,
 		sink:    sink,
 		logger:  logger,
 		synced:  make(chan struct{}),
@@ -56,22 +60,25 @@ func New(kube kubernetes.Interface, sink Sink, logger *slog.Logger) *Watch {
 
 // Run watches until ctx ends and all its goroutines have returned.
 func (w *Watch) Run(ctx context.Context) error {
-	factory := informers.NewSharedInformerFactory(w.kube, 0)
-	var synced []cache.DoneChecker
-	for kind, source := range w.sources(factory) {
-		checker, err := w.install(kind, source)
-		if err != nil {
-			return fmt.Errorf("watch %s: %w", kind, err)
-		}
-		synced = append(synced, checker)
+	logged := klog.NewContext(ctx, logr.FromSlogHandler(w.logger.Handler()))
+	var running sync.WaitGroup
+	defer running.Wait()
+	var filling []chan struct{}
+	for _, source := range w.sources() {
+		filled := make(chan struct{})
+		filling = append(filling, filled)
+		store := source.store(w, sync.OnceFunc(func() { close(filled) }))
+		reflector := cache.NewReflectorWithOptions(w.observed(source), nil, store, cache.ReflectorOptions{
+			Name:            "slicesvc " + source.kind,
+			TypeDescription: source.kind,
+		})
+		running.Go(func() { reflector.RunWithContext(logged) })
 	}
-	factory.StartWithContext(ctx)
-	defer factory.Shutdown()
-	for _, checker := range synced {
+	for _, filled := range filling {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-checker.Done():
+		case <-filled:
 		}
 	}
 	w.logger.Info("caches filled")
@@ -101,56 +108,6 @@ func (w *Watch) Check() error {
 	return errors.Join(problems...)
 }
 
-// source is one kind of object: where it comes from, what is kept of it and
-// where it goes.
-type source struct {
-	informer cache.SharedIndexInformer
-	strip    cache.TransformFunc
-	handler  cache.ResourceEventHandler
-}
-
-func (w *Watch) sources(factory informers.SharedInformerFactory) map[string]source {
-	return map[string]source{
-		"services": {
-			informer: factory.Core().V1().Services().Informer(),
-			strip:    transform(stripService),
-			handler:  handler(w.sink.PutService, w.sink.DeleteService),
-		},
-		"pods": {
-			informer: factory.Core().V1().Pods().Informer(),
-			strip:    transform(stripPod),
-			handler:  handler(w.sink.PutPod, w.sink.DeletePod),
-		},
-		"nodes": {
-			informer: factory.Core().V1().Nodes().Informer(),
-			strip:    transform(stripNode),
-			handler:  handler(w.sink.PutNode, w.sink.DeleteNode),
-		},
-		"endpointslices": {
-			informer: factory.Discovery().V1().EndpointSlices().Informer(),
-			strip:    transform(stripSlice),
-			handler:  handler(w.sink.PutSlice, w.sink.DeleteSlice),
-		},
-	}
-}
-
-func (w *Watch) install(kind string, from source) (cache.DoneChecker, error) {
-	if err := from.informer.SetTransform(from.strip); err != nil {
-		return nil, err
-	}
-	err := from.informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, cause error) {
-		w.failed(kind, cause)
-	})
-	if err != nil {
-		return nil, err
-	}
-	registration, err := from.informer.AddEventHandler(from.handler)
-	if err != nil {
-		return nil, err
-	}
-	return registration.HasSyncedChecker(), nil
-}
-
 // failed takes note of an interrupted list or watch. Once the caches are
 // filled, an interruption is everyday life: watches end, and are begun anew
 // where they ended.
@@ -161,32 +118,22 @@ func (w *Watch) failed(kind string, cause error) {
 	w.trouble[kind] = fmt.Errorf("list %s: %w", kind, cause)
 }
 
-// transform makes a TransformFunc of a function for one kind. What is not of
-// the kind, such as the marker of a deletion that was missed, passes unchanged.
-func transform[T any](strip func(T) T) cache.TransformFunc {
-	return func(object any) (any, error) {
-		if typed, ok := object.(T); ok {
-			return strip(typed), nil
-		}
-		return object, nil
+// putSlice puts a slice unless the sink knows it, and only then decodes it. One
+// that cannot be decoded stays as it was known until there is another version.
+func (w *Watch) putSlice(seen *sighting) error {
+	if !w.sink.SliceSeen(&seen.ObjectMeta) {
+		return nil
 	}
+	slice, err := seen.slice()
+	if err != nil {
+		w.logger.Error("slice ignored", "error", err)
+		w.failed("endpointslices", err)
+		return err
+	}
+	w.sink.PutSlice(slice)
+	return nil
 }
 
-// handler sends the objects of one kind to put and remove.
-func handler[T any](put, remove func(T)) cache.ResourceEventHandler {
-	send := func(object any, to func(T)) {
-		if typed, ok := object.(T); ok {
-			to(typed)
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { send(object, put) },
-		UpdateFunc: func(_, object any) { send(object, put) },
-		DeleteFunc: func(object any) {
-			if missed, ok := object.(cache.DeletedFinalStateUnknown); ok {
-				object = missed.Obj
-			}
-			send(object, remove)
-		},
-	}
+func (w *Watch) deleteSlice(seen *sighting) {
+	w.sink.DeleteSlice(&discoveryv1.EndpointSlice{ObjectMeta: seen.ObjectMeta})
 }

@@ -46,6 +46,7 @@ func (l *log) PutPod(o *corev1.Pod)                     { l.note("put pod", o.Na
 func (l *log) DeletePod(o *corev1.Pod)                  { l.note("delete pod", o.Name) }
 func (l *log) PutNode(o *corev1.Node)                   { l.note("put node", o.Name) }
 func (l *log) DeleteNode(o *corev1.Node)                { l.note("delete node", o.Name) }
+func (l *log) SliceSeen(*metav1.ObjectMeta) bool        { return true }
 func (l *log) PutSlice(o *discoveryv1.EndpointSlice)    { l.note("put slice", o.Name) }
 func (l *log) DeleteSlice(o *discoveryv1.EndpointSlice) { l.note("delete slice", o.Name) }
 

@@ -1,0 +1,168 @@
+package podset
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+const (
+	// Namespace is that of all Services and Pods.
+	Namespace = "bench"
+	// writers is how many requests are under way at once.
+	writers = 16
+
+	nodeName = "bench-node"
+	appLabel = "app"
+)
+
+// Set is a number of Services with equally many Pods each. Its methods must not run side by side, but for what they start
+// themselves.
+type Set struct {
+	kube     kubernetes.Interface
+	services int
+	pods     []*corev1.Pod // Pod i is of Service i modulo services
+	made     atomic.Int64  // Pods ever, for names and addresses that nothing else has had
+	revision int
+}
+
+// Create writes Services with so many Pods each, all of them ready.
+func Create(ctx context.Context, kube kubernetes.Interface, services, podsEach int) (*Set, error) {
+	s := &Set{kube: kube, services: services, pods: make([]*corev1.Pod, services*podsEach)}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
+	if _, err := kube.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
+	if _, err := kube.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	if err := s.each(ctx, services, s.createService); err != nil {
+		return nil, err
+	}
+	return s, s.Restore(ctx)
+}
+
+// Len is how many Pods there are.
+func (s *Set) Len() int {
+	there := 0
+	for _, pod := range s.pods {
+		if pod != nil {
+			there++
+		}
+	}
+	return there
+}
+
+// Ideal is how few slices of so many endpoints could hold the Pods.
+func (s *Set) Ideal(limit int) int {
+	of := make([]int, s.services)
+	for i, pod := range s.pods {
+		if pod != nil {
+			of[i%s.services]++
+		}
+	}
+	total := 0
+	for _, n := range of {
+		total += max(1, (n+limit-1)/limit) // a Service without endpoints has an empty slice
+	}
+	return total
+}
+
+// Restore writes the Pods that are missing, ready.
+func (s *Set) Restore(ctx context.Context) error {
+	return s.each(ctx, len(s.pods), func(ctx context.Context, i int) (err error) {
+		if s.pods[i] == nil {
+			s.pods[i], err = s.createPod(ctx, i)
+		}
+		return err
+	})
+}
+
+// Replace rolls all Services at the same time: for each Pod one of a new revision is made ready, then the old one goes.
+func (s *Set) Replace(ctx context.Context) error {
+	s.revision++
+	return s.each(ctx, len(s.pods), func(ctx context.Context, i int) error {
+		pod, err := s.createPod(ctx, i)
+		if err != nil {
+			return err
+		}
+		old := s.pods[i]
+		s.pods[i] = pod
+		return s.deletePod(ctx, old)
+	})
+}
+
+// Delete removes the Pods at the given places, which must be there.
+func (s *Set) Delete(ctx context.Context, places []int) error {
+	return s.each(ctx, len(places), func(ctx context.Context, n int) error {
+		old := s.pods[places[n]]
+		s.pods[places[n]] = nil
+		return s.deletePod(ctx, old)
+	})
+}
+
+// each calls do for 0 to n-1, some of them at once.
+func (s *Set) each(ctx context.Context, n int, do func(context.Context, int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	for i := range n {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	return group.Wait()
+}
+
+func (s *Set) createService(ctx context.Context, i int) error {
+	name := serviceName(i)
+	_, err := s.kube.CoreV1().Services(Namespace).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: corev1.ClusterIPNone, // 1,000 cluster addresses are more than some clusters have
+			Selector:  map[string]string{appLabel: name},
+			Ports:     []corev1.ServicePort{{Name: "http", Port: 80}},
+		},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+func serviceName(i int) string { return fmt.Sprintf("svc-%03d", i) }
+
+func (s *Set) createPod(ctx context.Context, i int) (*corev1.Pod, error) {
+	number := s.made.Add(1)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   fmt.Sprintf("pod-%06d", number),
+			Labels: map[string]string{appLabel: serviceName(i % s.services), "pod-template-hash": fmt.Sprintf("revision-%d", s.revision)},
+		},
+		Spec: corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "app", Image: "example.invalid/app:1"}}},
+	}
+	made, err := s.kube.CoreV1().Pods(Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	address := fmt.Sprintf("10.%d.%d.%d", 16+number/62500, number/250%250, 1+number%250)
+	made.Status.Phase, made.Status.PodIP, made.Status.PodIPs = corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
+	return s.setReady(ctx, made, true)
+}
+
+func (s *Set) deletePod(ctx context.Context, pod *corev1.Pod) error {
+	return s.kube.CoreV1().Pods(Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+}
+
+func (s *Set) setReady(ctx context.Context, pod *corev1.Pod, ready bool) (*corev1.Pod, error) {
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.Now()}}
+	return s.kube.CoreV1().Pods(Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return len(pod.Status.Conditions) > 0 && pod.Status.Conditions[0].Status == corev1.ConditionTrue
+}

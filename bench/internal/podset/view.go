@@ -1,0 +1,178 @@
+package podset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+// waitLimit is how long the slices may take to say what is waited for.
+const waitLimit = 2 * time.Minute
+
+// errWatchEnded is why a view sees nothing any more.
+var errWatchEnded = errors.New("the watch of slices has ended")
+
+// View is what the slices of the namespace say of Pods, as a watch shows it. Its methods may be called from any goroutine.
+type View struct {
+	watcher watch.Interface
+	mu      sync.Mutex // guards what follows
+	changed *sync.Cond
+	ended   bool
+	slices  map[string][]string // Pods by slice; of repeats each
+	pods    map[string]*sighting
+}
+
+// sighting is what slices say of one Pod, and since when.
+type sighting struct {
+	ready  bool
+	since  time.Time
+	places int
+}
+
+// Watch starts a view, which ends with Close or ctx.
+func Watch(ctx context.Context, kube kubernetes.Interface) (*View, error) {
+	watcher, err := kube.DiscoveryV1().EndpointSlices(Namespace).Watch(ctx, metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName,
+	})
+	if err != nil {
+		return nil, err
+	}
+	v := &View{watcher: watcher, slices: map[string][]string{}, pods: map[string]*sighting{}}
+	v.changed = sync.NewCond(&v.mu)
+	go v.follow()
+	return v, nil
+}
+
+// Close ends the view; who waits gets an error.
+func (v *View) Close() { v.watcher.Stop() }
+
+func (v *View) follow() {
+	for event := range v.watcher.ResultChan() {
+		if slice, ok := event.Object.(*discoveryv1.EndpointSlice); ok {
+			v.note(slice, event.Type == watch.Deleted, time.Now())
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ended = true
+	v.changed.Broadcast()
+}
+
+func (v *View) note(slice *discoveryv1.EndpointSlice, gone bool, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := v.slices[slice.Name]
+	delete(v.slices, slice.Name)
+	if !gone {
+		shown := make([]string, len(slice.Endpoints))
+		for i := range slice.Endpoints {
+			shown[i] = v.show(&slice.Endpoints[i], now)
+		}
+		v.slices[slice.Name] = shown
+	}
+	for _, pod := range before {
+		if s := v.pods[pod]; s.places > 1 {
+			s.places--
+		} else {
+			delete(v.pods, pod)
+		}
+	}
+	v.changed.Broadcast()
+}
+
+func (v *View) show(endpoint *discoveryv1.Endpoint, now time.Time) (pod string) {
+	pod = endpoint.TargetRef.Name
+	ready := endpoint.Conditions.Ready != nil && *endpoint.Conditions.Ready
+	s := v.pods[pod]
+	if s == nil {
+		s = &sighting{ready: ready, since: now}
+		v.pods[pod] = s
+	}
+	if s.ready != ready {
+		s.ready, s.since = ready, now
+	}
+	s.places++
+	return pod
+}
+
+// Slices is how many slices there are.
+func (v *View) Slices() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.slices)
+}
+
+// When waits until the slices say that a Pod is ready or that it is not, and returns since when they do.
+func (v *View) When(ctx context.Context, pod string, ready bool) (since time.Time, err error) {
+	err = v.until(ctx, func() error {
+		s := v.pods[pod]
+		if s == nil || s.ready != ready {
+			return fmt.Errorf("no slice says ready=%t of Pod %s", ready, pod)
+		}
+		since = s.since
+		return nil
+	})
+	return since, err
+}
+
+// Exact waits until the slices show each Pod of the set once, as ready as it is, and nothing else.
+func (v *View) Exact(ctx context.Context, s *Set) error {
+	return v.until(ctx, func() error { return v.differs(s) })
+}
+
+// Gone waits until there is no slice.
+func (v *View) Gone(ctx context.Context) error {
+	return v.until(ctx, func() error {
+		if len(v.slices) > 0 {
+			return fmt.Errorf("there are %d slices still", len(v.slices))
+		}
+		return nil
+	})
+}
+
+func (v *View) differs(s *Set) error {
+	if want := s.Len(); len(v.pods) != want {
+		return fmt.Errorf("slices show %d Pods of %d", len(v.pods), want)
+	}
+	for _, pod := range s.pods {
+		if pod == nil {
+			continue
+		}
+		if seen := v.pods[pod.Name]; seen == nil || seen.ready != isReady(pod) || seen.places != 1 {
+			return fmt.Errorf("slices show Pod %s as %+v", pod.Name, seen)
+		}
+	}
+	return nil
+}
+
+// until waits until there is no problem any more, which it asks for after every change and with the lock held.
+func (v *View) until(ctx context.Context, problem func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		v.mu.Lock() // not between a look and the wait after it
+		defer v.mu.Unlock()
+		v.changed.Broadcast()
+	})()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for {
+		err := problem()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return errors.Join(err, ctx.Err())
+		case v.ended:
+			return errors.Join(err, errWatchEnded)
+		}
+		v.changed.Wait()
+	}
+}

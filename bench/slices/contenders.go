@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
+	"github.com/trivet-dev/trivet/internal/devcluster"
+)
+
+// contender is a program that keeps slices. Its number is its place in a table.
+type contender int
+
+const (
+	floor contender = iota
+	upstream
+	ours
+	contenders
+)
+
+func (c contender) String() string {
+	return [contenders]string{floor: "the floor", upstream: "kube-controller-manager", ours: "slicesvc"}[c]
+}
+
+// start starts the contender beside a cluster. It may not be of use yet.
+func (b *bench) start(ctx context.Context, c contender, cluster *devcluster.Cluster) (*child.Child, error) {
+	log := filepath.Join(b.logDir, b.world.name+"-"+strings.ReplaceAll(c.String(), " ", "-")+".log")
+	switch c {
+	case floor:
+		program, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		return child.Start(child.Config{Path: program, Env: []string{floorVariable + "=" + cluster.Kubeconfig()}, Log: log})
+	case upstream:
+		manager, err := child.Start(child.Config{
+			Path: filepath.Join(b.assets, "kube-controller-manager"), Log: log,
+			Args: []string{
+				"--kubeconfig=" + cluster.Kubeconfig(), "--controllers=endpointslice-controller", "--leader-elect=false",
+				"--secure-port=0", "--kube-api-qps=500", "--kube-api-burst=1000",
+			},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%w: run `make assets-rivals`", err)
+		}
+		return manager, nil
+	default:
+		leg, err := child.StartLeg(ctx, cluster, child.LegConfig{
+			Name: "slicesvc", BinDir: b.binDir, Log: log, Args: []string{"--kube-api-qps=500", "--kube-api-burst=1000"},
+		})
+		if err != nil {
+			return nil, err
+		}
+		return leg.Child, nil
+	}
+}

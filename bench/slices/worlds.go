@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trivet-dev/trivet/bench/internal/podset"
+)
+
+// sliceLimit is how many endpoints every contender puts into a slice.
+const sliceLimit = 100
+
+// world is Services with Pods, and what is done to them.
+type world struct {
+	name               string
+	services, podsEach int
+	flips              podset.Flips
+	// coldTarget is the share of upstream's time that a cold start may take; 0 for none.
+	coldTarget float64
+	// upheaval is what is done beside flips; nil for nothing.
+	upheaval *upheaval
+}
+
+// upheaval changes so many Pods that slices empty or overflow.
+type upheaval struct {
+	what string
+	do   func(context.Context, *podset.Set) error
+	// writes is the share of upstream's writes that are allowed, slices that of the fewest slices possible.
+	writes, slices float64
+}
+
+func worlds(short bool) []world {
+	flips, services := podset.Flips{Count: 3000, Rate: 100}, 1000
+	if short {
+		flips.Count, services = 500, 200
+	}
+	return []world{
+		{
+			name: "50x100", services: 50, podsEach: 100, flips: flips,
+			upheaval: &upheaval{
+				what: "every pod replaced", writes: 0.5, slices: 1.1,
+				do: func(ctx context.Context, set *podset.Set) error { return set.Replace(ctx) },
+			},
+		},
+		{
+			name: "1x5000", services: 1, podsEach: 5000, flips: flips,
+			upheaval: &upheaval{what: "90 % of pods deleted at random", writes: 1.1, slices: 1.2, do: decimate},
+		},
+		{name: fmt.Sprintf("%dx20", services), services: services, podsEach: 20, flips: flips, coldTarget: 0.25},
+	}
+}
+
+// decimate leaves one Pod of ten, the same ones for every contender.
+func decimate(ctx context.Context, set *podset.Set) error {
+	places := rand.New(rand.NewPCG(2, 0)).Perm(set.Len())
+	return set.Delete(ctx, places[:len(places)*9/10])
+}
+
+func names(worlds []world) []string {
+	all := make([]string, len(worlds))
+	for i, w := range worlds {
+		all[i] = w.name
+	}
+	return all
+}
+
+// choose returns the worlds that are named, in the order of the table; all of them where none is named.
+func choose(all []world, only string) ([]world, error) {
+	if only == "" {
+		return all, nil
+	}
+	wanted := strings.Split(only, ",")
+	for _, name := range wanted {
+		if !slices.Contains(names(all), name) {
+			return nil, fmt.Errorf("no world is named %q: there are %s", name, strings.Join(names(all), ", "))
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(w world) bool { return !slices.Contains(wanted, w.name) }), nil
+}
+
+// measure measures the worlds one after the other, prints the table and reports whether every target was met. A world that
+// fails is a target missed, and no reason to leave out the others.
+func measure(ctx context.Context, cfg config, chosen []world) (met bool, err error) {
+	if cfg.logDir == "" {
+		if cfg.logDir, err = os.MkdirTemp("", "trivet-slices-"); err != nil {
+			return false, err
+		}
+		defer os.RemoveAll(cfg.logDir)
+	}
+	if err := os.MkdirAll(cfg.logDir, 0o755); err != nil {
+		return false, err
+	}
+	began := time.Now()
+	var rows []row
+	for _, w := range chosen {
+		b := &bench{config: cfg, world: w}
+		results, err := b.run(ctx)
+		if err != nil {
+			b.say("failed: %v", err)
+			rows = append(rows, failed(w, err))
+		}
+		rows = append(rows, results.rows(w)...)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	printTable(os.Stdout, rows)
+	fmt.Printf("\nAll of it took %v.\n", time.Since(began).Round(time.Second))
+	return targetsMet(rows), ctx.Err()
+}
+
+// bench measures one world.
+type bench struct {
+	config
+	world world
+}
+
+func (b *bench) say(format string, values ...any) {
+	fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format(time.TimeOnly), b.world.name, fmt.Sprintf(format, values...))
+}

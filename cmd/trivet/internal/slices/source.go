@@ -1,0 +1,77 @@
+package slices
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/listing"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+)
+
+// pageSize is the largest that the gateway gives, because every page costs a question to each replica.
+const pageSize = 1000
+
+// source asks the gateway for Services with their slices.
+type source struct {
+	client gatewayv1.SliceServiceClient
+	parent string
+}
+
+var _ listing.Source[*slicev1.ServiceSlices] = source{}
+
+func (s source) Get(ctx context.Context, name string) (*slicev1.ServiceSlices, proto.Message, error) {
+	response, err := s.client.GetServiceSlices(ctx, &gatewayv1.GetServiceSlicesRequest{Name: name})
+	return response.GetServiceSlices(), response, err
+}
+
+func (s source) Page(ctx context.Context, token string) (listing.Page[*slicev1.ServiceSlices], error) {
+	response, err := s.client.ListServiceSlices(ctx, &gatewayv1.ListServiceSlicesRequest{Parent: s.parent, PageSize: pageSize, PageToken: token})
+	return listing.Page[*slicev1.ServiceSlices]{
+		Items: response.GetServiceSlices(), Next: response.GetNextPageToken(), Missing: response.GetMissing(),
+	}, err
+}
+
+func (source) Answer(list listing.Page[*slicev1.ServiceSlices]) proto.Message {
+	return &gatewayv1.ListServiceSlicesResponse{ServiceSlices: list.Items, Missing: list.Missing}
+}
+
+func (s source) Watch(ctx context.Context) (func() (listing.Event[*slicev1.ServiceSlices], error), error) {
+	stream, err := s.client.WatchServiceSlices(ctx, &gatewayv1.WatchServiceSlicesRequest{Parent: s.parent})
+	if err != nil {
+		return nil, err
+	}
+	return func() (listing.Event[*slicev1.ServiceSlices], error) {
+		response, err := stream.Recv()
+		return listing.Event[*slicev1.ServiceSlices]{
+			Type: typeOf(response.GetType()), Item: response.GetServiceSlices(), Missing: response.GetMissing(), Message: response,
+		}, err
+	}, nil
+}
+
+func typeOf(t slicev1.WatchServiceSlicesResponse_Type) listing.Type {
+	switch t {
+	case slicev1.WatchServiceSlicesResponse_TYPE_ADDED, slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED:
+		return listing.Present
+	case slicev1.WatchServiceSlicesResponse_TYPE_DELETED:
+		return listing.Deleted
+	case slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK:
+		return listing.Bookmark
+	default:
+		return listing.Other
+	}
+}
+
+// Notes is empty: a list of Services says everything itself.
+func (source) Notes(context.Context) []string { return nil }
+
+// connect gives a source over a connection of its own, and what closes it.
+func connect(flags *inquiry.Flags) (source, func(), error) {
+	conn, err := flags.Connect()
+	if err != nil {
+		return source{}, nil, err
+	}
+	return source{client: gatewayv1.NewSliceServiceClient(conn)}, func() { conn.Close() }, nil
+}

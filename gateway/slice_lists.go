@@ -1,0 +1,94 @@
+package gateway
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"github.com/trivet-dev/trivet/gateway/internal/feed"
+	"github.com/trivet-dev/trivet/gateway/internal/fleet"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+)
+
+// Pages of Services are smaller than those of Nodes, because each has its slices; a replica gives no larger ones.
+const (
+	defaultSlicesPage = 100
+	maxSlicesPage     = 1000
+)
+
+// ListServiceSlices implements SliceService.
+func (s *sliceServer) ListServiceSlices(ctx context.Context, request *gatewayv1.ListServiceSlicesRequest) (*gatewayv1.ListServiceSlicesResponse, error) {
+	size := defaultSlicesPage
+	if request.PageSize > 0 {
+		size = min(int(request.PageSize), maxSlicesPage)
+	}
+	page, err := run(ctx, s.replicas, list[*slicev1.ServiceSlices]{
+		arguments: "slices\x00" + request.Parent, size: size, token: request.PageToken, shared: true,
+		ask: func(ctx context.Context, conn grpc.ClientConnInterface, size int32, token string) ([]*slicev1.ServiceSlices, string, error) {
+			answer, err := slicev1.NewSliceServiceClient(conn).ListServiceSlices(ctx, &slicev1.ListServiceSlicesRequest{
+				Parent: request.Parent, PageSize: size, PageToken: token,
+			})
+			return answer.GetServiceSlices(), answer.GetNextPageToken(), err
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &gatewayv1.ListServiceSlicesResponse{ServiceSlices: page.items, NextPageToken: page.token, Missing: page.missing}, nil
+}
+
+// WatchServiceSlices implements SliceService.
+func (s *sliceServer) WatchServiceSlices(request *gatewayv1.WatchServiceSlicesRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchServiceSlicesResponse]) error {
+	reader := s.slices.Join(servicesIn(request.Parent))
+	defer reader.Close()
+	return s.follow(wire.Context(), func(ctx context.Context) error {
+		taken, err := reader.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, event := range taken.Events {
+			if err := wire.Send(&gatewayv1.WatchServiceSlicesResponse{Type: sliceTypeOf(event.Kind), ServiceSlices: event.Item}); err != nil {
+				return err
+			}
+		}
+		if !taken.Bookmark {
+			return nil
+		}
+		return wire.Send(&gatewayv1.WatchServiceSlicesResponse{Type: slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK, Missing: taken.Missing})
+	})
+}
+
+// servicesIn wants the Services of a namespace, or all.
+func servicesIn(parent string) func(*slicev1.ServiceSlices) bool {
+	if parent == "" || parent == "namespaces/-" {
+		return func(*slicev1.ServiceSlices) bool { return true }
+	}
+	prefix := parent + "/"
+	return func(service *slicev1.ServiceSlices) bool { return strings.HasPrefix(service.Name, prefix) }
+}
+
+func sliceKindOf(what slicev1.WatchServiceSlicesResponse_Type) feed.Kind {
+	switch what {
+	case slicev1.WatchServiceSlicesResponse_TYPE_ADDED, slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED:
+		return feed.Put
+	case slicev1.WatchServiceSlicesResponse_TYPE_DELETED:
+		return feed.Remove
+	case slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK:
+		return feed.Bookmark
+	}
+	return feed.Unknown
+}
+
+func sliceTypeOf(kind fleet.Kind) slicev1.WatchServiceSlicesResponse_Type {
+	switch kind {
+	case fleet.Added:
+		return slicev1.WatchServiceSlicesResponse_TYPE_ADDED
+	case fleet.Modified:
+		return slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED
+	case fleet.Removed:
+		return slicev1.WatchServiceSlicesResponse_TYPE_DELETED
+	}
+	return slicev1.WatchServiceSlicesResponse_TYPE_UNSPECIFIED
+}

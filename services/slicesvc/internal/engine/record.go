@@ -1,0 +1,170 @@
+package engine
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/contention"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
+)
+
+// A Service that is being compacted rests for compactionPause after each
+// compactionBudget writes.
+const (
+	compactionPause  = time.Second
+	compactionBudget = 12
+)
+
+// record is what is remembered of one Service for one term, beside the cache.
+type record struct {
+	// service is the version that placement was made for; a Service made again under
+	// its name is another one.
+	service *corev1.Service
+	// placement is where its endpoints lie; nil unless it is settled. While a pass is
+	// under way the pass has it.
+	placement *placement.Placement
+	due       due
+	underway  bool
+	// writing has the slices of which a write is under way, with what the watch
+	// showed of each meanwhile.
+	writing map[string]*sighting
+	last    LastPlan
+	// written is when slices were last written here.
+	written map[string]time.Time
+	rivalry contention.Record
+	// quiet is when the Service will have been quiet for long enough to be compacted;
+	// zero when there is nothing to compact.
+	quiet time.Time
+}
+
+// due is what the next pass over a Service is for. The zero value asks for none.
+type due struct {
+	trigger Trigger
+	// whole says that pods and what is known of the slices are not enough to go by.
+	whole bool
+	// pods are those that changed, by name.
+	pods map[string]struct{}
+	// since is when the first cause was put in, and changed when the earliest change
+	// came about, as far as its object says so.
+	since, changed time.Time
+	// waiting are told how the pass went.
+	waiting []chan<- outcome
+}
+
+func (d *due) empty() bool { return d.trigger == "" }
+
+// cause is why a Service needs a pass.
+type cause struct {
+	trigger Trigger
+	// pods are those that changed; without any the whole Service is looked at.
+	pods []Key
+	// at is when the change came about; zero when that is not known.
+	at time.Time
+}
+
+// add takes in another cause for a Service of that namespace. Of several causes
+// the first gives the trigger, and of several times the earliest counts.
+func (d *due) add(namespace string, c cause, now time.Time) {
+	if d.empty() {
+		d.trigger, d.since = c.trigger, now
+	}
+	d.whole = d.whole || len(c.pods) == 0
+	for _, pod := range c.pods {
+		if pod.Namespace != namespace {
+			continue
+		}
+		if d.pods == nil {
+			d.pods = map[string]struct{}{}
+		}
+		d.pods[pod.Name] = struct{}{}
+	}
+	d.date(c.at)
+}
+
+func (d *due) date(at time.Time) {
+	if !at.IsZero() && (d.changed.IsZero() || at.Before(d.changed)) {
+		d.changed = at
+	}
+}
+
+// sighting is what a watch showed of a slice while a write of it was under way.
+type sighting struct {
+	version    string
+	seen, gone bool
+}
+
+// failure is how a Service fails since its last success.
+type failure struct {
+	count int
+	err   error
+	at    time.Time
+}
+
+// job is what a pass is given.
+type job struct {
+	due
+	service   *corev1.Service
+	placement *placement.Placement
+	// creation says that the Service is met for the first time in this term.
+	creation bool
+	// resting says that somebody else keeps undoing our writes.
+	resting bool
+	// compacting says that nothing is due but to make do with fewer slices.
+	compacting bool
+}
+
+// outcome is how a pass went.
+type outcome struct {
+	plan pack.Plan
+	// written are the changes of the plan that were carried out.
+	written []pack.Change
+	last    LastPlan
+	err     error
+	// conflict says that a slice was not as planned from, and reread that what is
+	// there instead is known by now.
+	conflict, reread bool
+	// withheld says that a part of the plan waits until the Service has rested, and
+	// terminating that one cannot be written any more, with all the namespace.
+	withheld, terminating bool
+	// placement is where the endpoints lie now, nil if that is not settled; slack
+	// says that they might lie in fewer slices, once the Service was quiet for so long.
+	placement *placement.Placement
+	slack     bool
+	quiet     time.Duration
+}
+
+// answer tells those who wait for the pass how it went.
+func (d *due) answer(how outcome) {
+	for _, waiting := range d.waiting {
+		waiting <- how
+	}
+	d.waiting = nil
+}
+
+// compactable returns how long it is until the Service may be compacted: 0 for
+// now, less for never. What somebody else keeps undoing is no time for it.
+func (r *record) compactable(now time.Time) time.Duration {
+	if r.quiet.IsZero() {
+		return -1
+	}
+	return max(r.quiet.Sub(now), r.rivalry.Resting(now), 0)
+}
+
+// noteQuiet sets when the Service may be compacted if nothing else happens.
+func (r *record) noteQuiet(done job, how outcome, now time.Time) {
+	// After what was compacted there may be more to do, and after anything else
+	// nothing may happen for a while before there is.
+	switch {
+	case !how.slack, done.compacting && how.plan.Empty():
+		r.quiet = time.Time{}
+	case done.compacting:
+		r.quiet = now.Add(compactionPause)
+	default:
+		r.quiet = now.Add(how.quiet)
+	}
+}
+
+// part reports whether the changed pods are all that has to be looked at.
+func (j *job) part() bool { return j.placement != nil && !j.whole }

@@ -1,0 +1,280 @@
+package explain_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+var update = flag.Bool("update", false, "write the chains as they are now to testdata")
+
+func now() time.Time { return slicetest.Epoch().Add(2 * time.Hour) }
+
+// situation is a pod web-1 in the Service web whose slice holds web-0 to web-2 as they were.
+type situation struct {
+	service func(*corev1.Service)
+	// before changes the pod before its slice was written, after changes it since.
+	before, after func(*corev1.Pod)
+	// node changes what is known of the pod's node.
+	node func(*desired.Candidate)
+	// slice changes the slice, facts the rest.
+	slice func(*discoveryv1.EndpointSlice)
+	facts func(*explain.Facts)
+}
+
+func (s situation) explain() (explain.Facts, explain.Chain) {
+	service := slicetest.Service("web", apply(s.service), func(service *corev1.Service) { service.ResourceVersion = "40" })
+	candidates := slicetest.Pods(0, 3)
+	apply(s.before)(candidates[1].Pod)
+	candidates[1].Pod.ResourceVersion = "41"
+	slice := slicetest.Slice(service, "web-x7k2p", candidates, apply(s.slice))
+	candidates[1].Pod = candidates[1].Pod.DeepCopy()
+	apply(s.after)(candidates[1].Pod)
+	apply(s.node)(&candidates[1])
+	facts := explain.Facts{
+		Now: now(), Service: service, Candidate: candidates[1], Slices: []*discoveryv1.EndpointSlice{slice}, Held: true,
+	}
+	apply(s.facts)(&facts)
+	return facts, explain.Explain(facts)
+}
+
+func apply[T any](change func(T)) func(T) {
+	if change == nil {
+		return func(T) {}
+	}
+	return change
+}
+
+func nameless(f *explain.Facts) { f.Slices = nil }
+
+func dual(service *corev1.Service) {
+	service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+}
+
+func near(mode string) func(*corev1.Service) {
+	return func(service *corev1.Service) { service.Spec.TrafficDistribution = &mode }
+}
+
+func situations() map[string]situation {
+	return map[string]situation{
+		"included":         {},
+		"label differs":    {after: func(pod *corev1.Pod) { pod.Labels["app"] = "api" }, facts: nameless},
+		"label is missing": {after: func(pod *corev1.Pod) { delete(pod.Labels, "app") }, facts: func(f *explain.Facts) { f.Pending = true }},
+		"two labels": {
+			service: func(service *corev1.Service) {
+				service.Spec.Selector = map[string]string{"app": "web", "tier": "front"}
+			},
+			after: func(pod *corev1.Pod) { pod.Labels["tier"] = "back" },
+			facts: nameless,
+		},
+		"no selector": {service: func(service *corev1.Service) { service.Spec.Selector = nil }},
+		"external name": {
+			service: func(service *corev1.Service) { service.Spec.Type = corev1.ServiceTypeExternalName },
+			facts:   nameless,
+		},
+		"service is going": {service: slicetestDeleted},
+		"has ended": {
+			after: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed },
+			facts: func(f *explain.Facts) { f.Pending = true },
+		},
+		"no address yet": {
+			after: func(pod *corev1.Pod) { pod.Status.PodIPs, pod.Status.Phase = nil, corev1.PodPending },
+			facts: nameless,
+		},
+		"only the other family": {
+			service: func(service *corev1.Service) { service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} },
+			facts:   nameless,
+		},
+		"dual stack, one address": {service: dual},
+		"family no longer served": {
+			slice: func(slice *discoveryv1.EndpointSlice) { slice.AddressType = discoveryv1.AddressTypeIPv6 },
+		},
+		"not bound": {
+			after: func(pod *corev1.Pod) { pod.Spec.NodeName, pod.Status.PodIPs = "", nil },
+			node:  func(c *desired.Candidate) { c.NodeKnown, c.Zone = false, "" },
+			facts: nameless,
+		},
+		"node does not exist": {
+			node:  func(c *desired.Candidate) { c.NodeKnown, c.Zone = false, "" },
+			facts: nameless,
+		},
+		"node does not exist, published": {
+			service: func(service *corev1.Service) { service.Spec.PublishNotReadyAddresses = true },
+			node:    func(c *desired.Candidate) { c.NodeKnown, c.Zone = false, "" },
+		},
+		"not ready":      {before: slicetest.Unready},
+		"never reported": {before: func(pod *corev1.Pod) { pod.Status.Conditions = nil }},
+		"not ready, published": {
+			service: func(service *corev1.Service) { service.Spec.PublishNotReadyAddresses = true },
+			before:  slicetest.Unready,
+		},
+		"just became ready": {before: slicetest.Unready, after: func(pod *corev1.Pod) {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		}, facts: func(f *explain.Facts) { f.Pending = true }},
+		"terminating": {before: slicetest.Terminating},
+		"terminating, not told yet": {
+			after: slicetest.Terminating,
+			facts: func(f *explain.Facts) { f.Held = false },
+		},
+		"port has no number": {service: func(service *corev1.Service) {
+			service.Spec.Ports = append(service.Spec.Ports, slicetest.Port("admin", 90, intstr.FromString("admin")))
+		}},
+		"no port at all": {service: func(service *corev1.Service) {
+			service.Spec.Ports = []corev1.ServicePort{slicetest.Port("http", 80, intstr.FromString("web"))}
+		}},
+		"no ports asked for": {service: func(service *corev1.Service) { service.Spec.Ports, service.Spec.ClusterIP = nil, corev1.ClusterIPNone }},
+		"not in a slice yet": {facts: func(f *explain.Facts) { f.Slices = nil }},
+		"in two slices": {facts: func(f *explain.Facts) {
+			second := f.Slices[0].DeepCopy()
+			second.Name = "web-b"
+			f.Slices, f.Pending = append(f.Slices, second), true
+		}},
+		"earlier pod of that name": {after: func(pod *corev1.Pod) { pod.UID = "uid-of-another" }},
+		"kept near":                {service: near("PreferClose")},
+		"kept on the node":         {service: near("PreferSameNode")},
+		"no zone to be near": {
+			service: near("PreferSameZone"),
+			facts: func(f *explain.Facts) {
+				f.Slices[0].Endpoints[1].Hints = nil
+				f.Slices[0].Endpoints[1].Zone = nil
+			},
+			node: func(c *desired.Candidate) { c.Zone = "" },
+		},
+		"hints impossible": {
+			service: func(service *corev1.Service) {
+				service.Annotations = map[string]string{corev1.AnnotationTopologyMode: "Auto"}
+			},
+			facts: func(f *explain.Facts) { f.TopologyProblem = "3 endpoints are too few for 4 zones" },
+		},
+	}
+}
+
+func slicetestDeleted(service *corev1.Service) {
+	pod := &corev1.Pod{}
+	slicetest.Terminating(pod)
+	service.DeletionTimestamp = pod.DeletionTimestamp
+}
+
+// Each situation is a file that reads as what a person gets to see.
+func TestExplain(t *testing.T) {
+	for name, situation := range situations() {
+		t.Run(name, func(t *testing.T) {
+			_, chain := situation.explain()
+			got := rendered(chain)
+			path := filepath.Join("testdata", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("chain (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func rendered(c explain.Chain) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "included %v, settled %v, first broken %d\n", c.Included, c.Settled, c.FirstBroken)
+	for _, l := range c.Links {
+		fmt.Fprintf(&b, "\n%s %v, from %s", l.Code, l.Verdict, l.Source)
+		if l.Object.Kind != "" {
+			fmt.Fprintf(&b, " %s %s", l.Object.Kind, strings.Trim(l.Object.Namespace+"/"+l.Object.Name, "/"))
+		}
+		fmt.Fprintf(&b, " at version %q, %s\n  %s\n", l.Version, l.Time.Format(time.TimeOnly), l.Finding)
+		if l.Next != "" {
+			fmt.Fprintf(&b, "  -> %s\n", l.Next)
+		}
+	}
+	return b.String()
+}
+
+// Every chain has all links in their order, each whole, and a first broken one that is the first that is broken.
+func TestExplain_ChainIsWhole(t *testing.T) {
+	for name, situation := range situations() {
+		_, chain := situation.explain()
+		var codes []string
+		first := -1
+		for i, l := range chain.Links {
+			if len(codes) == 0 || codes[len(codes)-1] != l.Code {
+				codes = append(codes, l.Code)
+			}
+			if first < 0 && l.Verdict == explain.Broken {
+				first = i
+			}
+			if l.Finding == "" || l.Verdict == 0 || l.Time.IsZero() || l.Source == "" {
+				t.Errorf("%s: link %s is not whole: %+v", name, l.Code, l)
+			}
+		}
+		want := []string{"SERVICE", "SELECTOR", "PHASE", "ADDRESS", "NODE", "READINESS", "TERMINATION", "PORTS", "SLICE", "HINTS"}
+		if diff := cmp.Diff(want, codes); diff != "" {
+			t.Errorf("%s: codes (-want +got):\n%s", name, diff)
+		}
+		if first != chain.FirstBroken {
+			t.Errorf("%s: first broken is %d, want %d", name, chain.FirstBroken, first)
+		}
+	}
+}
+
+func TestExplain_ChangesNothingAndSaysTheSameAgain(t *testing.T) {
+	for name, situation := range situations() {
+		facts, chain := situation.explain()
+		before := facts
+		before.Service, before.Candidate.Pod = facts.Service.DeepCopy(), facts.Candidate.Pod.DeepCopy()
+		before.Slices = nil
+		for _, slice := range facts.Slices {
+			before.Slices = append(before.Slices, slice.DeepCopy())
+		}
+		if diff := cmp.Diff(chain, explain.Explain(facts)); diff != "" {
+			t.Errorf("%s: the same facts give another chain:\n%s", name, diff)
+		}
+		if diff := cmp.Diff(before, facts); diff != "" {
+			t.Errorf("%s: facts were changed:\n%s", name, diff)
+		}
+	}
+}
+
+// What objects contain may be anything; what is shown of it is bounded and one line.
+func TestExplain_TakesAnyObject(t *testing.T) {
+	long := strings.Repeat("ä\n", 5000)
+	for name, facts := range map[string]explain.Facts{
+		"empty": {Service: &corev1.Service{}, Candidate: desired.Candidate{Pod: &corev1.Pod{}}, Slices: []*discoveryv1.EndpointSlice{{Endpoints: make([]discoveryv1.Endpoint, 3)}}},
+		"wild": {
+			Now: now(), TopologyProblem: long,
+			Service: slicetest.Service("web", near("PreferClose"), func(service *corev1.Service) {
+				service.Spec.Selector = map[string]string{long: long}
+				service.Spec.Ports = nil
+				for i := range 50 {
+					service.Spec.Ports = append(service.Spec.Ports, slicetest.Port(fmt.Sprint(i), 1, intstr.FromString(long)))
+				}
+			}),
+			Candidate: desired.Candidate{Pod: slicetest.Pod("web-1", "not an address", func(pod *corev1.Pod) {
+				pod.Labels[long], pod.Status.Phase, pod.Spec.NodeName = "other", corev1.PodPhase(long), long
+			})},
+		},
+	} {
+		for _, l := range explain.Explain(facts).Links {
+			if len(l.Finding) > 500 || strings.ContainsAny(l.Finding, "\n\x00") {
+				t.Errorf("%s: %s is %d bytes: %.100q", name, l.Code, len(l.Finding), l.Finding)
+			}
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package watch
+
+import (
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
+	"k8s.io/client-go/rest"
+)
+
+// Client is what a Watch reads with; a clientset is one.
+type Client interface {
+	CoreV1() corev1client.CoreV1Interface
+	DiscoveryV1() discoveryclient.DiscoveryV1Interface
+}
+
+// slimClient decodes no more than a Watch uses.
+type slimClient struct {
+	core      corev1client.CoreV1Interface
+	discovery discoveryclient.DiscoveryV1Interface
+}
+
+func (c slimClient) CoreV1() corev1client.CoreV1Interface { return c.core }
+
+func (c slimClient) DiscoveryV1() discoveryclient.DiscoveryV1Interface { return c.discovery }
+
+// Slim returns a client that decodes no more of what it lists and watches than a
+// Watch uses: it is good for nothing else. It contacts nobody.
+func Slim(cfg *rest.Config) (Client, error) {
+	httpClient, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("client of the kube-apiserver: %w", err)
+	}
+	core, err := slimREST(cfg, httpClient, "/api", corev1.SchemeGroupVersion)
+	if err != nil {
+		return nil, fmt.Errorf("client of the kube-apiserver: %w", err)
+	}
+	discovery, err := slimREST(cfg, httpClient, "/apis", discoveryv1.SchemeGroupVersion)
+	if err != nil {
+		return nil, fmt.Errorf("client of the kube-apiserver: %w", err)
+	}
+	return slimClient{core: corev1client.New(core), discovery: discoveryclient.New(discovery)}, nil
+}
+
+func slimREST(cfg *rest.Config, httpClient *http.Client, path string, version schema.GroupVersion) (rest.Interface, error) {
+	own := rest.CopyConfig(cfg)
+	own.APIPath, own.GroupVersion = path, &version
+	own.ContentType = runtime.ContentTypeProtobuf
+	own.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	own.NegotiatedSerializer = slimCodecs{
+		NegotiatedSerializer: rest.CodecFactoryForGeneratedClient(scheme.Scheme, scheme.Codecs).WithoutConversion(),
+		wanted:               newTrees(),
+	}
+	return rest.RESTClientForConfigAndClient(own, httpClient)
+}
+
+// slimCodecs are client-go's, with decoders that look at protobuf first.
+type slimCodecs struct {
+	runtime.NegotiatedSerializer
+	wanted *trees
+}
+
+func (s slimCodecs) DecoderToVersion(serializer runtime.Decoder, version runtime.GroupVersioner) runtime.Decoder {
+	return slimDecoder{
+		whole:  s.NegotiatedSerializer.DecoderToVersion(serializer, version),
+		wanted: s.wanted,
+	}
+}
+
+// slimDecoder decodes of the objects it knows only what is used. Whatever it does
+// not understand it leaves to the decoder of the whole, whose error counts. It is
+// safe for concurrent use.
+type slimDecoder struct {
+	whole  runtime.Decoder
+	wanted *trees
+}
+
+// Decode decodes an event's object, for which into is nil, or a list.
+func (d slimDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if version, kind, object, ok := envelope(data); ok {
+		if slim := d.slim(version+" "+kind, object, into); slim != nil {
+			gvk := schema.FromAPIVersionAndKind(version, kind)
+			return slim, &gvk, nil
+		}
+	}
+	return d.whole.Decode(data, defaults, into)
+}
+
+// slim decodes an object of that version and kind; nil if it cannot.
+func (d slimDecoder) slim(kind string, object []byte, into runtime.Object) runtime.Object {
+	if into != nil {
+		return d.list(kind, object, into)
+	}
+	switch kind {
+	case "v1 Pod":
+		return item(object, d.wanted.pod, &corev1.Pod{})
+	case "v1 Node":
+		return item(object, d.wanted.node, &corev1.Node{})
+	case "v1 Service":
+		return item(object, d.wanted.service, &corev1.Service{})
+	case "discovery.k8s.io/v1 EndpointSlice":
+		return d.sighting(object)
+	default:
+		return nil
+	}
+}
+
+func (d slimDecoder) list(kind string, object []byte, into runtime.Object) runtime.Object {
+	switch list := into.(type) {
+	case *corev1.PodList:
+		if kind == "v1 PodList" && decode(object, d.wanted.podList, list) {
+			return list
+		}
+	case *corev1.NodeList:
+		if kind == "v1 NodeList" && decode(object, d.wanted.nodeList, list) {
+			return list
+		}
+	}
+	return nil
+}
+
+// sighting decodes the metadata of a slice and keeps the rest for later.
+func (d slimDecoder) sighting(object []byte) runtime.Object {
+	var slice discoveryv1.EndpointSlice
+	if !decode(object, d.wanted.sliceMeta, &slice) || slice.Name == "" {
+		return nil
+	}
+	return &sighting{ObjectMeta: slice.ObjectMeta, undecoded: object, wanted: d.wanted.slice}
+}
+
+// message is an object that decodes itself.
+type message interface {
+	runtime.Object
+	Reset()
+	Unmarshal([]byte) error
+}
+
+// named is a message that says what it is called.
+type named interface {
+	message
+	GetName() string
+}
+
+// item decodes one object; nil for what has no name: the bookmarks of a watch
+// have none, and of them annotations count.
+func item(object []byte, wanted fields, to named) runtime.Object {
+	if !decode(object, wanted, to) || to.GetName() == "" {
+		return nil
+	}
+	return to
+}
+
+// typicalSize is more than what is left of most pods.
+const typicalSize = 1 << 10
+
+// decode decodes the wanted fields of an object into to, which it empties first,
+// and reports whether it could.
+func decode(object []byte, wanted fields, to message) bool {
+	filtered, err := wanted.filter(make([]byte, 0, min(len(object), typicalSize)), object)
+	if err != nil {
+		return false
+	}
+	to.Reset()
+	return to.Unmarshal(filtered) == nil
+}

@@ -1,0 +1,136 @@
+package watch
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	kubewatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// source is one kind of object: where it comes from and where it goes.
+type source struct {
+	kind  string
+	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch func(context.Context, metav1.ListOptions) (kubewatch.Interface, error)
+	// store makes what takes the objects in; filled is called when it has them all.
+	store func(w *Watch, filled func()) cache.ReflectorStore
+}
+
+// lister lists and watches the objects of one kind.
+type lister[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (kubewatch.Interface, error)
+}
+
+func from[L runtime.Object](kind string, client lister[L], store func(*Watch, func()) cache.ReflectorStore) source {
+	return source{
+		kind: kind,
+		list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return client.List(ctx, options)
+		},
+		watch: client.Watch,
+		store: store,
+	}
+}
+
+func (w *Watch) sources() []source {
+	core, discovery := w.client.CoreV1(), w.client.DiscoveryV1()
+	return []source{
+		from("services", core.Services(metav1.NamespaceAll), serviceStore),
+		from("pods", core.Pods(metav1.NamespaceAll), podStore),
+		from("nodes", core.Nodes(), nodeStore),
+		from("endpointslices", discovery.EndpointSlices(metav1.NamespaceAll), sliceStore),
+	}
+}
+
+// observed is a source whose failures are noted.
+func (w *Watch) observed(source source) cache.ListerWatcher {
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list, err := source.list(ctx, options)
+			if err != nil {
+				w.failed(source.kind, err)
+			}
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (kubewatch.Interface, error) {
+			events, err := source.watch(ctx, options)
+			if err != nil {
+				w.failed(source.kind, err)
+			}
+			return events, err
+		},
+	}, w.client)
+}
+
+func serviceStore(w *Watch, filled func()) cache.ReflectorStore {
+	return &intake[*corev1.Service]{
+		read:   stripped(stripService),
+		last:   func(meta metav1.ObjectMeta) *corev1.Service { return &corev1.Service{ObjectMeta: meta} },
+		put:    always(w.sink.PutService),
+		drop:   w.sink.DeleteService,
+		known:  map[types.NamespacedName]version{},
+		filled: filled,
+	}
+}
+
+func podStore(w *Watch, filled func()) cache.ReflectorStore {
+	words := newVocabulary()
+	return &intake[*corev1.Pod]{
+		read: stripped(func(pod *corev1.Pod) *corev1.Pod {
+			kept := stripPod(pod)
+			words.ofPod(kept)
+			return kept
+		}),
+		last:   func(meta metav1.ObjectMeta) *corev1.Pod { return &corev1.Pod{ObjectMeta: meta} },
+		put:    always(w.sink.PutPod),
+		drop:   w.sink.DeletePod,
+		known:  map[types.NamespacedName]version{},
+		filled: filled,
+	}
+}
+
+func nodeStore(w *Watch, filled func()) cache.ReflectorStore {
+	return &intake[*corev1.Node]{
+		read:   stripped(stripNode),
+		last:   func(meta metav1.ObjectMeta) *corev1.Node { return &corev1.Node{ObjectMeta: meta} },
+		put:    always(w.sink.PutNode),
+		drop:   w.sink.DeleteNode,
+		known:  map[types.NamespacedName]version{},
+		filled: filled,
+	}
+}
+
+func sliceStore(w *Watch, filled func()) cache.ReflectorStore {
+	return &intake[*sighting]{
+		read:   sightingOf,
+		last:   func(meta metav1.ObjectMeta) *sighting { return &sighting{ObjectMeta: meta} },
+		put:    w.putSlice,
+		drop:   w.deleteSlice,
+		known:  map[types.NamespacedName]version{},
+		filled: filled,
+	}
+}
+
+// stripped reads objects of one kind and keeps of them what strip does.
+func stripped[T any](strip func(T) T) func(any) (T, bool) {
+	return func(object any) (T, bool) {
+		typed, ok := object.(T)
+		if !ok {
+			return typed, false
+		}
+		return strip(typed), true
+	}
+}
+
+// always is put without an error.
+func always[T any](put func(T)) func(T) error {
+	return func(object T) error {
+		put(object)
+		return nil
+	}
+}
