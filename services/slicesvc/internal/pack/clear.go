@@ -1,6 +1,6 @@
 package pack
 
-// SelectorGone: the Service gets no slices any more, and those it had are not wanted.
+// SelectorGone says that the Service gets no slices any more, and those it had are not wanted.
 const SelectorGone Reason = "SELECTOR_GONE"
 
 // Clear plans to delete the slices that a Service has from the time when it got
