@@ -145,6 +145,13 @@ func situations() map[string]situation {
 		"earlier pod of that name": {after: func(pod *corev1.Pod) { pod.UID = "uid-of-another" }},
 		"kept near":                {service: near("PreferClose")},
 		"kept on the node":         {service: near("PreferSameNode")},
+		"kept on a node without a zone": {
+			service: near("PreferSameNode"),
+			node:    func(c *desired.Candidate) { c.Zone = "" },
+			facts: func(f *explain.Facts) {
+				f.Slices[0].Endpoints[1].Zone, f.Slices[0].Endpoints[1].Hints.ForZones = nil, nil
+			},
+		},
 		"no zone to be near": {
 			service: near("PreferSameZone"),
 			facts: func(f *explain.Facts) {

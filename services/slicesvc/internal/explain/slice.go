@@ -87,6 +87,8 @@ func hintsLink(f Facts, families []family) Link {
 	switch {
 	case of == nil || !ready:
 		l.Verdict, l.Finding = Absent, fmt.Sprintf("The Service asks for %s; only ready endpoints are meant for a zone.", text)
+	case of.endpoint.HintNode != "" && of.endpoint.HintZone == "":
+		l.Verdict, l.Finding = Good, fmt.Sprintf("As %s asks, it is meant for clients on node %s, which tells no zone.", text, of.endpoint.HintNode)
 	case of.endpoint.HintNode != "":
 		l.Verdict, l.Finding = Good, fmt.Sprintf("As %s asks, it is meant for clients on node %s, else in zone %s.", text, of.endpoint.HintNode, of.endpoint.HintZone)
 	case of.endpoint.HintZone != "":
