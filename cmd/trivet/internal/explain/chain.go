@@ -33,10 +33,19 @@ type story interface {
 	GetFreshness() *statusv1.Freshness
 }
 
-// draw depends on the explanation, its answer and whether that is a good one alone, and on the time if need be.
-func (c chain) draw(response story, answer string, well bool) string {
+// gist is an explanation in short.
+type gist struct {
+	// answer is one sentence, well whether it says that all is well.
+	answer string
+	well   bool
+	// read is what has the resourceVersion that the explanation names: "the node".
+	read string
+}
+
+// draw depends on the explanation and its gist alone, and on the time if need be.
+func (c chain) draw(response story, gist gist) string {
 	var text strings.Builder
-	c.headline(&text, response, answer, well)
+	c.headline(&text, response, gist)
 	text.WriteByte('\n')
 	if made := response.GetFreshness().GetReadTime(); made != nil {
 		c.now = made.AsTime()
@@ -47,16 +56,16 @@ func (c chain) draw(response story, answer string, well bool) string {
 	for i, evidence := range links {
 		c.link(&text, link{evidence: evidence, column: column, first: evidence == first, last: i == len(links)-1})
 	}
-	if source := told(response.GetFreshness()); source != "" {
+	if source := told(response.GetFreshness(), gist.read); source != "" {
 		text.WriteString("\n" + c.ink.Dye(terminal.Faint, terminal.Plain(source)) + "\n")
 	}
 	return text.String()
 }
 
 // headline answers the question.
-func (c chain) headline(text *strings.Builder, response story, answer string, well bool) {
-	mark, tone := overall(response, well)
-	for i, line := range wrapped(terminal.Plain(answer), c.room(2)) {
+func (c chain) headline(text *strings.Builder, response story, gist gist) {
+	mark, tone := overall(response, gist.well)
+	for i, line := range wrapped(terminal.Plain(gist.answer), c.room(2)) {
 		if i == 0 {
 			text.WriteString(c.ink.Dye(tone, mark) + " ")
 		} else {
@@ -108,7 +117,7 @@ func phrase(health leasev1.NodeHealth_Health) string {
 }
 
 // told says who explains, from what.
-func told(freshness *statusv1.Freshness) string {
+func told(freshness *statusv1.Freshness, read string) string {
 	var parts []string
 	if id := freshness.GetReplicaId(); id != "" {
 		parts = append(parts, "told by "+id)
@@ -117,7 +126,7 @@ func told(freshness *statusv1.Freshness) string {
 		parts = append(parts, fmt.Sprintf("epoch %d", epoch))
 	}
 	if version := freshness.GetResourceVersion(); version != "" {
-		parts = append(parts, "the node as of resourceVersion "+version)
+		parts = append(parts, read+" as of resourceVersion "+version)
 	}
 	return strings.Join(parts, ", ")
 }

@@ -95,7 +95,8 @@ func explainNode(ctx context.Context, streams terminal.Streams, flags *inquiry.F
 	if err != nil {
 		return flags.Unanswered(ctx, "explanation of "+name, err)
 	}
-	if err := show(streams, flags, response, answer(response), nodes.IsWell(response.GetNode().GetHealth())); err != nil {
+	gist := gist{answer: answer(response), well: nodes.IsWell(response.GetNode().GetHealth()), read: "the node"}
+	if err := show(streams, flags, response, gist); err != nil {
 		return inquiry.Unprinted("explanation", err)
 	}
 	return verdict(response)
@@ -107,7 +108,7 @@ type message interface {
 	proto.Message
 }
 
-func show(streams terminal.Streams, flags *inquiry.Flags, response message, answer string, well bool) error {
+func show(streams terminal.Streams, flags *inquiry.Flags, response message, gist gist) error {
 	if flags.Output == "json" {
 		document, err := form.JSON(response)
 		if err != nil {
@@ -116,6 +117,6 @@ func show(streams terminal.Streams, flags *inquiry.Flags, response message, answ
 		_, err = streams.Out.Write(document)
 		return err
 	}
-	_, err := io.WriteString(streams.Out, chain{ink: streams.Ink(flags.Color), width: streams.Width(), now: time.Now()}.draw(response, answer, well))
+	_, err := io.WriteString(streams.Out, chain{ink: streams.Ink(flags.Color), width: streams.Width(), now: time.Now()}.draw(response, gist))
 	return err
 }

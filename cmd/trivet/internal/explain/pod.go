@@ -62,9 +62,10 @@ func explainPod(ctx context.Context, streams terminal.Streams, opts *podOptions,
 	defer cancel()
 	response, err := gatewayv1.NewSliceServiceClient(conn).ExplainEndpoint(asking, request)
 	if err != nil {
-		return opts.Unanswered(ctx, fmt.Sprintf("explanation of pod %s in %s", request.Pod, request.Name), err)
+		return opts.Unanswered(ctx, fmt.Sprintf("explanation of pod %s in %s", request.Pod, slices.ShortName(request.Name)), err)
 	}
-	if err := show(streams, &opts.Flags, response, endpointAnswer(request, response), true); err != nil {
+	gist := gist{answer: endpointAnswer(request, response), well: true, read: "the cache"}
+	if err := show(streams, &opts.Flags, response, gist); err != nil {
 		return inquiry.Unprinted("explanation", err)
 	}
 	return endpointVerdict(request, response)
