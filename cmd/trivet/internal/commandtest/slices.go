@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -31,6 +32,8 @@ type Slices struct {
 	Err error
 	// Watches are played one after the other, one for each watch that is opened.
 	Watches [][]*gatewayv1.WatchServiceSlicesResponse
+	// Within is the parent that watches must have; any other is refused.
+	Within string
 
 	opened atomic.Int64
 }
@@ -65,7 +68,10 @@ func (s *Slices) ListServiceSlices(_ context.Context, request *gatewayv1.ListSer
 }
 
 // WatchServiceSlices plays the next of Watches.
-func (s *Slices) WatchServiceSlices(_ *gatewayv1.WatchServiceSlicesRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchServiceSlicesResponse]) error {
+func (s *Slices) WatchServiceSlices(request *gatewayv1.WatchServiceSlicesRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchServiceSlicesResponse]) error {
+	if request.GetParent() != s.Within {
+		return status.Errorf(codes.InvalidArgument, "watch of %q, want of %q", request.GetParent(), s.Within)
+	}
 	number := int(s.opened.Add(1)) - 1
 	if s.Err != nil || number >= len(s.Watches) {
 		return s.Err

@@ -76,11 +76,13 @@ func (o *options) completion() cobra.CompletionFunc {
 	})
 }
 
+// parent is the namespace that is asked for: that of the one Service, if it is one.
 func (o *options) parent() string {
-	if o.namespace == "" {
-		return ""
+	parent, _, _ := strings.Cut(o.name, "/services/")
+	if parent == "" && o.namespace != "" {
+		parent = "namespaces/" + o.namespace
 	}
-	return "namespaces/" + o.namespace
+	return parent
 }
 
 func (o *options) parse(args []string) error {

@@ -151,6 +151,23 @@ func TestSlices_WatchShowsWhatChanges(t *testing.T) {
 	}
 }
 
+// To watch one Service of a large cluster, its namespace is enough to be told of.
+func TestSlices_WatchOfOneServiceIsOfItsNamespace(t *testing.T) {
+	for _, args := range [][]string{{"shop/web"}, {"web", "-n", "shop"}} {
+		server := commandtest.Serve(t, &commandtest.Gateway{Slices: &commandtest.Slices{
+			Within: "namespaces/shop",
+			Watches: [][]*gatewayv1.WatchServiceSlicesResponse{{
+				{Type: slicev1.WatchServiceSlicesResponse_TYPE_ADDED, ServiceSlices: service("web", nil, 57)},
+				{Type: slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK},
+			}},
+		}})
+		got := commandtest.Run(t, commandtest.Terminal{Until: []string{"shop/web"}}, slices.NewCommand, append(args, "-w", "--server", server)...)
+		if !strings.Contains(got.Stdout, "shop/web") {
+			t.Errorf("%q: %s", args, got.String())
+		}
+	}
+}
+
 func TestSlices_StrangeCommandLinesAreUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"a", "b"}, {""}, {"web"}, {"../../etc"}, {"shop/"}, {"/web"}, {"shop/WEB"}, {"shop/web", "-n", "else"}, {"--sever=x"},
