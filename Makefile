@@ -84,7 +84,7 @@ check: lint gen-check law ## What needs no control plane: linters, generated cod
 
 .PHONY: lint
 lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) ## golangci-lint and buf lint (PACKAGES=./services/slicesvc/...)
-	$(TOOLS)/bin/golangci-lint run $(PACKAGES)
+	$(TOOLS)/bin/golangci-lint run --allow-serial-runners $(PACKAGES)
 	$(TOOLS)/bin/buf lint
 	$(TOOLS)/bin/buf format --diff --exit-code proto
 
