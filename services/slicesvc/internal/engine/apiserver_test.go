@@ -265,7 +265,11 @@ func (a *apiserver) store(slice *discoveryv1.EndpointSlice) *discoveryv1.Endpoin
 		stored.CreationTimestamp = metav1.Now()
 	}
 	a.slices[stored.Name] = stored
-	a.tell(func(e *engine.Engine) { e.PutSlice(stored) })
+	a.tell(func(e *engine.Engine) {
+		if e.SliceSeen(&stored.ObjectMeta) {
+			e.PutSlice(stored)
+		}
+	})
 	return stored
 }
 

@@ -97,6 +97,17 @@ func (c *cache) slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, 
 	return c.index.Slices(key)
 }
 
+// slice returns a slice of ours by its Service and name; nil when there is none.
+func (c *cache) slice(service Key, name string) *discoveryv1.EndpointSlice {
+	_, all, _ := c.slices(service)
+	for _, slice := range all {
+		if slice.Name == name {
+			return slice
+		}
+	}
+	return nil
+}
+
 func (c *cache) service(key Key) (*corev1.Service, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

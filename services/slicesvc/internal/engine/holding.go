@@ -119,6 +119,7 @@ func (h *holding) take(key Key, service *corev1.Service, now time.Time) (taken j
 	taken = job{
 		due:        entry.due,
 		service:    service,
+		unread:     entry.unread,
 		creation:   entry.service == nil || entry.service.UID != service.UID,
 		resting:    entry.rivalry.Resting(now) > 0,
 		compacting: entry.due.empty(),
@@ -133,6 +134,7 @@ func (h *holding) take(key Key, service *corev1.Service, now time.Time) (taken j
 		entry.written, entry.last = nil, LastPlan{}
 	}
 	entry.service, entry.placement, entry.due, entry.underway = service, nil, due{}, true
+	entry.unread = nil
 	return taken, 0, true
 }
 
@@ -207,11 +209,27 @@ func (h *holding) wrote(key Key, verb pack.Verb, stored *discoveryv1.EndpointSli
 	return *saw
 }
 
-// failed notes that a write of a slice ended without an answer to go by.
+// failed notes that a write of a slice ended without an answer to go by. What the
+// watch showed of the slice meanwhile was left to that answer, and is to be read.
 func (h *holding) failed(key Key, name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.record(key).writing, name)
+	entry := h.record(key)
+	saw := entry.writing[name]
+	delete(entry.writing, name)
+	if saw != nil && saw.seen && !saw.gone {
+		entry.leaveUnread(name)
+	}
+}
+
+// leaveUnread notes that the cache does not show a slice as it is; the next pass
+// over its Service, which plans all of it, begins with reading the slice.
+func (h *holding) leaveUnread(key Key, name string, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	entry := h.record(key)
+	entry.leaveUnread(name)
+	entry.due.add(key.Namespace, cause{trigger: BySlice}, now)
 }
 
 // sliceNews takes note that a slice of a Service is not as this replica left it.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -25,7 +26,7 @@ func (e *Engine) reread(h *holding, change pack.Change) bool {
 
 // overtaken sees to it that the cache shows what a watch has shown of a slice
 // since our write of it, rather than that write.
-func (e *Engine) overtaken(h *holding, stored *discoveryv1.EndpointSlice, newer sighting) {
+func (e *Engine) overtaken(h *holding, key Key, stored *discoveryv1.EndpointSlice, newer sighting) {
 	if !newer.seen {
 		return
 	}
@@ -38,8 +39,27 @@ func (e *Engine) overtaken(h *holding, stored *discoveryv1.EndpointSlice, newer 
 		return
 	}
 	if err := e.fetch(h.ctx, slice, nil); err != nil {
-		e.logger.Debug("slice not read", "slice", slice.String(), "error", err)
+		e.logger.Debug("slice not read, will be before the next plan", "slice", slice.String(), "error", err)
+		h.leaveUnread(key, stored.Name, time.Now())
 	}
+}
+
+// readUp brings slices of a Service into the cache of which it is known that they
+// are not there as they are. Those that cannot be read stay to be read.
+func (e *Engine) readUp(h *holding, key Key, names map[string]struct{}) error {
+	if e.deps.Reader == nil {
+		return nil // the watch must show them once more
+	}
+	var problems []error
+	for name := range names {
+		slice := keyOf(key.Namespace, name)
+		known := e.cache.slice(key, name)
+		if err := e.fetch(h.ctx, slice, known); err != nil {
+			h.leaveUnread(key, name, time.Now())
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
 }
 
 // fetch reads a slice and brings it into the cache. If there is none, known, which

@@ -27,6 +27,9 @@ func (e *Engine) pass(h *holding, key Key, taken job) (how outcome) {
 			e.logger.Error("panic while working on a service", "service", key.String(), "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
+	if how.err = e.readUp(h, key, taken.unread); how.err != nil {
+		return how
+	}
 	plan, known := e.plan(key, taken)
 	how.plan = plan
 	if taken.resting && len(taken.waiting) == 0 {
@@ -154,7 +157,7 @@ func (e *Engine) write(h *holding, key Key, change pack.Change, how *outcome, kn
 	} else {
 		e.cache.keep(stored)
 	}
-	e.overtaken(h, stored, h.wrote(key, change.Verb, stored, now))
+	e.overtaken(h, key, stored, h.wrote(key, change.Verb, stored, now))
 	switch change.Verb {
 	case pack.Create:
 		how.last.Creates++

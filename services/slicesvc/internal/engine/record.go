@@ -30,7 +30,10 @@ type record struct {
 	// writing has the slices of which a write is under way, with what the watch
 	// showed of each meanwhile.
 	writing map[string]*sighting
-	last    LastPlan
+	// unread has the slices of which the watch showed a version that the cache does
+	// not have; the next pass reads them first.
+	unread map[string]struct{}
+	last   LastPlan
 	// written is when slices were last written here.
 	written map[string]time.Time
 	rivalry contention.Record
@@ -107,6 +110,8 @@ type job struct {
 	due
 	service   *corev1.Service
 	placement *placement.Placement
+	// unread are slices to be read before anything is planned.
+	unread map[string]struct{}
 	// creation says that the Service is met for the first time in this term.
 	creation bool
 	// resting says that somebody else keeps undoing our writes.
@@ -141,6 +146,14 @@ func (d *due) answer(how outcome) {
 		waiting <- how
 	}
 	d.waiting = nil
+}
+
+// leaveUnread notes a slice that is to be read.
+func (r *record) leaveUnread(name string) {
+	if r.unread == nil {
+		r.unread = map[string]struct{}{}
+	}
+	r.unread[name] = struct{}{}
 }
 
 // compactable returns how long it is until the Service may be compacted: 0 for

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
@@ -25,7 +24,7 @@ func (e *Engine) Reconcile(ctx context.Context, key Key) (Outcome, error) {
 	switch {
 	case !ok:
 		return Outcome{}, ErrNoService
-	case index.Management(service) != index.Managed && !e.cfg.CleanUp:
+	case !e.serves(service):
 		return Outcome{}, ErrUnmanaged
 	}
 	h := e.ledger.holderOf(key)

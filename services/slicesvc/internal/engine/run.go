@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
@@ -94,10 +96,10 @@ func (e *Engine) process(h *holding, key Key) {
 	service, ok := e.cache.service(key)
 	switch {
 	case !ok:
-		e.ledger.forget(key, ErrNoService)
+		e.drop(key, ErrNoService)
 		return
-	case index.Management(service) != index.Managed && !e.cfg.CleanUp:
-		e.ledger.forget(key, ErrUnmanaged)
+	case !e.serves(service):
+		e.drop(key, ErrUnmanaged)
 		return
 	}
 	start := time.Now()
@@ -133,6 +135,20 @@ func (e *Engine) process(h *holding, key Key) {
 	taken.answer(how)
 	if again {
 		e.ledger.enqueue(key, rankOf(index.Normal), wait)
+	}
+}
+
+// serves reports whether there may be anything to do for a Service.
+func (e *Engine) serves(service *corev1.Service) bool {
+	return e.cfg.CleanUp || index.Management(service) == index.Managed
+}
+
+// drop forgets a Service that was found to need nothing. If it has come back
+// since, what it was marked for is forgotten, too, and it is marked anew.
+func (e *Engine) drop(key Key, why error) {
+	e.ledger.forget(key, why)
+	if service, ok := e.cache.service(key); ok && e.serves(service) {
+		e.mark(key, cause{trigger: ByService}, index.Urgent)
 	}
 }
 

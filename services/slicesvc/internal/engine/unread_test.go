@@ -1,0 +1,83 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
+)
+
+// A write that is stored, shown by the watch and then answered with an error
+// leaves a slice that the cache does not have. A pod that is again as it was
+// before must not make it look as if nothing were to be done.
+func TestRun_AWriteThatWasStoredWithoutAnAnswerIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		api.refuseWith(func(change pack.Change) error {
+			api.refuse = nil
+			api.store(change.Slice)
+			return errBusy
+		})
+		e.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
+		settle(10 * time.Millisecond)
+		if got := describe(api.only(t)); got != "10.1.0.1 zone-a, 10.1.0.2 ready zone-a" {
+			t.Fatalf("the write was not stored: %s", got)
+		}
+		e.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
+		settle(10 * time.Second)
+		if got := describe(api.only(t)); got != "10.1.0.1 ready zone-a, 10.1.0.2 ready zone-a" {
+			t.Errorf("slice holds %q in the end", got)
+		}
+	})
+}
+
+// Somebody else's edit right after a write of ours is read past the watch, which
+// does not show it again; while it cannot be read it must not be forgotten.
+func TestRun_AnEditThatCannotBeReadAtOnceIsReadLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reads *deafReader
+		e, api := start(t, func(_ *engine.Config, deps *engine.Deps) {
+			reads = &deafReader{Reader: deps.Reader}
+			deps.Reader = reads
+		})
+		lead(t, e)
+		fillShop(e, "web", 2)
+		settle(time.Second)
+		name, want := api.only(t).Name, len(api.only(t).Endpoints)
+		reads.refuse = 3
+		api.refuseWith(func(pack.Change) error {
+			api.refuse = nil
+			go func() {
+				time.Sleep(100 * time.Microsecond) // after the write, and before its answer
+				api.edit(name, func(slice *discoveryv1.EndpointSlice) { slice.Endpoints = slice.Endpoints[:1] })
+			}()
+			return nil
+		})
+		e.PutPod(slicetest.Pod("web-9", "10.1.0.99"))
+		settle(20 * time.Second)
+		if got := len(api.only(t).Endpoints); got != want+1 || reads.refuse != 0 {
+			t.Errorf("%d endpoints in the end, want %d; %d reads were to be refused still", got, want+1, reads.refuse)
+		}
+	})
+}
+
+// deafReader refuses some reads.
+type deafReader struct {
+	engine.Reader
+	refuse int
+}
+
+func (r *deafReader) Get(ctx context.Context, slice engine.Key) (*discoveryv1.EndpointSlice, error) {
+	if r.refuse > 0 {
+		r.refuse--
+		return nil, errors.New("no answer")
+	}
+	return r.Reader.Get(ctx, slice)
+}
