@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
 const (
@@ -40,8 +42,11 @@ type fleet struct {
 	cluster string
 	audit   audit
 	random  *rand.Rand
-	pods    map[string]string // the Service and the address of each
-	made    int
+	// names are those of the Services, of which each shard has one at least: a
+	// replica may have two shards in the end, and is to have work all the same.
+	names []string
+	pods  map[string]string // the Service and the address of each
+	made  int
 }
 
 // fleetReplica is one process but for its servers.
@@ -62,12 +67,24 @@ func newFleet(t *testing.T) *fleet {
 	}
 	f.cluster = f.namespace
 	for i := range fleetServices {
+		name := f.nameIn(i % fleetShards)
+		f.names = append(f.names, name)
 		f.service(func(service *corev1.Service) {
-			service.Name = fmt.Sprintf("svc-%d", i)
+			service.Name = name
 			service.Spec.Selector = map[string]string{"app": service.Name}
 		})
 	}
 	return f
+}
+
+// nameIn returns the name of a Service that falls into the shard and is not taken.
+func (f *fleet) nameIn(number int) string {
+	for i := 0; ; i++ {
+		name := fmt.Sprintf("svc-%d", i)
+		if !slices.Contains(f.names, name) && shard.Of(types.NamespacedName{Namespace: f.namespace, Name: name}, fleetShards) == number {
+			return name
+		}
+	}
 }
 
 // join starts a replica and waits until it is a member with full caches.
@@ -116,7 +133,7 @@ func (f *fleet) churn(changes int) {
 			f.remove(f.anyPod())
 			continue
 		}
-		name, service := fmt.Sprintf("pod-%d", f.made), fmt.Sprintf("svc-%d", f.random.IntN(fleetServices))
+		name, service := fmt.Sprintf("pod-%d", f.made), f.names[f.random.IntN(fleetServices)]
 		address := fmt.Sprintf("10.1.%d.%d", f.made/250, f.made%250+1)
 		f.made++
 		f.pod(name, f.namespace+"-a", []string{address}, func(pod *corev1.Pod) { pod.Labels["app"] = service })
@@ -162,8 +179,8 @@ func (f *fleet) exact() error {
 
 // done returns what a replica would still write.
 func (f *fleet) done(r *fleetReplica) error {
-	for i := range fleetServices {
-		name := fmt.Sprintf("namespaces/%s/services/svc-%d", f.namespace, i)
+	for _, service := range f.names {
+		name := fmt.Sprintf("namespaces/%s/services/%s", f.namespace, service)
 		plan, err := r.client.PlanService(f.ctx(), &slicev1.PlanServiceRequest{Name: name})
 		if err != nil {
 			return err
