@@ -128,6 +128,8 @@ func (d *draft) change(verb Verb, slice *discoveryv1.EndpointSlice) Change {
 		Added:   d.added,
 		Removed: d.removed,
 		Changed: d.changed,
+
+		Overfull: d.overfull,
 	}
 }
 

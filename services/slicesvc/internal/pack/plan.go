@@ -93,14 +93,19 @@ type Change struct {
 	Reason Reason
 	// Added, Removed and Changed count the slice's endpoints.
 	Added, Removed, Changed int
+	// Overfull says that of those removed some are wanted, but above the limit: other slices of the plan take them.
+	Overfull bool
 }
 
-// Supersedes reports whether the change deletes a slice whose endpoints may
+// Supersedes reports whether the change takes endpoints out of a slice that may
 // have moved to other slices of the plan, so that it must not happen unless those
 // were written. A slice that was emptied, or whose family is not served any
 // more, has nothing to lose.
 func (c Change) Supersedes() bool {
-	return c.Verb == Delete && (c.Reason == PortsGone || c.Reason == NotOwned || c.Reason == Compacted)
+	if c.Verb != Delete {
+		return c.Overfull
+	}
+	return c.Reason == PortsGone || c.Reason == NotOwned || c.Reason == Compacted
 }
 
 // Detail says for people what the change does.

@@ -3,6 +3,7 @@ package pack_test
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -67,6 +68,41 @@ func TestMake_NoEndpointIsMissingInBetween(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Nor is it missing when a write fails: what supersedes is left out then.
+func TestMake_NoEndpointIsMissingAfterAWriteFailed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := slicetest.Input(t)
+		in.Service.DeletionTimestamp = nil
+		plan := pack.Make(in)
+		stays := identities(in.Slices)
+		after := identities(carryOut(t, in))
+		maps.DeleteFunc(stays, func(endpoint string, _ bool) bool { return !after[endpoint] })
+		for failed := range plan.Changes {
+			there := identities(withoutWrite(t, in, plan, failed))
+			for endpoint := range stays {
+				if !there[endpoint] {
+					t.Fatalf("endpoint %q is nowhere after write %d of %v failed", endpoint, failed, reasons(plan))
+				}
+			}
+		}
+	})
+}
+
+// withoutWrite carries a plan out of which one write fails.
+func withoutWrite(t *rapid.T, in pack.Input, plan pack.Plan, failed int) []*discoveryv1.EndpointSlice {
+	written := slices.Clone(plan.Changes[:failed])
+	for _, change := range plan.Changes[failed+1:] {
+		if !change.Supersedes() {
+			written = append(written, change)
+		}
+	}
+	left, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: written})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left
 }
 
 func TestMake_ChangesNoInput(t *testing.T) {
