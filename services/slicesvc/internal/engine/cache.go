@@ -127,6 +127,13 @@ func (c *cache) sliceVersion(key Key) (uid types.UID, version string, ours, ok b
 	return c.index.SliceVersion(key)
 }
 
+// unlisted is index.Unlisted.
+func (c *cache) unlisted(there map[Key]struct{}, version string) []*discoveryv1.EndpointSlice {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.index.Unlisted(there, version)
+}
+
 func (c *cache) keys(namespace string) []Key {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -85,6 +85,15 @@ func (e *Engine) DeleteSlice(slice *discoveryv1.EndpointSlice) {
 	e.cache.change("", func(x *index.Index) { x.DeleteSlice(slice) })
 }
 
+// SlicesListed takes note of which slices there were at a resourceVersion. What is
+// known in an older version and was not among them is gone: a slice that was
+// written here and deleted by somebody while no watch was open was never shown.
+func (e *Engine) SlicesListed(there map[Key]struct{}, resourceVersion string) {
+	for _, gone := range e.cache.unlisted(there, resourceVersion) {
+		e.DeleteSlice(gone)
+	}
+}
+
 // SliceSeen takes note of a slice of which a watch shows the metadata alone, and
 // reports whether the whole of it must be fetched and put. It need not be when it
 // is known in that version or a newer one, when it is not ours, and when a write

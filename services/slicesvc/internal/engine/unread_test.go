@@ -68,6 +68,35 @@ func TestRun_AnEditThatCannotBeReadAtOnceIsReadLater(t *testing.T) {
 	})
 }
 
+// A slice that is written and deleted while the watch is interrupted is never
+// shown, neither that it came nor that it went: the next list has to tell.
+func TestSlicesListed_WhatAWatchNeverShowedIsNoticedToBeGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		known := webSlice(t, e)
+		there := map[engine.Key]struct{}{key(known.Name): {}}
+		e.SlicesListed(there, known.ResourceVersion)
+		settle(time.Second)
+		if got := api.took(); got != 0 {
+			t.Errorf("%d writes after a list that has everything", got)
+		}
+		e.SlicesListed(nil, "0")
+		settle(time.Second)
+		if got := api.took(); got != 0 {
+			t.Errorf("%d writes after a list that is older than the slice", got)
+		}
+		api.mu.Lock()
+		delete(api.slices, known.Name) // nobody is told
+		api.version++
+		api.mu.Unlock()
+		e.SlicesListed(nil, "1000")
+		settle(time.Second)
+		if got := describe(api.only(t)); got != "10.1.0.1 ready zone-a, 10.1.0.2 ready zone-a" {
+			t.Errorf("slice holds %q", got)
+		}
+	})
+}
+
 // deafReader refuses some reads.
 type deafReader struct {
 	engine.Reader

@@ -2,6 +2,7 @@ package index
 
 import (
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
@@ -80,6 +81,26 @@ func (x *Index) SliceVersion(key Key) (uid types.UID, version string, ours, ok b
 	}
 	known := ns.slices[key.Name]
 	return known.uid, known.version, known.object != nil, true
+}
+
+// Unlisted returns, by name, UID and version alone, the slices that are known in
+// that version or an older one and are not among those there were then.
+func (x *Index) Unlisted(there map[Key]struct{}, version string) []*discoveryv1.EndpointSlice {
+	var gone []*discoveryv1.EndpointSlice
+	for within, ns := range x.namespaces {
+		for name, known := range ns.slices {
+			if _, ok := there[Key{Namespace: within, Name: name}]; ok || CompareVersions(known.version, version) > 0 {
+				continue
+			}
+			gone = append(gone, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+				Namespace:       within,
+				Name:            name,
+				UID:             known.uid,
+				ResourceVersion: known.version,
+			}})
+		}
+	}
+	return gone
 }
 
 // order tells a slice of the same name from the known one: negative for an older

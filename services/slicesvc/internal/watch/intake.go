@@ -22,6 +22,8 @@ type intake[T metav1.Object] struct {
 	drop func(T)
 	// known has what was put and not dropped.
 	known map[types.NamespacedName]version
+	// listed, if set, is told of every list that was taken in.
+	listed func(there map[types.NamespacedName]struct{}, resourceVersion string)
 	// filled is called once the cluster's objects have been put.
 	filled func()
 }
@@ -68,7 +70,7 @@ func (t *intake[T]) Delete(object any) error {
 
 // Replace takes in all objects there are: those that are new are put, and those
 // that are not there any more are dropped.
-func (t *intake[T]) Replace(objects []any, _ string) error {
+func (t *intake[T]) Replace(objects []any, resourceVersion string) error {
 	var problems []error
 	there := make(map[types.NamespacedName]struct{}, len(objects))
 	for i, object := range objects {
@@ -97,6 +99,9 @@ func (t *intake[T]) Replace(objects []any, _ string) error {
 	}
 	if err := errors.Join(problems...); err != nil {
 		return err
+	}
+	if t.listed != nil {
+		t.listed(there, resourceVersion)
 	}
 	t.filled()
 	return nil

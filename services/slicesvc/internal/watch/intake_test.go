@@ -2,6 +2,7 @@ package watch
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -24,8 +25,11 @@ func hand(fail error) (*intake[*corev1.Service], func() []string) {
 			note("put", service)
 			return fail
 		},
-		drop:   func(service *corev1.Service) { note("drop", service) },
-		known:  map[types.NamespacedName]version{},
+		drop:  func(service *corev1.Service) { note("drop", service) },
+		known: map[types.NamespacedName]version{},
+		listed: func(there map[types.NamespacedName]struct{}, version string) {
+			notes = append(notes, fmt.Sprintf("listed %d at %s", len(there), version))
+		},
 		filled: func() { notes = append(notes, "filled") },
 	}
 	return in, func() []string {
@@ -52,7 +56,7 @@ func TestIntake_ListsAreComparedWithWhatIsKnown(t *testing.T) {
 			do: func() error {
 				return in.Replace([]any{service("same", "1", "1"), service("newer", "2", "2"), service("again", "3", "3"), service("gone", "4", "4")}, "5")
 			},
-			want: []string{"filled", "put again 3 3", "put gone 4 4", "put newer 2 2", "put same 1 1"},
+			want: []string{"filled", "listed 4 at 5", "put again 3 3", "put gone 4 4", "put newer 2 2", "put same 1 1"},
 		},
 		{
 			name: "events",
@@ -66,7 +70,7 @@ func TestIntake_ListsAreComparedWithWhatIsKnown(t *testing.T) {
 			do: func() error {
 				return in.Replace([]any{service("same", "1", "1"), service("newer", "2", "9"), service("again", "10", "10")}, "11")
 			},
-			want: []string{"drop gone 4 4", "filled", "put again 10 10", "put newer 2 9"},
+			want: []string{"drop gone 4 4", "filled", "listed 3 at 11", "put again 10 10", "put newer 2 9"},
 		},
 	} {
 		if err := step.do(); err != nil {

@@ -112,6 +112,7 @@ func sliceStore(w *Watch, filled func()) cache.ReflectorStore {
 		put:    w.putSlice,
 		drop:   w.deleteSlice,
 		known:  map[types.NamespacedName]version{},
+		listed: w.sink.SlicesListed,
 		filled: filled,
 	}
 }

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -31,6 +32,9 @@ type Sink interface {
 	SliceSeen(*metav1.ObjectMeta) bool
 	PutSlice(*discoveryv1.EndpointSlice)
 	DeleteSlice(*discoveryv1.EndpointSlice)
+	// SlicesListed is told which slices there were at a resourceVersion, after they
+	// were put: a sink that has others, older than that, has never been shown them.
+	SlicesListed(there map[types.NamespacedName]struct{}, resourceVersion string)
 }
 
 // Watch is the watches of one process. Its methods are safe for concurrent use;

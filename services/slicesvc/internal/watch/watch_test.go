@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
@@ -49,6 +50,8 @@ func (l *log) DeleteNode(o *corev1.Node)                { l.note("delete node", 
 func (l *log) SliceSeen(*metav1.ObjectMeta) bool        { return true }
 func (l *log) PutSlice(o *discoveryv1.EndpointSlice)    { l.note("put slice", o.Name) }
 func (l *log) DeleteSlice(o *discoveryv1.EndpointSlice) { l.note("delete slice", o.Name) }
+
+func (l *log) SlicesListed(map[types.NamespacedName]struct{}, string) {}
 
 func TestRun_PutsEverythingThenEveryChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
