@@ -165,8 +165,10 @@ func (h *holding) end(key Key, done job, how outcome, now time.Time) (again bool
 	case how.withheld:
 		entry.due.add(key.Namespace, cause{trigger: ByRetry, at: done.changed}, now)
 		return true, max(entry.rivalry.Resting(now), firstRetry)
-	case !entry.due.empty():
+	case entry.due.whole:
 		return true, 0
+	case !entry.due.empty():
+		return false, 0 // pods that changed meanwhile, for which whoever marked them asked in their time
 	case !entry.quiet.IsZero():
 		return true, entry.quiet.Sub(now)
 	default:

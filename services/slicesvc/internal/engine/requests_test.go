@@ -342,3 +342,36 @@ func (w *window) Wait(now time.Time, due engine.Due) time.Duration {
 }
 
 func (w *window) Wrote(time.Time, time.Duration, error) { w.wrote++ }
+
+// What comes while a pass is under way waits as long as what comes at any other time.
+func TestMark_ChangesDuringAPassWaitAsLongAsOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api := start(t, func(_ *engine.Config, deps *engine.Deps) { deps.Pace = &window{length: time.Second} })
+		lead(t, e)
+		fillShop(e, "web", 10)
+		settle(2 * time.Second)
+		api.took()
+		for i := range 10 {
+			// The pass over the change before begins after a second, and takes two milliseconds.
+			e.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i), slicetest.Unready, labelledApp("web")))
+			settle(time.Second + time.Millisecond)
+		}
+		settle(2 * time.Second)
+		if got := api.took(); got != 10 {
+			t.Fatalf("%d writes, want 10", got)
+		}
+		e.PutPod(slicetest.Pod("web-0", slicetest.Address(0), labelledApp("web")))
+		settle(time.Second + time.Millisecond) // the pass over it is under way
+		for i := 1; i < 10; i++ {
+			e.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i), labelledApp("web")))
+			settle(50 * time.Millisecond)
+		}
+		if got := api.took(); got != 1 {
+			t.Errorf("%d writes within the second window, want that of the first alone", got)
+		}
+		settle(time.Second)
+		if got := api.took(); got != 1 {
+			t.Errorf("%d writes after it, want 1", got)
+		}
+	})
+}
