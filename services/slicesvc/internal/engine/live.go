@@ -186,13 +186,26 @@ func (r *roll) call(ctx context.Context) (*listing, error) {
 	}
 }
 
-func (r *roll) list(ctx context.Context, into *listing) {
-	r.turn <- struct{}{}
-	defer func() { <-r.turn }()
+// begin lets nobody join the next list any more.
+func (r *roll) begin() {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.next = nil
-	r.mu.Unlock()
+}
+
+// list makes the list that others may wait for, too, when its turn has come. It
+// fails for all of them when ctx ends first; those whose terms go on ask again.
+func (r *roll) list(ctx context.Context, into *listing) {
 	defer close(into.done)
+	select {
+	case <-ctx.Done():
+		r.begin()
+		into.err = ctx.Err()
+		return
+	case r.turn <- struct{}{}:
+	}
+	defer func() { <-r.turn }()
+	r.begin()
 	var all []metav1.ObjectMeta
 	if all, into.version, into.err = r.reader.List(ctx); into.err != nil {
 		return

@@ -1,11 +1,15 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
@@ -61,4 +65,54 @@ func TestRun_EndOfTermCutsAPassShort(t *testing.T) {
 			t.Errorf("%d writes over both terms, want 20", got)
 		}
 	})
+}
+
+// A term that begins while the list of another one takes its time waits for that
+// list to end, but not longer than it lasts: who comes next waits for its end.
+func TestHold_EndsThoughAnotherTermIsListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads := &slowReader{answer: make(chan struct{})}
+		e, _ := start(t, func(_ *engine.Config, deps *engine.Deps) {
+			reads.Reader = deps.Reader
+			deps.Reader = reads
+		})
+		first := hold(t, e, 0)
+		settle(time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		returned := make(chan error, 1)
+		go func() { returned <- e.Hold(ctx, 1, func(error) {}) }()
+		settle(time.Second)
+		cancel()
+		settle(time.Second)
+		select {
+		case err := <-returned:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("the second term waits for the list of the first beyond its end")
+		}
+		close(reads.answer)
+		settle(time.Second)
+		second := hold(t, e, 2)
+		settle(time.Second)
+		if reads.lists != 2 {
+			t.Errorf("%d lists, want those of the first and the third term", reads.lists)
+		}
+		first.end()
+		second.end()
+	})
+}
+
+// slowReader lists when it is told to.
+type slowReader struct {
+	engine.Reader
+	answer chan struct{}
+	lists  int
+}
+
+func (r *slowReader) List(ctx context.Context) ([]metav1.ObjectMeta, string, error) {
+	r.lists++
+	<-r.answer
+	return r.Reader.List(ctx)
 }
