@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -14,6 +15,10 @@ const ranks = 4
 func rankOf(urgency index.Urgency) int { return int(min(urgency, index.Urgent)) }
 
 const asked = ranks - 1
+
+// slackInLine is how many entries that will be passed by a rank may have beyond
+// as many again as Services wait.
+const slackInLine = 128
 
 // line is the order in which a queue hands out Services: by rank, and within a
 // rank as they came. It is given to a workqueue, which keeps each Service in it
@@ -62,6 +67,21 @@ func (l *line) Push(key Key) {
 func (l *line) put(key Key, rank int) {
 	l.queued[key] = rank
 	l.keys[rank] = append(l.keys[rank], key)
+	if len(l.keys[rank]) > 2*len(l.queued)+slackInLine {
+		l.tidy(rank)
+	}
+}
+
+// tidy takes out of a rank what would be passed by: nobody may come that far while
+// there is always something in the ranks above. It needs l.mu.
+func (l *line) tidy(rank int) {
+	seen := map[Key]struct{}{}
+	l.keys[rank] = slices.DeleteFunc(l.keys[rank], func(key Key) bool {
+		at, queued := l.queued[key]
+		_, twice := seen[key]
+		seen[key] = struct{}{}
+		return !queued || at != rank || twice
+	})
 }
 
 // Len implements workqueue.Queue.
