@@ -92,12 +92,6 @@ func (d *due) date(at time.Time) {
 	}
 }
 
-// sighting is what a watch showed of a slice while a write of it was under way.
-type sighting struct {
-	version    string
-	seen, gone bool
-}
-
 // failure is how a Service fails since its last success.
 type failure struct {
 	count int
