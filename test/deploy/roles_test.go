@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,8 +102,14 @@ func applyRoles(t *testing.T, cluster *devcluster.Cluster, objects []*unstructur
 	}
 }
 
-// grantsOf returns what a server's roles grant, except for what no request shows: the permission to have a Service wait for
-// its slices is looked up by admission. Without it no slice is created, and that shows.
+// unshown are grants that no request shows. The permission to have a Service wait for its slices is looked up by admission;
+// without it no slice is created, and that shows. The others take two hands in the same moment: slicesvc reads a slice after
+// somebody else wrote it under a plan, and says an Event again where it has just said it.
+var unshown = map[string][]string{
+	"slicesvc": {"services/finalizers update", "endpointslices get", "events patch"},
+}
+
+// grantsOf returns what a server's roles grant, except for what is unshown.
 func grantsOf(t *testing.T, objects []*unstructured.Unstructured, server string) []grant {
 	t.Helper()
 	var all []grant
@@ -111,7 +118,7 @@ func grantsOf(t *testing.T, objects []*unstructured.Unstructured, server string)
 			return
 		}
 		for _, g := range grants(namespace, rules) {
-			if g.resource != "services/finalizers" {
+			if !slices.Contains(unshown[server], g.resource+" "+g.verb) {
 				all = append(all, g)
 			}
 		}

@@ -253,8 +253,11 @@ func busySlices(t *testing.T, in place) func() error {
 	addNode(t, in.kube, "serving")
 	labels := map[string]string{"app": "roles"}
 	_, err := in.kube.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "roles"},
-		Spec:       corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "roles",
+			Annotations: map[string]string{corev1.AnnotationTopologyMode: "Auto"}, // of which an Event says that there are no zones
+		},
+		Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
