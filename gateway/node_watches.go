@@ -1,10 +1,6 @@
 package gateway
 
 import (
-	"context"
-	"errors"
-	"strings"
-
 	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/gateway/internal/feed"
@@ -18,69 +14,28 @@ import (
 func (s *nodeServer) WatchNodeHealth(request *gatewayv1.WatchNodeHealthRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchNodeHealthResponse]) error {
 	reader := s.nodes.Join(func(node *leasev1.NodeHealth) bool { return request.Zone == "" || node.Zone == request.Zone })
 	defer reader.Close()
-	return s.follow(wire.Context(), func(ctx context.Context) error {
-		taken, err := reader.Next(ctx)
-		if err != nil {
-			return err
-		}
-		for _, event := range taken.Events {
-			if err := wire.Send(&gatewayv1.WatchNodeHealthResponse{Type: nodeTypeOf(event.Kind), Node: event.Item}); err != nil {
-				return err
-			}
-		}
-		if !taken.Bookmark {
-			return nil
-		}
-		return wire.Send(&gatewayv1.WatchNodeHealthResponse{Type: leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK, Missing: taken.Missing})
-	})
+	return s.follow(wire.Context(), tell(reader,
+		func(kind fleet.Kind, node *leasev1.NodeHealth) error {
+			return wire.Send(&gatewayv1.WatchNodeHealthResponse{Type: nodeTypeOf(kind), Node: node})
+		},
+		func(missing []*gatewayv1.SourceStatus) error {
+			return wire.Send(&gatewayv1.WatchNodeHealthResponse{Type: leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK, Missing: missing})
+		},
+	))
 }
 
 // WatchLeases implements NodeService.
 func (s *nodeServer) WatchLeases(request *gatewayv1.WatchLeasesRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchLeasesResponse]) error {
-	reader := s.leases.Join(within(request.Parent))
+	reader := s.leases.Join(within[*leasev1.Lease](request.Parent))
 	defer reader.Close()
-	return s.follow(wire.Context(), func(ctx context.Context) error {
-		taken, err := reader.Next(ctx)
-		if err != nil {
-			return err
-		}
-		for _, event := range taken.Events {
-			if err := wire.Send(&gatewayv1.WatchLeasesResponse{Type: leaseTypeOf(event.Kind), Lease: event.Item}); err != nil {
-				return err
-			}
-		}
-		if !taken.Bookmark {
-			return nil
-		}
-		return wire.Send(&gatewayv1.WatchLeasesResponse{Type: leasev1.WatchLeasesResponse_TYPE_BOOKMARK, Missing: taken.Missing})
-	})
-}
-
-// within wants the leases of a namespace, or all.
-func within(parent string) func(*leasev1.Lease) bool {
-	if parent == "" || parent == "namespaces/-" {
-		return func(*leasev1.Lease) bool { return true }
-	}
-	prefix := parent + "/"
-	return func(lease *leasev1.Lease) bool { return strings.HasPrefix(lease.Name, prefix) }
-}
-
-// follow repeats step until it fails, and says what that means to the caller.
-func (s *replicas) follow(ctx context.Context, step func(context.Context) error) error {
-	var err error
-	for err == nil {
-		err = step(ctx)
-	}
-	var none feed.NoSourceError
-	switch {
-	case errors.Is(err, feed.ErrStopped):
-		return rpcerror.ShuttingDown()
-	case ctx.Err() != nil:
-		return context.Cause(ctx) // SHUTTING_DOWN when the server ends its streams
-	case errors.As(err, &none):
-		return s.noneTells(none.Failures)
-	}
-	return err
+	return s.follow(wire.Context(), tell(reader,
+		func(kind fleet.Kind, lease *leasev1.Lease) error {
+			return wire.Send(&gatewayv1.WatchLeasesResponse{Type: leaseTypeOf(kind), Lease: lease})
+		},
+		func(missing []*gatewayv1.SourceStatus) error {
+			return wire.Send(&gatewayv1.WatchLeasesResponse{Type: leasev1.WatchLeasesResponse_TYPE_BOOKMARK, Missing: missing})
+		},
+	))
 }
 
 // isOutdated says whether a replica cannot resume a watch where it was.

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"strings"
 
 	"google.golang.org/grpc"
 
@@ -41,32 +40,16 @@ func (s *sliceServer) ListServiceSlices(ctx context.Context, request *gatewayv1.
 
 // WatchServiceSlices implements SliceService.
 func (s *sliceServer) WatchServiceSlices(request *gatewayv1.WatchServiceSlicesRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchServiceSlicesResponse]) error {
-	reader := s.slices.Join(servicesIn(request.Parent))
+	reader := s.slices.Join(within[*slicev1.ServiceSlices](request.Parent))
 	defer reader.Close()
-	return s.follow(wire.Context(), func(ctx context.Context) error {
-		taken, err := reader.Next(ctx)
-		if err != nil {
-			return err
-		}
-		for _, event := range taken.Events {
-			if err := wire.Send(&gatewayv1.WatchServiceSlicesResponse{Type: sliceTypeOf(event.Kind), ServiceSlices: event.Item}); err != nil {
-				return err
-			}
-		}
-		if !taken.Bookmark {
-			return nil
-		}
-		return wire.Send(&gatewayv1.WatchServiceSlicesResponse{Type: slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK, Missing: taken.Missing})
-	})
-}
-
-// servicesIn wants the Services of a namespace, or all.
-func servicesIn(parent string) func(*slicev1.ServiceSlices) bool {
-	if parent == "" || parent == "namespaces/-" {
-		return func(*slicev1.ServiceSlices) bool { return true }
-	}
-	prefix := parent + "/"
-	return func(service *slicev1.ServiceSlices) bool { return strings.HasPrefix(service.Name, prefix) }
+	return s.follow(wire.Context(), tell(reader,
+		func(kind fleet.Kind, service *slicev1.ServiceSlices) error {
+			return wire.Send(&gatewayv1.WatchServiceSlicesResponse{Type: sliceTypeOf(kind), ServiceSlices: service})
+		},
+		func(missing []*gatewayv1.SourceStatus) error {
+			return wire.Send(&gatewayv1.WatchServiceSlicesResponse{Type: slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK, Missing: missing})
+		},
+	))
 }
 
 func sliceKindOf(what slicev1.WatchServiceSlicesResponse_Type) feed.Kind {
