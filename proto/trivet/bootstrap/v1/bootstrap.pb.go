@@ -9,7 +9,9 @@
 package bootstrapv1
 
 import (
+	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -26,6 +28,396 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Source says where a kube-apiserver is known from.
+type APIServer_Source int32
+
+const (
+	// Not stated.
+	APIServer_SOURCE_UNSPECIFIED APIServer_Source = 0
+	// A sidecar reports it.
+	APIServer_SOURCE_SIDECAR APIServer_Source = 1
+	// kube-apiserver's own key of its lease reconciler, read with --adopt-master-leases.
+	APIServer_SOURCE_MASTER_LEASE APIServer_Source = 2
+	// --static-apiserver-address.
+	APIServer_SOURCE_STATIC APIServer_Source = 3
+)
+
+// Enum value maps for APIServer_Source.
+var (
+	APIServer_Source_name = map[int32]string{
+		0: "SOURCE_UNSPECIFIED",
+		1: "SOURCE_SIDECAR",
+		2: "SOURCE_MASTER_LEASE",
+		3: "SOURCE_STATIC",
+	}
+	APIServer_Source_value = map[string]int32{
+		"SOURCE_UNSPECIFIED":  0,
+		"SOURCE_SIDECAR":      1,
+		"SOURCE_MASTER_LEASE": 2,
+		"SOURCE_STATIC":       3,
+	}
+)
+
+func (x APIServer_Source) Enum() *APIServer_Source {
+	p := new(APIServer_Source)
+	*p = x
+	return p
+}
+
+func (x APIServer_Source) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (APIServer_Source) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[0].Descriptor()
+}
+
+func (APIServer_Source) Type() protoreflect.EnumType {
+	return &file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[0]
+}
+
+func (x APIServer_Source) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use APIServer_Source.Descriptor instead.
+func (APIServer_Source) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{5, 0}
+}
+
+// Code says what is wrong. docs/findings has a page for each.
+type Finding_Code int32
+
+const (
+	// Not stated.
+	Finding_CODE_UNSPECIFIED Finding_Code = 0
+	// A Service uses what is not allocated, so it may be given to another.
+	Finding_CODE_NOT_ALLOCATED Finding_Code = 1
+	// Two Services use the same.
+	Finding_CODE_DUPLICATE_OWNER Finding_Code = 2
+	// A Service uses what lies outside of every range.
+	Finding_CODE_OUT_OF_RANGE Finding_Code = 3
+	// Allocated and used by nobody.
+	Finding_CODE_LEAKED Finding_Code = 4
+	// Allocated in the name of another object than the one that uses it.
+	Finding_CODE_WRONG_REFERENCE Finding_Code = 5
+	// Allocated with labels that the allocator does not give.
+	Finding_CODE_WRONG_LABELS Finding_Code = 6
+	// Allocated in the name of an object that does not exist.
+	Finding_CODE_ORPHAN Finding_Code = 7
+	// The stored range is not the configured one, so nothing can be allocated; never repaired alone.
+	Finding_CODE_RANGE_MISMATCH Finding_Code = 8
+	// Nothing is left to allocate.
+	Finding_CODE_RANGE_FULL Finding_Code = 9
+	// The stored value cannot be read; never rewritten.
+	Finding_CODE_UNREADABLE Finding_Code = 10
+	// A Service carries a value that is no address.
+	Finding_CODE_INVALID Finding_Code = 11
+)
+
+// Enum value maps for Finding_Code.
+var (
+	Finding_Code_name = map[int32]string{
+		0:  "CODE_UNSPECIFIED",
+		1:  "CODE_NOT_ALLOCATED",
+		2:  "CODE_DUPLICATE_OWNER",
+		3:  "CODE_OUT_OF_RANGE",
+		4:  "CODE_LEAKED",
+		5:  "CODE_WRONG_REFERENCE",
+		6:  "CODE_WRONG_LABELS",
+		7:  "CODE_ORPHAN",
+		8:  "CODE_RANGE_MISMATCH",
+		9:  "CODE_RANGE_FULL",
+		10: "CODE_UNREADABLE",
+		11: "CODE_INVALID",
+	}
+	Finding_Code_value = map[string]int32{
+		"CODE_UNSPECIFIED":     0,
+		"CODE_NOT_ALLOCATED":   1,
+		"CODE_DUPLICATE_OWNER": 2,
+		"CODE_OUT_OF_RANGE":    3,
+		"CODE_LEAKED":          4,
+		"CODE_WRONG_REFERENCE": 5,
+		"CODE_WRONG_LABELS":    6,
+		"CODE_ORPHAN":          7,
+		"CODE_RANGE_MISMATCH":  8,
+		"CODE_RANGE_FULL":      9,
+		"CODE_UNREADABLE":      10,
+		"CODE_INVALID":         11,
+	}
+)
+
+func (x Finding_Code) Enum() *Finding_Code {
+	p := new(Finding_Code)
+	*p = x
+	return p
+}
+
+func (x Finding_Code) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Finding_Code) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[1].Descriptor()
+}
+
+func (Finding_Code) Type() protoreflect.EnumType {
+	return &file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[1]
+}
+
+func (x Finding_Code) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Finding_Code.Descriptor instead.
+func (Finding_Code) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{10, 0}
+}
+
+// Store is where allocations are kept.
+type Finding_Store int32
+
+const (
+	// Not stated.
+	Finding_STORE_UNSPECIFIED Finding_Store = 0
+	// IPAddress objects.
+	Finding_STORE_IP_ADDRESSES Finding_Store = 1
+	// The bitmap of NodePorts in etcd.
+	Finding_STORE_NODE_PORTS Finding_Store = 2
+	// The bitmap of ClusterIPs in etcd, of clusters up to 1.33.
+	Finding_STORE_CLUSTER_IPS Finding_Store = 3
+	// The same of the secondary family.
+	Finding_STORE_SECONDARY_CLUSTER_IPS Finding_Store = 4
+)
+
+// Enum value maps for Finding_Store.
+var (
+	Finding_Store_name = map[int32]string{
+		0: "STORE_UNSPECIFIED",
+		1: "STORE_IP_ADDRESSES",
+		2: "STORE_NODE_PORTS",
+		3: "STORE_CLUSTER_IPS",
+		4: "STORE_SECONDARY_CLUSTER_IPS",
+	}
+	Finding_Store_value = map[string]int32{
+		"STORE_UNSPECIFIED":           0,
+		"STORE_IP_ADDRESSES":          1,
+		"STORE_NODE_PORTS":            2,
+		"STORE_CLUSTER_IPS":           3,
+		"STORE_SECONDARY_CLUSTER_IPS": 4,
+	}
+)
+
+func (x Finding_Store) Enum() *Finding_Store {
+	p := new(Finding_Store)
+	*p = x
+	return p
+}
+
+func (x Finding_Store) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Finding_Store) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[2].Descriptor()
+}
+
+func (Finding_Store) Type() protoreflect.EnumType {
+	return &file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[2]
+}
+
+func (x Finding_Store) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Finding_Store.Descriptor instead.
+func (Finding_Store) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{10, 1}
+}
+
+// State says how a finding stands.
+type Finding_State int32
+
+const (
+	// Not stated.
+	Finding_STATE_UNSPECIFIED Finding_State = 0
+	// Seen, and not for long enough yet to be sure.
+	Finding_STATE_PENDING Finding_State = 1
+	// It is so.
+	Finding_STATE_OPEN Finding_State = 2
+	// A repair mended it.
+	Finding_STATE_REPAIRED Finding_State = 3
+	// It went away by itself.
+	Finding_STATE_GONE Finding_State = 4
+)
+
+// Enum value maps for Finding_State.
+var (
+	Finding_State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_PENDING",
+		2: "STATE_OPEN",
+		3: "STATE_REPAIRED",
+		4: "STATE_GONE",
+	}
+	Finding_State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_PENDING":     1,
+		"STATE_OPEN":        2,
+		"STATE_REPAIRED":    3,
+		"STATE_GONE":        4,
+	}
+)
+
+func (x Finding_State) Enum() *Finding_State {
+	p := new(Finding_State)
+	*p = x
+	return p
+}
+
+func (x Finding_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Finding_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[3].Descriptor()
+}
+
+func (Finding_State) Type() protoreflect.EnumType {
+	return &file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[3]
+}
+
+func (x Finding_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Finding_State.Descriptor instead.
+func (Finding_State) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{10, 2}
+}
+
+// Type of an event.
+type WatchFindingsResponse_Type int32
+
+const (
+	// Not stated.
+	WatchFindingsResponse_TYPE_UNSPECIFIED WatchFindingsResponse_Type = 0
+	// It was found.
+	WatchFindingsResponse_TYPE_ADDED WatchFindingsResponse_Type = 1
+	// Something that is shown of it changed.
+	WatchFindingsResponse_TYPE_MODIFIED WatchFindingsResponse_Type = 2
+	// It has ended; its state says how.
+	WatchFindingsResponse_TYPE_DELETED WatchFindingsResponse_Type = 3
+	// All that were open at the start have been sent, or nothing happened for a while.
+	WatchFindingsResponse_TYPE_BOOKMARK WatchFindingsResponse_Type = 4
+)
+
+// Enum value maps for WatchFindingsResponse_Type.
+var (
+	WatchFindingsResponse_Type_name = map[int32]string{
+		0: "TYPE_UNSPECIFIED",
+		1: "TYPE_ADDED",
+		2: "TYPE_MODIFIED",
+		3: "TYPE_DELETED",
+		4: "TYPE_BOOKMARK",
+	}
+	WatchFindingsResponse_Type_value = map[string]int32{
+		"TYPE_UNSPECIFIED": 0,
+		"TYPE_ADDED":       1,
+		"TYPE_MODIFIED":    2,
+		"TYPE_DELETED":     3,
+		"TYPE_BOOKMARK":    4,
+	}
+)
+
+func (x WatchFindingsResponse_Type) Enum() *WatchFindingsResponse_Type {
+	p := new(WatchFindingsResponse_Type)
+	*p = x
+	return p
+}
+
+func (x WatchFindingsResponse_Type) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WatchFindingsResponse_Type) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[4].Descriptor()
+}
+
+func (WatchFindingsResponse_Type) Type() protoreflect.EnumType {
+	return &file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[4]
+}
+
+func (x WatchFindingsResponse_Type) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WatchFindingsResponse_Type.Descriptor instead.
+func (WatchFindingsResponse_Type) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{16, 0}
+}
+
+// State of a step.
+type RepairStep_State int32
+
+const (
+	// Not stated.
+	RepairStep_STATE_UNSPECIFIED RepairStep_State = 0
+	// To be done.
+	RepairStep_STATE_PENDING RepairStep_State = 1
+	// Done.
+	RepairStep_STATE_DONE RepairStep_State = 2
+	// There was nothing left to do: somebody else had done it.
+	RepairStep_STATE_UNNEEDED RepairStep_State = 3
+	// Not done, because what it was planned from has changed, or because it failed.
+	RepairStep_STATE_FAILED RepairStep_State = 4
+)
+
+// Enum value maps for RepairStep_State.
+var (
+	RepairStep_State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_PENDING",
+		2: "STATE_DONE",
+		3: "STATE_UNNEEDED",
+		4: "STATE_FAILED",
+	}
+	RepairStep_State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_PENDING":     1,
+		"STATE_DONE":        2,
+		"STATE_UNNEEDED":    3,
+		"STATE_FAILED":      4,
+	}
+)
+
+func (x RepairStep_State) Enum() *RepairStep_State {
+	p := new(RepairStep_State)
+	*p = x
+	return p
+}
+
+func (x RepairStep_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RepairStep_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[5].Descriptor()
+}
+
+func (RepairStep_State) Type() protoreflect.EnumType {
+	return &file_trivet_bootstrap_v1_bootstrap_proto_enumTypes[5]
+}
+
+func (x RepairStep_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RepairStep_State.Descriptor instead.
+func (RepairStep_State) EnumDescriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{19, 0}
+}
+
 // Baseline is what a cluster must have, beside what it has.
 type Baseline struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -34,9 +426,13 @@ type Baseline struct {
 	// The Service default/kubernetes.
 	KubernetesService *Baseline_KubernetesService `protobuf:"bytes,2,opt,name=kubernetes_service,json=kubernetesService" json:"kubernetes_service,omitempty"`
 	// What would be written now, and what was found that needs a person; empty when all is well.
-	Changes       []*v1.Change `protobuf:"bytes,3,rep,name=changes" json:"changes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Changes []*v1.Change `protobuf:"bytes,3,rep,name=changes" json:"changes,omitempty"`
+	// The default ServiceCIDR, which kube-apiserver keeps; only looked at.
+	ServiceCidr *Baseline_ServiceCIDR `protobuf:"bytes,4,opt,name=service_cidr,json=serviceCidr" json:"service_cidr,omitempty"`
+	// How endpoints are chosen: "lease", "count", "static" or "none".
+	EndpointReconciler string `protobuf:"bytes,5,opt,name=endpoint_reconciler,json=endpointReconciler" json:"endpoint_reconciler,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Baseline) Reset() {
@@ -88,6 +484,20 @@ func (x *Baseline) GetChanges() []*v1.Change {
 		return x.Changes
 	}
 	return nil
+}
+
+func (x *Baseline) GetServiceCidr() *Baseline_ServiceCIDR {
+	if x != nil {
+		return x.ServiceCidr
+	}
+	return nil
+}
+
+func (x *Baseline) GetEndpointReconciler() string {
+	if x != nil {
+		return x.EndpointReconciler
+	}
+	return ""
 }
 
 // GetBaselineRequest asks for the comparison.
@@ -310,7 +720,17 @@ type APIServer struct {
 	// The bootstrapsvc replica beside it.
 	ReplicaId string `protobuf:"bytes,7,opt,name=replica_id,json=replicaId" json:"replica_id,omitempty"`
 	// What is left of the key's lease; the key goes with the sidecar.
-	Ttl           *durationpb.Duration `protobuf:"bytes,8,opt,name=ttl" json:"ttl,omitempty"`
+	Ttl *durationpb.Duration `protobuf:"bytes,8,opt,name=ttl" json:"ttl,omitempty"`
+	// Where it is known from.
+	Source APIServer_Source `protobuf:"varint,9,opt,name=source,enum=trivet.bootstrap.v1.APIServer_Source" json:"source,omitempty"`
+	// Whether it is an endpoint now.
+	Published bool `protobuf:"varint,10,opt,name=published" json:"published,omitempty"`
+	// Why it is an endpoint or is not, for people: one sentence.
+	Reason string `protobuf:"bytes,11,opt,name=reason" json:"reason,omitempty"`
+	// What is wrong with its entry, one sentence each: a key without a lease, a dead key after a restore, no answer.
+	Problems []string `protobuf:"bytes,12,rep,name=problems" json:"problems,omitempty"`
+	// The etcd key that it is known from; empty for a static one.
+	Key           string `protobuf:"bytes,13,opt,name=key" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -399,6 +819,41 @@ func (x *APIServer) GetTtl() *durationpb.Duration {
 		return x.Ttl
 	}
 	return nil
+}
+
+func (x *APIServer) GetSource() APIServer_Source {
+	if x != nil {
+		return x.Source
+	}
+	return APIServer_SOURCE_UNSPECIFIED
+}
+
+func (x *APIServer) GetPublished() bool {
+	if x != nil {
+		return x.Published
+	}
+	return false
+}
+
+func (x *APIServer) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *APIServer) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *APIServer) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
 }
 
 // ListAPIServersRequest asks for the apiservers.
@@ -493,6 +948,1139 @@ func (x *ListAPIServersResponse) GetFreshness() *v1.Freshness {
 	return nil
 }
 
+// WatchAPIServersRequest asks for the apiservers and their changes.
+type WatchAPIServersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchAPIServersRequest) Reset() {
+	*x = WatchAPIServersRequest{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchAPIServersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchAPIServersRequest) ProtoMessage() {}
+
+func (x *WatchAPIServersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchAPIServersRequest.ProtoReflect.Descriptor instead.
+func (*WatchAPIServersRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{8}
+}
+
+// WatchAPIServersResponse is the list at one moment.
+type WatchAPIServersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The apiservers, ordered by address.
+	Apiservers []*APIServer `protobuf:"bytes,1,rep,name=apiservers" json:"apiservers,omitempty"`
+	// How fresh the answer is.
+	Freshness     *v1.Freshness `protobuf:"bytes,2,opt,name=freshness" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchAPIServersResponse) Reset() {
+	*x = WatchAPIServersResponse{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchAPIServersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchAPIServersResponse) ProtoMessage() {}
+
+func (x *WatchAPIServersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchAPIServersResponse.ProtoReflect.Descriptor instead.
+func (*WatchAPIServersResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WatchAPIServersResponse) GetApiservers() []*APIServer {
+	if x != nil {
+		return x.Apiservers
+	}
+	return nil
+}
+
+func (x *WatchAPIServersResponse) GetFreshness() *v1.Freshness {
+	if x != nil {
+		return x.Freshness
+	}
+	return nil
+}
+
+// Finding is one thing that is wrong with what is allocated.
+type Finding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Resource name, "findings/{finding}": stable for as long as the same thing is wrong.
+	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	// What is wrong.
+	Code Finding_Code `protobuf:"varint,2,opt,name=code,enum=trivet.bootstrap.v1.Finding_Code" json:"code,omitempty"`
+	// Where it was found.
+	Store Finding_Store `protobuf:"varint,3,opt,name=store,enum=trivet.bootstrap.v1.Finding_Store" json:"store,omitempty"`
+	// The address or port that it is about, for example "10.96.0.17" or "30080"; empty when it is about a whole store.
+	Subject string `protobuf:"bytes,4,opt,name=subject" json:"subject,omitempty"`
+	// What is wrong, for people: one sentence with the values that matter.
+	Message string `protobuf:"bytes,5,opt,name=message" json:"message,omitempty"`
+	// The objects that use the subject, or should; for a duplicate all of them, the rightful one first.
+	Owners []*v1.ObjectReference `protobuf:"bytes,6,rep,name=owners" json:"owners,omitempty"`
+	// What it was concluded from.
+	Evidence []*v1.Evidence `protobuf:"bytes,7,rep,name=evidence" json:"evidence,omitempty"`
+	// When it was first seen.
+	FirstSeenTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=first_seen_time,json=firstSeenTime" json:"first_seen_time,omitempty"`
+	// When it was last seen.
+	LastSeenTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_seen_time,json=lastSeenTime" json:"last_seen_time,omitempty"`
+	// How many passes have seen it, conflicts not counted.
+	Sightings int32 `protobuf:"varint,10,opt,name=sightings" json:"sightings,omitempty"`
+	// What would mend it, for people: one sentence; empty when only a person can.
+	Repair string `protobuf:"bytes,11,opt,name=repair" json:"repair,omitempty"`
+	// Whether that may be done without asking anybody.
+	Safe bool `protobuf:"varint,12,opt,name=safe" json:"safe,omitempty"`
+	// Why it may not, or not yet; empty when safe.
+	UnsafeReason string `protobuf:"bytes,13,opt,name=unsafe_reason,json=unsafeReason" json:"unsafe_reason,omitempty"`
+	// How it stands.
+	State Finding_State `protobuf:"varint,14,opt,name=state,enum=trivet.bootstrap.v1.Finding_State" json:"state,omitempty"`
+	// When it was repaired or went away by itself; absent while it is open.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=end_time,json=endTime" json:"end_time,omitempty"`
+	// The repair that mended it, "repairs/{repair}"; empty when none did.
+	RepairedBy    string `protobuf:"bytes,16,opt,name=repaired_by,json=repairedBy" json:"repaired_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Finding) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Finding) GetCode() Finding_Code {
+	if x != nil {
+		return x.Code
+	}
+	return Finding_CODE_UNSPECIFIED
+}
+
+func (x *Finding) GetStore() Finding_Store {
+	if x != nil {
+		return x.Store
+	}
+	return Finding_STORE_UNSPECIFIED
+}
+
+func (x *Finding) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Finding) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Finding) GetOwners() []*v1.ObjectReference {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+func (x *Finding) GetEvidence() []*v1.Evidence {
+	if x != nil {
+		return x.Evidence
+	}
+	return nil
+}
+
+func (x *Finding) GetFirstSeenTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstSeenTime
+	}
+	return nil
+}
+
+func (x *Finding) GetLastSeenTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastSeenTime
+	}
+	return nil
+}
+
+func (x *Finding) GetSightings() int32 {
+	if x != nil {
+		return x.Sightings
+	}
+	return 0
+}
+
+func (x *Finding) GetRepair() string {
+	if x != nil {
+		return x.Repair
+	}
+	return ""
+}
+
+func (x *Finding) GetSafe() bool {
+	if x != nil {
+		return x.Safe
+	}
+	return false
+}
+
+func (x *Finding) GetUnsafeReason() string {
+	if x != nil {
+		return x.UnsafeReason
+	}
+	return ""
+}
+
+func (x *Finding) GetState() Finding_State {
+	if x != nil {
+		return x.State
+	}
+	return Finding_STATE_UNSPECIFIED
+}
+
+func (x *Finding) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *Finding) GetRepairedBy() string {
+	if x != nil {
+		return x.RepairedBy
+	}
+	return ""
+}
+
+// AuditRequest asks for a pass.
+type AuditRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditRequest) Reset() {
+	*x = AuditRequest{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRequest) ProtoMessage() {}
+
+func (x *AuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
+func (*AuditRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{11}
+}
+
+// AuditResponse says what the pass saw.
+type AuditResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each store, in the order of Finding.Store.
+	Stores []*AuditResponse_StoreAudit `protobuf:"bytes,1,rep,name=stores" json:"stores,omitempty"`
+	// How many findings are pending or open.
+	Findings int32 `protobuf:"varint,2,opt,name=findings" json:"findings,omitempty"`
+	// How fresh the answer is.
+	Freshness     *v1.Freshness `protobuf:"bytes,3,opt,name=freshness" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditResponse) Reset() {
+	*x = AuditResponse{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditResponse) ProtoMessage() {}
+
+func (x *AuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
+func (*AuditResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *AuditResponse) GetStores() []*AuditResponse_StoreAudit {
+	if x != nil {
+		return x.Stores
+	}
+	return nil
+}
+
+func (x *AuditResponse) GetFindings() int32 {
+	if x != nil {
+		return x.Findings
+	}
+	return 0
+}
+
+func (x *AuditResponse) GetFreshness() *v1.Freshness {
+	if x != nil {
+		return x.Freshness
+	}
+	return nil
+}
+
+// ListFindingsRequest asks for a page of findings.
+type ListFindingsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only findings of this code; unspecified means all.
+	Code Finding_Code `protobuf:"varint,1,opt,name=code,enum=trivet.bootstrap.v1.Finding_Code" json:"code,omitempty"`
+	// Whether those that have ended are listed, too, as far as they are remembered.
+	ShowEnded bool `protobuf:"varint,2,opt,name=show_ended,json=showEnded" json:"show_ended,omitempty"`
+	// How many at most; 0 means 500, more than 5,000 is cut to 5,000.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize" json:"page_size,omitempty"`
+	// next_page_token of the page before; empty for the first page.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFindingsRequest) Reset() {
+	*x = ListFindingsRequest{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFindingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFindingsRequest) ProtoMessage() {}
+
+func (x *ListFindingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFindingsRequest.ProtoReflect.Descriptor instead.
+func (*ListFindingsRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListFindingsRequest) GetCode() Finding_Code {
+	if x != nil {
+		return x.Code
+	}
+	return Finding_CODE_UNSPECIFIED
+}
+
+func (x *ListFindingsRequest) GetShowEnded() bool {
+	if x != nil {
+		return x.ShowEnded
+	}
+	return false
+}
+
+func (x *ListFindingsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListFindingsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListFindingsResponse is a page of findings.
+type ListFindingsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The findings, ordered by first sight and name.
+	Findings []*Finding `protobuf:"bytes,1,rep,name=findings" json:"findings,omitempty"`
+	// For the next page; empty on the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken" json:"next_page_token,omitempty"`
+	// How fresh the answer is.
+	Freshness     *v1.Freshness `protobuf:"bytes,3,opt,name=freshness" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFindingsResponse) Reset() {
+	*x = ListFindingsResponse{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFindingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFindingsResponse) ProtoMessage() {}
+
+func (x *ListFindingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFindingsResponse.ProtoReflect.Descriptor instead.
+func (*ListFindingsResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListFindingsResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *ListFindingsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListFindingsResponse) GetFreshness() *v1.Freshness {
+	if x != nil {
+		return x.Freshness
+	}
+	return nil
+}
+
+// WatchFindingsRequest asks for findings and their changes.
+type WatchFindingsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchFindingsRequest) Reset() {
+	*x = WatchFindingsRequest{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchFindingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchFindingsRequest) ProtoMessage() {}
+
+func (x *WatchFindingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchFindingsRequest.ProtoReflect.Descriptor instead.
+func (*WatchFindingsRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{15}
+}
+
+// WatchFindingsResponse is one event.
+type WatchFindingsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened.
+	Type WatchFindingsResponse_Type `protobuf:"varint,1,opt,name=type,enum=trivet.bootstrap.v1.WatchFindingsResponse_Type" json:"type,omitempty"`
+	// The finding after it happened; absent on a bookmark.
+	Finding *Finding `protobuf:"bytes,2,opt,name=finding" json:"finding,omitempty"`
+	// How fresh the event is.
+	Freshness     *v1.Freshness `protobuf:"bytes,3,opt,name=freshness" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchFindingsResponse) Reset() {
+	*x = WatchFindingsResponse{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchFindingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchFindingsResponse) ProtoMessage() {}
+
+func (x *WatchFindingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchFindingsResponse.ProtoReflect.Descriptor instead.
+func (*WatchFindingsResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WatchFindingsResponse) GetType() WatchFindingsResponse_Type {
+	if x != nil {
+		return x.Type
+	}
+	return WatchFindingsResponse_TYPE_UNSPECIFIED
+}
+
+func (x *WatchFindingsResponse) GetFinding() *Finding {
+	if x != nil {
+		return x.Finding
+	}
+	return nil
+}
+
+func (x *WatchFindingsResponse) GetFreshness() *v1.Freshness {
+	if x != nil {
+		return x.Freshness
+	}
+	return nil
+}
+
+// PlanRepairRequest says what to mend.
+type PlanRepairRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of findings, "findings/{finding}"; empty means all that are open.
+	Names         []string `protobuf:"bytes,1,rep,name=names" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRepairRequest) Reset() {
+	*x = PlanRepairRequest{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRepairRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRepairRequest) ProtoMessage() {}
+
+func (x *PlanRepairRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRepairRequest.ProtoReflect.Descriptor instead.
+func (*PlanRepairRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PlanRepairRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+// PlanRepairResponse is the plan.
+type PlanRepairResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The steps, in the order in which they would be carried out; empty when nothing can be mended.
+	Steps []*RepairStep `protobuf:"bytes,1,rep,name=steps" json:"steps,omitempty"`
+	// The findings that the plan leaves, each with why in its unsafe_reason or message.
+	Left []*Finding `protobuf:"bytes,2,rep,name=left" json:"left,omitempty"`
+	// What ApplyRepair takes; empty without steps.
+	Token string `protobuf:"bytes,3,opt,name=token" json:"token,omitempty"`
+	// When the token expires.
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime" json:"expire_time,omitempty"`
+	// How fresh the answer is.
+	Freshness     *v1.Freshness `protobuf:"bytes,5,opt,name=freshness" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRepairResponse) Reset() {
+	*x = PlanRepairResponse{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRepairResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRepairResponse) ProtoMessage() {}
+
+func (x *PlanRepairResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRepairResponse.ProtoReflect.Descriptor instead.
+func (*PlanRepairResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PlanRepairResponse) GetSteps() []*RepairStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *PlanRepairResponse) GetLeft() []*Finding {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *PlanRepairResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *PlanRepairResponse) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+func (x *PlanRepairResponse) GetFreshness() *v1.Freshness {
+	if x != nil {
+		return x.Freshness
+	}
+	return nil
+}
+
+// RepairStep is one write.
+type RepairStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The finding that it mends, "findings/{finding}".
+	Finding string `protobuf:"bytes,1,opt,name=finding" json:"finding,omitempty"`
+	// What is written, and why.
+	Change *v1.Change `protobuf:"bytes,2,opt,name=change" json:"change,omitempty"`
+	// Whether it may be done without asking anybody.
+	Safe bool `protobuf:"varint,3,opt,name=safe" json:"safe,omitempty"`
+	// What can go wrong by it, for people; empty when nothing can.
+	Risk string `protobuf:"bytes,4,opt,name=risk" json:"risk,omitempty"`
+	// The version that it is guarded by: a resourceVersion, or a modification revision of etcd.
+	Version string `protobuf:"bytes,5,opt,name=version" json:"version,omitempty"`
+	// How it stands.
+	State RepairStep_State `protobuf:"varint,6,opt,name=state,enum=trivet.bootstrap.v1.RepairStep_State" json:"state,omitempty"`
+	// What it failed with; empty otherwise.
+	Error string `protobuf:"bytes,7,opt,name=error" json:"error,omitempty"`
+	// When it was carried out; absent before.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairStep) Reset() {
+	*x = RepairStep{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairStep) ProtoMessage() {}
+
+func (x *RepairStep) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairStep.ProtoReflect.Descriptor instead.
+func (*RepairStep) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RepairStep) GetFinding() string {
+	if x != nil {
+		return x.Finding
+	}
+	return ""
+}
+
+func (x *RepairStep) GetChange() *v1.Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *RepairStep) GetSafe() bool {
+	if x != nil {
+		return x.Safe
+	}
+	return false
+}
+
+func (x *RepairStep) GetRisk() string {
+	if x != nil {
+		return x.Risk
+	}
+	return ""
+}
+
+func (x *RepairStep) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *RepairStep) GetState() RepairStep_State {
+	if x != nil {
+		return x.State
+	}
+	return RepairStep_STATE_UNSPECIFIED
+}
+
+func (x *RepairStep) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *RepairStep) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+// ApplyRepairRequest names the plan.
+type ApplyRepairRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From PlanRepair.
+	Token         string `protobuf:"bytes,1,opt,name=token" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyRepairRequest) Reset() {
+	*x = ApplyRepairRequest{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyRepairRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyRepairRequest) ProtoMessage() {}
+
+func (x *ApplyRepairRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyRepairRequest.ProtoReflect.Descriptor instead.
+func (*ApplyRepairRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ApplyRepairRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+// ApplyRepairResponse says what came of it.
+type ApplyRepairResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The repair.
+	Repair *Repair `protobuf:"bytes,1,opt,name=repair" json:"repair,omitempty"`
+	// How fresh the answer is.
+	Freshness     *v1.Freshness `protobuf:"bytes,2,opt,name=freshness" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyRepairResponse) Reset() {
+	*x = ApplyRepairResponse{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyRepairResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyRepairResponse) ProtoMessage() {}
+
+func (x *ApplyRepairResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyRepairResponse.ProtoReflect.Descriptor instead.
+func (*ApplyRepairResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ApplyRepairResponse) GetRepair() *Repair {
+	if x != nil {
+		return x.Repair
+	}
+	return nil
+}
+
+func (x *ApplyRepairResponse) GetFreshness() *v1.Freshness {
+	if x != nil {
+		return x.Freshness
+	}
+	return nil
+}
+
+// Repair is a plan that was applied, wholly or in part.
+type Repair struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Resource name, "repairs/{repair}".
+	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	// Who asked for it: "auto", or the identity of the caller as far as it is known.
+	Requester string `protobuf:"bytes,2,opt,name=requester" json:"requester,omitempty"`
+	// When it was begun.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=start_time,json=startTime" json:"start_time,omitempty"`
+	// When it ended; absent while it runs or waits to be taken up again.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=end_time,json=endTime" json:"end_time,omitempty"`
+	// Its steps.
+	Steps []*RepairStep `protobuf:"bytes,5,rep,name=steps" json:"steps,omitempty"`
+	// Whether every step is done or was not needed.
+	Complete      bool `protobuf:"varint,6,opt,name=complete" json:"complete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Repair) Reset() {
+	*x = Repair{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Repair) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Repair) ProtoMessage() {}
+
+func (x *Repair) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Repair.ProtoReflect.Descriptor instead.
+func (*Repair) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Repair) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Repair) GetRequester() string {
+	if x != nil {
+		return x.Requester
+	}
+	return ""
+}
+
+func (x *Repair) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *Repair) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *Repair) GetSteps() []*RepairStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *Repair) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+// ListRepairsRequest asks for the history.
+type ListRepairsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRepairsRequest) Reset() {
+	*x = ListRepairsRequest{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRepairsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRepairsRequest) ProtoMessage() {}
+
+func (x *ListRepairsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRepairsRequest.ProtoReflect.Descriptor instead.
+func (*ListRepairsRequest) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{23}
+}
+
+// ListRepairsResponse is the history.
+type ListRepairsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The repairs, the newest first.
+	Repairs []*Repair `protobuf:"bytes,1,rep,name=repairs" json:"repairs,omitempty"`
+	// How fresh the answer is.
+	Freshness     *v1.Freshness `protobuf:"bytes,2,opt,name=freshness" json:"freshness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRepairsResponse) Reset() {
+	*x = ListRepairsResponse{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRepairsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRepairsResponse) ProtoMessage() {}
+
+func (x *ListRepairsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRepairsResponse.ProtoReflect.Descriptor instead.
+func (*ListRepairsResponse) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListRepairsResponse) GetRepairs() []*Repair {
+	if x != nil {
+		return x.Repairs
+	}
+	return nil
+}
+
+func (x *ListRepairsResponse) GetFreshness() *v1.Freshness {
+	if x != nil {
+		return x.Freshness
+	}
+	return nil
+}
+
 // Namespace is one system namespace.
 type Baseline_Namespace struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -501,14 +2089,16 @@ type Baseline_Namespace struct {
 	// Whether it exists.
 	Exists bool `protobuf:"varint,2,opt,name=exists" json:"exists,omitempty"`
 	// Its phase, "Active" or "Terminating".
-	Phase         string `protobuf:"bytes,3,opt,name=phase" json:"phase,omitempty"`
+	Phase string `protobuf:"bytes,3,opt,name=phase" json:"phase,omitempty"`
+	// What is wrong with it, one sentence each: stuck in deletion and by which finalizers or conditions, or mislabelled.
+	Problems      []string `protobuf:"bytes,4,rep,name=problems" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Baseline_Namespace) Reset() {
 	*x = Baseline_Namespace{}
-	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[8]
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +2110,7 @@ func (x *Baseline_Namespace) String() string {
 func (*Baseline_Namespace) ProtoMessage() {}
 
 func (x *Baseline_Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[8]
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,6 +2147,86 @@ func (x *Baseline_Namespace) GetPhase() string {
 	return ""
 }
 
+func (x *Baseline_Namespace) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+// ServiceCIDR is the default ServiceCIDR object.
+type Baseline_ServiceCIDR struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether it exists.
+	Exists bool `protobuf:"varint,1,opt,name=exists" json:"exists,omitempty"`
+	// Its CIDRs, in its order.
+	Cidrs []string `protobuf:"bytes,2,rep,name=cidrs" json:"cidrs,omitempty"`
+	// Whether it says that it is ready.
+	Ready bool `protobuf:"varint,3,opt,name=ready" json:"ready,omitempty"`
+	// What is wrong with it, one sentence each.
+	Problems      []string `protobuf:"bytes,4,rep,name=problems" json:"problems,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Baseline_ServiceCIDR) Reset() {
+	*x = Baseline_ServiceCIDR{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Baseline_ServiceCIDR) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Baseline_ServiceCIDR) ProtoMessage() {}
+
+func (x *Baseline_ServiceCIDR) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Baseline_ServiceCIDR.ProtoReflect.Descriptor instead.
+func (*Baseline_ServiceCIDR) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{0, 1}
+}
+
+func (x *Baseline_ServiceCIDR) GetExists() bool {
+	if x != nil {
+		return x.Exists
+	}
+	return false
+}
+
+func (x *Baseline_ServiceCIDR) GetCidrs() []string {
+	if x != nil {
+		return x.Cidrs
+	}
+	return nil
+}
+
+func (x *Baseline_ServiceCIDR) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *Baseline_ServiceCIDR) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 // KubernetesService is the Service through which pods reach the apiservers.
 type Baseline_KubernetesService struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -570,13 +2240,19 @@ type Baseline_KubernetesService struct {
 	EndpointSliceAddresses []string `protobuf:"bytes,4,rep,name=endpoint_slice_addresses,json=endpointSliceAddresses" json:"endpoint_slice_addresses,omitempty"`
 	// Addresses that both should hold: those of the ready apiservers, ordered.
 	DesiredAddresses []string `protobuf:"bytes,5,rep,name=desired_addresses,json=desiredAddresses" json:"desired_addresses,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Its ClusterIPs, one for each family.
+	ClusterIps []string `protobuf:"bytes,6,rep,name=cluster_ips,json=clusterIps" json:"cluster_ips,omitempty"`
+	// Its type, "ClusterIP" or "NodePort".
+	Type string `protobuf:"bytes,7,opt,name=type" json:"type,omitempty"`
+	// Its ports as "name:port/protocol", ordered by name.
+	Ports         []string `protobuf:"bytes,8,rep,name=ports" json:"ports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Baseline_KubernetesService) Reset() {
 	*x = Baseline_KubernetesService{}
-	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[9]
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +2264,7 @@ func (x *Baseline_KubernetesService) String() string {
 func (*Baseline_KubernetesService) ProtoMessage() {}
 
 func (x *Baseline_KubernetesService) ProtoReflect() protoreflect.Message {
-	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[9]
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +2277,7 @@ func (x *Baseline_KubernetesService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Baseline_KubernetesService.ProtoReflect.Descriptor instead.
 func (*Baseline_KubernetesService) Descriptor() ([]byte, []int) {
-	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{0, 1}
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{0, 2}
 }
 
 func (x *Baseline_KubernetesService) GetExists() bool {
@@ -639,28 +2315,170 @@ func (x *Baseline_KubernetesService) GetDesiredAddresses() []string {
 	return nil
 }
 
+func (x *Baseline_KubernetesService) GetClusterIps() []string {
+	if x != nil {
+		return x.ClusterIps
+	}
+	return nil
+}
+
+func (x *Baseline_KubernetesService) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Baseline_KubernetesService) GetPorts() []string {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+// StoreAudit is one store as the pass saw it.
+type AuditResponse_StoreAudit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The store.
+	Store Finding_Store `protobuf:"varint,1,opt,name=store,enum=trivet.bootstrap.v1.Finding_Store" json:"store,omitempty"`
+	// Whether the cluster has it.
+	Present bool `protobuf:"varint,2,opt,name=present" json:"present,omitempty"`
+	// Its range or ranges, as stored.
+	Ranges []string `protobuf:"bytes,3,rep,name=ranges" json:"ranges,omitempty"`
+	// How many are allocated.
+	Allocated int64 `protobuf:"varint,4,opt,name=allocated" json:"allocated,omitempty"`
+	// How many there are in all; the largest int64 when there are more.
+	Capacity int64 `protobuf:"varint,5,opt,name=capacity" json:"capacity,omitempty"`
+	// How many Services were compared.
+	Services int64 `protobuf:"varint,6,opt,name=services" json:"services,omitempty"`
+	// How long the comparison took.
+	Duration *durationpb.Duration `protobuf:"bytes,7,opt,name=duration" json:"duration,omitempty"`
+	// Why it could not be read; empty when it could.
+	Problem       string `protobuf:"bytes,8,opt,name=problem" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditResponse_StoreAudit) Reset() {
+	*x = AuditResponse_StoreAudit{}
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditResponse_StoreAudit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditResponse_StoreAudit) ProtoMessage() {}
+
+func (x *AuditResponse_StoreAudit) ProtoReflect() protoreflect.Message {
+	mi := &file_trivet_bootstrap_v1_bootstrap_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditResponse_StoreAudit.ProtoReflect.Descriptor instead.
+func (*AuditResponse_StoreAudit) Descriptor() ([]byte, []int) {
+	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP(), []int{12, 0}
+}
+
+func (x *AuditResponse_StoreAudit) GetStore() Finding_Store {
+	if x != nil {
+		return x.Store
+	}
+	return Finding_STORE_UNSPECIFIED
+}
+
+func (x *AuditResponse_StoreAudit) GetPresent() bool {
+	if x != nil {
+		return x.Present
+	}
+	return false
+}
+
+func (x *AuditResponse_StoreAudit) GetRanges() []string {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *AuditResponse_StoreAudit) GetAllocated() int64 {
+	if x != nil {
+		return x.Allocated
+	}
+	return 0
+}
+
+func (x *AuditResponse_StoreAudit) GetCapacity() int64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *AuditResponse_StoreAudit) GetServices() int64 {
+	if x != nil {
+		return x.Services
+	}
+	return 0
+}
+
+func (x *AuditResponse_StoreAudit) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *AuditResponse_StoreAudit) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 var File_trivet_bootstrap_v1_bootstrap_proto protoreflect.FileDescriptor
 
 const file_trivet_bootstrap_v1_bootstrap_proto_rawDesc = "" +
 	"\n" +
-	"#trivet/bootstrap/v1/bootstrap.proto\x12\x13trivet.bootstrap.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dtrivet/status/v1/status.proto\"\x9b\x04\n" +
+	"#trivet/bootstrap/v1/bootstrap.proto\x12\x13trivet.bootstrap.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ftrivet/status/v1/evidence.proto\x1a\x1dtrivet/status/v1/status.proto\"\xf0\x06\n" +
 	"\bBaseline\x12G\n" +
 	"\n" +
 	"namespaces\x18\x01 \x03(\v2'.trivet.bootstrap.v1.Baseline.NamespaceR\n" +
 	"namespaces\x12^\n" +
 	"\x12kubernetes_service\x18\x02 \x01(\v2/.trivet.bootstrap.v1.Baseline.KubernetesServiceR\x11kubernetesService\x122\n" +
-	"\achanges\x18\x03 \x03(\v2\x18.trivet.status.v1.ChangeR\achanges\x1aM\n" +
+	"\achanges\x18\x03 \x03(\v2\x18.trivet.status.v1.ChangeR\achanges\x12L\n" +
+	"\fservice_cidr\x18\x04 \x01(\v2).trivet.bootstrap.v1.Baseline.ServiceCIDRR\vserviceCidr\x12/\n" +
+	"\x13endpoint_reconciler\x18\x05 \x01(\tR\x12endpointReconciler\x1ai\n" +
 	"\tNamespace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06exists\x18\x02 \x01(\bR\x06exists\x12\x14\n" +
-	"\x05phase\x18\x03 \x01(\tR\x05phase\x1a\xe2\x01\n" +
+	"\x05phase\x18\x03 \x01(\tR\x05phase\x12\x1a\n" +
+	"\bproblems\x18\x04 \x03(\tR\bproblems\x1am\n" +
+	"\vServiceCIDR\x12\x16\n" +
+	"\x06exists\x18\x01 \x01(\bR\x06exists\x12\x14\n" +
+	"\x05cidrs\x18\x02 \x03(\tR\x05cidrs\x12\x14\n" +
+	"\x05ready\x18\x03 \x01(\bR\x05ready\x12\x1a\n" +
+	"\bproblems\x18\x04 \x03(\tR\bproblems\x1a\xad\x02\n" +
 	"\x11KubernetesService\x12\x16\n" +
 	"\x06exists\x18\x01 \x01(\bR\x06exists\x12\x1d\n" +
 	"\n" +
 	"cluster_ip\x18\x02 \x01(\tR\tclusterIp\x12/\n" +
 	"\x13endpoints_addresses\x18\x03 \x03(\tR\x12endpointsAddresses\x128\n" +
 	"\x18endpoint_slice_addresses\x18\x04 \x03(\tR\x16endpointSliceAddresses\x12+\n" +
-	"\x11desired_addresses\x18\x05 \x03(\tR\x10desiredAddresses\"\x14\n" +
+	"\x11desired_addresses\x18\x05 \x03(\tR\x10desiredAddresses\x12\x1f\n" +
+	"\vcluster_ips\x18\x06 \x03(\tR\n" +
+	"clusterIps\x12\x12\n" +
+	"\x04type\x18\a \x01(\tR\x04type\x12\x14\n" +
+	"\x05ports\x18\b \x03(\tR\x05ports\"\x14\n" +
 	"\x12GetBaselineRequest\"\x8b\x01\n" +
 	"\x13GetBaselineResponse\x129\n" +
 	"\bbaseline\x18\x01 \x01(\v2\x1d.trivet.bootstrap.v1.BaselineR\bbaseline\x129\n" +
@@ -670,7 +2488,7 @@ const file_trivet_bootstrap_v1_bootstrap_proto_rawDesc = "" +
 	"\x19ReconcileBaselineResponse\x122\n" +
 	"\achanges\x18\x01 \x03(\v2\x18.trivet.status.v1.ChangeR\achanges\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\bR\aapplied\x129\n" +
-	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"\x8d\x02\n" +
+	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"\x92\x04\n" +
 	"\tAPIServer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -681,17 +2499,170 @@ const file_trivet_bootstrap_v1_bootstrap_proto_rawDesc = "" +
 	"probe_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tprobeTime\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\a \x01(\tR\treplicaId\x12+\n" +
-	"\x03ttl\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"\x17\n" +
+	"\x03ttl\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12=\n" +
+	"\x06source\x18\t \x01(\x0e2%.trivet.bootstrap.v1.APIServer.SourceR\x06source\x12\x1c\n" +
+	"\tpublished\x18\n" +
+	" \x01(\bR\tpublished\x12\x16\n" +
+	"\x06reason\x18\v \x01(\tR\x06reason\x12\x1a\n" +
+	"\bproblems\x18\f \x03(\tR\bproblems\x12\x10\n" +
+	"\x03key\x18\r \x01(\tR\x03key\"`\n" +
+	"\x06Source\x12\x16\n" +
+	"\x12SOURCE_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eSOURCE_SIDECAR\x10\x01\x12\x17\n" +
+	"\x13SOURCE_MASTER_LEASE\x10\x02\x12\x11\n" +
+	"\rSOURCE_STATIC\x10\x03\"\x17\n" +
 	"\x15ListAPIServersRequest\"\x93\x01\n" +
 	"\x16ListAPIServersResponse\x12>\n" +
 	"\n" +
 	"apiservers\x18\x01 \x03(\v2\x1e.trivet.bootstrap.v1.APIServerR\n" +
 	"apiservers\x129\n" +
-	"\tfreshness\x18\x02 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness2\xd3\x02\n" +
+	"\tfreshness\x18\x02 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"\x18\n" +
+	"\x16WatchAPIServersRequest\"\x94\x01\n" +
+	"\x17WatchAPIServersResponse\x12>\n" +
+	"\n" +
+	"apiservers\x18\x01 \x03(\v2\x1e.trivet.bootstrap.v1.APIServerR\n" +
+	"apiservers\x129\n" +
+	"\tfreshness\x18\x02 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"\xba\t\n" +
+	"\aFinding\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
+	"\x04code\x18\x02 \x01(\x0e2!.trivet.bootstrap.v1.Finding.CodeR\x04code\x128\n" +
+	"\x05store\x18\x03 \x01(\x0e2\".trivet.bootstrap.v1.Finding.StoreR\x05store\x12\x18\n" +
+	"\asubject\x18\x04 \x01(\tR\asubject\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x129\n" +
+	"\x06owners\x18\x06 \x03(\v2!.trivet.status.v1.ObjectReferenceR\x06owners\x126\n" +
+	"\bevidence\x18\a \x03(\v2\x1a.trivet.status.v1.EvidenceR\bevidence\x12B\n" +
+	"\x0ffirst_seen_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rfirstSeenTime\x12@\n" +
+	"\x0elast_seen_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\flastSeenTime\x12\x1c\n" +
+	"\tsightings\x18\n" +
+	" \x01(\x05R\tsightings\x12\x16\n" +
+	"\x06repair\x18\v \x01(\tR\x06repair\x12\x12\n" +
+	"\x04safe\x18\f \x01(\bR\x04safe\x12#\n" +
+	"\runsafe_reason\x18\r \x01(\tR\funsafeReason\x128\n" +
+	"\x05state\x18\x0e \x01(\x0e2\".trivet.bootstrap.v1.Finding.StateR\x05state\x125\n" +
+	"\bend_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12\x1f\n" +
+	"\vrepaired_by\x18\x10 \x01(\tR\n" +
+	"repairedBy\"\x8d\x02\n" +
+	"\x04Code\x12\x14\n" +
+	"\x10CODE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12CODE_NOT_ALLOCATED\x10\x01\x12\x18\n" +
+	"\x14CODE_DUPLICATE_OWNER\x10\x02\x12\x15\n" +
+	"\x11CODE_OUT_OF_RANGE\x10\x03\x12\x0f\n" +
+	"\vCODE_LEAKED\x10\x04\x12\x18\n" +
+	"\x14CODE_WRONG_REFERENCE\x10\x05\x12\x15\n" +
+	"\x11CODE_WRONG_LABELS\x10\x06\x12\x0f\n" +
+	"\vCODE_ORPHAN\x10\a\x12\x17\n" +
+	"\x13CODE_RANGE_MISMATCH\x10\b\x12\x13\n" +
+	"\x0fCODE_RANGE_FULL\x10\t\x12\x13\n" +
+	"\x0fCODE_UNREADABLE\x10\n" +
+	"\x12\x10\n" +
+	"\fCODE_INVALID\x10\v\"\x84\x01\n" +
+	"\x05Store\x12\x15\n" +
+	"\x11STORE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12STORE_IP_ADDRESSES\x10\x01\x12\x14\n" +
+	"\x10STORE_NODE_PORTS\x10\x02\x12\x15\n" +
+	"\x11STORE_CLUSTER_IPS\x10\x03\x12\x1f\n" +
+	"\x1bSTORE_SECONDARY_CLUSTER_IPS\x10\x04\"e\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSTATE_PENDING\x10\x01\x12\x0e\n" +
+	"\n" +
+	"STATE_OPEN\x10\x02\x12\x12\n" +
+	"\x0eSTATE_REPAIRED\x10\x03\x12\x0e\n" +
+	"\n" +
+	"STATE_GONE\x10\x04\"\x0e\n" +
+	"\fAuditRequest\"\xcf\x03\n" +
+	"\rAuditResponse\x12E\n" +
+	"\x06stores\x18\x01 \x03(\v2-.trivet.bootstrap.v1.AuditResponse.StoreAuditR\x06stores\x12\x1a\n" +
+	"\bfindings\x18\x02 \x01(\x05R\bfindings\x129\n" +
+	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\x1a\x9f\x02\n" +
+	"\n" +
+	"StoreAudit\x128\n" +
+	"\x05store\x18\x01 \x01(\x0e2\".trivet.bootstrap.v1.Finding.StoreR\x05store\x12\x18\n" +
+	"\apresent\x18\x02 \x01(\bR\apresent\x12\x16\n" +
+	"\x06ranges\x18\x03 \x03(\tR\x06ranges\x12\x1c\n" +
+	"\tallocated\x18\x04 \x01(\x03R\tallocated\x12\x1a\n" +
+	"\bcapacity\x18\x05 \x01(\x03R\bcapacity\x12\x1a\n" +
+	"\bservices\x18\x06 \x01(\x03R\bservices\x125\n" +
+	"\bduration\x18\a \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x18\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\"\xc4\x01\n" +
+	"\x13ListFindingsRequest\x12?\n" +
+	"\x04code\x18\x01 \x01(\x0e2!.trivet.bootstrap.v1.Finding.CodeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04code\x12\x1d\n" +
+	"\n" +
+	"show_ended\x18\x02 \x01(\bR\tshowEnded\x12$\n" +
+	"\tpage_size\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"\xb3\x01\n" +
+	"\x14ListFindingsResponse\x128\n" +
+	"\bfindings\x18\x01 \x03(\v2\x1c.trivet.bootstrap.v1.FindingR\bfindings\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x129\n" +
+	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"\x16\n" +
+	"\x14WatchFindingsRequest\"\xb5\x02\n" +
+	"\x15WatchFindingsResponse\x12C\n" +
+	"\x04type\x18\x01 \x01(\x0e2/.trivet.bootstrap.v1.WatchFindingsResponse.TypeR\x04type\x126\n" +
+	"\afinding\x18\x02 \x01(\v2\x1c.trivet.bootstrap.v1.FindingR\afinding\x129\n" +
+	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"d\n" +
+	"\x04Type\x12\x14\n" +
+	"\x10TYPE_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"TYPE_ADDED\x10\x01\x12\x11\n" +
+	"\rTYPE_MODIFIED\x10\x02\x12\x10\n" +
+	"\fTYPE_DELETED\x10\x03\x12\x11\n" +
+	"\rTYPE_BOOKMARK\x10\x04\"U\n" +
+	"\x11PlanRepairRequest\x12@\n" +
+	"\x05names\x18\x01 \x03(\tB*\xbaH'\x92\x01$\x10\xe8\a\"\x1fr\x1d\x18\x80\x022\x18^findings/[-a-z0-9._:]+$R\x05names\"\x8b\x02\n" +
+	"\x12PlanRepairResponse\x125\n" +
+	"\x05steps\x18\x01 \x03(\v2\x1f.trivet.bootstrap.v1.RepairStepR\x05steps\x120\n" +
+	"\x04left\x18\x02 \x03(\v2\x1c.trivet.bootstrap.v1.FindingR\x04left\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\x12;\n" +
+	"\vexpire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x129\n" +
+	"\tfreshness\x18\x05 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"\x86\x03\n" +
+	"\n" +
+	"RepairStep\x12\x18\n" +
+	"\afinding\x18\x01 \x01(\tR\afinding\x120\n" +
+	"\x06change\x18\x02 \x01(\v2\x18.trivet.status.v1.ChangeR\x06change\x12\x12\n" +
+	"\x04safe\x18\x03 \x01(\bR\x04safe\x12\x12\n" +
+	"\x04risk\x18\x04 \x01(\tR\x04risk\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12;\n" +
+	"\x05state\x18\x06 \x01(\x0e2%.trivet.bootstrap.v1.RepairStep.StateR\x05state\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\x12.\n" +
+	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"g\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSTATE_PENDING\x10\x01\x12\x0e\n" +
+	"\n" +
+	"STATE_DONE\x10\x02\x12\x12\n" +
+	"\x0eSTATE_UNNEEDED\x10\x03\x12\x10\n" +
+	"\fSTATE_FAILED\x10\x04\":\n" +
+	"\x12ApplyRepairRequest\x12$\n" +
+	"\x05token\x18\x01 \x01(\tB\x0e\xe0A\x02\xbaH\br\x06\x10\x01\x18\x80\x80\x04R\x05token\"\x85\x01\n" +
+	"\x13ApplyRepairResponse\x123\n" +
+	"\x06repair\x18\x01 \x01(\v2\x1b.trivet.bootstrap.v1.RepairR\x06repair\x129\n" +
+	"\tfreshness\x18\x02 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"\xff\x01\n" +
+	"\x06Repair\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\trequester\x18\x02 \x01(\tR\trequester\x129\n" +
+	"\n" +
+	"start_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x125\n" +
+	"\bend_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x125\n" +
+	"\x05steps\x18\x05 \x03(\v2\x1f.trivet.bootstrap.v1.RepairStepR\x05steps\x12\x1a\n" +
+	"\bcomplete\x18\x06 \x01(\bR\bcomplete\"\x14\n" +
+	"\x12ListRepairsRequest\"\x87\x01\n" +
+	"\x13ListRepairsResponse\x125\n" +
+	"\arepairs\x18\x01 \x03(\v2\x1b.trivet.bootstrap.v1.RepairR\arepairs\x129\n" +
+	"\tfreshness\x18\x02 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness2\x85\b\n" +
 	"\x10BootstrapService\x12`\n" +
 	"\vGetBaseline\x12'.trivet.bootstrap.v1.GetBaselineRequest\x1a(.trivet.bootstrap.v1.GetBaselineResponse\x12r\n" +
 	"\x11ReconcileBaseline\x12-.trivet.bootstrap.v1.ReconcileBaselineRequest\x1a..trivet.bootstrap.v1.ReconcileBaselineResponse\x12i\n" +
-	"\x0eListAPIServers\x12*.trivet.bootstrap.v1.ListAPIServersRequest\x1a+.trivet.bootstrap.v1.ListAPIServersResponseBIZBgithub.com/trivet-dev/trivet/proto/trivet/bootstrap/v1;bootstrapv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\x0eListAPIServers\x12*.trivet.bootstrap.v1.ListAPIServersRequest\x1a+.trivet.bootstrap.v1.ListAPIServersResponse\x12n\n" +
+	"\x0fWatchAPIServers\x12+.trivet.bootstrap.v1.WatchAPIServersRequest\x1a,.trivet.bootstrap.v1.WatchAPIServersResponse0\x01\x12N\n" +
+	"\x05Audit\x12!.trivet.bootstrap.v1.AuditRequest\x1a\".trivet.bootstrap.v1.AuditResponse\x12c\n" +
+	"\fListFindings\x12(.trivet.bootstrap.v1.ListFindingsRequest\x1a).trivet.bootstrap.v1.ListFindingsResponse\x12h\n" +
+	"\rWatchFindings\x12).trivet.bootstrap.v1.WatchFindingsRequest\x1a*.trivet.bootstrap.v1.WatchFindingsResponse0\x01\x12]\n" +
+	"\n" +
+	"PlanRepair\x12&.trivet.bootstrap.v1.PlanRepairRequest\x1a'.trivet.bootstrap.v1.PlanRepairResponse\x12`\n" +
+	"\vApplyRepair\x12'.trivet.bootstrap.v1.ApplyRepairRequest\x1a(.trivet.bootstrap.v1.ApplyRepairResponse\x12`\n" +
+	"\vListRepairs\x12'.trivet.bootstrap.v1.ListRepairsRequest\x1a(.trivet.bootstrap.v1.ListRepairsResponseBIZBgithub.com/trivet-dev/trivet/proto/trivet/bootstrap/v1;bootstrapv1\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_trivet_bootstrap_v1_bootstrap_proto_rawDescOnce sync.Once
@@ -705,46 +2676,124 @@ func file_trivet_bootstrap_v1_bootstrap_proto_rawDescGZIP() []byte {
 	return file_trivet_bootstrap_v1_bootstrap_proto_rawDescData
 }
 
-var file_trivet_bootstrap_v1_bootstrap_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_trivet_bootstrap_v1_bootstrap_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_trivet_bootstrap_v1_bootstrap_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_trivet_bootstrap_v1_bootstrap_proto_goTypes = []any{
-	(*Baseline)(nil),                   // 0: trivet.bootstrap.v1.Baseline
-	(*GetBaselineRequest)(nil),         // 1: trivet.bootstrap.v1.GetBaselineRequest
-	(*GetBaselineResponse)(nil),        // 2: trivet.bootstrap.v1.GetBaselineResponse
-	(*ReconcileBaselineRequest)(nil),   // 3: trivet.bootstrap.v1.ReconcileBaselineRequest
-	(*ReconcileBaselineResponse)(nil),  // 4: trivet.bootstrap.v1.ReconcileBaselineResponse
-	(*APIServer)(nil),                  // 5: trivet.bootstrap.v1.APIServer
-	(*ListAPIServersRequest)(nil),      // 6: trivet.bootstrap.v1.ListAPIServersRequest
-	(*ListAPIServersResponse)(nil),     // 7: trivet.bootstrap.v1.ListAPIServersResponse
-	(*Baseline_Namespace)(nil),         // 8: trivet.bootstrap.v1.Baseline.Namespace
-	(*Baseline_KubernetesService)(nil), // 9: trivet.bootstrap.v1.Baseline.KubernetesService
-	(*v1.Change)(nil),                  // 10: trivet.status.v1.Change
-	(*v1.Freshness)(nil),               // 11: trivet.status.v1.Freshness
-	(*timestamppb.Timestamp)(nil),      // 12: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),        // 13: google.protobuf.Duration
+	(APIServer_Source)(0),              // 0: trivet.bootstrap.v1.APIServer.Source
+	(Finding_Code)(0),                  // 1: trivet.bootstrap.v1.Finding.Code
+	(Finding_Store)(0),                 // 2: trivet.bootstrap.v1.Finding.Store
+	(Finding_State)(0),                 // 3: trivet.bootstrap.v1.Finding.State
+	(WatchFindingsResponse_Type)(0),    // 4: trivet.bootstrap.v1.WatchFindingsResponse.Type
+	(RepairStep_State)(0),              // 5: trivet.bootstrap.v1.RepairStep.State
+	(*Baseline)(nil),                   // 6: trivet.bootstrap.v1.Baseline
+	(*GetBaselineRequest)(nil),         // 7: trivet.bootstrap.v1.GetBaselineRequest
+	(*GetBaselineResponse)(nil),        // 8: trivet.bootstrap.v1.GetBaselineResponse
+	(*ReconcileBaselineRequest)(nil),   // 9: trivet.bootstrap.v1.ReconcileBaselineRequest
+	(*ReconcileBaselineResponse)(nil),  // 10: trivet.bootstrap.v1.ReconcileBaselineResponse
+	(*APIServer)(nil),                  // 11: trivet.bootstrap.v1.APIServer
+	(*ListAPIServersRequest)(nil),      // 12: trivet.bootstrap.v1.ListAPIServersRequest
+	(*ListAPIServersResponse)(nil),     // 13: trivet.bootstrap.v1.ListAPIServersResponse
+	(*WatchAPIServersRequest)(nil),     // 14: trivet.bootstrap.v1.WatchAPIServersRequest
+	(*WatchAPIServersResponse)(nil),    // 15: trivet.bootstrap.v1.WatchAPIServersResponse
+	(*Finding)(nil),                    // 16: trivet.bootstrap.v1.Finding
+	(*AuditRequest)(nil),               // 17: trivet.bootstrap.v1.AuditRequest
+	(*AuditResponse)(nil),              // 18: trivet.bootstrap.v1.AuditResponse
+	(*ListFindingsRequest)(nil),        // 19: trivet.bootstrap.v1.ListFindingsRequest
+	(*ListFindingsResponse)(nil),       // 20: trivet.bootstrap.v1.ListFindingsResponse
+	(*WatchFindingsRequest)(nil),       // 21: trivet.bootstrap.v1.WatchFindingsRequest
+	(*WatchFindingsResponse)(nil),      // 22: trivet.bootstrap.v1.WatchFindingsResponse
+	(*PlanRepairRequest)(nil),          // 23: trivet.bootstrap.v1.PlanRepairRequest
+	(*PlanRepairResponse)(nil),         // 24: trivet.bootstrap.v1.PlanRepairResponse
+	(*RepairStep)(nil),                 // 25: trivet.bootstrap.v1.RepairStep
+	(*ApplyRepairRequest)(nil),         // 26: trivet.bootstrap.v1.ApplyRepairRequest
+	(*ApplyRepairResponse)(nil),        // 27: trivet.bootstrap.v1.ApplyRepairResponse
+	(*Repair)(nil),                     // 28: trivet.bootstrap.v1.Repair
+	(*ListRepairsRequest)(nil),         // 29: trivet.bootstrap.v1.ListRepairsRequest
+	(*ListRepairsResponse)(nil),        // 30: trivet.bootstrap.v1.ListRepairsResponse
+	(*Baseline_Namespace)(nil),         // 31: trivet.bootstrap.v1.Baseline.Namespace
+	(*Baseline_ServiceCIDR)(nil),       // 32: trivet.bootstrap.v1.Baseline.ServiceCIDR
+	(*Baseline_KubernetesService)(nil), // 33: trivet.bootstrap.v1.Baseline.KubernetesService
+	(*AuditResponse_StoreAudit)(nil),   // 34: trivet.bootstrap.v1.AuditResponse.StoreAudit
+	(*v1.Change)(nil),                  // 35: trivet.status.v1.Change
+	(*v1.Freshness)(nil),               // 36: trivet.status.v1.Freshness
+	(*timestamppb.Timestamp)(nil),      // 37: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),        // 38: google.protobuf.Duration
+	(*v1.ObjectReference)(nil),         // 39: trivet.status.v1.ObjectReference
+	(*v1.Evidence)(nil),                // 40: trivet.status.v1.Evidence
 }
 var file_trivet_bootstrap_v1_bootstrap_proto_depIdxs = []int32{
-	8,  // 0: trivet.bootstrap.v1.Baseline.namespaces:type_name -> trivet.bootstrap.v1.Baseline.Namespace
-	9,  // 1: trivet.bootstrap.v1.Baseline.kubernetes_service:type_name -> trivet.bootstrap.v1.Baseline.KubernetesService
-	10, // 2: trivet.bootstrap.v1.Baseline.changes:type_name -> trivet.status.v1.Change
-	0,  // 3: trivet.bootstrap.v1.GetBaselineResponse.baseline:type_name -> trivet.bootstrap.v1.Baseline
-	11, // 4: trivet.bootstrap.v1.GetBaselineResponse.freshness:type_name -> trivet.status.v1.Freshness
-	10, // 5: trivet.bootstrap.v1.ReconcileBaselineResponse.changes:type_name -> trivet.status.v1.Change
-	11, // 6: trivet.bootstrap.v1.ReconcileBaselineResponse.freshness:type_name -> trivet.status.v1.Freshness
-	12, // 7: trivet.bootstrap.v1.APIServer.probe_time:type_name -> google.protobuf.Timestamp
-	13, // 8: trivet.bootstrap.v1.APIServer.ttl:type_name -> google.protobuf.Duration
-	5,  // 9: trivet.bootstrap.v1.ListAPIServersResponse.apiservers:type_name -> trivet.bootstrap.v1.APIServer
-	11, // 10: trivet.bootstrap.v1.ListAPIServersResponse.freshness:type_name -> trivet.status.v1.Freshness
-	1,  // 11: trivet.bootstrap.v1.BootstrapService.GetBaseline:input_type -> trivet.bootstrap.v1.GetBaselineRequest
-	3,  // 12: trivet.bootstrap.v1.BootstrapService.ReconcileBaseline:input_type -> trivet.bootstrap.v1.ReconcileBaselineRequest
-	6,  // 13: trivet.bootstrap.v1.BootstrapService.ListAPIServers:input_type -> trivet.bootstrap.v1.ListAPIServersRequest
-	2,  // 14: trivet.bootstrap.v1.BootstrapService.GetBaseline:output_type -> trivet.bootstrap.v1.GetBaselineResponse
-	4,  // 15: trivet.bootstrap.v1.BootstrapService.ReconcileBaseline:output_type -> trivet.bootstrap.v1.ReconcileBaselineResponse
-	7,  // 16: trivet.bootstrap.v1.BootstrapService.ListAPIServers:output_type -> trivet.bootstrap.v1.ListAPIServersResponse
-	14, // [14:17] is the sub-list for method output_type
-	11, // [11:14] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	31, // 0: trivet.bootstrap.v1.Baseline.namespaces:type_name -> trivet.bootstrap.v1.Baseline.Namespace
+	33, // 1: trivet.bootstrap.v1.Baseline.kubernetes_service:type_name -> trivet.bootstrap.v1.Baseline.KubernetesService
+	35, // 2: trivet.bootstrap.v1.Baseline.changes:type_name -> trivet.status.v1.Change
+	32, // 3: trivet.bootstrap.v1.Baseline.service_cidr:type_name -> trivet.bootstrap.v1.Baseline.ServiceCIDR
+	6,  // 4: trivet.bootstrap.v1.GetBaselineResponse.baseline:type_name -> trivet.bootstrap.v1.Baseline
+	36, // 5: trivet.bootstrap.v1.GetBaselineResponse.freshness:type_name -> trivet.status.v1.Freshness
+	35, // 6: trivet.bootstrap.v1.ReconcileBaselineResponse.changes:type_name -> trivet.status.v1.Change
+	36, // 7: trivet.bootstrap.v1.ReconcileBaselineResponse.freshness:type_name -> trivet.status.v1.Freshness
+	37, // 8: trivet.bootstrap.v1.APIServer.probe_time:type_name -> google.protobuf.Timestamp
+	38, // 9: trivet.bootstrap.v1.APIServer.ttl:type_name -> google.protobuf.Duration
+	0,  // 10: trivet.bootstrap.v1.APIServer.source:type_name -> trivet.bootstrap.v1.APIServer.Source
+	11, // 11: trivet.bootstrap.v1.ListAPIServersResponse.apiservers:type_name -> trivet.bootstrap.v1.APIServer
+	36, // 12: trivet.bootstrap.v1.ListAPIServersResponse.freshness:type_name -> trivet.status.v1.Freshness
+	11, // 13: trivet.bootstrap.v1.WatchAPIServersResponse.apiservers:type_name -> trivet.bootstrap.v1.APIServer
+	36, // 14: trivet.bootstrap.v1.WatchAPIServersResponse.freshness:type_name -> trivet.status.v1.Freshness
+	1,  // 15: trivet.bootstrap.v1.Finding.code:type_name -> trivet.bootstrap.v1.Finding.Code
+	2,  // 16: trivet.bootstrap.v1.Finding.store:type_name -> trivet.bootstrap.v1.Finding.Store
+	39, // 17: trivet.bootstrap.v1.Finding.owners:type_name -> trivet.status.v1.ObjectReference
+	40, // 18: trivet.bootstrap.v1.Finding.evidence:type_name -> trivet.status.v1.Evidence
+	37, // 19: trivet.bootstrap.v1.Finding.first_seen_time:type_name -> google.protobuf.Timestamp
+	37, // 20: trivet.bootstrap.v1.Finding.last_seen_time:type_name -> google.protobuf.Timestamp
+	3,  // 21: trivet.bootstrap.v1.Finding.state:type_name -> trivet.bootstrap.v1.Finding.State
+	37, // 22: trivet.bootstrap.v1.Finding.end_time:type_name -> google.protobuf.Timestamp
+	34, // 23: trivet.bootstrap.v1.AuditResponse.stores:type_name -> trivet.bootstrap.v1.AuditResponse.StoreAudit
+	36, // 24: trivet.bootstrap.v1.AuditResponse.freshness:type_name -> trivet.status.v1.Freshness
+	1,  // 25: trivet.bootstrap.v1.ListFindingsRequest.code:type_name -> trivet.bootstrap.v1.Finding.Code
+	16, // 26: trivet.bootstrap.v1.ListFindingsResponse.findings:type_name -> trivet.bootstrap.v1.Finding
+	36, // 27: trivet.bootstrap.v1.ListFindingsResponse.freshness:type_name -> trivet.status.v1.Freshness
+	4,  // 28: trivet.bootstrap.v1.WatchFindingsResponse.type:type_name -> trivet.bootstrap.v1.WatchFindingsResponse.Type
+	16, // 29: trivet.bootstrap.v1.WatchFindingsResponse.finding:type_name -> trivet.bootstrap.v1.Finding
+	36, // 30: trivet.bootstrap.v1.WatchFindingsResponse.freshness:type_name -> trivet.status.v1.Freshness
+	25, // 31: trivet.bootstrap.v1.PlanRepairResponse.steps:type_name -> trivet.bootstrap.v1.RepairStep
+	16, // 32: trivet.bootstrap.v1.PlanRepairResponse.left:type_name -> trivet.bootstrap.v1.Finding
+	37, // 33: trivet.bootstrap.v1.PlanRepairResponse.expire_time:type_name -> google.protobuf.Timestamp
+	36, // 34: trivet.bootstrap.v1.PlanRepairResponse.freshness:type_name -> trivet.status.v1.Freshness
+	35, // 35: trivet.bootstrap.v1.RepairStep.change:type_name -> trivet.status.v1.Change
+	5,  // 36: trivet.bootstrap.v1.RepairStep.state:type_name -> trivet.bootstrap.v1.RepairStep.State
+	37, // 37: trivet.bootstrap.v1.RepairStep.time:type_name -> google.protobuf.Timestamp
+	28, // 38: trivet.bootstrap.v1.ApplyRepairResponse.repair:type_name -> trivet.bootstrap.v1.Repair
+	36, // 39: trivet.bootstrap.v1.ApplyRepairResponse.freshness:type_name -> trivet.status.v1.Freshness
+	37, // 40: trivet.bootstrap.v1.Repair.start_time:type_name -> google.protobuf.Timestamp
+	37, // 41: trivet.bootstrap.v1.Repair.end_time:type_name -> google.protobuf.Timestamp
+	25, // 42: trivet.bootstrap.v1.Repair.steps:type_name -> trivet.bootstrap.v1.RepairStep
+	28, // 43: trivet.bootstrap.v1.ListRepairsResponse.repairs:type_name -> trivet.bootstrap.v1.Repair
+	36, // 44: trivet.bootstrap.v1.ListRepairsResponse.freshness:type_name -> trivet.status.v1.Freshness
+	2,  // 45: trivet.bootstrap.v1.AuditResponse.StoreAudit.store:type_name -> trivet.bootstrap.v1.Finding.Store
+	38, // 46: trivet.bootstrap.v1.AuditResponse.StoreAudit.duration:type_name -> google.protobuf.Duration
+	7,  // 47: trivet.bootstrap.v1.BootstrapService.GetBaseline:input_type -> trivet.bootstrap.v1.GetBaselineRequest
+	9,  // 48: trivet.bootstrap.v1.BootstrapService.ReconcileBaseline:input_type -> trivet.bootstrap.v1.ReconcileBaselineRequest
+	12, // 49: trivet.bootstrap.v1.BootstrapService.ListAPIServers:input_type -> trivet.bootstrap.v1.ListAPIServersRequest
+	14, // 50: trivet.bootstrap.v1.BootstrapService.WatchAPIServers:input_type -> trivet.bootstrap.v1.WatchAPIServersRequest
+	17, // 51: trivet.bootstrap.v1.BootstrapService.Audit:input_type -> trivet.bootstrap.v1.AuditRequest
+	19, // 52: trivet.bootstrap.v1.BootstrapService.ListFindings:input_type -> trivet.bootstrap.v1.ListFindingsRequest
+	21, // 53: trivet.bootstrap.v1.BootstrapService.WatchFindings:input_type -> trivet.bootstrap.v1.WatchFindingsRequest
+	23, // 54: trivet.bootstrap.v1.BootstrapService.PlanRepair:input_type -> trivet.bootstrap.v1.PlanRepairRequest
+	26, // 55: trivet.bootstrap.v1.BootstrapService.ApplyRepair:input_type -> trivet.bootstrap.v1.ApplyRepairRequest
+	29, // 56: trivet.bootstrap.v1.BootstrapService.ListRepairs:input_type -> trivet.bootstrap.v1.ListRepairsRequest
+	8,  // 57: trivet.bootstrap.v1.BootstrapService.GetBaseline:output_type -> trivet.bootstrap.v1.GetBaselineResponse
+	10, // 58: trivet.bootstrap.v1.BootstrapService.ReconcileBaseline:output_type -> trivet.bootstrap.v1.ReconcileBaselineResponse
+	13, // 59: trivet.bootstrap.v1.BootstrapService.ListAPIServers:output_type -> trivet.bootstrap.v1.ListAPIServersResponse
+	15, // 60: trivet.bootstrap.v1.BootstrapService.WatchAPIServers:output_type -> trivet.bootstrap.v1.WatchAPIServersResponse
+	18, // 61: trivet.bootstrap.v1.BootstrapService.Audit:output_type -> trivet.bootstrap.v1.AuditResponse
+	20, // 62: trivet.bootstrap.v1.BootstrapService.ListFindings:output_type -> trivet.bootstrap.v1.ListFindingsResponse
+	22, // 63: trivet.bootstrap.v1.BootstrapService.WatchFindings:output_type -> trivet.bootstrap.v1.WatchFindingsResponse
+	24, // 64: trivet.bootstrap.v1.BootstrapService.PlanRepair:output_type -> trivet.bootstrap.v1.PlanRepairResponse
+	27, // 65: trivet.bootstrap.v1.BootstrapService.ApplyRepair:output_type -> trivet.bootstrap.v1.ApplyRepairResponse
+	30, // 66: trivet.bootstrap.v1.BootstrapService.ListRepairs:output_type -> trivet.bootstrap.v1.ListRepairsResponse
+	57, // [57:67] is the sub-list for method output_type
+	47, // [47:57] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_trivet_bootstrap_v1_bootstrap_proto_init() }
@@ -757,13 +2806,14 @@ func file_trivet_bootstrap_v1_bootstrap_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trivet_bootstrap_v1_bootstrap_proto_rawDesc), len(file_trivet_bootstrap_v1_bootstrap_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   10,
+			NumEnums:      6,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_trivet_bootstrap_v1_bootstrap_proto_goTypes,
 		DependencyIndexes: file_trivet_bootstrap_v1_bootstrap_proto_depIdxs,
+		EnumInfos:         file_trivet_bootstrap_v1_bootstrap_proto_enumTypes,
 		MessageInfos:      file_trivet_bootstrap_v1_bootstrap_proto_msgTypes,
 	}.Build()
 	File_trivet_bootstrap_v1_bootstrap_proto = out.File

@@ -24,6 +24,13 @@ const (
 	BootstrapService_GetBaseline_FullMethodName       = "/trivet.bootstrap.v1.BootstrapService/GetBaseline"
 	BootstrapService_ReconcileBaseline_FullMethodName = "/trivet.bootstrap.v1.BootstrapService/ReconcileBaseline"
 	BootstrapService_ListAPIServers_FullMethodName    = "/trivet.bootstrap.v1.BootstrapService/ListAPIServers"
+	BootstrapService_WatchAPIServers_FullMethodName   = "/trivet.bootstrap.v1.BootstrapService/WatchAPIServers"
+	BootstrapService_Audit_FullMethodName             = "/trivet.bootstrap.v1.BootstrapService/Audit"
+	BootstrapService_ListFindings_FullMethodName      = "/trivet.bootstrap.v1.BootstrapService/ListFindings"
+	BootstrapService_WatchFindings_FullMethodName     = "/trivet.bootstrap.v1.BootstrapService/WatchFindings"
+	BootstrapService_PlanRepair_FullMethodName        = "/trivet.bootstrap.v1.BootstrapService/PlanRepair"
+	BootstrapService_ApplyRepair_FullMethodName       = "/trivet.bootstrap.v1.BootstrapService/ApplyRepair"
+	BootstrapService_ListRepairs_FullMethodName       = "/trivet.bootstrap.v1.BootstrapService/ListRepairs"
 )
 
 // BootstrapServiceClient is the client API for BootstrapService service.
@@ -57,6 +64,59 @@ type BootstrapServiceClient interface {
 	// Idempotency: a read without side effects. The list is as long as there are control-plane machines, so it has no pages.
 	// Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
 	ListAPIServers(ctx context.Context, in *ListAPIServersRequest, opts ...grpc.CallOption) (*ListAPIServersResponse, error)
+	// WatchAPIServers sends the whole list at once and again whenever it changed.
+	//
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Ordering: every message is a whole list and replaces the one before; a slow reader skips to the newest.
+	// Errors: as ListAPIServers for the first message; UNAVAILABLE (SHUTTING_DOWN) ends it.
+	WatchAPIServers(ctx context.Context, in *WatchAPIServersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAPIServersResponse], error)
+	// Audit compares Services with what is allocated now, instead of at the next change or tick, and says what it found.
+	//
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: frees and writes nothing. It does not count as a sighting of a leak sooner than the next tick would.
+	// Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	Audit(ctx context.Context, in *AuditRequest, opts ...grpc.CallOption) (*AuditResponse, error)
+	// ListFindings returns what is wrong now, and on request what was, ordered by first sight, a page at a time.
+	//
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: a read without side effects.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	ListFindings(ctx context.Context, in *ListFindingsRequest, opts ...grpc.CallOption) (*ListFindingsResponse, error)
+	// WatchFindings sends every open finding as ADDED, then one BOOKMARK, then changes as they happen.
+	//
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term; the watch ends with it.
+	// Ordering: the newest state of each finding wins. A reader that is slow skips states, and never misses the last one.
+	// Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error)
+	// PlanRepair says, in order, what would be written to mend findings, and gives a token with which exactly that can be applied.
+	//
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: writes nothing. The same findings on the same revisions give the same steps.
+	// Errors: NOT_FOUND (FINDING_NOT_FOUND) for a name that is not an open finding; UNAVAILABLE (NOT_LEADER with "grpc_address",
+	// APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	PlanRepair(ctx context.Context, in *PlanRepairRequest, opts ...grpc.CallOption) (*PlanRepairResponse, error)
+	// ApplyRepair carries out the plan of a token, step by step, each guarded by the versions that the plan was made from, and
+	// records each.
+	//
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term; a plan may be made under one term and applied under the next.
+	// Idempotency: a token is applied once. A second call with it goes on where the first stopped, or returns what came of it.
+	// Errors: INVALID_ARGUMENT (INVALID_REPAIR_TOKEN); FAILED_PRECONDITION (REPAIR_TOKEN_EXPIRED, REPAIR_DRIFTED with the first
+	// difference: plan again); ABORTED (REPAIR_RUNNING) while another one is applied; UNAVAILABLE (NOT_LEADER with
+	// "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN): call again with the same token.
+	ApplyRepair(ctx context.Context, in *ApplyRepairRequest, opts ...grpc.CallOption) (*ApplyRepairResponse, error)
+	// ListRepairs returns the repairs that are remembered, the newest first: those of people and those that were made alone.
+	//
+	// Caller: people, the gateway.
+	// Leadership: none needed; the answer is read from etcd.
+	// Idempotency: a read without side effects. As many are remembered as --repair-history says, so there are no pages.
+	// Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
+	ListRepairs(ctx context.Context, in *ListRepairsRequest, opts ...grpc.CallOption) (*ListRepairsResponse, error)
 }
 
 type bootstrapServiceClient struct {
@@ -97,6 +157,94 @@ func (c *bootstrapServiceClient) ListAPIServers(ctx context.Context, in *ListAPI
 	return out, nil
 }
 
+func (c *bootstrapServiceClient) WatchAPIServers(ctx context.Context, in *WatchAPIServersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAPIServersResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &BootstrapService_ServiceDesc.Streams[0], BootstrapService_WatchAPIServers_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchAPIServersRequest, WatchAPIServersResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BootstrapService_WatchAPIServersClient = grpc.ServerStreamingClient[WatchAPIServersResponse]
+
+func (c *bootstrapServiceClient) Audit(ctx context.Context, in *AuditRequest, opts ...grpc.CallOption) (*AuditResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AuditResponse)
+	err := c.cc.Invoke(ctx, BootstrapService_Audit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *bootstrapServiceClient) ListFindings(ctx context.Context, in *ListFindingsRequest, opts ...grpc.CallOption) (*ListFindingsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListFindingsResponse)
+	err := c.cc.Invoke(ctx, BootstrapService_ListFindings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *bootstrapServiceClient) WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &BootstrapService_ServiceDesc.Streams[1], BootstrapService_WatchFindings_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchFindingsRequest, WatchFindingsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BootstrapService_WatchFindingsClient = grpc.ServerStreamingClient[WatchFindingsResponse]
+
+func (c *bootstrapServiceClient) PlanRepair(ctx context.Context, in *PlanRepairRequest, opts ...grpc.CallOption) (*PlanRepairResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanRepairResponse)
+	err := c.cc.Invoke(ctx, BootstrapService_PlanRepair_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *bootstrapServiceClient) ApplyRepair(ctx context.Context, in *ApplyRepairRequest, opts ...grpc.CallOption) (*ApplyRepairResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyRepairResponse)
+	err := c.cc.Invoke(ctx, BootstrapService_ApplyRepair_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *bootstrapServiceClient) ListRepairs(ctx context.Context, in *ListRepairsRequest, opts ...grpc.CallOption) (*ListRepairsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRepairsResponse)
+	err := c.cc.Invoke(ctx, BootstrapService_ListRepairs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BootstrapServiceServer is the server API for BootstrapService service.
 // All implementations must embed UnimplementedBootstrapServiceServer
 // for forward compatibility.
@@ -128,6 +276,59 @@ type BootstrapServiceServer interface {
 	// Idempotency: a read without side effects. The list is as long as there are control-plane machines, so it has no pages.
 	// Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
 	ListAPIServers(context.Context, *ListAPIServersRequest) (*ListAPIServersResponse, error)
+	// WatchAPIServers sends the whole list at once and again whenever it changed.
+	//
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Ordering: every message is a whole list and replaces the one before; a slow reader skips to the newest.
+	// Errors: as ListAPIServers for the first message; UNAVAILABLE (SHUTTING_DOWN) ends it.
+	WatchAPIServers(*WatchAPIServersRequest, grpc.ServerStreamingServer[WatchAPIServersResponse]) error
+	// Audit compares Services with what is allocated now, instead of at the next change or tick, and says what it found.
+	//
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: frees and writes nothing. It does not count as a sighting of a leak sooner than the next tick would.
+	// Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	Audit(context.Context, *AuditRequest) (*AuditResponse, error)
+	// ListFindings returns what is wrong now, and on request what was, ordered by first sight, a page at a time.
+	//
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: a read without side effects.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
+	// WatchFindings sends every open finding as ADDED, then one BOOKMARK, then changes as they happen.
+	//
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term; the watch ends with it.
+	// Ordering: the newest state of each finding wins. A reader that is slow skips states, and never misses the last one.
+	// Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error
+	// PlanRepair says, in order, what would be written to mend findings, and gives a token with which exactly that can be applied.
+	//
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: writes nothing. The same findings on the same revisions give the same steps.
+	// Errors: NOT_FOUND (FINDING_NOT_FOUND) for a name that is not an open finding; UNAVAILABLE (NOT_LEADER with "grpc_address",
+	// APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	PlanRepair(context.Context, *PlanRepairRequest) (*PlanRepairResponse, error)
+	// ApplyRepair carries out the plan of a token, step by step, each guarded by the versions that the plan was made from, and
+	// records each.
+	//
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term; a plan may be made under one term and applied under the next.
+	// Idempotency: a token is applied once. A second call with it goes on where the first stopped, or returns what came of it.
+	// Errors: INVALID_ARGUMENT (INVALID_REPAIR_TOKEN); FAILED_PRECONDITION (REPAIR_TOKEN_EXPIRED, REPAIR_DRIFTED with the first
+	// difference: plan again); ABORTED (REPAIR_RUNNING) while another one is applied; UNAVAILABLE (NOT_LEADER with
+	// "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN): call again with the same token.
+	ApplyRepair(context.Context, *ApplyRepairRequest) (*ApplyRepairResponse, error)
+	// ListRepairs returns the repairs that are remembered, the newest first: those of people and those that were made alone.
+	//
+	// Caller: people, the gateway.
+	// Leadership: none needed; the answer is read from etcd.
+	// Idempotency: a read without side effects. As many are remembered as --repair-history says, so there are no pages.
+	// Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
+	ListRepairs(context.Context, *ListRepairsRequest) (*ListRepairsResponse, error)
 	mustEmbedUnimplementedBootstrapServiceServer()
 }
 
@@ -146,6 +347,27 @@ func (UnimplementedBootstrapServiceServer) ReconcileBaseline(context.Context, *R
 }
 func (UnimplementedBootstrapServiceServer) ListAPIServers(context.Context, *ListAPIServersRequest) (*ListAPIServersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListAPIServers not implemented")
+}
+func (UnimplementedBootstrapServiceServer) WatchAPIServers(*WatchAPIServersRequest, grpc.ServerStreamingServer[WatchAPIServersResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchAPIServers not implemented")
+}
+func (UnimplementedBootstrapServiceServer) Audit(context.Context, *AuditRequest) (*AuditResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Audit not implemented")
+}
+func (UnimplementedBootstrapServiceServer) ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListFindings not implemented")
+}
+func (UnimplementedBootstrapServiceServer) WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchFindings not implemented")
+}
+func (UnimplementedBootstrapServiceServer) PlanRepair(context.Context, *PlanRepairRequest) (*PlanRepairResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanRepair not implemented")
+}
+func (UnimplementedBootstrapServiceServer) ApplyRepair(context.Context, *ApplyRepairRequest) (*ApplyRepairResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyRepair not implemented")
+}
+func (UnimplementedBootstrapServiceServer) ListRepairs(context.Context, *ListRepairsRequest) (*ListRepairsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRepairs not implemented")
 }
 func (UnimplementedBootstrapServiceServer) mustEmbedUnimplementedBootstrapServiceServer() {}
 func (UnimplementedBootstrapServiceServer) testEmbeddedByValue()                          {}
@@ -222,6 +444,118 @@ func _BootstrapService_ListAPIServers_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BootstrapService_WatchAPIServers_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchAPIServersRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(BootstrapServiceServer).WatchAPIServers(m, &grpc.GenericServerStream[WatchAPIServersRequest, WatchAPIServersResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BootstrapService_WatchAPIServersServer = grpc.ServerStreamingServer[WatchAPIServersResponse]
+
+func _BootstrapService_Audit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AuditRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BootstrapServiceServer).Audit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BootstrapService_Audit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BootstrapServiceServer).Audit(ctx, req.(*AuditRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BootstrapService_ListFindings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListFindingsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BootstrapServiceServer).ListFindings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BootstrapService_ListFindings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BootstrapServiceServer).ListFindings(ctx, req.(*ListFindingsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BootstrapService_WatchFindings_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchFindingsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(BootstrapServiceServer).WatchFindings(m, &grpc.GenericServerStream[WatchFindingsRequest, WatchFindingsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BootstrapService_WatchFindingsServer = grpc.ServerStreamingServer[WatchFindingsResponse]
+
+func _BootstrapService_PlanRepair_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanRepairRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BootstrapServiceServer).PlanRepair(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BootstrapService_PlanRepair_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BootstrapServiceServer).PlanRepair(ctx, req.(*PlanRepairRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BootstrapService_ApplyRepair_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyRepairRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BootstrapServiceServer).ApplyRepair(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BootstrapService_ApplyRepair_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BootstrapServiceServer).ApplyRepair(ctx, req.(*ApplyRepairRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BootstrapService_ListRepairs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRepairsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BootstrapServiceServer).ListRepairs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BootstrapService_ListRepairs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BootstrapServiceServer).ListRepairs(ctx, req.(*ListRepairsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // BootstrapService_ServiceDesc is the grpc.ServiceDesc for BootstrapService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -241,7 +575,38 @@ var BootstrapService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ListAPIServers",
 			Handler:    _BootstrapService_ListAPIServers_Handler,
 		},
+		{
+			MethodName: "Audit",
+			Handler:    _BootstrapService_Audit_Handler,
+		},
+		{
+			MethodName: "ListFindings",
+			Handler:    _BootstrapService_ListFindings_Handler,
+		},
+		{
+			MethodName: "PlanRepair",
+			Handler:    _BootstrapService_PlanRepair_Handler,
+		},
+		{
+			MethodName: "ApplyRepair",
+			Handler:    _BootstrapService_ApplyRepair_Handler,
+		},
+		{
+			MethodName: "ListRepairs",
+			Handler:    _BootstrapService_ListRepairs_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchAPIServers",
+			Handler:       _BootstrapService_WatchAPIServers_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchFindings",
+			Handler:       _BootstrapService_WatchFindings_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "trivet/bootstrap/v1/bootstrap.proto",
 }
