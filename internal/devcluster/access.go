@@ -50,6 +50,10 @@ func (c *Cluster) WriteKubeconfig(path, commonName string, groups ...string) err
 	if c.apiServer == nil {
 		return errNoServer
 	}
+	return c.writeKubeconfig(path, c.apiServerURL(), commonName, groups...)
+}
+
+func (c *Cluster) writeKubeconfig(path, server, commonName string, groups ...string) error {
 	cert, key, err := c.ClientCertificate(commonName, groups...)
 	if err != nil {
 		return err
@@ -57,7 +61,7 @@ func (c *Cluster) WriteKubeconfig(path, commonName string, groups ...string) err
 	const name = "trivet"
 	config := clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{
-			name: {Server: c.apiServerURL(), CertificateAuthorityData: c.creds.clusterCA.certPEM},
+			name: {Server: server, CertificateAuthorityData: c.creds.clusterCA.certPEM},
 		},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{commonName: {ClientCertificateData: cert, ClientKeyData: key}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: commonName}},

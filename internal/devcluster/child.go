@@ -81,6 +81,12 @@ func (c *child) stop(grace time.Duration) {
 		return
 	case <-time.After(grace):
 	}
+	c.kill()
+}
+
+// kill ends the process at once and returns when it is gone.
+func (c *child) kill() {
+	c.asked.Store(true)
 	_ = c.process.Kill()
 	<-c.exited
 }

@@ -24,6 +24,7 @@ type Cluster struct {
 	mu        sync.Mutex // guards all below, and serialises starts and stops
 	etcd      *server
 	apiServer *server // nil with Config.EtcdOnly
+	peers     []*server
 	stopped   bool
 	stopErr   error
 
@@ -212,8 +213,11 @@ func (c *Cluster) Stop() error {
 	}
 	c.stopped = true
 	c.finish(nil)
-	// The apiserver first: without etcd it would spend its last seconds on
-	// retries.
+	// The apiservers first: without etcd they would spend their last seconds
+	// on retries. Peers may be frozen, so they get no time to end by themselves.
+	for _, peer := range c.peers {
+		peer.kill()
+	}
 	if c.apiServer != nil {
 		c.apiServer.stop()
 	}

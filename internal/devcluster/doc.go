@@ -10,6 +10,8 @@
 // Linux the kernel sees to that, see parentdeath_linux.go); a temporary
 // directory that such a death leaves is removed by the next Start.
 //
+// Further kube-apiservers can join the first on its etcd, see AddAPIServer.
+//
 // # Invariants
 //
 //   - Both servers listen on 127.0.0.1 only and speak TLS only. etcd and the

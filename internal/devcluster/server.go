@@ -132,6 +132,15 @@ func (s *server) stop() {
 	s.child = nil
 }
 
+// kill is stop without waiting for an orderly end.
+func (s *server) kill() {
+	if s.child == nil {
+		return
+	}
+	s.child.kill()
+	s.child = nil
+}
+
 // Ports are chosen below the range from which kernels take the local port of
 // an outgoing connection (32768 and up on Linux). There, a client that keeps
 // dialling a stopped server could be given that very port for its own end,
