@@ -1,0 +1,7 @@
+package apiservers
+
+import "syscall"
+
+func dyingWithParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}

@@ -1,0 +1,188 @@
+package apiservers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/testkit"
+)
+
+const (
+	// port is where pods are said to reach every server: one port, because the Service has one target port.
+	port = "6443"
+	// readTimeout bounds one look at what is published.
+	readTimeout = 5 * time.Second
+)
+
+// machine is a kube-apiserver and the bootstrapsvc beside it, which reaches Kubernetes through that server only.
+type machine struct {
+	*sidecar
+	t       *testing.T
+	address string
+	server  *devcluster.Peer
+	args    []string
+}
+
+// newMachines starts kube-apiservers, all at once, and no sidecar yet.
+func newMachines(t *testing.T, addresses ...string) []*machine {
+	t.Helper()
+	machines := make([]*machine, len(addresses))
+	problems := make([]error, len(addresses))
+	var starting sync.WaitGroup
+	for i, address := range addresses {
+		machines[i] = &machine{t: t, address: address}
+		starting.Go(func() {
+			machines[i].server, problems[i] = testkit.Cluster(t).AddAPIServer(t.Context(), devcluster.PeerConfig{AdvertiseAddress: address})
+		})
+	}
+	starting.Wait()
+	t.Cleanup(func() {
+		for _, m := range machines {
+			if m.server != nil {
+				m.server.Kill()
+			}
+		}
+	})
+	if err := errors.Join(problems...); err != nil {
+		t.Fatal(err)
+	}
+	return machines
+}
+
+// attend starts a sidecar on the machine.
+func (m *machine) attend() {
+	m.t.Helper()
+	m.sidecar = startSidecar(m.t, clusterName(m.t), m.server.Kubeconfig(),
+		append([]string{"--apiserver-advertise-address=" + m.address, "--apiserver-port=" + port}, m.args...)...)
+}
+
+// lose ends both at once, as a power cut does.
+func (m *machine) lose() {
+	m.sidecar.kill()
+	m.server.Kill()
+}
+
+// clusterName keeps the keys of tests apart.
+func clusterName(t *testing.T) string {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	return strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+}
+
+// published are the addresses in the EndpointSlices of default/kubernetes that are ready, sorted; an error if the Endpoints
+// object says otherwise.
+func published(ctx context.Context, kube kubernetes.Interface) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	found, err := kube.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=kubernetes",
+	})
+	if err != nil {
+		return nil, err
+	}
+	addresses := []string{}
+	for _, slice := range found.Items {
+		for _, endpoint := range slice.Endpoints {
+			if endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready {
+				addresses = append(addresses, endpoint.Addresses...)
+			}
+		}
+	}
+	slices.Sort(addresses)
+	return addresses, nil
+}
+
+func inEndpoints(ctx context.Context, kube kubernetes.Interface) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	endpoints, err := kube.CoreV1().Endpoints("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	addresses := []string{}
+	for _, subset := range endpoints.Subsets {
+		for _, address := range subset.Addresses {
+			addresses = append(addresses, address.IP)
+		}
+	}
+	slices.Sort(addresses)
+	return addresses, nil
+}
+
+// becomes waits until exactly the machines are published, in slices and in Endpoints, and returns how long that took.
+func becomes(t *testing.T, within time.Duration, want ...*machine) time.Duration {
+	t.Helper()
+	kube := testkit.Kube(t)
+	addresses := addressesOf(want...)
+	began := time.Now()
+	testkit.Eventually(t, within, func() error {
+		inSlices, err1 := published(t.Context(), kube)
+		old, err2 := inEndpoints(t.Context(), kube)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		if !slices.Equal(inSlices, addresses) || !slices.Equal(old, addresses) {
+			return fmt.Errorf("slices have %v, Endpoints has %v, want %v", inSlices, old, addresses)
+		}
+		return nil
+	})
+	return time.Since(began)
+}
+
+func addressesOf(machines ...*machine) []string {
+	addresses := []string{}
+	for _, m := range machines {
+		addresses = append(addresses, m.address)
+	}
+	slices.Sort(addresses)
+	return addresses
+}
+
+// stays reports an error if an address is missing from the slices at any look, until the returned function is called: whoever
+// is well must not suffer from what happens to others.
+func stays(t *testing.T, who ...*machine) (end func()) {
+	t.Helper()
+	kube := testkit.Kube(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		looks := 0
+		for ; ctx.Err() == nil; looks++ {
+			has, err := published(ctx, kube)
+			for _, want := range addressesOf(who...) {
+				if err == nil && !slices.Contains(has, want) {
+					t.Errorf("%s is well and was not published; %v were", want, has)
+					return
+				}
+			}
+			pause(ctx, 20*time.Millisecond)
+		}
+		if looks == 0 {
+			t.Error("nobody looked at what was published")
+		}
+	})
+	return func() {
+		cancel()
+		looking.Wait()
+	}
+}
+
+// pause lets time pass on a real system; nothing is expected to be over afterwards.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

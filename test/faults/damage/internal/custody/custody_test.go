@@ -1,0 +1,90 @@
+package custody
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func allocate(revision int64, subject string) Event {
+	return Event{Revision: revision, Kind: Allocate, Subject: subject}
+}
+
+func free(revision int64, subject string) Event {
+	return Event{Revision: revision, Kind: Free, Subject: subject}
+}
+
+func use(revision int64, service string, subjects ...string) Event {
+	return Event{Revision: revision, Kind: Use, Service: service, Subjects: subjects}
+}
+
+func planted(e Event) Event {
+	e.Planted = true
+	return e
+}
+
+func TestJudge_FindsWhatBreaksARule(t *testing.T) {
+	for name, c := range map[string]struct {
+		events []Event
+		want   []Breach
+	}{
+		"the life of a Service": {
+			events: []Event{allocate(1, "10.0.0.7"), allocate(2, "30080"), use(3, "web", "10.0.0.7", "30080"), use(4, "web", "10.0.0.7"),
+				free(5, "30080"), use(6, "web"), free(7, "10.0.0.7")},
+		},
+		"a creation that fails": {
+			events: []Event{allocate(1, "10.0.0.7"), free(2, "10.0.0.7"), allocate(3, "10.0.0.7"), use(4, "web", "10.0.0.7")},
+		},
+		"freed under a Service": {
+			events: []Event{allocate(1, "10.0.0.7"), use(2, "web", "10.0.0.7"), free(3, "10.0.0.7")},
+			want:   []Breach{{Rule: FreedInUse, Revision: 3, Subject: "10.0.0.7", Services: []string{"web"}}},
+		},
+		"freed under a Service and given back": {
+			events: []Event{allocate(1, "10.0.0.7"), use(2, "web", "10.0.0.7"), free(3, "10.0.0.7"), allocate(4, "10.0.0.7")},
+			want:   []Breach{{Rule: FreedInUse, Revision: 3, Subject: "10.0.0.7", Services: []string{"web"}, Healed: 4}},
+		},
+		"freed between allocation and use": {
+			events: []Event{allocate(1, "30080"), free(2, "30080"), use(3, "web", "30080")},
+			want:   []Breach{{Rule: UsedUnallocated, Revision: 3, Subject: "30080", Services: []string{"web"}}},
+		},
+		"freed under a Service and given to another": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), allocate(4, "30080"), use(5, "db", "30080")},
+			want: []Breach{
+				{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, Healed: 4},
+				{Rule: Shared, Revision: 5, Subject: "30080", Services: []string{"db", "web"}},
+			},
+		},
+		"planted damage": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), planted(free(3, "30080")), planted(use(4, "twin", "30080")),
+				use(5, "web", "30080")},
+		},
+		"what others make of planted damage": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), planted(free(3, "30080")), allocate(4, "30080"), use(5, "db", "30080")},
+			want:   []Breach{{Rule: Shared, Revision: 5, Subject: "30080", Services: []string{"db", "web"}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			judge := NewJudge()
+			for _, event := range c.events {
+				judge.See(event)
+			}
+			if diff := cmp.Diff(c.want, judge.Breaches(), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("breaches (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestJudge_KnowsWhatIsAllocatedAndUnused(t *testing.T) {
+	judge := NewJudge()
+	for _, event := range []Event{allocate(1, "10.0.0.7"), allocate(2, "30081"), allocate(3, "30080"), use(4, "web", "10.0.0.7")} {
+		judge.See(event)
+	}
+	if diff := cmp.Diff([]string{"30080", "30081"}, judge.Unused()); diff != "" {
+		t.Errorf("unused (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"web"}, judge.Users("10.0.0.7")); diff != "" || !judge.IsHeld("10.0.0.7") || judge.IsHeld("10.0.0.8") {
+		t.Errorf("users of 10.0.0.7 (-want +got):\n%s; held: %v, %v", diff, judge.IsHeld("10.0.0.7"), judge.IsHeld("10.0.0.8"))
+	}
+}
