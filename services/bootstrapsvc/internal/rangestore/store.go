@@ -1,0 +1,115 @@
+package rangestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trivet-dev/trivet/internal/term"
+)
+
+var (
+	// ErrUnavailable: etcd did not answer, or not in time; a write may have happened.
+	ErrUnavailable = errors.New("etcd unavailable")
+	// ErrConflict: the range is not what was read any more; nothing was written.
+	ErrConflict = errors.New("range changed meanwhile")
+)
+
+// Name is the last part of a range's key.
+type Name string
+
+// The ranges of kube-apiserver.
+const (
+	NodePorts           Name = "servicenodeports"
+	ClusterIPs          Name = "serviceips"
+	SecondaryClusterIPs Name = "secondaryserviceips"
+)
+
+// Names are all ranges.
+func Names() []Name { return []Name{NodePorts, ClusterIPs, SecondaryClusterIPs} }
+
+// Client is what is needed of etcd. *clientv3.Client has it.
+type Client interface {
+	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
+	Txn(ctx context.Context) clientv3.Txn
+	Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan
+}
+
+// Value is what a key held at one revision.
+type Value struct {
+	Range Range
+	// ModRevision is the key's modification revision; 0: there is no such key.
+	ModRevision int64
+	// Unreadable says why Range is not there; empty if it is, or if there is no key.
+	Unreadable string
+}
+
+// Store is the ranges of one kube-apiserver's etcd.
+type Store struct {
+	client Client
+	prefix string
+}
+
+// New returns the store below the prefix with which kube-apiserver was started, "/registry" as a rule.
+func New(client Client, etcdPrefix string) *Store {
+	return &Store{client: client, prefix: "/" + strings.Trim(etcdPrefix, "/") + "/ranges/"}
+}
+
+// Read returns one range as of a linearizable read. A range that is absent or unreadable is no error.
+func (s *Store) Read(ctx context.Context, name Name) (Value, error) {
+	response, err := s.client.Get(ctx, s.prefix+string(name))
+	if err != nil {
+		return Value{}, fmt.Errorf("read range %s: %w: %w", name, ErrUnavailable, err)
+	}
+	if len(response.Kvs) == 0 {
+		return Value{}, nil
+	}
+	return valueOf(response.Kvs[0].Value, response.Kvs[0].ModRevision), nil
+}
+
+func valueOf(raw []byte, revision int64) Value {
+	decoded, err := Decode(raw)
+	if err != nil {
+		return Value{ModRevision: revision, Unreadable: err.Error()}
+	}
+	return Value{Range: decoded, ModRevision: revision}
+}
+
+// Swap puts next in the place of what was read at the revision, and returns the new revision. ctx carries the term to write
+// under. The error wraps term.ErrNone or term.ErrEnded without one, ErrConflict where the key has another revision.
+func (s *Store) Swap(ctx context.Context, name Name, revision int64, next Range) (int64, error) {
+	held, ok := term.FromContext(ctx)
+	if !ok {
+		return 0, fmt.Errorf("write range %s: %w", name, term.ErrNone)
+	}
+	if err := held.Check(); err != nil {
+		return 0, fmt.Errorf("write range %s: %w", name, err)
+	}
+	if revision <= 0 {
+		return 0, fmt.Errorf("write range %s: only a range that exists can be written: %w", name, ErrConflict)
+	}
+	encoded, err := next.Encode()
+	if err != nil {
+		return 0, fmt.Errorf("write range %s: %w", name, err)
+	}
+	return s.commit(ctx, held, name, clientv3.Compare(clientv3.ModRevision(s.prefix+string(name)), "=", revision), string(encoded))
+}
+
+func (s *Store) commit(ctx context.Context, held *term.Term, name Name, isUnchanged clientv3.Cmp, encoded string) (int64, error) {
+	key := s.prefix + string(name)
+	response, err := s.client.Txn(ctx).If(isUnchanged, held.Guard()).Then(clientv3.OpPut(key, encoded)).
+		Else(clientv3.OpTxn([]clientv3.Cmp{held.Guard()}, nil, nil)).Commit()
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("write range %s: %w: %w", name, ErrUnavailable, err)
+	case response.Succeeded:
+		return response.Header.Revision, nil
+	case !response.Responses[0].GetResponseTxn().Succeeded:
+		return 0, fmt.Errorf("write range %s: %w: its key is gone from etcd", name, term.ErrEnded)
+	default:
+		return 0, fmt.Errorf("write range %s: %w", name, ErrConflict)
+	}
+}
