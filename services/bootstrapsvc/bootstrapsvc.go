@@ -12,6 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/probe"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
@@ -101,9 +102,13 @@ type parts struct {
 }
 
 func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
-	serviceRange, err := cfg.serviceRange()
+	ranges, err := cfg.serviceRanges()
 	if err != nil {
 		return nil, fmt.Errorf("--service-cluster-ip-range: %w", err)
+	}
+	extra, err := cfg.extraPorts()
+	if err != nil {
+		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
 	}
 	metrics, err := newMetrics(deps.Metrics)
 	if err != nil {
@@ -113,8 +118,10 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 		member: deps.Member, leadership: deps.Leadership, logger: deps.Logger, metrics: metrics,
 		keys: made.keys, address: made.server.address,
 		surveyor: &surveyor{
-			objects: made.objects, keys: made.keys, serviceRange: serviceRange,
-			targetPort: made.server.port, nodePort: int32(cfg.NodePort),
+			objects: made.objects, keys: made.keys, serviceRanges: ranges,
+			want: baseline.Service{
+				TargetPort: made.server.port, NodePort: int32(cfg.NodePort), ExtraPorts: extra, DualStack: cfg.DualStackEndpoints,
+			},
 		},
 	}
 	s.namespaces = newDuty(namespacesPeriod, s.keepNamespaces(s.newKeeper(namespacesLoop, made.objects)))

@@ -26,6 +26,10 @@ type Config struct {
 	ServiceClusterIPRange string
 	// NodePort is kube-apiserver's --kubernetes-service-node-port; 0: none.
 	NodePort int
+	// ExtraPorts are ports of the Service and of its endpoints beside 443, each "name:port[/protocol][:target port]".
+	ExtraPorts []string
+	// DualStackEndpoints asks for a ClusterIP and an EndpointSlice of each family that the cluster has.
+	DualStackEndpoints bool
 	// ProbeInterval is the time from one probe to the next.
 	ProbeInterval time.Duration
 	// ProbeTimeout is how long one probe may take.
@@ -57,6 +61,12 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"Range of ClusterIPs, as given to kube-apiserver, the primary one first. Default: read from ServiceCIDR kubernetes.")
 	fs.IntVar(&c.NodePort, "kubernetes-service-node-port", c.NodePort,
 		"Node port of service default/kubernetes, as given to kube-apiserver. 0 means none.")
+	fs.StringSliceVar(&c.ExtraPorts, "kubernetes-service-extra-ports", c.ExtraPorts,
+		"Ports of service default/kubernetes beside 443 that every kube-apiserver's address serves, too, each as "+
+			"name:port[/protocol][:target-port], such as konnectivity:8132/TCP:8091.")
+	fs.BoolVar(&c.DualStackEndpoints, "dual-stack-endpoints", c.DualStackEndpoints,
+		"Give service default/kubernetes a ClusterIP of each family that the cluster has, and an EndpointSlice of each. "+
+			"Turned off again, the Service keeps both.")
 	fs.DurationVar(&c.ProbeInterval, "probe-interval", c.ProbeInterval,
 		"Time from one probe of the kube-apiserver to the next.")
 	fs.DurationVar(&c.ProbeTimeout, "probe-timeout", c.ProbeTimeout,
@@ -82,6 +92,8 @@ func (c *Config) Validate() []error {
 	add("service-cluster-ip-range", err)
 	add("apiserver-advertise-address", checkFamily(address, serviceRange))
 	add("kubernetes-service-node-port", checkPort(c.NodePort))
+	_, err = c.extraPorts()
+	add("kubernetes-service-extra-ports", err)
 	add("probe-interval", checkAtLeast(c.ProbeInterval, 100*time.Millisecond))
 	add("probe-timeout", checkAtLeast(c.ProbeTimeout, 100*time.Millisecond))
 	if c.ProbeFailures < 1 {
@@ -122,27 +134,36 @@ func (c *Config) advertiseAddress() (netip.Addr, error) {
 
 // serviceRange is the primary range that was given, or the zero Prefix if none was.
 func (c *Config) serviceRange() (netip.Prefix, error) {
+	ranges, err := c.serviceRanges()
+	if len(ranges) == 0 {
+		return netip.Prefix{}, err
+	}
+	return ranges[0], nil
+}
+
+// serviceRanges are the ranges that were given, the primary one first; none if none was.
+func (c *Config) serviceRanges() ([]netip.Prefix, error) {
 	if c.ServiceClusterIPRange == "" {
-		return netip.Prefix{}, nil
+		return nil, nil
 	}
 	var ranges []netip.Prefix
 	for text := range strings.SplitSeq(c.ServiceClusterIPRange, ",") {
 		parsed, err := netip.ParsePrefix(strings.TrimSpace(text))
 		if err != nil {
-			return netip.Prefix{}, fmt.Errorf("%q is not a range like 10.0.0.0/16", text)
+			return nil, fmt.Errorf("%q is not a range like 10.0.0.0/16", text)
 		}
 		if parsed.Addr().Is4In6() {
-			return netip.Prefix{}, fmt.Errorf("%q is an IPv4 range in IPv6 notation, which no apiserver takes", text)
+			return nil, fmt.Errorf("%q is an IPv4 range in IPv6 notation, which no apiserver takes", text)
 		}
 		if _, err := baseline.FirstAddress(parsed); err != nil {
-			return netip.Prefix{}, err
+			return nil, err
 		}
 		ranges = append(ranges, parsed.Masked())
 	}
 	if len(ranges) > 2 || len(ranges) == 2 && ranges[0].Addr().Is4() == ranges[1].Addr().Is4() {
-		return netip.Prefix{}, fmt.Errorf("%q: want one range, or one IPv4 and one IPv6 range", c.ServiceClusterIPRange)
+		return nil, fmt.Errorf("%q: want one range, or one IPv4 and one IPv6 range", c.ServiceClusterIPRange)
 	}
-	return ranges[0], nil
+	return ranges, nil
 }
 
 // checkFamily refuses an address that no Service of the range could lead to. Either may be unknown.

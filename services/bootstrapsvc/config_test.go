@@ -20,6 +20,7 @@ func TestConfig_DefaultsAreThoseOfTheFlags(t *testing.T) {
 	want := map[string]string{
 		"apiserver-url": "", "apiserver-port": "0", "apiserver-advertise-address": "",
 		"service-cluster-ip-range": "", "kubernetes-service-node-port": "0",
+		"kubernetes-service-extra-ports": "[]", "dual-stack-endpoints": "false",
 		"probe-interval": "1s", "probe-timeout": "3s", "probe-failures": "3",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -33,12 +34,12 @@ func TestConfig_DefaultsAreThoseOfTheFlags(t *testing.T) {
 func TestConfig_EveryMistakeIsReported(t *testing.T) {
 	cfg := Config{
 		APIServerURL: "http://127.0.0.1:6443", APIServerPort: 65536, AdvertiseAddress: "127.0.0.1",
-		ServiceClusterIPRange: "10.0.0.0/33", NodePort: -1,
+		ServiceClusterIPRange: "10.0.0.0/33", NodePort: -1, ExtraPorts: []string{"konnectivity"},
 		ProbeInterval: time.Millisecond, ProbeTimeout: 0, ProbeFailures: 0,
 	}
 	want := []string{
 		"--apiserver-url", "--apiserver-port", "--apiserver-advertise-address", "--service-cluster-ip-range",
-		"--kubernetes-service-node-port", "--probe-interval", "--probe-timeout", "--probe-failures",
+		"--kubernetes-service-node-port", "--kubernetes-service-extra-ports", "--probe-interval", "--probe-timeout", "--probe-failures",
 	}
 	var got []string
 	for _, problem := range cfg.Validate() {

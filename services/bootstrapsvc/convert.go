@@ -4,49 +4,14 @@ import (
 	"net/netip"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
 )
-
-func baselineOf(found survey) *bootstrapv1.Baseline {
-	service := &bootstrapv1.Baseline_KubernetesService{
-		EndpointsAddresses:     apiservers.PublishedInEndpoints(found.endpoints.snapshot.Endpoints),
-		EndpointSliceAddresses: apiservers.PublishedInSlices(found.endpoints.snapshot.Slices),
-		DesiredAddresses:       textsOf(found.endpoints.plan.Addresses),
-	}
-	if existing := found.service.existing; existing != nil {
-		service.Exists = true
-		service.ClusterIp = existing.Spec.ClusterIP
-	}
-	return &bootstrapv1.Baseline{
-		Namespaces:        namespacesOf(found.namespaces.existing),
-		KubernetesService: service,
-		Changes:           changesOf(found.changes()),
-	}
-}
-
-// namespacesOf names every system namespace, also those that do not exist.
-func namespacesOf(existing []*corev1.Namespace) []*bootstrapv1.Baseline_Namespace {
-	phases := make(map[string]corev1.NamespacePhase, len(existing))
-	for _, namespace := range existing {
-		phases[namespace.Name] = namespace.Status.Phase
-	}
-	var converted []*bootstrapv1.Baseline_Namespace
-	for _, name := range baseline.SystemNamespaces() {
-		phase, exists := phases[name]
-		converted = append(converted, &bootstrapv1.Baseline_Namespace{Name: name, Exists: exists, Phase: string(phase)})
-	}
-	return converted
-}
 
 func textsOf(addresses []netip.Addr) []string {
 	var texts []string

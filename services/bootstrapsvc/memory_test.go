@@ -12,9 +12,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
@@ -25,6 +28,7 @@ import (
 type memoryObjects struct {
 	mu      sync.Mutex // guards what follows
 	objects map[string]change.Object
+	cidr    baseline.ServiceCIDR
 	version int
 	written []string // "verb Kind name"
 	// before is called before each write, without the lock; an error refuses it.
@@ -34,7 +38,7 @@ type memoryObjects struct {
 }
 
 func newMemoryObjects() *memoryObjects {
-	return &memoryObjects{objects: map[string]change.Object{}}
+	return &memoryObjects{objects: map[string]change.Object{}, cidr: defaultCIDR("10.0.0.0/16")}
 }
 
 func keyOf(object change.Object) string {
@@ -53,6 +57,7 @@ func (m *memoryObjects) put(object change.Object) {
 	}
 	if namespace, ok := stored.(*corev1.Namespace); ok && namespace.Status.Phase == "" {
 		namespace.Status.Phase = corev1.NamespaceActive
+		namespace.Labels = map[string]string{corev1.LabelMetadataName: namespace.Name}
 	}
 	m.objects[keyOf(stored)] = stored
 }
@@ -128,8 +133,31 @@ func (m *memoryObjects) EndpointSlices(context.Context) ([]*discoveryv1.Endpoint
 	return []*discoveryv1.EndpointSlice{slice}, nil
 }
 
-func (m *memoryObjects) ServiceRange(context.Context) (netip.Prefix, error) {
-	return netip.MustParsePrefix("10.0.0.0/16"), nil
+func (m *memoryObjects) ServiceCIDR(context.Context) (baseline.ServiceCIDR, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cidr, m.reads
+}
+
+// keepCIDR changes the default ServiceCIDR as kube-apiserver would.
+func (m *memoryObjects) keepCIDR(how func(*baseline.ServiceCIDR)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	kept := m.cidr
+	kept.Object = kept.Object.DeepCopy() // readers may hold the one before
+	how(&kept)
+	m.cidr = kept
+}
+
+// defaultCIDR is the default ServiceCIDR of a cluster that has these ranges.
+func defaultCIDR(ranges ...string) baseline.ServiceCIDR {
+	return baseline.ServiceCIDR{Served: true, Object: &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: ranges},
+		Status: networkingv1.ServiceCIDRStatus{Conditions: []metav1.Condition{{
+			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
+		}}},
+	}}
 }
 
 func (m *memoryObjects) Apply(ctx context.Context, step change.Change) error {

@@ -75,8 +75,11 @@ func (m *metrics) sawAPIServers(entries []registry.Entry) {
 // findable are the findings that each loop may report. Their series exist before the first one, so that an alert sees it come.
 func findable() map[string][]change.Reason {
 	return map[string][]change.Reason{
-		namespacesLoop: {baseline.NamespaceTerminating},
-		serviceLoop:    {baseline.ServiceTerminating, baseline.ClusterIPDiffers, baseline.ClusterIPUnknown},
+		namespacesLoop: {baseline.NamespaceTerminating, baseline.NamespaceMislabelled},
+		serviceLoop: {
+			baseline.ServiceTerminating, baseline.ClusterIPDiffers, baseline.ClusterIPUnknown, baseline.SingleFamily,
+			baseline.CIDRMissing, baseline.CIDRTerminating, baseline.CIDRNotReady, baseline.CIDRDiffers, baseline.CIDRUnreadable,
+		},
 		endpointsLoop: {
 			apiservers.NoServerReports, apiservers.NoServerReady, apiservers.FamilyMismatch, apiservers.FamilyUnknown,
 			apiservers.NotRoutable, apiservers.PortMismatch, apiservers.SliceForeign,

@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
@@ -38,7 +39,7 @@ type objects interface {
 	Service(ctx context.Context) (*corev1.Service, error)
 	Endpoints(ctx context.Context) (*corev1.Endpoints, error)
 	EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error)
-	ServiceRange(ctx context.Context) (netip.Prefix, error)
+	ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, error)
 	// Apply writes one change under its guard; its error wraps cluster.ErrConflict if somebody else was faster.
 	Apply(ctx context.Context, step change.Change) error
 }

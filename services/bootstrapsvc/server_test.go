@@ -20,6 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
@@ -77,6 +78,7 @@ func TestGetBaseline_EmptyCluster(t *testing.T) {
 			{Name: "default"}, {Name: "kube-node-lease"}, {Name: "kube-public"}, {Name: "kube-system"},
 		},
 		KubernetesService: &bootstrapv1.Baseline_KubernetesService{DesiredAddresses: []string{"10.1.0.2"}},
+		ServiceCidr:       &bootstrapv1.Baseline_ServiceCIDR{Exists: true, Cidrs: []string{"10.0.0.0/16"}, Ready: true},
 		Changes: []*statusv1.Change{
 			created("v1", "Namespace", "", "default", "NAMESPACE_MISSING", "system namespace default does not exist"),
 			created("v1", "Namespace", "", "kube-node-lease", "NAMESPACE_MISSING", "system namespace kube-node-lease does not exist"),
@@ -113,11 +115,12 @@ func TestGetBaseline_SettledCluster(t *testing.T) {
 			{Name: "kube-system", Exists: true, Phase: "Active"},
 		},
 		KubernetesService: &bootstrapv1.Baseline_KubernetesService{
-			Exists: true, ClusterIp: "10.0.0.1",
+			Exists: true, ClusterIp: "10.0.0.1", Type: "ClusterIP", Ports: []string{"https:443/TCP"},
 			EndpointsAddresses:     []string{"10.1.0.1"},
 			EndpointSliceAddresses: []string{"10.1.0.1"},
 			DesiredAddresses:       []string{"10.1.0.1"},
 		},
+		ServiceCidr: &bootstrapv1.Baseline_ServiceCIDR{Exists: true, Cidrs: []string{"10.0.0.0/16"}, Ready: true},
 	}
 	got, err := serve(t, h).GetBaseline(t.Context(), &bootstrapv1.GetBaselineRequest{})
 	if err != nil {
@@ -128,6 +131,40 @@ func TestGetBaseline_SettledCluster(t *testing.T) {
 	}
 	if got.GetFreshness().GetEpoch() == 0 {
 		t.Error("freshness has no epoch although a term is held")
+	}
+}
+
+func TestGetBaseline_WhatIsWrongStandsAtItsObject(t *testing.T) {
+	h := newHouse(t)
+	lead(t, h)
+	edit(h.objects, "Namespace kube-public", func(n *corev1.Namespace) {
+		n.Status.Phase = corev1.NamespaceTerminating
+		n.Spec.Finalizers = []corev1.FinalizerName{corev1.FinalizerKubernetes}
+	})
+	h.objects.keepCIDR(func(c *baseline.ServiceCIDR) { c.Object.Status.Conditions = nil })
+	got, err := serve(t, h).GetBaseline(t.Context(), &bootstrapv1.GetBaselineRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := &bootstrapv1.Baseline_Namespace{Name: "kube-public", Exists: true, Phase: "Terminating", Problems: []string{
+		"system namespace kube-public is being deleted; it will be created again once it has gone; what it waits for: finalizers kubernetes",
+	}}
+	if diff := cmp.Diff(public, got.GetBaseline().GetNamespaces()[2], protocmp.Transform()); diff != "" {
+		t.Errorf("namespace (-want +got):\n%s", diff)
+	}
+	cidr := &bootstrapv1.Baseline_ServiceCIDR{Exists: true, Cidrs: []string{"10.0.0.0/16"}, Problems: []string{
+		"servicecidr kubernetes is not ready, so no ClusterIP comes from it: nobody has looked at it yet",
+	}}
+	if diff := cmp.Diff(cidr, got.GetBaseline().GetServiceCidr(), protocmp.Transform()); diff != "" {
+		t.Errorf("servicecidr (-want +got):\n%s", diff)
+	}
+	var reasons []string
+	for _, c := range got.GetBaseline().GetChanges() {
+		reasons = append(reasons, c.GetVerb().String()+" "+c.GetObject().GetKind()+" "+c.GetReason())
+	}
+	want := []string{"VERB_REPORT Namespace NAMESPACE_TERMINATING", "VERB_REPORT ServiceCIDR SERVICE_CIDR_NOT_READY"}
+	if diff := cmp.Diff(want, reasons); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 }
 

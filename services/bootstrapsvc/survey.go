@@ -16,10 +16,10 @@ import (
 type surveyor struct {
 	objects objects
 	keys    keys
-	// serviceRange is the primary range as configured; the zero Prefix: read it from the cluster.
-	serviceRange netip.Prefix
-	// targetPort and nodePort are those of the Service.
-	targetPort, nodePort int32
+	// serviceRanges are those that are configured, the primary one first; none: read them from the cluster.
+	serviceRanges []netip.Prefix
+	// want is what the Service must be, as far as it does not depend on the ranges.
+	want baseline.Service
 }
 
 type namespacesSurvey struct {
@@ -37,6 +37,7 @@ func (s *surveyor) namespaces(ctx context.Context) (namespacesSurvey, error) {
 
 type serviceSurvey struct {
 	existing *corev1.Service
+	cidr     baseline.ServiceCIDR
 	// clusterIP is the one it has or, if it has none, the one it will get; the zero Addr if neither is known.
 	clusterIP netip.Addr
 	changes   []change.Change
@@ -47,28 +48,38 @@ func (s *surveyor) service(ctx context.Context) (serviceSurvey, error) {
 	if err != nil {
 		return serviceSurvey{}, err
 	}
-	first, err := s.firstAddress(ctx)
+	cidr, err := s.objects.ServiceCIDR(ctx)
 	if err != nil {
 		return serviceSurvey{}, err
 	}
-	want := baseline.Service{ClusterIP: first, TargetPort: s.targetPort, NodePort: s.nodePort}
+	want, err := s.wanted(cidr)
+	if err != nil {
+		return serviceSurvey{}, err
+	}
 	return serviceSurvey{
 		existing:  existing,
-		clusterIP: clusterIPOf(existing, first),
-		changes:   baseline.PlanService(want, existing),
+		cidr:      cidr,
+		clusterIP: clusterIPOf(existing, want.ClusterIP),
+		changes:   append(baseline.PlanService(want, existing), baseline.ReportServiceCIDR(s.serviceRanges, cidr)...),
 	}, nil
 }
 
-// firstAddress is the ClusterIP that default/kubernetes should have, the zero Addr if the range is not known.
-func (s *surveyor) firstAddress(ctx context.Context) (netip.Addr, error) {
-	serviceRange := s.serviceRange
-	if !serviceRange.IsValid() {
-		var err error
-		if serviceRange, err = s.objects.ServiceRange(ctx); err != nil || !serviceRange.IsValid() {
-			return netip.Addr{}, err
-		}
+// wanted adds to what the Service must be what the ranges say: its ClusterIP, unless no range is known, and the families that
+// it can have.
+func (s *surveyor) wanted(cidr baseline.ServiceCIDR) (baseline.Service, error) {
+	want, ranges := s.want, cidr.Ranges()
+	if cidr.Ready() {
+		want.Families = baseline.FamiliesOf(ranges)
 	}
-	return baseline.FirstAddress(serviceRange)
+	if len(s.serviceRanges) > 0 {
+		ranges = s.serviceRanges
+	}
+	if len(ranges) == 0 {
+		return want, nil
+	}
+	var err error
+	want.ClusterIP, err = baseline.FirstAddress(ranges[0])
+	return want, err
 }
 
 func clusterIPOf(existing *corev1.Service, otherwise netip.Addr) netip.Addr {

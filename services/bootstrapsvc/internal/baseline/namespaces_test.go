@@ -1,6 +1,7 @@
 package baseline
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 
 func namespace(name string) *corev1.Namespace {
 	return &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid", Labels: map[string]string{corev1.LabelMetadataName: name}},
 		Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
 	}
 }
@@ -83,7 +84,44 @@ func TestPlanNamespaces_AppliedLeavesNothing(t *testing.T) {
 	for _, c := range PlanNamespaces(nil) {
 		existing = append(existing, c.Object.(*corev1.Namespace))
 	}
-	if changes := PlanNamespaces(existing); len(changes) != 0 {
-		t.Errorf("second plan = %v, want none", steps(changes))
+	if changes := change.Writing(PlanNamespaces(existing)); len(changes) != 0 {
+		t.Errorf("second plan writes %v", steps(changes))
+	}
+}
+
+func TestPlanNamespaces_ReportsSayWhatIsWrong(t *testing.T) {
+	stuck := terminating("default")
+	stuck.Spec.Finalizers = []corev1.FinalizerName{corev1.FinalizerKubernetes}
+	stuck.Finalizers = []string{"example.com/hold"}
+	stuck.Status.Conditions = []corev1.NamespaceCondition{
+		{Type: corev1.NamespaceFinalizersRemaining, Status: corev1.ConditionTrue, Message: "Some content has finalizers: " + strings.Repeat("ü", 200)},
+		{Type: corev1.NamespaceDeletionDiscoveryFailure, Status: corev1.ConditionTrue, Message: "metrics.k8s.io/v1beta1: stale"},
+		{Type: corev1.NamespaceDeletionContentFailure, Status: corev1.ConditionFalse, Message: "All content successfully deleted"},
+	}
+	renamed := namespace("kube-public")
+	renamed.Labels = map[string]string{corev1.LabelMetadataName: "public"}
+	bare := namespace("kube-system")
+	bare.Labels = nil
+	before := stuck.DeepCopy()
+
+	var got []string
+	for _, c := range PlanNamespaces([]*corev1.Namespace{stuck, namespace("kube-node-lease"), renamed, bare}) {
+		got = append(got, string(c.Verb)+" "+string(c.Reason)+" "+c.Detail)
+	}
+	want := []string{
+		"report NAMESPACE_TERMINATING system namespace default is being deleted since 2026-01-02T03:04:05Z; it will be created " +
+			"again once it has gone; what it waits for: finalizers example.com/hold, kubernetes; " +
+			"NamespaceDeletionDiscoveryFailure: metrics.k8s.io/v1beta1: stale; " +
+			"NamespaceFinalizersRemaining: Some content has finalizers: " + strings.Repeat("ü", 135) + "…",
+		`report NAMESPACE_MISLABELLED system namespace kube-public has label kubernetes.io/metadata.name "public", want "kube-public"; ` +
+			"policies that select it by its name miss it",
+		`report NAMESPACE_MISLABELLED system namespace kube-system has label kubernetes.io/metadata.name "", want "kube-system"; ` +
+			"policies that select it by its name miss it",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("reports (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, stuck); diff != "" {
+		t.Errorf("the plan changed its input (-before +after):\n%s", diff)
 	}
 }

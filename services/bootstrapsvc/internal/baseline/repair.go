@@ -17,6 +17,7 @@ func repair(service *corev1.Service, want Service) []string {
 		repairLabels,
 		repairType,
 		repairClusterIP,
+		repairFamilies,
 		repairPorts,
 		repairSelector,
 		repairAffinity,
@@ -78,11 +79,12 @@ func repairClusterIP(service *corev1.Service, want Service) []string {
 
 func repairPorts(service *corev1.Service, want Service) []string {
 	has := service.Spec.Ports
-	if reflect.DeepEqual(has, want.ports()) {
+	wanted := want.ports(has)
+	if reflect.DeepEqual(has, wanted) {
 		return nil
 	}
-	service.Spec.Ports = want.ports()
-	return []string{fmt.Sprintf("ports %s, want %s", portsText(has), portsText(want.ports()))}
+	service.Spec.Ports = wanted
+	return []string{fmt.Sprintf("ports %s, want %s", portsText(has), portsText(wanted))}
 }
 
 func repairSelector(service *corev1.Service, _ Service) []string {

@@ -23,12 +23,14 @@ const (
 	ClusterIPDiffers change.Reason = "CLUSTER_IP_DIFFERS"
 	// ClusterIPUnknown: default/kubernetes needs a ClusterIP, and nobody knows the service range.
 	ClusterIPUnknown change.Reason = "CLUSTER_IP_UNKNOWN"
+	// SingleFamily: default/kubernetes is to have both families, and the cluster has no secondary range.
+	SingleFamily change.Reason = "SERVICE_SINGLE_FAMILY"
 )
 
 const (
 	// ServiceName is the name of the Service, of its Endpoints and of its EndpointSlice, in namespace default.
 	ServiceName = "kubernetes"
-	// PortName names the one port of the Service and of its endpoints.
+	// PortName names the port of the Service and of its endpoints that leads to the apiservers.
 	PortName = "https"
 
 	servicePort = 443
@@ -43,6 +45,26 @@ type Service struct {
 	TargetPort int32
 	// NodePort, if not 0, makes the Service a NodePort one, as kube-apiserver's --kubernetes-service-node-port does.
 	NodePort int32
+	// ExtraPorts stand behind the apiservers' own, in their order.
+	ExtraPorts []Port
+	// DualStack asks for a ClusterIP of each family that the cluster has.
+	DualStack bool
+	// Families are those of the cluster's ready service ranges, the primary one first; empty where nobody knows. A family
+	// is only ever asked for by name when it is among them, because an apiserver refuses the whole update otherwise.
+	Families []corev1.IPFamily
+}
+
+// Port is a port of default/kubernetes beside the apiservers' own, such as a proxy of the control plane serves on.
+type Port struct {
+	Name     string
+	Protocol corev1.Protocol
+	// Port is that of the Service, TargetPort that of the endpoints.
+	Port, TargetPort int32
+}
+
+// IsOwnPort tells whether a port would stand in the way of the apiservers' own.
+func IsOwnPort(port Port) bool {
+	return port.Name == PortName || port.Port == servicePort && port.Protocol == corev1.ProtocolTCP
 }
 
 // FirstAddress is the address that default/kubernetes takes in a service range: the one after the network's own.
@@ -87,6 +109,7 @@ func planExisting(want Service, existing *corev1.Service) []change.Change {
 			"clusterIP %s, want %s; it cannot be changed in place, and deleting the service would cut off every pod",
 			has, want.ClusterIP)))
 	}
+	changes = append(changes, planFamilies(want, existing)...)
 	repaired := existing.DeepCopy()
 	if differences := repair(repaired, want); len(differences) > 0 {
 		changes = append(changes, change.Change{
@@ -111,7 +134,10 @@ func report(object change.Object, reason change.Reason, detail string) change.Ch
 
 // object is the Service as it is created.
 func (s Service) object() *corev1.Service {
-	singleStack := corev1.IPFamilyPolicySingleStack
+	policy := corev1.IPFamilyPolicySingleStack
+	if s.DualStack {
+		policy = corev1.IPFamilyPolicyPreferDualStack
+	}
 	created := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      ServiceName,
@@ -120,8 +146,8 @@ func (s Service) object() *corev1.Service {
 		},
 		Spec: corev1.ServiceSpec{
 			Type:            s.kind(),
-			IPFamilyPolicy:  &singleStack,
-			Ports:           s.ports(),
+			IPFamilyPolicy:  &policy,
+			Ports:           s.ports(nil),
 			SessionAffinity: corev1.ServiceAffinityNone,
 		},
 	}
@@ -142,12 +168,32 @@ func (s Service) kind() corev1.ServiceType {
 	return corev1.ServiceTypeClusterIP
 }
 
-func (s Service) ports() []corev1.ServicePort {
-	return []corev1.ServicePort{{
+// ports are those wanted. A NodePort Service keeps the node ports that has gives to extra ports: nobody asked for others.
+func (s Service) ports(has []corev1.ServicePort) []corev1.ServicePort {
+	ports := []corev1.ServicePort{{
 		Name:       PortName,
 		Protocol:   corev1.ProtocolTCP,
 		Port:       servicePort,
 		TargetPort: intstr.FromInt32(s.TargetPort),
 		NodePort:   s.NodePort,
 	}}
+	for _, extra := range s.ExtraPorts {
+		port := corev1.ServicePort{
+			Name: extra.Name, Protocol: extra.Protocol, Port: extra.Port, TargetPort: intstr.FromInt32(extra.TargetPort),
+		}
+		if s.NodePort != 0 {
+			port.NodePort = nodePortOf(has, extra)
+		}
+		ports = append(ports, port)
+	}
+	return ports
+}
+
+func nodePortOf(has []corev1.ServicePort, extra Port) int32 {
+	for _, port := range has {
+		if port.Name == extra.Name && port.Protocol == extra.Protocol {
+			return port.NodePort
+		}
+	}
+	return 0
 }

@@ -202,6 +202,83 @@ func TestPlanService_NodePortIsKeptWhereItIsWanted(t *testing.T) {
 	}
 }
 
+func TestPlanService_ExtraPorts(t *testing.T) {
+	want := wanted()
+	want.ExtraPorts = []Port{{Name: "konnectivity", Protocol: corev1.ProtocolTCP, Port: 8132, TargetPort: 8091}}
+	has := stored()
+	changes := PlanService(want, has)
+	const detail = "ports [https 443/TCP→6443], want [https 443/TCP→6443, konnectivity 8132/TCP→8091]"
+	if len(changes) != 1 || changes[0].Detail != detail {
+		t.Fatalf("plan = %v, want one with %q", changes, detail)
+	}
+	// An apiserver gives the ports of a NodePort Service numbers; those of extra ports stay whatever they are.
+	want.NodePort = 30443
+	repaired := PlanService(want, has)[0].Object.(*corev1.Service)
+	repaired.Spec.Ports[1].NodePort = 31234
+	if changes := PlanService(want, repaired); len(changes) != 0 {
+		t.Errorf("plan over a given node port = %v, want none", changes)
+	}
+	want.NodePort = 0
+	for _, port := range PlanService(want, repaired)[0].Object.(*corev1.Service).Spec.Ports {
+		if port.NodePort != 0 {
+			t.Errorf("port %s of a ClusterIP Service has node port %d", port.Name, port.NodePort)
+		}
+	}
+}
+
+func TestPlanService_DualStack(t *testing.T) {
+	both := []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	prefer, require := corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack
+	preferring := func(s *corev1.Service) { s.Spec.IPFamilyPolicy = &prefer }
+	dual := func(s *corev1.Service) {
+		s.Spec.IPFamilyPolicy, s.Spec.IPFamilies, s.Spec.ClusterIPs = &require, both, []string{"10.0.0.1", "fd00::7"}
+	}
+	cases := map[string]struct {
+		off      bool
+		families []corev1.IPFamily
+		existing *corev1.Service
+		want     []string
+	}{
+		"a second family is asked for": {families: both, existing: stored(), want: []string{
+			"update ipFamilyPolicy SingleStack, want PreferDualStack; ipFamilies IPv4, want IPv4, IPv6",
+		}},
+		"where nobody knows the ranges, by the policy alone": {existing: stored(), want: []string{
+			"update ipFamilyPolicy SingleStack, want PreferDualStack",
+		}},
+		"a cluster that got its second range later": {families: both, existing: stored(preferring), want: []string{
+			"update ipFamilies IPv4, want IPv4, IPv6",
+		}},
+		"a cluster without a second range": {families: both[:1], existing: stored(preferring), want: []string{
+			"report service default/kubernetes is to have both families and has only IPv4: the cluster's service range has no other",
+		}},
+		"it has both":                           {families: both, existing: stored(dual)},
+		"it has both, and nobody asks any more": {off: true, families: both, existing: stored(dual)},
+		"nobody asks":                           {off: true, families: both, existing: stored()},
+		"headless": {families: both, existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "None" }), want: []string{
+			"report clusterIP None, want 10.0.0.1; it cannot be changed in place, and deleting the service would cut off every pod",
+		}},
+		"missing": {families: both, want: []string{
+			"create service default/kubernetes does not exist; its ClusterIP will be 10.0.0.1",
+		}},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			want := wanted()
+			want.DualStack, want.Families = !test.off, test.families
+			var got []string
+			for _, c := range PlanService(want, test.existing) {
+				got = append(got, string(c.Verb)+" "+c.Detail)
+				if policy := c.Object.(*corev1.Service).Spec.IPFamilyPolicy; c.Verb == change.Create && *policy != prefer {
+					t.Errorf("created with policy %s, want %s", *policy, prefer)
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestFirstAddress(t *testing.T) {
 	for serviceRange, want := range map[string]string{
 		"10.0.0.0/24":   "10.0.0.1",
@@ -251,6 +328,11 @@ func drawWant(t *rapid.T) Service {
 	want := Service{
 		TargetPort: rapid.Int32Range(1, 65535).Draw(t, "target port"),
 		NodePort:   rapid.SampledFrom([]int32{0, 30443}).Draw(t, "node port"),
+		DualStack:  rapid.Bool().Draw(t, "dual-stack"),
+		Families:   rapid.SampledFrom([][]corev1.IPFamily{nil, {"IPv4"}, {"IPv6"}, {"IPv4", "IPv6"}, {"IPv6", "IPv4"}}).Draw(t, "families"),
+	}
+	if rapid.Bool().Draw(t, "has an extra port") {
+		want.ExtraPorts = []Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: 8080}}
 	}
 	if rapid.Bool().Draw(t, "range known") {
 		want.ClusterIP = netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.1", "fd00::1"}).Draw(t, "cluster ip"))
@@ -273,6 +355,10 @@ func drawService(t *rapid.T) *corev1.Service {
 		}).Draw(t, "type")
 		s.Spec.ClusterIP = rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.9", "None", "fd00::1", ""}).Draw(t, "has ip")
 		s.Spec.Ports = rapid.SliceOfN(rapid.Custom(drawPort), 0, 3).Draw(t, "ports")
+		s.Spec.IPFamilyPolicy = rapid.SampledFrom([]*corev1.IPFamilyPolicy{
+			nil, new(corev1.IPFamilyPolicySingleStack), new(corev1.IPFamilyPolicyPreferDualStack), new(corev1.IPFamilyPolicyRequireDualStack),
+		}).Draw(t, "policy")
+		s.Spec.IPFamilies = rapid.SampledFrom([][]corev1.IPFamily{nil, {"IPv4"}, {"IPv6"}, {"IPv6", "IPv4"}}).Draw(t, "has families")
 		s.Spec.Selector = rapid.MapOf(rapid.Just("app"), rapid.Just("shop")).Draw(t, "selector")
 		s.Spec.SessionAffinity = rapid.SampledFrom([]corev1.ServiceAffinity{"None", "ClientIP", ""}).Draw(t, "affinity")
 	})

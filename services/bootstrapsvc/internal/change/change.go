@@ -3,6 +3,7 @@ package change
 import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -57,6 +58,8 @@ func (c Change) Kind() schema.GroupVersionKind {
 		return corev1.SchemeGroupVersion.WithKind("Endpoints")
 	case *discoveryv1.EndpointSlice:
 		return discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice")
+	case *networkingv1.ServiceCIDR:
+		return networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
 	default:
 		return schema.GroupVersionKind{}
 	}

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 // name is that of the Service, of its Endpoints, of the default ServiceCIDR, and the label value of its slices.
@@ -96,21 +97,25 @@ func (c *Cluster) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSl
 	return slices, nil
 }
 
-// ServiceRange returns the primary range of the default ServiceCIDR, and the zero Prefix where the cluster has none, as
-// clusters before 1.33 do.
-func (c *Cluster) ServiceRange(ctx context.Context) (netip.Prefix, error) {
-	ranges, err := get(ctx, c.kube.NetworkingV1().ServiceCIDRs().Get, name)
-	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("get servicecidr kubernetes: %w", err)
+// ServiceCIDR returns the default ServiceCIDR.
+func (c *Cluster) ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, error) {
+	found, err := c.kube.NetworkingV1().ServiceCIDRs().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case isUnknownKind(err):
+		return baseline.ServiceCIDR{}, nil
+	case apierrors.IsNotFound(err):
+		return baseline.ServiceCIDR{Served: true}, nil
+	case err != nil:
+		return baseline.ServiceCIDR{}, fmt.Errorf("get servicecidr kubernetes: %w", classified(err))
+	default:
+		return baseline.ServiceCIDR{Served: true, Object: found}, nil
 	}
-	if ranges == nil || len(ranges.Spec.CIDRs) == 0 {
-		return netip.Prefix{}, nil
-	}
-	primary, err := netip.ParsePrefix(ranges.Spec.CIDRs[0])
-	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("servicecidr kubernetes: %w", err)
-	}
-	return primary, nil
+}
+
+// isUnknownKind tells an apiserver that does not serve the kind from one that has no such object: the former answers with a
+// bare page instead of a status, which the client marks.
+func isUnknownKind(err error) bool {
+	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
 // get makes of NotFound a nil object.

@@ -3,7 +3,11 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -156,9 +160,9 @@ func TestReads_WhatIsThereAndWhatIsNot(t *testing.T) {
 	if err != nil || len(namespaces) != 2 {
 		t.Errorf("namespaces = %d, %v, want 2", len(namespaces), err)
 	}
-	serviceRange, err := c.ServiceRange(ctx)
-	if want := netip.MustParsePrefix("10.0.0.0/16"); err != nil || serviceRange != want {
-		t.Errorf("service range = %s, %v, want %s", serviceRange, err, want)
+	cidr, err := c.ServiceCIDR(ctx)
+	if want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}; err != nil || !cidr.Served || !slices.Equal(cidr.Ranges(), want) {
+		t.Errorf("servicecidr = %+v, %v, want %s", cidr, err, want)
 	}
 	endpoints, err := c.Endpoints(ctx)
 	if endpoints != nil || err != nil {
@@ -184,6 +188,37 @@ func TestReads_SliceWithoutItsLabelIsFoundByName(t *testing.T) {
 	slices, err := c.EndpointSlices(t.Context())
 	if err != nil || len(slices) != 1 || slices[0].Name != "kubernetes" {
 		t.Errorf("slices = %v, %v, want the one named kubernetes", slices, err)
+	}
+}
+
+// What an apiserver of 1.32 answers about a kind of 1.33, and what a new one answers about an object that is not there.
+func TestServiceCIDR_KindThatIsNotServedIsNoMissingObject(t *testing.T) {
+	for body, served := range map[string]bool{
+		"404 page not found\n": false,
+		`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"servicecidrs.networking.k8s.io ` +
+			`\"kubernetes\" not found","reason":"NotFound","details":{"name":"kubernetes"},"code":404}`: true,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if served {
+				w.Header().Set("Content-Type", "application/json")
+			} else {
+				w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			}
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, body)
+		}))
+		t.Cleanup(server.Close)
+		kube, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := New(kube, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.ServiceCIDR(t.Context()); err != nil || got.Served != served || got.Object != nil {
+			t.Errorf("ServiceCIDR after %q = %+v, %v; want served = %t and no object", body, got, err, served)
+		}
 	}
 }
 

@@ -1,0 +1,52 @@
+package bootstrapsvc
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+)
+
+func TestConfig_ExtraPorts(t *testing.T) {
+	cfg := Config{ExtraPorts: []string{"konnectivity:8132:8091", "dns:53/UDP", "dns-tcp:53/TCP:5353"}}
+	want := []baseline.Port{
+		{Name: "konnectivity", Protocol: "TCP", Port: 8132, TargetPort: 8091},
+		{Name: "dns", Protocol: "UDP", Port: 53, TargetPort: 53},
+		{Name: "dns-tcp", Protocol: "TCP", Port: 53, TargetPort: 5353},
+	}
+	got, err := cfg.extraPorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ports (-want +got):\n%s", diff)
+	}
+}
+
+func TestConfig_ExtraPortsThatAreNone(t *testing.T) {
+	for text, want := range map[string]string{
+		"8132":                         "want name:port",
+		"a:1:2:3":                      "want name:port",
+		"K8:1":                         "not the name of a port",
+		":1":                           "not the name of a port",
+		"a:0":                          "not a port",
+		"a:65536":                      "not a port",
+		"a:-1":                         "not a port",
+		"a:http":                       "not a port",
+		"a:1:0":                        "not a port",
+		"a:1/tcp":                      "must be TCP",
+		"a:1/":                         "must be TCP",
+		"https:8443":                   "own port",
+		"more:443":                     "own port",
+		"a:1,a:2":                      "given twice",
+		"a:1,b:1/TCP":                  "given twice",
+		strings.Repeat("n", 64) + ":1": "not the name of a port",
+	} {
+		cfg := Config{ExtraPorts: strings.Split(text, ",")}
+		if _, err := cfg.extraPorts(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error = %v, want one with %q", text, err, want)
+		}
+	}
+}
