@@ -48,6 +48,7 @@ type Service struct {
 	server      *server
 	nodes       *nodeServer
 	slices      *sliceServer
+	bootstrap   *bootstrapServer
 	http        *httpapi.Server
 	loops       *loop.Runner
 	// httpAddress is where HTTP is served; nil before Run listens.
@@ -67,6 +68,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.server = newServer(deps.Member.Cluster, deps.Directory, fan)
 	s.nodes = newNodeServer(deps.Member.Cluster, deps.Directory, s.peers, cfg.BackendTimeout)
 	s.slices = newSliceServer(deps.Member.Cluster, deps.Directory, s.peers, cfg.BackendTimeout)
+	s.bootstrap = newBootstrapServer(deps.Member.Cluster, deps.Directory, s.peers, cfg.BackendTimeout)
 	s.http, err = httpapi.New(httpapi.Config{Register: s.Register, Page: web.Files(), Logger: deps.Logger})
 	if err != nil {
 		return nil, err
@@ -89,11 +91,12 @@ func (s *Service) HTTPAddress() string {
 	return ""
 }
 
-// Register adds GatewayService, NodeService and SliceService.
+// Register adds GatewayService, NodeService, SliceService and BootstrapService.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	gatewayv1.RegisterGatewayServiceServer(registrar, s.server)
 	gatewayv1.RegisterNodeServiceServer(registrar, s.nodes)
 	gatewayv1.RegisterSliceServiceServer(registrar, s.slices)
+	gatewayv1.RegisterBootstrapServiceServer(registrar, s.bootstrap)
 }
 
 // Run finds replicas, serves watches and HTTP until ctx ends, and returns after all of it has stopped. The error is a
@@ -105,6 +108,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.server.watches.Run(ctx) })
 	group.Go(func() error { return s.nodes.run(ctx) })
 	group.Go(func() error { return s.slices.run(ctx) })
+	group.Go(func() error { return s.bootstrap.run(ctx) })
 	if s.cfg.HTTPListen != "" {
 		group.Go(func() error { return s.serveHTTP(ctx) })
 	}

@@ -40,7 +40,7 @@ func refusal(r *http.Request, code int) error {
 	switch code {
 	case http.StatusNotFound:
 		return rpcerror.New(codes.NotFound, unknownPathReason,
-			fmt.Sprintf("there is nothing at %q; try /, /v1/status, /v1/nodes, /v1/zones, /v1/leases or /v1/slices", r.URL.Path))
+			fmt.Sprintf("there is nothing at %q; try /, /v1/status, /v1/nodes, /v1/zones, /v1/leases, /v1/slices, /v1/baseline, /v1/apiservers, /v1/findings or /v1/repairs", r.URL.Path))
 	case http.StatusMethodNotAllowed:
 		return rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf("%q is not possible here: this server is read only", r.Method))
 	case http.StatusRequestEntityTooLarge:

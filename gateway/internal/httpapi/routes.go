@@ -21,7 +21,7 @@ func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net
 	api := newAPI()
 	if err := errors.Join(
 		gatewayv1.RegisterGatewayServiceHandler(ctx, api, conn), gatewayv1.RegisterNodeServiceHandler(ctx, api, conn),
-		gatewayv1.RegisterSliceServiceHandler(ctx, api, conn),
+		gatewayv1.RegisterSliceServiceHandler(ctx, api, conn), gatewayv1.RegisterBootstrapServiceHandler(ctx, api, conn),
 	); err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func newAPI() *runtime.ServeMux {
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),
 		runtime.WithMiddlewares(parametersOf(gatewayv1.File_trivet_gateway_v1_gateway_proto, gatewayv1.File_trivet_gateway_v1_nodes_proto,
-			gatewayv1.File_trivet_gateway_v1_slices_proto).check),
+			gatewayv1.File_trivet_gateway_v1_slices_proto, gatewayv1.File_trivet_gateway_v1_bootstrap_proto).check),
 		runtime.WithErrorHandler(answerError),
 		runtime.WithRoutingErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 			writeError(w, r, code)

@@ -4,5 +4,7 @@
 // is believed twice. A replica that cannot be reached, or cannot tell, is passed over for the next one. Who answered is asked
 // first the next time, so that as a rule one call is enough.
 //
+// What any replica can answer is asked of the owner first, too, and of the others where that one is unavailable.
+//
 // An address that a replica names is only called if a replica of the service is registered with it.
 package owner

@@ -35,14 +35,27 @@ type Config struct {
 
 // Router finds owners. It is safe for concurrent use.
 type Router struct {
-	cfg Config
+	cfg    Config
+	memory *memory
+}
 
+// memory is who owns what, as far as it was seen.
+type memory struct {
 	mu    sync.Mutex        // guards known
 	known map[string]string // id of the replica that answered last, by the name of what it was asked about
 }
 
 // New returns a Router that knows nothing yet. It contacts nobody.
-func New(cfg Config) *Router { return &Router{cfg: cfg, known: map[string]string{}} }
+func New(cfg Config) *Router {
+	return &Router{cfg: cfg, memory: &memory{known: map[string]string{}}}
+}
+
+// Patient returns a Router that gives each call so long, for what takes longer to answer. Both know what either learns.
+func (r *Router) Patient(timeout time.Duration) *Router {
+	patient := *r
+	patient.cfg.Timeout = timeout
+	return &patient
+}
 
 // UnreachableError says that the owner could not be asked.
 type UnreachableError struct {
@@ -62,25 +75,40 @@ func (e UnreachableError) Error() string {
 // Ask asks for what name names. The error is what the owner said, with its ErrorInfo; what another replica said for want of an
 // owner; or UnreachableError.
 func Ask[Answer any](ctx context.Context, r *Router, name string, call func(context.Context, grpc.ClientConnInterface) (Answer, error)) (Answer, error) {
+	search := r.begin(name)
+	answer, by, err := pursue(ctx, r, search, search.take, call)
+	if err == nil {
+		r.memory.learn(name, by.ID)
+	}
+	return answer, err
+}
+
+// Any asks for what every replica can answer, the owner of what name names first, where it is known: it knows most. A replica that
+// is unavailable for whatever reason is passed over. The error is what one of them said that could be asked, or UnreachableError.
+func Any[Answer any](ctx context.Context, r *Router, name string, call func(context.Context, grpc.ClientConnInterface) (Answer, error)) (Answer, error) {
+	search := r.begin(name)
+	answer, _, err := pursue(ctx, r, search, search.passOver, call)
+	return answer, err
+}
+
+// pursue asks one replica after the other, until one answers or take says of an error that it is the answer.
+func pursue[Answer any](ctx context.Context, r *Router, search *search, take func(term.Member, error, time.Duration) bool,
+	call func(context.Context, grpc.ClientConnInterface) (Answer, error),
+) (Answer, term.Member, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*r.cfg.Timeout)
 	defer cancel()
-	search := r.begin(name)
 	var none Answer
 	for member, ok := search.next(); ok; member, ok = search.next() {
 		started := time.Now()
 		answer, err := ask(ctx, r, member, call)
-		if err == nil {
-			r.learn(name, member.ID)
-			return answer, nil
-		}
-		if search.take(member, err, time.Since(started)) {
-			return none, err
+		if err == nil || take(member, err, time.Since(started)) {
+			return answer, member, err
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return none, search.failure()
+	return none, term.Member{}, search.failure()
 }
 
 func ask[Answer any](ctx context.Context, r *Router, member term.Member, call func(context.Context, grpc.ClientConnInterface) (Answer, error)) (Answer, error) {
@@ -94,21 +122,26 @@ func ask[Answer any](ctx context.Context, r *Router, member term.Member, call fu
 	return call(ctx, conn)
 }
 
-func (r *Router) learn(name, id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.known) >= maxKnown {
-		clear(r.known)
+func (m *memory) learn(name, id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.known) >= maxKnown {
+		clear(m.known)
 	}
-	r.known[name] = id
+	m.known[name] = id
+}
+
+// last is who answered last, or "".
+func (m *memory) last(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.known[name]
 }
 
 // begin lines the replicas up: who answered last comes first.
 func (r *Router) begin(name string) *search {
 	members := slices.Clone(r.cfg.Members())
-	r.mu.Lock()
-	last := r.known[name]
-	r.mu.Unlock()
+	last := r.memory.last(name)
 	if i := slices.IndexFunc(members, func(m term.Member) bool { return m.ID == last }); i > 0 {
 		members[0], members[i] = members[i], members[0]
 	}
@@ -136,12 +169,10 @@ func (s *search) next() (term.Member, bool) {
 
 // take takes an error and says whether it is the answer.
 func (s *search) take(member term.Member, err error, after time.Duration) (answers bool) {
-	reason := rpcerror.ReasonOf(err)
-	if reason == "" || status.Code(err) == codes.DeadlineExceeded { // nobody there, or no answer in time
-		s.unreached = append(s.unreached, fanout.Failure(member, err, after))
+	if s.isUnreached(member, err, after) {
 		return false
 	}
-	switch reason {
+	switch reason := rpcerror.ReasonOf(err); reason {
 	case rpcerror.NotLeaderReason:
 		s.follow(rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey))
 		if s.told == nil {
@@ -153,6 +184,29 @@ func (s *search) take(member term.Member, err error, after time.Duration) (answe
 		return true
 	}
 	return false
+}
+
+// passOver takes an error about what any replica may answer, and says whether it is the answer.
+func (s *search) passOver(member term.Member, err error, after time.Duration) (answers bool) {
+	if s.isUnreached(member, err, after) {
+		return false
+	}
+	if status.Code(err) != codes.Unavailable && rpcerror.ReasonOf(err) != rpcerror.UnknownMethodReason {
+		return true
+	}
+	if s.told == nil {
+		s.told = err // another one may do better, at another kube-apiserver for example
+	}
+	return false
+}
+
+// isUnreached notes that nobody is there, or gives no answer in time.
+func (s *search) isUnreached(member term.Member, err error, after time.Duration) bool {
+	if rpcerror.ReasonOf(err) != "" && status.Code(err) != codes.DeadlineExceeded {
+		return false
+	}
+	s.unreached = append(s.unreached, fanout.Failure(member, err, after))
+	return true
 }
 
 // Reasons with which a replica says that it cannot tell, whether or not it owns the answer.
