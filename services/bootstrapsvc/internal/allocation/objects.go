@@ -1,14 +1,15 @@
 package allocation
 
 import (
+	"fmt"
 	"time"
 )
 
 // Key names a Service.
 type Key struct{ Namespace, Name string }
 
-// String is "namespace/name".
-func (k Key) String() string { return k.Namespace + "/" + k.Name }
+// String is "namespace/name", fit to be shown even if it was damaged.
+func (k Key) String() string { return clip(k.Namespace) + "/" + clip(k.Name) }
 
 // ServiceType is a Service's spec.type.
 type ServiceType string
@@ -75,6 +76,18 @@ func (p Parent) IsService() bool { return p.Group == "" && p.Resource == "servic
 
 // Key names the parent, if it is a Service.
 func (p Parent) Key() Key { return Key{Namespace: p.Namespace, Name: p.Name} }
+
+// String is "service namespace/name" of a Service, and names everything of something else.
+func (p Parent) String() string {
+	switch {
+	case p == Parent{}:
+		return "nobody"
+	case p.IsService():
+		return "service " + p.Key().String()
+	default:
+		return fmt.Sprintf("%q", clip(p.Resource+"."+p.Group+" "+p.Namespace+"/"+p.Name))
+	}
+}
 
 // ServiceParent is the reference to a Service that the allocator writes.
 func ServiceParent(k Key) Parent {

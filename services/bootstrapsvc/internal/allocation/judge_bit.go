@@ -1,0 +1,136 @@
+package allocation
+
+import (
+	"fmt"
+	"slices"
+)
+
+// judgeBit says what is wrong with a port, or an address, and its bit.
+func (w *world) judgeBit(s subject) []draft {
+	g := w.grids[s.store]
+	users, named := w.usersOf(s)
+	switch {
+	case !g.judged():
+		return nil
+	case s.store != NodePorts && w.elsewhere(s, g):
+		return nil
+	}
+	var drafts []draft
+	alone := s.store == NodePorts || !w.has(IPAddresses) // otherwise the IPAddress objects tell
+	if alone && conflicts(s, users) {
+		drafts = append(drafts, duplicate(s, users))
+	}
+	offset, inside := g.bit(s)
+	switch {
+	case !inside && len(users) > 0 && alone:
+		return append(drafts, outOfRange(s, users, "range "+g.Range+" does not hold it"))
+	case !inside:
+		return drafts
+	case len(users) > 0 && !hasBit(g.Data, offset):
+		return append(drafts, unset(g, s, users))
+	case len(users) == 0 && !named && hasBit(g.Data, offset):
+		return append(drafts, leakedBit(g, s))
+	default:
+		return drafts
+	}
+}
+
+// usersOf are the Services that use a port or an address, and whether one of type ExternalName names the address.
+func (w *world) usersOf(s subject) (users []*holder, named bool) {
+	if s.store == NodePorts {
+		return w.ports[s.port], false
+	}
+	if spot := w.spots[s.address]; spot != nil {
+		for _, user := range spot.users {
+			if user.external {
+				named = true
+			} else {
+				users = append(users, user)
+			}
+		}
+	}
+	return users, named
+}
+
+// elsewhere tells whether an address is for the bitmap of the other family to judge. Where there is none, the first
+// bitmap says that nobody holds it.
+func (w *world) elsewhere(s subject, g *grid) bool {
+	if familyOf(g.span.prefix.Addr()) == familyOf(s.address) {
+		return false
+	}
+	other := w.grids[SecondaryClusterIPs]
+	return s.store != ClusterIPs || other.judged() && familyOf(other.span.prefix.Addr()) == familyOf(s.address)
+}
+
+// conflicts tells whether two use the same, or one uses a port twice with the same protocol.
+func conflicts(s subject, users []*holder) bool {
+	return len(users) > 1 || s.store == NodePorts && slices.ContainsFunc(users, func(h *holder) bool {
+		return slices.Contains(h.ports, portUse{number: s.port, repeated: true})
+	})
+}
+
+func bitDraft(s subject, code Code, d doubt, users []*holder) draft {
+	found := draft{doubt: d, Finding: Finding{
+		Name: s.name(code), Code: code, Store: s.store, Subject: s.text(), Owners: ownersOf(users),
+	}}
+	if len(users) > 0 {
+		found.incarnation = users[0].UID
+	}
+	for _, user := range users[:min(len(users), mostEvidence)] {
+		found.Evidence = append(found.Evidence, serviceEvidence(user, false, "uses "+s.text(), ""))
+	}
+	return found
+}
+
+// unset: nothing keeps it from being given to another Service. To set the bit takes nothing from anybody.
+func unset(g *grid, s subject, users []*holder) draft {
+	found := bitDraft(s, NotAllocated, missing, users)
+	found.Message = fmt.Sprintf("service %s uses %s %s, which is not allocated in range %s", users[0].Key, s.noun(), s.text(), g.Range)
+	found.Evidence = append(found.Evidence, bitEvidence(s, "its bit is clear", "set it before another service gets it"))
+	found.Repair = fmt.Sprintf("set the bit of %s %s", s.noun(), s.text())
+	offset, _ := g.bit(s)
+	found.Steps = []Step{{
+		Verb: SetBit, Offset: offset, Range: g.Range, Owner: users[0].Owner, Reason: ReasonInUse, Detail: found.Message,
+	}}
+	return found.safe()
+}
+
+// leakedBit: no Service has it, for long enough.
+func leakedBit(g *grid, s subject) draft {
+	found := bitDraft(s, Leaked, unused, nil)
+	found.Message = fmt.Sprintf("%s %s is allocated in range %s, and no service uses it", s.noun(), s.text(), g.Range)
+	found.Evidence = append(found.Evidence, bitEvidence(s, "its bit is set, and no service uses it",
+		"if it happens often, look for who removes finalizers of deleted services by a status update: kube-apiserver then frees nothing"))
+	found.Repair = fmt.Sprintf("clear the bit of %s %s", s.noun(), s.text())
+	offset, _ := g.bit(s)
+	found.Steps = []Step{{
+		Verb: ClearBit, Offset: offset, Range: g.Range, Sole: true, Reason: ReasonLeaked, Detail: found.Message,
+	}}
+	return found.safe()
+}
+
+// duplicate: only a person can say who must give way.
+func duplicate(s subject, users []*holder) draft {
+	found := bitDraft(s, DuplicateOwner, certain, users)
+	found.incarnation = ""
+	if len(users) == 1 {
+		found.Owners = append(found.Owners, users[0].Owner)
+		found.Message = fmt.Sprintf("service %s uses %s %s twice with one protocol", users[0].Key, s.noun(), s.text())
+		found.UnsafeReason = "which of its ports gives way is for a person to say: change the service"
+		return found
+	}
+	found.Message = fmt.Sprintf("%d services use %s %s: %s is the rightful one, %s is not",
+		len(users), s.noun(), s.text(), users[0].Key, users[1].Key)
+	found.UnsafeReason = fmt.Sprintf("a person has to recreate all services of it but %s; deleting one of them frees it "+
+		"although the others use it, and the audit allocates it again at once", users[0].Key)
+	return found
+}
+
+func outOfRange(s subject, users []*holder, why string) draft {
+	found := bitDraft(s, OutOfRange, wrong, users)
+	found.incarnation = ""
+	found.Message = fmt.Sprintf("service %s uses %s %s, and %s", users[0].Key, s.noun(), s.text(), why)
+	found.Evidence = append(found.Evidence, rangeEvidence(s.store, why))
+	found.UnsafeReason = "a person has to recreate the service, or widen the range"
+	return found
+}

@@ -1,0 +1,136 @@
+package allocation
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// holder is a Service reduced to what it uses.
+type holder struct {
+	Owner
+	created int64 // nanoseconds; the order of rightful owners
+	// external tells that it is of type ExternalName: it uses no address, and those that it still names wait.
+	external bool
+	deleting bool
+	// addresses are distinct, in the order of the spec.
+	addresses []netip.Addr
+	// ports are distinct, in the order of the spec.
+	ports []portUse
+	// badAddresses and badPorts are values that are none.
+	badAddresses, badPorts []string
+}
+
+// portUse is a node port of a Service. One number serves several protocols; twice with one protocol is a conflict with itself.
+type portUse struct {
+	number   int32
+	repeated bool
+}
+
+func (h *holder) uses(address netip.Addr) bool {
+	return !h.external && slices.Contains(h.addresses, address)
+}
+
+func (h *holder) usesPort(number int32) bool {
+	return slices.ContainsFunc(h.ports, func(p portUse) bool { return p.number == number })
+}
+
+// read says what a Service uses.
+func read(s Service) *holder {
+	h := &holder{
+		Owner:    Owner{Key: s.Key, UID: s.UID},
+		created:  s.Created.UnixNano(),
+		external: s.Type == ExternalName,
+		deleting: s.Deleting,
+	}
+	h.readAddresses(s.ClusterIPs)
+	h.readPorts(s)
+	return h
+}
+
+func (h *holder) readAddresses(texts []string) {
+	for _, text := range texts {
+		if text == "" || text == "None" {
+			continue
+		}
+		address, ok := parseAddress(text)
+		switch {
+		case !ok:
+			h.badAddresses = append(h.badAddresses, text)
+		case !slices.Contains(h.addresses, address):
+			h.addresses = append(h.addresses, address)
+		}
+	}
+}
+
+func (h *holder) readPorts(s Service) {
+	if len(s.Ports) == 0 && s.HealthCheckNodePort == 0 {
+		return
+	}
+	ports := slices.Clone(s.Ports)
+	seen := func(p Port) bool {
+		return slices.ContainsFunc(ports, func(q Port) bool { return q.Number == p.Number && protocol(q) == protocol(p) })
+	}
+	// The health check listens by TCP. Where another protocol has its number, both share it, as ports do.
+	if health := (Port{Number: s.HealthCheckNodePort, Protocol: "TCP"}); health.Number != 0 {
+		if seen(health) {
+			h.addPort(health.Number, true)
+		}
+		ports = append(ports, health)
+	}
+	for i, port := range ports {
+		repeated := slices.ContainsFunc(ports[:i], func(q Port) bool {
+			return q.Number == port.Number && protocol(q) == protocol(port)
+		})
+		h.addPort(port.Number, repeated)
+	}
+}
+
+func (h *holder) addPort(number int32, repeated bool) {
+	switch {
+	case number == 0:
+	case number < 0 || number > 65535:
+		if text := fmt.Sprint(number); !slices.Contains(h.badPorts, text) {
+			h.badPorts = append(h.badPorts, text)
+		}
+	default:
+		at := slices.IndexFunc(h.ports, func(p portUse) bool { return p.number == number })
+		if at < 0 {
+			at = len(h.ports)
+			h.ports = append(h.ports, portUse{number: number})
+		}
+		h.ports[at].repeated = h.ports[at].repeated || repeated
+	}
+}
+
+// bad tells whether it carries values that a store cannot hold.
+func (h *holder) bad(store Store) bool { return len(h.badOf(store)) > 0 }
+
+func (h *holder) badOf(store Store) []string {
+	if store == NodePorts {
+		return h.badPorts
+	}
+	return h.badAddresses
+}
+
+func protocol(p Port) string { return cmp.Or(p.Protocol, "TCP") }
+
+// byRight orders the users of one thing: the oldest first, for it was there before the others came.
+func byRight(a, b *holder) int {
+	return cmp.Or(
+		cmp.Compare(a.created, b.created),
+		strings.Compare(a.UID, b.UID),
+		strings.Compare(a.Namespace, b.Namespace),
+		strings.Compare(a.Name, b.Name),
+	)
+}
+
+func ownersOf(users []*holder) []Owner {
+	var owners []Owner
+	for _, user := range users {
+		owners = append(owners, user.Owner)
+	}
+	return owners
+}
