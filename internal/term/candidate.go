@@ -91,7 +91,9 @@ type Candidate struct {
 	running atomic.Bool
 	state   atomic.Pointer[snapshot] // never nil; Run publishes, everybody reads
 	unready atomic.Pointer[error]    // never nil; what SetUnready was told last
-	nudged  chan struct{}            // holds a value while Run has yet to look at unready
+	nudged  chan struct{}            // holds a value while Run has yet to look at unready or conceded
+	// conceded is never nil; what Concede was told last.
+	conceded atomic.Pointer[error]
 }
 
 var errStarting = errors.New("the replica starts")
@@ -109,6 +111,7 @@ func New(client *clientv3.Client, cfg Config) (*Candidate, error) {
 		unready = errStarting
 	}
 	c.unready.Store(&unready)
+	c.conceded.Store(new(error))
 	c.state.Store(&snapshot{shards: make([]shardState, cfg.Shards), problem: "not running"})
 	var err error
 	if c.metrics, err = newMetrics(cfg.Metrics, c); err != nil {
@@ -137,7 +140,20 @@ func (c *Candidate) Run(ctx context.Context, body Body) error {
 // that changes and may be called at any time; it does not block. A replica that cannot do the work is given no shards while
 // others can, and gives theirs to them when it stays that way; see package standing for how long that takes.
 func (c *Candidate) SetUnready(reason error) {
-	before := c.unready.Swap(&reason)
+	c.tell(&c.unready, reason)
+}
+
+// Concede says that this replica cannot do the work of a shard now and that others are known to be able to; nil takes that
+// back. Where SetUnready leaves time to find out whether all suffer from the same, nothing is waited for here: what this replica
+// holds goes to the ready ones at once. Nor is it held against the replica afterwards. Like SetUnready it does not block, and
+// what either says holds by itself.
+func (c *Candidate) Concede(reason error) {
+	c.tell(&c.conceded, reason)
+}
+
+// tell replaces a reason and has Run look at it if there was none before, or is none any more.
+func (c *Candidate) tell(where *atomic.Pointer[error], reason error) {
+	before := where.Swap(&reason)
 	if (*before == nil) == (reason == nil) {
 		return
 	}

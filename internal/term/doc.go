@@ -32,7 +32,8 @@
 //   - A replica joins only after a renewal has succeeded, and a body that returns during its term is not started again before
 //     a backoff has passed. Meanwhile others may take its shard over: a replica that lives but cannot work blocks nobody.
 //   - A replica that cannot do the work ([Candidate.SetUnready]) is given no shard while others can. When it stays that way it
-//     gives its shards to them, and to nobody while nobody can: then all stay where they are.
+//     gives its shards to them, and to nobody while nobody can: then all stay where they are. One that knows that others can
+//     ([Candidate.Concede]) gives them away at once.
 //   - A replica that stops says so before it deletes the first key, so that others take over each shard as soon as its body
 //     has returned, however long the other bodies take.
 //   - At rest a replica makes one request every third of a TTL and one list every half a minute, however many shards there are.

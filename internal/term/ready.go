@@ -26,6 +26,9 @@ func (r *replica) assess(now time.Time) {
 
 // retreat notes that shards are given away because this replica fails.
 func (r *replica) retreat(now time.Time) {
+	if r.concession() != nil {
+		return // the reason is known and not this replica's own
+	}
 	before := r.standing.AwayUntil()
 	r.standing = r.standing.Retreat(now)
 	if away := r.standing.AwayUntil(); !away.Equal(before) {
@@ -36,8 +39,11 @@ func (r *replica) retreat(now time.Time) {
 
 // heldBack says why others are given shards rather than this replica, "" when they are not.
 func (r *replica) heldBack() string {
-	if r.standing.Verdict() == standing.Ready || r.cfg.Shards == 0 {
+	if r.isReady() || r.cfg.Shards == 0 {
 		return ""
+	}
+	if reason := r.concession(); reason != nil {
+		return fmt.Sprintf("conceded to replicas that are ready: %v", reason)
 	}
 	if reason := *r.unready.Load(); reason != nil {
 		return fmt.Sprintf("replicas that are ready come first: %v", reason)
@@ -49,11 +55,24 @@ func (r *replica) heldBack() string {
 	return "replicas that are ready come first: this one was not, and has to stay so for a while"
 }
 
+// concession is what Concede was told last.
+func (r *replica) concession() error { return *r.conceded.Load() }
+
+// isReady tells whether this replica ranks with those that can do the work.
+func (r *replica) isReady() bool {
+	return r.concession() == nil && r.standing.Verdict() == standing.Ready
+}
+
+// isFailing tells whether what this replica holds should go to those that can do the work.
+func (r *replica) isFailing() bool {
+	return r.concession() != nil || r.standing.Verdict() == standing.Failing
+}
+
 // introduction is what the member key should say of this replica now.
 func (r *replica) introduction() announcement {
 	return announcement{
 		Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: r.leaving,
-		Unready: r.cfg.Shards > 0 && r.standing.Verdict() != standing.Ready,
+		Unready: r.cfg.Shards > 0 && !r.isReady(),
 	}
 }
 

@@ -77,6 +77,48 @@ func TestReady_WhereNobodyIsTheFirstBegins(t *testing.T) {
 	noViolations(t, h)
 }
 
+// Who knows that others can do the work does not wait to find out, and is trusted again as soon as it can do it itself.
+func TestReady_ConcededShardsMoveAtOnceAndMayComeBack(t *testing.T) {
+	const n = 8
+	h := newHistory()
+	a := join(t, etcd(t), "a", h.body("a"), shards(n))
+	b := join(t, etcd(t), "b", h.body("b"), shards(n))
+	settled(t, h, n, a, b)
+	heldBy := func(replica string) func() error {
+		return func() error {
+			for shard, actor := range h.actors() {
+				if actor.replica != replica {
+					return fmt.Errorf("shard %d is with %s", shard, actor.replica)
+				}
+			}
+			if got := len(h.actors()); got != n {
+				return fmt.Errorf("%d shards are held, want %d", got, n)
+			}
+			return nil
+		}
+	}
+	began := time.Now()
+	a.Concede(errBroken)
+	testkit.Eventually(t, patience, heldBy("b"))
+	t.Logf("conceded shards were held by another after %v", time.Since(began))
+	if reason := a.Status().Session.LastError; !strings.Contains(reason, errBroken.Error()) {
+		t.Errorf("status says %q, want why a gets nothing", reason)
+	}
+	a.Concede(nil)
+	settled(t, h, n, a, b)
+
+	// With nobody to concede to, all stay.
+	a.Concede(errBroken)
+	testkit.Eventually(t, patience, heldBy("b"))
+	b.Concede(errBroken)
+	sees(t, a, "a", "b")
+	pauseReal(2 * time.Second)
+	if err := heldBy("b")(); err != nil {
+		t.Error(err)
+	}
+	noViolations(t, h)
+}
+
 func TestReady_BrokenHolderGivesItsShardsToThoseWhoCan(t *testing.T) {
 	const n = 16
 	h := newHistory()

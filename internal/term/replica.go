@@ -242,7 +242,7 @@ func (r *replica) situation(now time.Time) sharding.Situation {
 	s := sharding.Situation{
 		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(), Holders: r.view.holders(),
 		Shards: make([]sharding.Shard, r.cfg.Shards), Moves: int(r.moves.TokensAt(now)),
-		Failing:  r.standing.Verdict() == standing.Failing,
+		Failing:  r.isFailing(),
 		Patience: r.session.ttl, Settle: 6 * r.session.ttl,
 	}
 	for number := range s.Shards {

@@ -29,6 +29,8 @@ type Candidate struct {
 	lease   *tenure.Lease // nil unless Run runs and the session is not lost
 	since   time.Time
 	change  chan struct{} // closed and replaced when lost changes
+
+	conceded error // what Concede was told last
 }
 
 // NewCandidate returns a candidate for shards 0 to shards-1 that introduces itself as member.
@@ -130,6 +132,20 @@ func (c *Candidate) currentEpoch() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.epoch
+}
+
+// Concede keeps what it is told; nobody is there to concede to.
+func (c *Candidate) Concede(reason error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conceded = reason
+}
+
+// Conceded is what Concede was told last.
+func (c *Candidate) Conceded() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conceded
 }
 
 // Status reports every shard as held here, or none while the session is lost.
