@@ -128,13 +128,18 @@ func (u *Usage) contradicts(s Step) string {
 	if s.Owner.Key == (Key{}) {
 		return u.spared(s, users)
 	}
-	if !slices.ContainsFunc(users, func(h *holder) bool { return h.Owner == s.Owner && !(h.external && s.Store != NodePorts) }) {
-		return fmt.Sprintf("service %s does not use %s any more", s.Owner.Key, s.Subject)
-	}
+	used := false
 	for _, h := range users {
-		if s.Sole && h.Owner != s.Owner {
+		uses := s.Store == NodePorts || !h.external
+		switch {
+		case h.Owner == s.Owner:
+			used = uses
+		case s.Sole && (uses || s.Verb == Delete): // what takes away first minds those that only name it, too
 			return fmt.Sprintf("service %s uses %s too", h.Key, s.Subject)
 		}
+	}
+	if !used {
+		return fmt.Sprintf("service %s does not use %s any more", s.Owner.Key, s.Subject)
 	}
 	return ""
 }

@@ -66,19 +66,9 @@ func (h *holder) readAddresses(texts []string) {
 }
 
 func (h *holder) readPorts(s Service) {
-	if len(s.Ports) == 0 && s.HealthCheckNodePort == 0 {
-		return
-	}
-	ports := slices.Clone(s.Ports)
-	seen := func(p Port) bool {
-		return slices.ContainsFunc(ports, func(q Port) bool { return q.Number == p.Number && protocol(q) == protocol(p) })
-	}
-	// The health check listens by TCP. Where another protocol has its number, both share it, as ports do.
-	if health := (Port{Number: s.HealthCheckNodePort, Protocol: "TCP"}); health.Number != 0 {
-		if seen(health) {
-			h.addPort(health.Number, true)
-		}
-		ports = append(ports, health)
+	ports := s.Ports
+	if s.HealthCheckNodePort != 0 { // It listens by TCP, and shares a number with other protocols as ports do.
+		ports = append(slices.Clone(ports), Port{Number: s.HealthCheckNodePort, Protocol: "TCP"})
 	}
 	for i, port := range ports {
 		repeated := slices.ContainsFunc(ports[:i], func(q Port) bool {
