@@ -9,10 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/apiservers"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/explain"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/leases"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/repair"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
@@ -45,7 +48,8 @@ func command(streams terminal.Streams) *cobra.Command {
 	root.SetErr(streams.Err)
 	root.AddCommand(
 		up.NewCommand(streams, os.Args[0]), status.NewCommand(streams), nodes.NewCommand(streams), leases.NewCommand(streams),
-		slices.NewCommand(streams), explain.NewCommand(streams),
+		slices.NewCommand(streams), apiservers.NewCommand(streams), findings.NewCommand(streams), repair.NewCommand(streams),
+		explain.NewCommand(streams),
 	)
 	return root
 }

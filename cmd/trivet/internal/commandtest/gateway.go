@@ -37,6 +37,8 @@ type Gateway struct {
 	Err error
 	// Slices answers SliceService; nil leaves that unserved.
 	Slices *Slices
+	// Bootstrap answers BootstrapService; nil leaves that unserved.
+	Bootstrap *Bootstrap
 	// Watches are played one after the other, one for each watch that is opened.
 	Watches []Watch
 
@@ -197,6 +199,9 @@ func Serve(t testing.TB, gateway *Gateway) string {
 		gatewayv1.RegisterNodeServiceServer(r, gateway)
 		if gateway.Slices != nil {
 			gatewayv1.RegisterSliceServiceServer(r, gateway.Slices)
+		}
+		if gateway.Bootstrap != nil {
+			gatewayv1.RegisterBootstrapServiceServer(r, gateway.Bootstrap)
 		}
 	})
 	listener, err := rpcserver.Listen(cfg)

@@ -28,6 +28,8 @@ const patience = 10 * time.Second
 type Terminal struct {
 	// Width and Height are its size; zeros mean that output goes into a pipe.
 	Width, Height int
+	// Typed is what a person types; empty where there is no person.
+	Typed string
 	// Env is its environment.
 	Env map[string]string
 	// Until ends the command, as Ctrl-C does, once standard output and standard error contain all of these texts.
@@ -53,8 +55,9 @@ func Run(t testing.TB, where Terminal, command func(terminal.Streams) *cobra.Com
 	streams := terminal.Streams{
 		Out: writer{seen, &seen.stdout}, Err: writer{seen, &seen.stderr},
 		OutIsTerminal: where.Width > 0,
-		Env:           func(name string) string { return where.Env[name] },
-		Size:          func() (int, int) { return where.Width, where.Height },
+		In:            strings.NewReader(where.Typed), InIsTerminal: where.Typed != "",
+		Env:  func(name string) string { return where.Env[name] },
+		Size: func() (int, int) { return where.Width, where.Height },
 	}
 	executed := command(streams)
 	executed.SetArgs(args)

@@ -100,6 +100,16 @@ func remedy(reason string) string {
 		return "`trivet leases` lists the sessions that there are; a kubelet that writes its own Lease has none"
 	case "CACHE_NOT_SYNCED", "NOT_LEADER":
 		return "again in a moment; `trivet status` shows which replica holds what and what keeps it"
+	case "FINDING_NOT_FOUND":
+		return "`trivet findings` lists those that are open, --ended also those that were"
+	case "REPAIR_DRIFTED", "REPAIR_TOKEN_EXPIRED":
+		return "`trivet repair plan` again, and read what it says now; nothing was written"
+	case "INVALID_REPAIR_TOKEN":
+		return "copy the token whole, or take it from `trivet repair plan -o token`"
+	case "REPAIR_RUNNING":
+		return "again in a moment, with the same token: one repair is applied at a time"
+	case "APISERVER_UNREACHABLE", "ETCD_UNREACHABLE":
+		return "again in a moment; /readyz?verbose of the replica says what it cannot reach"
 	case "INVALID_PAGE_TOKEN":
 		return "again: the gateway was replaced while the list was read"
 	case "SHUTTING_DOWN":

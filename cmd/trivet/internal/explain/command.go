@@ -28,14 +28,14 @@ func NewCommand(streams terminal.Streams) *cobra.Command {
 		SilenceErrors: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return exit.UsageError(fmt.Errorf("%q cannot be explained; node and pod can", args[0]))
+				return exit.UsageError(fmt.Errorf("%q cannot be explained; node, pod and finding can", args[0]))
 			}
-			return exit.UsageError(errors.New("say what to explain: node NAME, or pod NAME --service SERVICE"))
+			return exit.UsageError(errors.New("say what to explain: node NAME, pod NAME --service SERVICE, or finding NAME"))
 		},
 		Args: cobra.ArbitraryArgs,
 	}
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
-	command.AddCommand(newNodeCommand(streams), newPodCommand(streams))
+	command.AddCommand(newNodeCommand(streams), newPodCommand(streams), newFindingCommand(streams))
 	return command
 }
 

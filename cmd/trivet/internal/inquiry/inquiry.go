@@ -3,6 +3,7 @@
 package inquiry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -26,7 +27,7 @@ type Flags struct {
 	Output string
 	// Color is "auto", "always" or "never".
 	Color string
-	// Timeout is how long one answer may take.
+	// Timeout is how long one answer may take; what it is when Register is called is its default, or 10 s.
 	Timeout time.Duration
 
 	forms []string
@@ -39,7 +40,7 @@ func (f *Flags) Register(command *cobra.Command, streams terminal.Streams, forms
 	f.Gateway.RegisterFlags(fs, streams.Env)
 	fs.StringVarP(&f.Output, "output", "o", forms[0], fmt.Sprintf("Form of the answer: %s or %s.", strings.Join(forms[:len(forms)-1], ", "), forms[len(forms)-1]))
 	fs.StringVar(&f.Color, "color", "auto", "Colour for people: auto, always or never. NO_COLOR turns auto off.")
-	fs.DurationVar(&f.Timeout, "timeout", 10*time.Second, "How long one answer of the gateway may take.")
+	fs.DurationVar(&f.Timeout, "timeout", cmp.Or(f.Timeout, 10*time.Second), "How long one answer of the gateway may take.")
 	Complete(command, "output", forms...)
 	Complete(command, "color", colors()...)
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })

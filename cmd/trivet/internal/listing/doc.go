@@ -1,5 +1,5 @@
-// Package listing is what `trivet nodes` and `trivet leases` have in common: they list things that many replicas keep, page by
-// page through the gateway, and watch them.
+// Package listing is what `trivet nodes`, `trivet leases` and others like them have in common: they list things that replicas keep,
+// page by page through the gateway, and watch them.
 //
 // A kind of thing says how it is asked for and what its row looks like; this package gathers, shows and judges. Standard output
 // carries the list in the chosen form and nothing else; how many there are of each state, and which replicas' parts are missing,

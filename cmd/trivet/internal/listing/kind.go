@@ -29,6 +29,12 @@ type Kind[T Item] struct {
 	// Concern says how much it needs a look, Trouble what is wrong with one that is Ill.
 	Concern func(item T) Concern
 	Trouble func(item T) string
+	// Unwell is what those are that are Ill; "not well" if empty.
+	Unwell string
+	// Void says what is wrong when there is none at all; empty where that is as it should be.
+	Void string
+	// TellsEnd is whether the event of one that is gone says how it ended, which a watch then shows instead of "deleted".
+	TellsEnd bool
 	// Tally says how many there are in which state.
 	Tally func(items []T) string
 	// Quiet returns a copy without what changes by itself.
@@ -42,7 +48,7 @@ type Column struct {
 	Title string
 	// Wide is whether only the wide form has it.
 	Wide bool
-	// State is whether it holds the word of Kind.State, which is "deleted" for what is gone.
+	// State is whether it holds the word of Kind.State, which is "deleted" for what is gone, see Kind.TellsEnd.
 	State bool
 	// Width is how wide it is at least in a watch, so that lines that come later stay in line.
 	Width int
@@ -91,7 +97,7 @@ type Event[T Item] struct {
 	Item T
 	// Missing names the replicas whose part is missing; only on a bookmark.
 	Missing []*gatewayv1.SourceStatus
-	// Message is the event as it came.
+	// Message is the event as it came; nil for what came in the message of a later event.
 	Message proto.Message
 }
 

@@ -37,7 +37,11 @@ func (l *lines[T]) event(event Event[T]) error {
 		}
 	case Deleted:
 		before, existed := l.fleet.remove(event.Item.GetName())
-		if l.told && existed && l.session.Wanted(before) {
+		switch {
+		case !l.told || !existed || !l.session.Wanted(before):
+		case l.session.Kind.TellsEnd:
+			return l.write(false, event.Item)
+		default:
 			return l.write(true, before)
 		}
 	case Bookmark:

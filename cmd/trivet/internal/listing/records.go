@@ -47,6 +47,9 @@ func (r *records[T]) event(event Event[T]) error {
 		r.told = true
 	case Other:
 	}
+	if event.Message == nil {
+		return nil
+	}
 	line, err := form.Line(event.Message)
 	if err != nil {
 		return err

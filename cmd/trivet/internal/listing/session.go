@@ -1,6 +1,7 @@
 package listing
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -136,11 +137,14 @@ func (s *Session[T]) verdict(list Page[T]) error {
 			ill = append(ill, item)
 		}
 	}
+	unwell := cmp.Or(s.Kind.Unwell, "not well")
 	switch {
 	case len(ill) == 1:
-		return &exit.Error{Code: exit.Findings, Summary: terminal.Plain(ill[0].GetName() + " is not well: " + s.Kind.Trouble(ill[0]))}
+		return &exit.Error{Code: exit.Findings, Summary: terminal.Plain(fmt.Sprintf("%s is %s: %s", ill[0].GetName(), unwell, s.Kind.Trouble(ill[0])))}
 	case len(ill) > 1:
-		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%d of %s are not well", len(ill), wording.Count(len(list.Items), s.Kind.Noun))}
+		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%d of %s are %s", len(ill), wording.Count(len(list.Items), s.Kind.Noun), unwell)}
+	case len(list.Items) == 0 && s.Kind.Void != "":
+		return &exit.Error{Code: exit.Findings, Summary: s.Kind.Void}
 	case len(list.Missing) > 0:
 		return &exit.Error{Code: exit.Undetermined, Summary: "the list is incomplete: " + wording.Count(len(list.Missing), "replica") + " did not answer"}
 	default:

@@ -14,12 +14,15 @@ import (
 	"golang.org/x/term"
 )
 
-// Streams are a command's outputs and surroundings.
+// Streams are a command's outputs, its input, and surroundings.
 type Streams struct {
 	// Out takes data and nothing else; Err takes progress and errors.
 	Out, Err io.Writer
 	// OutIsTerminal and ErrIsTerminal say whether a person looks at them now.
 	OutIsTerminal, ErrIsTerminal bool
+	// In is what a person types where InIsTerminal; nothing reads it elsewhere.
+	In           io.Reader
+	InIsTerminal bool
 	// Env looks up an environment variable, as os.Getenv does.
 	Env func(string) string
 	// Size is how many columns and lines the terminal of Out has now; nil or zeros where that is not known.
@@ -32,6 +35,8 @@ func Standard() Streams {
 		Out: os.Stdout, Err: os.Stderr,
 		OutIsTerminal: term.IsTerminal(int(os.Stdout.Fd())),
 		ErrIsTerminal: term.IsTerminal(int(os.Stderr.Fd())),
+		In:            os.Stdin,
+		InIsTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		Env:           os.Getenv,
 		Size: func() (width, height int) {
 			width, height, err := term.GetSize(int(os.Stdout.Fd()))

@@ -1,0 +1,90 @@
+package repair
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal/table"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+)
+
+// showSteps draws the steps of a plan; those of a repair also say how they stand.
+func showSteps(streams terminal.Streams, flags *inquiry.Flags, steps []*bootstrapv1.RepairStep) error {
+	if len(steps) == 0 {
+		_, err := fmt.Fprintln(streams.Out, "nothing to write")
+		return err
+	}
+	isRepair := false
+	for _, step := range steps {
+		isRepair = isRepair || step.GetState() > bootstrapv1.RepairStep_STATE_PENDING
+	}
+	rows := &table.Table{Ink: streams.Ink(flags.Color), Width: streams.Width()}
+	titles := []string{"STEP", "CHANGE", "OBJECT", "FINDING", "ALONE", "DETAIL"}
+	if isRepair {
+		titles[4] = "STATE"
+	}
+	rows.AddAll(terminal.Strong, titles...)
+	for i, step := range steps {
+		verb, tone := verbOf(step.GetChange().GetVerb())
+		rows.Add(table.Cell{Text: fmt.Sprint(i + 1)}, table.Cell{Text: verb, Tone: tone}, table.Cell{Text: objectOf(step.GetChange().GetObject())},
+			table.Cell{Text: findings.ShortName(step.GetFinding())}, standing(step, isRepair), table.Cell{Text: detail(step)})
+	}
+	_, err := rows.WriteTo(streams.Out)
+	return err
+}
+
+// standing is how a step stands; while it is only planned, whether the service would take it without being asked.
+func standing(step *bootstrapv1.RepairStep, isRepair bool) table.Cell {
+	if !isRepair {
+		if step.GetSafe() {
+			return table.Cell{Text: "yes"}
+		}
+		return table.Cell{Text: "no", Tone: terminal.Fair}
+	}
+	switch step.GetState() {
+	case bootstrapv1.RepairStep_STATE_DONE:
+		return table.Cell{Text: "done", Tone: terminal.Good}
+	case bootstrapv1.RepairStep_STATE_UNNEEDED:
+		return table.Cell{Text: "not needed", Tone: terminal.Faint}
+	case bootstrapv1.RepairStep_STATE_FAILED:
+		return table.Cell{Text: "failed", Tone: terminal.Bad}
+	default:
+		return table.Cell{Text: "to do", Tone: terminal.Fair}
+	}
+}
+
+// detail is what a step failed with, else what it is for; what can go wrong by it comes after.
+func detail(step *bootstrapv1.RepairStep) string {
+	words := cmp.Or(step.GetError(), step.GetChange().GetDetail(), step.GetChange().GetReason())
+	if risk := step.GetRisk(); risk != "" {
+		words += "; risk: " + risk
+	}
+	return words
+}
+
+func objectOf(object *statusv1.ObjectReference) string {
+	name := object.GetName()
+	if namespace := object.GetNamespace(); namespace != "" {
+		name = namespace + "/" + name
+	}
+	return cmp.Or(strings.TrimSpace(object.GetKind()+" "+name), "-")
+}
+
+func verbOf(verb statusv1.Change_Verb) (string, terminal.Tone) {
+	word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_"))
+	switch verb {
+	case statusv1.Change_VERB_CREATE:
+		return "+ " + word, terminal.Good
+	case statusv1.Change_VERB_UPDATE:
+		return "~ " + word, terminal.Fair
+	case statusv1.Change_VERB_DELETE:
+		return "- " + word, terminal.Bad
+	default:
+		return "? " + word, terminal.Usual
+	}
+}
