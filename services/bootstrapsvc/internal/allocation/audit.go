@@ -22,17 +22,22 @@ type entry struct {
 	ripening ripening
 	fresh    bool // the ripening has to begin, at the next audit
 	shown    Finding
+	subject  subject
+	due      time.Time // its moment in verdicts.due; zero when it has none
 }
 
 // verdicts are what the last audit found.
 type verdicts struct {
 	byName    map[string]*entry
 	bySubject map[subject][]*entry
-	pending   map[string]subject
+	pending   map[*entry]struct{}
+	due       *dues
 }
 
 func newVerdicts() verdicts {
-	return verdicts{byName: map[string]*entry{}, bySubject: map[subject][]*entry{}, pending: map[string]subject{}}
+	return verdicts{
+		byName: map[string]*entry{}, bySubject: map[subject][]*entry{}, pending: map[*entry]struct{}{}, due: &dues{},
+	}
 }
 
 // of are the subjects of a store about which something was found.
@@ -77,19 +82,32 @@ type Delta struct {
 // Audit judges what changed since the last call, and what time has ripened, and says what differs. The work is that of
 // the changes, and not of the cluster's size.
 func (l *Ledger) Audit(now time.Time) Delta {
-	for _, s := range l.verdicts.pending {
-		l.mark(s)
-	}
+	l.ripen(now)
 	var delta Delta
 	for s := range l.dirty {
 		l.settle(s, now, &delta)
 	}
 	clear(l.dirty)
-	l.audited = now
 	byName := func(a, b Finding) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(delta.Changed, byName)
 	slices.SortFunc(delta.Ended, byName)
 	return delta
+}
+
+// ripen marks what time has ripened. What waits for passes is looked at again a second later: a pass that does not count
+// must not keep the owner of the ledger turning in circles.
+func (l *Ledger) ripen(now time.Time) {
+	for {
+		e, ok := l.verdicts.due.take(now)
+		if !ok {
+			return
+		}
+		if ripe, _ := e.ripening.ripe(now, l.patience, e.draft.doubt); ripe {
+			l.mark(e.subject)
+		} else {
+			l.verdicts.due.set(e, now.Add(time.Second))
+		}
+	}
 }
 
 // settle replaces what was found about a subject by what is found now.
@@ -112,11 +130,11 @@ func (l *Ledger) settle(s subject, now time.Time, delta *Delta) {
 	for _, e := range before {
 		if !slices.Contains(after, e) {
 			delete(l.verdicts.byName, e.draft.Name)
-			delete(l.verdicts.pending, e.draft.Name)
+			l.verdicts.decide(e)
 			delta.Ended = append(delta.Ended, l.stamped(e.shown))
 		}
 	}
-	l.verdicts.keep(s, after)
+	l.verdicts.keep(s, after, l.patience)
 }
 
 // carry returns the entry of a draft, the one it had where it is still about the same.
@@ -133,19 +151,27 @@ func (v verdicts) carry(d draft, now time.Time) *entry {
 	return e
 }
 
-func (v verdicts) keep(s subject, entries []*entry) {
+func (v verdicts) keep(s subject, entries []*entry, p Patience) {
 	if len(entries) == 0 {
 		delete(v.bySubject, s)
 		return
 	}
 	v.bySubject[s] = entries
 	for _, e := range entries {
-		if e.shown.State == Pending {
-			v.pending[e.draft.Name] = s
-		} else {
-			delete(v.pending, e.draft.Name)
+		e.subject = s
+		if e.shown.State != Pending {
+			v.decide(e)
+			continue
 		}
+		v.pending[e] = struct{}{}
+		v.due.set(e, e.ripening.next(p, e.draft.doubt))
 	}
+}
+
+// decide takes an entry out of what is pending.
+func (v verdicts) decide(e *entry) {
+	delete(v.pending, e)
+	e.due = time.Time{}
 }
 
 // show is the finding as it stands at a moment.
@@ -178,33 +204,20 @@ func (p Patience) waits(d doubt) string {
 // Sight tells that a pass ended well: what it read was whole and no write of it met a conflict. Every pending finding that
 // the last audit saw is sighted once more, unless its last sighting was less than Patience.Apart ago.
 func (l *Ledger) Sight(now time.Time) {
-	for name := range l.verdicts.pending {
-		e := l.verdicts.byName[name]
-		if !e.fresh {
-			e.ripening = e.ripening.sight(now, l.patience.Apart)
+	for e := range l.verdicts.pending {
+		sighted := e.ripening.sight(now, l.patience.Apart)
+		if e.fresh || sighted == e.ripening {
+			continue
 		}
+		e.ripening = sighted
+		l.mark(e.subject)
+		l.verdicts.due.set(e, sighted.next(l.patience, e.draft.doubt))
 	}
 }
 
 // Next is when the next pending finding can change by time or by a pass; zero when none can. A time that has passed
 // asks for an audit at once. Audit has nothing to do before, unless something is put, deleted or sighted.
 func (l *Ledger) Next() time.Time {
-	var next time.Time
-	for name := range l.verdicts.pending {
-		at := l.nextOf(l.verdicts.byName[name])
-		if next.IsZero() || at.Before(next) {
-			next = at
-		}
-	}
-	return next
-}
-
-// nextOf keeps the owner of the ledger from turning in circles when its passes do not count: then a second later will do.
-func (l *Ledger) nextOf(e *entry) time.Time {
-	at := e.ripening.next(l.patience, e.draft.doubt)
-	_, sightings := l.patience.of(e.draft.doubt)
-	if e.ripening.sightings < sightings && !at.After(l.audited) {
-		return l.audited.Add(time.Second)
-	}
-	return at
+	next, _ := l.verdicts.due.first()
+	return next.at
 }

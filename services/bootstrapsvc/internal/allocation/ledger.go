@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 )
 
 // Settings say what a ledger expects and how patient it is.
@@ -24,8 +23,6 @@ type Ledger struct {
 	world    world
 	dirty    map[subject]struct{}
 	verdicts verdicts
-	// audited is when the last audit was, which Next needs in order not to ask for another one at once.
-	audited time.Time
 }
 
 // New returns an empty ledger.

@@ -29,14 +29,6 @@ type portUse struct {
 	repeated bool
 }
 
-func (h *holder) uses(address netip.Addr) bool {
-	return !h.external && slices.Contains(h.addresses, address)
-}
-
-func (h *holder) usesPort(number int32) bool {
-	return slices.ContainsFunc(h.ports, func(p portUse) bool { return p.number == number })
-}
-
 // read says what a Service uses.
 func read(s Service) *holder {
 	h := &holder{

@@ -1,0 +1,169 @@
+package allocation_test
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+)
+
+const (
+	manyServices = 20_000
+	allPorts     = 2768
+	portRange    = "30000-32767"
+)
+
+// large is a cluster of 20,000 Services, each with its IPAddress, in which every node port is taken.
+func large() allocation.Snapshot {
+	s := allocation.Snapshot{
+		CIDRs:   []allocation.CIDR{{Name: "kubernetes", Prefixes: []string{"10.0.0.0/12"}, Ready: true}},
+		Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, portRange, sequence(0, allPorts)...)},
+	}
+	address := netip.MustParseAddr("10.0.0.1")
+	for i := range manyServices {
+		name := fmt.Sprintf("service-%05d", i)
+		user := service(name, address.String())
+		user.UID = fmt.Sprintf("5f0c7a52-8d8f-4a4e-9a0e-%012d", i)
+		if i < allPorts {
+			user.Type, user.Ports = "NodePort", []allocation.Port{{Number: int32(30000 + i), Protocol: "TCP"}}
+		}
+		s.Services = append(s.Services, user)
+		kept := object(address.String(), name)
+		kept.UID = fmt.Sprintf("77e1a4c3-10c6-4b3b-8f69-%012d", i)
+		s.IPAddresses = append(s.IPAddresses, kept)
+		address = address.Next()
+	}
+	return s
+}
+
+func bothSettings() allocation.Settings {
+	return allocation.Settings{
+		Stores: []allocation.Store{allocation.IPAddresses, allocation.NodePorts},
+		Ranges: map[allocation.Store]string{allocation.NodePorts: portRange},
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+// BenchmarkWhole is the first pass of a term. held-MiB is what the ledger keeps, without what it was told.
+func BenchmarkWhole(b *testing.B) {
+	snapshot := large()
+	b.ReportAllocs()
+	var held float64
+	for b.Loop() {
+		b.StopTimer()
+		before := heap()
+		b.StartTimer()
+		l := load(bothSettings(), snapshot)
+		delta := l.Audit(start)
+		b.StopTimer()
+		if len(delta.Changed) != 1 { // the range is full
+			b.Fatalf("%d findings, want 1", len(delta.Changed))
+		}
+		held = float64(int64(heap())-int64(before)) / (1 << 20)
+		runtime.KeepAlive(l)
+		b.StartTimer()
+	}
+	b.ReportMetric(held, "held-MiB")
+}
+
+// BenchmarkWhole_EverythingWrong has every Service without its IPAddress and every port leaked.
+func BenchmarkWhole_EverythingWrong(b *testing.B) {
+	snapshot := large()
+	snapshot.IPAddresses = nil
+	for i := range snapshot.Services {
+		snapshot.Services[i].Ports = nil
+	}
+	b.ReportAllocs()
+	var held float64
+	for b.Loop() {
+		b.StopTimer()
+		before := heap()
+		b.StartTimer()
+		l := load(bothSettings(), snapshot)
+		l.Audit(start)
+		l.Audit(start.Add(time.Second))
+		b.StopTimer()
+		if found := len(l.Findings()); found != manyServices+allPorts+1 {
+			b.Fatalf("%d findings", found)
+		}
+		held = float64(int64(heap())-int64(before)) / (1 << 20)
+		runtime.KeepAlive(l)
+		b.StartTimer()
+	}
+	b.ReportMetric(held, "held-MiB")
+}
+
+// BenchmarkOneServiceChanged moves a Service between two addresses and ports, in a cluster that has leaks, too.
+func BenchmarkOneServiceChanged(b *testing.B) {
+	l := load(bothSettings(), large())
+	now := ripen(l, start)
+	one, other := service("mover", "10.9.0.1"), service("mover", "10.9.0.2")
+	one.Ports, other.Ports = []allocation.Port{{Number: 30100}}, []allocation.Port{{Number: 30200}}
+	b.ReportAllocs()
+	for b.Loop() {
+		one, other = other, one
+		l.PutService(one)
+		if delta := l.Audit(now); len(delta.Changed) == 0 {
+			b.Fatal("nothing was found")
+		}
+	}
+}
+
+// BenchmarkOneObjectDeleted takes an IPAddress in use away and puts it back.
+func BenchmarkOneObjectDeleted(b *testing.B) {
+	snapshot := large()
+	l := load(bothSettings(), snapshot)
+	now := ripen(l, start)
+	b.ReportAllocs()
+	for b.Loop() {
+		l.DeleteIPAddress(snapshot.IPAddresses[777].Name)
+		l.Audit(now)
+		l.PutIPAddress(snapshot.IPAddresses[777])
+		l.Audit(now)
+	}
+}
+
+// BenchmarkOnePortTaken is what every allocation of a node port costs.
+func BenchmarkOnePortTaken(b *testing.B) {
+	l := load(bothSettings(), large())
+	now := ripen(l, start)
+	full := bitmap(allocation.NodePorts, portRange, sequence(0, allPorts)...)
+	less := bitmap(allocation.NodePorts, portRange, sequence(1, allPorts)...)
+	b.ReportAllocs()
+	for b.Loop() {
+		full, less = less, full
+		l.PutBitmap(full)
+		l.Audit(now)
+	}
+}
+
+// BenchmarkTally is what one live list costs before steps are checked.
+func BenchmarkTally(b *testing.B) {
+	services := large().Services
+	b.ReportAllocs()
+	for b.Loop() {
+		allocation.Tally(services)
+	}
+}
+
+// The bounds of the ledger's own memory are held here, because no benchmark fails by itself.
+func TestLedger_HoldsALargeClusterInLittleMemory(t *testing.T) {
+	snapshot := large()
+	before := heap()
+	l := load(bothSettings(), snapshot)
+	l.Audit(start)
+	if held := int64(heap()) - int64(before); held > 40<<20 {
+		t.Errorf("the ledger holds %d MiB beside what it was told, want at most 40", held>>20)
+	}
+	runtime.KeepAlive(l)
+	runtime.KeepAlive(snapshot)
+}
