@@ -74,6 +74,11 @@ OUTAGE ?= 5m
 outage: assets ## etcd, then kube-apiserver, go away under living nodes for OUTAGE=5m each: nobody may be declared for it
 	go test -race -count=1 -v -timeout 30m -run TestOutage ./services/leasesvc -args -leasesvc.outage=$(OUTAGE)
 
+.PHONY: damage
+damage: assets ## Every kind of damage to allocations, leaks too, every cut of a repair, and histories of kube-apiservers: 15 minutes
+	go test -race -count=1 -v -timeout 30m ./test/faults/damage -args -damage.long
+	go test -race -count=1 -v -timeout 60m -run Histories ./test/faults/apiservers -args -apiservers.histories=5 -apiservers.each=15
+
 .PHONY: conformance
 conformance: assets-rivals ## Beside upstream's own lease client and kube-controller-manager without its node-lifecycle controller: 3 minutes
 	cd test/conformance && go test -race -count=1 ./leaseclient
@@ -126,6 +131,10 @@ bench-heartbeats: assets-rivals build ## Heartbeats, memory, a large fleet and d
 .PHONY: bench-slices
 bench-slices: assets-rivals build ## EndpointSlices beside kube-controller-manager and a bare client-go program; 12 minutes (ARGS='-only 1x5000 -short')
 	cd bench && go run ./slices $(ARGS)
+
+.PHONY: bench-audit
+bench-audit: assets build ## Allocations and endpoints beside kube-apiserver's own repairers and reconciler; 12 minutes (ARGS='-only endpoints -short')
+	cd bench && go run ./audit $(ARGS)
 
 .PHONY: clean
 clean: ## Remove all that make has built (Go's build cache stays, so the next build is quick)

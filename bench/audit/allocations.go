@@ -1,0 +1,327 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+
+	"github.com/trivet-dev/trivet/bench/internal/child"
+)
+
+const (
+	// auditTarget and memoryTarget are what an audit of a large cluster may cost, and changeTarget one changed Service.
+	auditTarget  = time.Second
+	memoryTarget = 150 << 20
+	changeTarget = time.Millisecond
+	// recreateTarget is until a deleted IPAddress that is in use is there again.
+	recreateTarget = time.Second
+	// changePace is the time between two Services that come and go.
+	changePace = 20 * time.Millisecond
+	// startTimeout bounds the start of a program that reads a large cluster.
+	startTimeout = time.Minute
+)
+
+func measureAllocations(ctx context.Context, b *bench) (rows []row, err error) {
+	services := either(b, 20_000, 5_000)
+	b.say("%d Services…", services)
+	w, err := newWorld(ctx, services)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	a := &auditing{bench: b, world: w}
+	for _, measure := range []func(context.Context) ([]row, error){a.upstreamRecreates, a.starts, a.works} {
+		if err := a.calm(ctx); err != nil {
+			return rows, err
+		}
+		measured, err := measure(ctx)
+		rows = append(rows, measured...)
+		if err != nil {
+			return rows, err
+		}
+	}
+	return rows, nil
+}
+
+// auditing is a large cluster whose allocations are looked after.
+type auditing struct {
+	*bench
+	*world
+	upstream []time.Duration // until kube-apiserver itself had made good what was deleted
+}
+
+// calm waits until kube-apiserver has taken in what was done to it.
+func (a *auditing) calm(ctx context.Context) error {
+	pids, err := child.Children("kube-apiserver")
+	if err != nil {
+		return err
+	}
+	for range 60 {
+		spent, err := child.Spent(func() error { pause(ctx, time.Second); return ctx.Err() }, pids...)
+		if err != nil {
+			return err
+		}
+		if spent < 300*time.Millisecond {
+			return nil
+		}
+	}
+	return errors.New("kube-apiserver does not come to rest")
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// upstreamRecreates deletes IPAddresses that are in use while nobody but kube-apiserver's own repairer is there.
+func (a *auditing) upstreamRecreates(ctx context.Context) (_ []row, err error) {
+	if a.short {
+		return nil, nil
+	}
+	a.say("kube-apiserver's own repair of IPAddresses: up to three minutes…")
+	a.upstream, err = a.recreated(ctx, 6, 15*time.Second, 5*time.Minute)
+	return nil, err
+}
+
+// starts measures the floor and bootstrapsvc from nothing until they know everything.
+func (a *auditing) starts(ctx context.Context) ([]row, error) {
+	a.say("starts…")
+	floorCPU, floorMemory, err := a.startFloor(ctx)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	leg, err := a.startAudit(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leg.Stop()
+	wall := time.Since(began)
+	cpu, err1 := leg.CPU()
+	resident, err2 := leg.Resident()
+	what := fmt.Sprintf("%d Services and IPAddresses, all ports: ", a.services)
+	return []row{
+		{what: what + "from the start of the process until all is compared", ours: wall.Seconds(), show: brief},
+		row{what: what + "CPU of the whole process until then", ours: cpu.Seconds(), show: brief}.than("the floor", floorCPU.Seconds()),
+		row{what: what + "resident memory then", ours: float64(resident), show: mebibytes, most: memoryTarget}.than("the floor", float64(floorMemory)),
+	}, errors.Join(err1, err2)
+}
+
+func (a *auditing) startFloor(ctx context.Context) (cpu time.Duration, resident int64, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return 0, 0, err
+	}
+	log := filepath.Join(a.logDir, "floor.log")
+	process, err := child.Start(child.Config{Path: program, Env: []string{floorVariable + "=" + a.cluster.Kubeconfig()}, Log: log})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer process.Stop()
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		said, err := os.ReadFile(log)
+		if err != nil || ctx.Err() != nil {
+			return 0, 0, errors.Join(err, ctx.Err())
+		}
+		if bytes.Contains(said, []byte(floorSynced)) {
+			break
+		}
+		pause(ctx, 10*time.Millisecond)
+	}
+	cpu, err1 := process.CPU()
+	resident, err2 := process.Resident()
+	return cpu, resident, errors.Join(err1, err2)
+}
+
+// startAudit starts a bootstrapsvc that compares allocations; it is ready when it has.
+func (a *auditing) startAudit(ctx context.Context) (*child.Leg, error) {
+	return child.StartLeg(ctx, a.cluster, child.LegConfig{
+		Name: "bootstrapsvc", BinDir: a.binDir, Log: filepath.Join(a.logDir, "allocations.log"),
+		Args: []string{"--loops=*,-apiserver-probe,-kubernetes-endpoints", "--apiserver-port=6443"},
+	})
+}
+
+// works measures what a bootstrapsvc costs that has started.
+func (a *auditing) works(ctx context.Context) ([]row, error) {
+	leg, err := a.startAudit(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leg.Stop()
+	connection, err := grpc.NewClient(leg.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	defer connection.Close()
+	client := bootstrapv1.NewBootstrapServiceClient(connection)
+	var rows []row
+	for _, measure := range []func(context.Context, *child.Leg, bootstrapv1.BootstrapServiceClient) ([]row, error){
+		a.audits, a.changes, a.recreates,
+	} {
+		measured, err := measure(ctx, leg, client)
+		rows = append(rows, measured...)
+		if err != nil {
+			return rows, err
+		}
+	}
+	return rows, nil
+}
+
+// audits measures audits that are asked for.
+func (a *auditing) audits(ctx context.Context, leg *child.Leg, client bootstrapv1.BootstrapServiceClient) ([]row, error) {
+	const count = 5
+	a.say("%d audits…", count)
+	var spent []time.Duration
+	for range count {
+		pause(ctx, time.Second)
+		cpu, err := leg.Spent(func() error {
+			answer, err := client.Audit(ctx, &bootstrapv1.AuditRequest{})
+			if err != nil {
+				return err
+			}
+			return a.plausible(answer)
+		})
+		if err != nil {
+			return nil, err
+		}
+		spent = append(spent, cpu)
+	}
+	return []row{worstOf(fmt.Sprintf("%d Services and IPAddresses, all ports: CPU of an audit that is asked for", a.services), spent, auditTarget)}, nil
+}
+
+// plausible makes sure that what was measured was an audit of all there is, which is well.
+func (a *auditing) plausible(answer *bootstrapv1.AuditResponse) error {
+	for _, store := range answer.GetStores() {
+		if store.GetPresent() && store.GetServices() < int64(a.services) || store.GetProblem() != "" {
+			return fmt.Errorf("the audit compared too little: %v", answer)
+		}
+	}
+	// All ports are used, which is a finding; and there is nothing else.
+	if len(answer.GetStores()) == 0 || answer.GetFindings() > 1 {
+		return fmt.Errorf("the audit of a cluster that is well says %v", answer)
+	}
+	return nil
+}
+
+// changes measures Services that come and go, against the same time without any.
+func (a *auditing) changes(ctx context.Context, leg *child.Leg, _ bootstrapv1.BootstrapServiceClient) ([]row, error) {
+	count := either(a.bench, 500, 100)
+	a.say("%d Services come and go…", count)
+	var during time.Duration
+	busy, err := leg.Spent(func() error {
+		began := time.Now()
+		for i := range count {
+			if err := a.comeAndGo(ctx, i); err != nil {
+				return err
+			}
+			pause(ctx, time.Until(began.Add(time.Duration(i+1)*changePace)))
+		}
+		during = time.Since(began)
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	idle, err := leg.Spent(func() error { pause(ctx, during); return ctx.Err() })
+	if err != nil {
+		return nil, err
+	}
+	each := (busy - idle).Seconds() / float64(2*count)
+	return []row{
+		{what: fmt.Sprintf("the same: CPU for each Service that changed, of %d that came and went", count), ours: each, show: brief, most: changeTarget.Seconds()},
+		{what: "the same: CPU at rest, per second", ours: idle.Seconds() / during.Seconds(), show: brief},
+	}, nil
+}
+
+func (a *auditing) comeAndGo(ctx context.Context, i int) error {
+	services := a.kube.CoreV1().Services("default")
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("passing-%d", i)}}
+	service.Spec.Ports = []corev1.ServicePort{{Port: 80}}
+	if _, err := services.Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return services.Delete(ctx, service.Name, metav1.DeleteOptions{})
+}
+
+func (a *auditing) recreates(ctx context.Context, _ *child.Leg, _ bootstrapv1.BootstrapServiceClient) ([]row, error) {
+	count := either(a.bench, 30, 8)
+	a.say("%d IPAddresses that are in use are deleted…", count)
+	ours, err := a.recreated(ctx, count, 500*time.Millisecond, startTimeout)
+	if err != nil {
+		return nil, err
+	}
+	r := worstOf("an IPAddress that is in use is deleted: until it is there again", ours, recreateTarget)
+	r.whose = "kube-apiserver: not waited for with -short"
+	if len(a.upstream) > 0 {
+		r = r.than(fmt.Sprintf("kube-apiserver (worst of %d, median %s)", len(a.upstream), sorted(a.upstream).median()), sorted(a.upstream).worst())
+	}
+	return []row{r}, nil
+}
+
+// recreated deletes IPAddresses that are in use, one every so often, and returns after how long each was there again.
+func (a *auditing) recreated(ctx context.Context, count int, apart, patience time.Duration) ([]time.Duration, error) {
+	addresses := a.kube.NetworkingV1().IPAddresses()
+	deleted := map[string]time.Time{}
+	back := map[string]time.Duration{}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	now, err := addresses.List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return nil, err
+	}
+	following, err := addresses.Watch(ctx, metav1.ListOptions{ResourceVersion: now.ResourceVersion})
+	if err != nil {
+		return nil, err
+	}
+	defer following.Stop()
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	for len(back) < count {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%d of %d deleted IPAddresses are there again: %w", len(back), count, ctx.Err())
+		case <-tick.C:
+			if len(deleted) == count {
+				continue
+			}
+			name := address(rand.IntN(a.services))
+			deleted[name] = time.Now()
+			if err := addresses.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+				return nil, err
+			}
+			tick.Reset(apart)
+		case event, ok := <-following.ResultChan():
+			if !ok {
+				return nil, errors.New("the watch of IPAddresses ended")
+			}
+			made, isAddress := event.Object.(*networkingv1.IPAddress)
+			if !isAddress || event.Type != watch.Added {
+				continue
+			}
+			if at, was := deleted[made.Name]; was {
+				back[made.Name] = time.Since(at)
+			}
+		}
+	}
+	return slices.Collect(maps.Values(back)), nil
+}
