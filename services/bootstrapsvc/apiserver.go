@@ -4,15 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"strconv"
 
 	"k8s.io/client-go/rest"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostnet"
 )
 
 // apiServer is the kube-apiserver beside this replica.
@@ -20,8 +16,8 @@ type apiServer struct {
 	url *url.URL
 	// port is where pods reach it.
 	port int32
-	// address is where pods reach it; the zero Addr while nobody asked for it.
-	address netip.Addr
+	// at is where pods reach it; nothing while nobody asked for it.
+	at advertised
 }
 
 // errSharedURL: in a pod, the kubeconfig's default leads to the Service, so to any kube-apiserver, not to one.
@@ -48,7 +44,7 @@ func findAPIServer(cfg Config, connection *rest.Config, sidecar bool) (apiServer
 		return apiServer{}, err
 	}
 	if sidecar {
-		found.address, err = addressOf(cfg, server)
+		found.at, err = addressesOf(cfg, server)
 	}
 	return found, err
 }
@@ -71,36 +67,4 @@ func portOf(cfg Config, server *url.URL) (int32, error) {
 		return 0, fmt.Errorf("--apiserver-url: %s has no usable port", server)
 	}
 	return int32(port), nil
-}
-
-func addressOf(cfg Config, server *url.URL) (netip.Addr, error) {
-	serviceRange, err := cfg.serviceRange()
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("--service-cluster-ip-range: %w", err)
-	}
-	address, err := cfg.advertiseAddress()
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("--apiserver-advertise-address: %w", err)
-	}
-	if !address.IsValid() {
-		if address, err = ownAddress(server, serviceRange); err != nil {
-			return netip.Addr{}, err
-		}
-	}
-	if err := checkFamily(address, serviceRange); err != nil {
-		return netip.Addr{}, fmt.Errorf("--apiserver-advertise-address: %w", err)
-	}
-	return address, nil
-}
-
-func ownAddress(server *url.URL, serviceRange netip.Prefix) (netip.Addr, error) {
-	interfaces, err := hostnet.Interfaces()
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("%w; set --apiserver-advertise-address", err)
-	}
-	family := advertise.Any
-	if serviceRange.IsValid() {
-		family = advertise.FamilyOf(serviceRange.Addr())
-	}
-	return advertise.Choose(server.Hostname(), interfaces, family)
 }

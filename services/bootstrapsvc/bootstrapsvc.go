@@ -1,9 +1,12 @@
 package bootstrapsvc
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
+	"net/url"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,8 +15,10 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/probe"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
 )
@@ -52,13 +57,17 @@ type Service struct {
 	keepers    []*keeper
 	// The duties of the leader, in the order in which a cluster needs them.
 	namespaces, service, endpoints *duty
-	// address is that of the kube-apiserver beside this replica, the zero Addr without one.
-	address netip.Addr
+	// at is where the kube-apiserver beside this replica is reached; nowhere without one.
+	at advertised
+	// adoption is nil unless kube-apiserver's own keys are read, too.
+	adoption *adoption
 	// held is the term held here; nil without one.
 	held    atomic.Pointer[term.Term]
 	repairs atomic.Int64
 	// stopping is set once Run has been told to stop.
 	stopping atomic.Bool
+	// stopped is closed by Run then.
+	stopped chan struct{}
 }
 
 // New checks cfg and puts the service together. It starts nothing and contacts nobody; to find its own address it looks at the
@@ -76,17 +85,27 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	newKeys := registry.New
+	if cfg.Endpoints.SharedAddress {
+		newKeys = registry.NewShared
+	}
 	return assemble(cfg, deps, parts{
-		server:  server,
-		objects: objects,
-		keys:    registry.New(deps.Etcd, term.Prefix(deps.Member.Cluster), deps.Member.ID),
-		prober:  probe.New(deps.KubeConfig, server.url),
+		server:   server,
+		objects:  objects,
+		keys:     newKeys(deps.Etcd, term.Prefix(deps.Member.Cluster), deps.Member.ID),
+		prober:   probe.New(deps.KubeConfig, server.url),
+		leases:   masterlease.New(deps.Etcd, cfg.EtcdPrefix),
+		resolver: net.DefaultResolver,
+		proberOf: func(address netip.Addr) prober {
+			at := netip.AddrPortFrom(address, uint16(server.port))
+			return probe.New(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()})
+		},
 	})
 }
 
 // selected tells whether a loop will run, for what has to be known before the runner can be made.
 func selected(selection []string, name string) (bool, error) {
-	parsed, err := loop.ParseSelection([]string{probeLoop, namespacesLoop, serviceLoop, endpointsLoop}, selection)
+	parsed, err := loop.ParseSelection([]string{probeLoop, adoptionLoop, namespacesLoop, serviceLoop, endpointsLoop}, selection)
 	if err != nil {
 		return false, err
 	}
@@ -95,10 +114,14 @@ func selected(selection []string, name string) (bool, error) {
 
 // parts are what New has made, and what a test makes otherwise.
 type parts struct {
-	server  apiServer
-	objects objects
-	keys    keys
-	prober  prober
+	server   apiServer
+	objects  objects
+	keys     keys
+	prober   prober
+	leases   leases
+	resolver resolver
+	// proberOf makes one of the kube-apiserver at an address.
+	proberOf func(netip.Addr) prober
 }
 
 func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
@@ -116,7 +139,7 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	}
 	s := &Service{
 		member: deps.Member, leadership: deps.Leadership, logger: deps.Logger, metrics: metrics,
-		keys: made.keys, address: made.server.address,
+		keys: made.keys, at: made.server.at, stopped: make(chan struct{}),
 		surveyor: &surveyor{
 			objects: made.objects, keys: made.keys, serviceRanges: ranges,
 			want: baseline.Service{
@@ -124,17 +147,44 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 			},
 		},
 	}
+	if err := s.prepareEndpoints(cfg, made); err != nil {
+		return nil, err
+	}
 	s.namespaces = newDuty(namespacesPeriod, s.keepNamespaces(s.newKeeper(namespacesLoop, made.objects)))
 	s.service = newDuty(servicePeriod, s.keepService(s.newKeeper(serviceLoop, made.objects)))
 	s.endpoints = newDuty(endpointsPeriod, s.keepEndpoints(s.newKeeper(endpointsLoop, made.objects)))
 	sidecar := &sidecar{
 		keys: made.keys, sessions: deps.Sessions, prober: made.prober, logger: deps.Logger, metrics: metrics,
-		replica: deps.Member.ID, address: made.server.address, port: made.server.port, cfg: cfg,
+		replica: deps.Member.ID, at: made.server.at, port: made.server.port, cfg: cfg, concede: deps.Leadership.Concede,
 	}
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops: s.loops(sidecar), Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,
 	})
 	return s, err
+}
+
+// prepareEndpoints adds to the surveyor what it needs for endpoints.
+func (s *Service) prepareEndpoints(cfg Config, made parts) error {
+	policy, err := cfg.Endpoints.policy()
+	if err != nil {
+		return err
+	}
+	static, err := cfg.Endpoints.staticTarget()
+	if err != nil {
+		return fmt.Errorf("--static-apiserver-address: %w", err)
+	}
+	if cfg.Endpoints.AdoptMasterLeases {
+		s.adoption = newAdoption(made.leases, made.proberOf, made.server.port, cfg, s.logger)
+		s.adoption.changed = func() { s.endpoints.nudge() }
+	}
+	s.surveyor.caller = &caller{
+		keys: made.keys, static: static, staticPort: cmp.Or(int32(cfg.Endpoints.StaticPort), made.server.port),
+		resolver: made.resolver, adoption: s.adoption,
+	}
+	s.surveyor.publish = apiservers.Want{
+		Policy: policy, DualStack: cfg.DualStackEndpoints, ExtraPorts: portsOf(s.surveyor.want.ExtraPorts),
+	}
+	return nil
 }
 
 func (s *Service) newKeeper(name string, objects objects) *keeper {

@@ -19,7 +19,8 @@ type Config struct {
 	APIServerURL string
 	// APIServerPort is the port under which pods reach it; 0: that of the URL.
 	APIServerPort int
-	// AdvertiseAddress is the address under which pods reach it; empty: found by itself.
+	// AdvertiseAddress is the address under which pods reach it, and behind a comma that of the other family where endpoints
+	// are dual-stack; empty: found by itself.
 	AdvertiseAddress string
 	// ServiceClusterIPRange is kube-apiserver's flag of the same name, the primary range first; empty: read from the
 	// default ServiceCIDR object.
@@ -36,15 +37,21 @@ type Config struct {
 	ProbeTimeout time.Duration
 	// ProbeFailures is how many failed probes in a row make a ready kube-apiserver not ready.
 	ProbeFailures int
+	// Endpoints says which addresses are endpoints.
+	Endpoints EndpointsConfig
+	// EtcdPrefix is kube-apiserver's --etcd-prefix.
+	EtcdPrefix string
 }
 
 // DefaultConfig returns the defaults. A kube-apiserver that refuses connections is out after two to three seconds, one
-// that accepts them and hangs after some nine.
+// that accepts them and hangs after some ten.
 func DefaultConfig() Config {
 	return Config{
 		ProbeInterval: time.Second,
 		ProbeTimeout:  3 * time.Second,
 		ProbeFailures: 3,
+		Endpoints:     defaultEndpoints(),
+		EtcdPrefix:    "/registry",
 	}
 }
 
@@ -55,8 +62,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.APIServerPort, "apiserver-port", c.APIServerPort,
 		"Port under which pods reach the kube-apiserver. Default: the port of its URL.")
 	fs.StringVar(&c.AdvertiseAddress, "apiserver-advertise-address", c.AdvertiseAddress,
-		"Address under which pods reach the kube-apiserver. Default: the address in its URL if other machines can reach it, "+
-			"otherwise that of the default route's interface.")
+		"Address under which pods reach the kube-apiserver; with --dual-stack-endpoints one of each family, separated by a comma. "+
+			"Default: the address in its URL if other machines can reach it, otherwise that of the default route's interface.")
 	fs.StringVar(&c.ServiceClusterIPRange, "service-cluster-ip-range", c.ServiceClusterIPRange,
 		"Range of ClusterIPs, as given to kube-apiserver, the primary one first. Default: read from ServiceCIDR kubernetes.")
 	fs.IntVar(&c.NodePort, "kubernetes-service-node-port", c.NodePort,
@@ -73,6 +80,9 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 		"How long one probe may take.")
 	fs.IntVar(&c.ProbeFailures, "probe-failures", c.ProbeFailures,
 		"Failed probes in a row that make a ready kube-apiserver not ready.")
+	c.Endpoints.registerFlags(fs)
+	fs.StringVar(&c.EtcdPrefix, "etcd-prefix", c.EtcdPrefix,
+		"kube-apiserver's flag of the same name: below which its own keys are, in the etcd of --etcd-servers.")
 }
 
 // Validate returns everything that is wrong, each with the flag to change.
@@ -86,11 +96,11 @@ func (c *Config) Validate() []error {
 	_, err := c.apiServerURL()
 	add("apiserver-url", err)
 	add("apiserver-port", checkPort(c.APIServerPort))
-	address, err := c.advertiseAddress()
+	advertised, err := c.advertisedAddresses()
 	add("apiserver-advertise-address", err)
 	serviceRange, err := c.serviceRange()
 	add("service-cluster-ip-range", err)
-	add("apiserver-advertise-address", checkFamily(address, serviceRange))
+	add("apiserver-advertise-address", checkFamily(advertised.primary, serviceRange))
 	add("kubernetes-service-node-port", checkPort(c.NodePort))
 	_, err = c.extraPorts()
 	add("kubernetes-service-extra-ports", err)
@@ -99,6 +109,8 @@ func (c *Config) Validate() []error {
 	if c.ProbeFailures < 1 {
 		add("probe-failures", fmt.Errorf("%d is too few, want at least 1", c.ProbeFailures))
 	}
+	c.Endpoints.problems(add)
+	add("etcd-prefix", checkPrefix(c.EtcdPrefix))
 	return problems
 }
 
@@ -115,21 +127,6 @@ func (c *Config) apiServerURL() (*url.URL, error) {
 		return nil, fmt.Errorf("%q is not a URL like https://127.0.0.1:6443", given.Redacted())
 	}
 	return given, nil
-}
-
-// advertiseAddress is the address that was given, or the zero Addr if none was.
-func (c *Config) advertiseAddress() (netip.Addr, error) {
-	if c.AdvertiseAddress == "" {
-		return netip.Addr{}, nil
-	}
-	given, err := netip.ParseAddr(c.AdvertiseAddress)
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("%q is not an IP address", c.AdvertiseAddress)
-	}
-	if err := advertise.Routable(given.Unmap()); err != nil {
-		return netip.Addr{}, fmt.Errorf("%s %w; pods on other machines could not reach it", given, err)
-	}
-	return given.Unmap(), nil
 }
 
 // serviceRange is the primary range that was given, or the zero Prefix if none was.
@@ -183,6 +180,13 @@ func checkFamily(address netip.Addr, serviceRange netip.Prefix) error {
 func checkPort(port int) error {
 	if port < 0 || port > 65535 {
 		return fmt.Errorf("%d is not a port, want 1 to 65535, or 0 for none", port)
+	}
+	return nil
+}
+
+func checkPrefix(prefix string) error {
+	if strings.Trim(prefix, "/") == "" {
+		return fmt.Errorf("%q is no prefix of keys, want one like /registry", prefix)
 	}
 	return nil
 }

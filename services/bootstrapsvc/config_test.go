@@ -22,6 +22,9 @@ func TestConfig_DefaultsAreThoseOfTheFlags(t *testing.T) {
 		"service-cluster-ip-range": "", "kubernetes-service-node-port": "0",
 		"kubernetes-service-extra-ports": "[]", "dual-stack-endpoints": "false",
 		"probe-interval": "1s", "probe-timeout": "3s", "probe-failures": "3",
+		"endpoint-reconciler-type": "lease", "apiserver-count": "1", "static-apiserver-address": "", "static-apiserver-port": "0",
+		"adopt-master-leases": "false", "shared-apiserver-address": "false", "min-ready-apiservers": "1",
+		"unready-delay": "8s", "keep-last-address": "false", "etcd-prefix": "/registry",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("flags (-want +got):\n%s", diff)
@@ -36,10 +39,15 @@ func TestConfig_EveryMistakeIsReported(t *testing.T) {
 		APIServerURL: "http://127.0.0.1:6443", APIServerPort: 65536, AdvertiseAddress: "127.0.0.1",
 		ServiceClusterIPRange: "10.0.0.0/33", NodePort: -1, ExtraPorts: []string{"konnectivity"},
 		ProbeInterval: time.Millisecond, ProbeTimeout: 0, ProbeFailures: 0,
+		Endpoints: EndpointsConfig{
+			Reconciler: "lease-count", StaticAddress: "192.0.2.7", StaticPort: -1, MinReady: -1, UnreadyDelay: -time.Second,
+		},
 	}
 	want := []string{
 		"--apiserver-url", "--apiserver-port", "--apiserver-advertise-address", "--service-cluster-ip-range",
 		"--kubernetes-service-node-port", "--kubernetes-service-extra-ports", "--probe-interval", "--probe-timeout", "--probe-failures",
+		"--endpoint-reconciler-type", "--apiserver-count", "--static-apiserver-address", "--static-apiserver-port",
+		"--min-ready-apiservers", "--unready-delay", "--etcd-prefix",
 	}
 	var got []string
 	for _, problem := range cfg.Validate() {
@@ -160,7 +168,7 @@ func TestFindAPIServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := fmt.Sprintf("%s %d %s", found.url, found.port, found.address)
+			got := fmt.Sprintf("%s %d %s", found.url, found.port, found.at.primary)
 			if got != test.want {
 				t.Errorf("found %s, want %s", got, test.want)
 			}

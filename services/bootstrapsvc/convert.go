@@ -1,16 +1,9 @@
 package bootstrapsvc
 
 import (
-	"net/netip"
-	"time"
-
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
-	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"net/netip"
 )
 
 func textsOf(addresses []netip.Addr) []string {
@@ -54,40 +47,4 @@ func verbOf(verb change.Verb) statusv1.Change_Verb {
 	default:
 		return statusv1.Change_VERB_UNSPECIFIED
 	}
-}
-
-func apiServersOf(entries []registry.Entry) []*bootstrapv1.APIServer {
-	var converted []*bootstrapv1.APIServer
-	for _, entry := range entries {
-		converted = append(converted, apiServerOf(entry))
-	}
-	return converted
-}
-
-func apiServerOf(entry registry.Entry) *bootstrapv1.APIServer {
-	detail := entry.Detail
-	if entry.Unreadable != "" {
-		detail = entry.Unreadable
-	}
-	converted := &bootstrapv1.APIServer{
-		Name:        "apiservers/" + entry.Name,
-		Address:     entry.Name,
-		Port:        entry.Port,
-		Ready:       entry.Ready,
-		ProbeDetail: detail,
-		ProbeTime:   timeOf(entry.ProbeTime),
-		ReplicaId:   entry.ReplicaID,
-	}
-	if entry.TTL > 0 {
-		converted.Ttl = durationpb.New(entry.TTL)
-	}
-	return converted
-}
-
-// timeOf leaves out the zero time, which means that there was no probe yet.
-func timeOf(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
 )
 
@@ -41,7 +42,7 @@ func (s *Service) statusOf(ctx context.Context, err error) error {
 		return rpcerror.New(codes.Aborted, Conflict,
 			"an object changed between read and write; what was written before it stands; call again",
 			rpcerror.WithRetryAfter(retryAfter))
-	case errors.Is(err, registry.ErrUnavailable):
+	case errors.Is(err, registry.ErrUnavailable), errors.Is(err, masterlease.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, EtcdUnreachable,
 			"etcd did not answer in time", rpcerror.WithRetryAfter(retryAfter))
 	case errors.Is(err, cluster.ErrUnavailable):

@@ -12,6 +12,7 @@ import (
 // Names of the loops, as --loops takes them.
 const (
 	probeLoop      = "apiserver-probe"
+	adoptionLoop   = "masterlease-probe"
 	namespacesLoop = "system-namespaces"
 	serviceLoop    = "kubernetes-service"
 	endpointsLoop  = "kubernetes-endpoints"
@@ -28,6 +29,9 @@ func (s *Service) loops(sidecar *sidecar) []loop.Loop {
 	return []loop.Loop{{
 		Name: probeLoop, Scope: loop.Always, Stall: sidecar.stall(), Run: sidecar.run,
 		Doc: "Probes the kube-apiserver beside this replica and says in etcd whether it is ready.",
+	}, {
+		Name: adoptionLoop, Scope: loop.Always, Run: s.adoption.run,
+		Doc: "With --adopt-master-leases, asks kube-apiservers that have no sidecar yet whether they are ready.",
 	}, {
 		Name: namespacesLoop, Scope: loop.Leader, Stall: 5 * namespacesPeriod, Run: s.namespaces.run,
 		Doc: "Creates system namespaces that are missing.",
@@ -78,11 +82,15 @@ func (s *Service) keepService(k *keeper) perform {
 func (s *Service) keepEndpoints(k *keeper) perform {
 	return func(ctx context.Context, leaving netip.Addr) ([]change.Change, error) {
 		return k.settle(ctx, func(ctx context.Context) (observation, error) {
-			survey, err := s.surveyor.endpoints(ctx, leaving)
+			var own []netip.Addr
+			if leaving.IsValid() {
+				own = s.at.all()
+			}
+			survey, err := s.surveyor.endpoints(ctx, own)
 			if err != nil {
 				return observation{}, err
 			}
-			s.metrics.sawAPIServers(survey.entries)
+			s.metrics.sawAPIServers(survey.roll.present)
 			return observation{changes: survey.plan.Changes, facts: survey.facts()}, nil
 		})
 	}

@@ -235,7 +235,7 @@ func newMemoryKeys() *memoryKeys {
 func (m *memoryKeys) put(entry registry.Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	entry.Name = entry.Address.String()
+	entry.Name, entry.Leased = entry.Address.String(), true
 	m.entries[entry.Address] = entry
 	m.notify()
 }
@@ -326,6 +326,13 @@ func (m *memoryKeys) Withdraw(ctx context.Context, address netip.Addr) error {
 	_, err := m.delete(ctx, address, func(owner string) bool { return owner == self().ID })
 	return err
 }
+
+func (m *memoryKeys) Leave(ctx context.Context, entry registry.Entry) error {
+	entry.Ready, entry.Left = false, true
+	return m.Publish(ctx, entry, clientv3.NoLease)
+}
+
+func (m *memoryKeys) Key(entry registry.Entry) string { return "/trivet/test/apiservers/" + entry.Name }
 
 func (m *memoryKeys) delete(ctx context.Context, address netip.Addr, isMeant func(owner string) bool) (bool, error) {
 	if err := m.admit(ctx, func() error { return m.writes }); err != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
 )
 
 // metrics are those of this package; package cluster counts its writes itself.
@@ -26,7 +25,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}, []string{"result"}),
 		apiServers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_apiservers",
-			Help: "Kube-apiservers whose sidecars report, as the leader sees them, by state (ready, not_ready, unreadable).",
+			Help: "Kube-apiservers that are known, as the leader sees them, by state (ready, not_ready, unreadable).",
 		}, []string{"state"}),
 		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_findings",
@@ -55,13 +54,13 @@ func (m *metrics) probed(ok bool) {
 	m.probes.WithLabelValues(result).Inc()
 }
 
-func (m *metrics) sawAPIServers(entries []registry.Entry) {
+func (m *metrics) sawAPIServers(known []present) {
 	states := map[string]int{"ready": 0, "not_ready": 0, "unreadable": 0}
-	for _, entry := range entries {
+	for _, each := range known {
 		switch {
-		case entry.Unreadable != "":
+		case each.unreadable:
 			states["unreadable"]++
-		case entry.Ready:
+		case each.server.Ready:
 			states["ready"]++
 		default:
 			states["not_ready"]++
@@ -82,7 +81,9 @@ func findable() map[string][]change.Reason {
 		},
 		endpointsLoop: {
 			apiservers.NoServerReports, apiservers.NoServerReady, apiservers.FamilyMismatch, apiservers.FamilyUnknown,
-			apiservers.NotRoutable, apiservers.PortMismatch, apiservers.SliceForeign,
+			apiservers.NotRoutable, apiservers.PortMismatch, apiservers.SliceForeign, apiservers.StaticUnresolved,
+			apiservers.Kept, apiservers.CountExceeded, apiservers.LastServerKept,
+			apiservers.KeyUnleased, apiservers.KeyDead, apiservers.Silent, apiservers.KeyUnreadable,
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
 )
@@ -21,6 +22,8 @@ type Leadership interface {
 	Run(ctx context.Context, body term.Body) error
 	// Status answers from memory.
 	Status() term.Status
+	// Concede gives the term to a replica that is ready, for as long as there is a reason. It does not block.
+	Concede(reason error)
 }
 
 // Sessions gives the etcd session to which this replica's keys are bound. *term.Candidate is one.
@@ -51,6 +54,9 @@ type keys interface {
 	Publish(ctx context.Context, entry registry.Entry, session clientv3.LeaseID) error
 	Evict(ctx context.Context, address netip.Addr) (bool, error)
 	Withdraw(ctx context.Context, address netip.Addr) error
+	Leave(ctx context.Context, entry registry.Entry) error
+	// Key is the etcd key of an entry.
+	Key(entry registry.Entry) string
 	// Watch blocks until ctx ends; changed must not block.
 	Watch(ctx context.Context, changed func())
 }
@@ -58,4 +64,14 @@ type keys interface {
 // prober asks the kube-apiserver beside this replica whether it is ready. It blocks until the answer or ctx's end.
 type prober interface {
 	Probe(ctx context.Context) readiness.Outcome
+}
+
+// leases are kube-apiserver's own keys; see package masterlease. Calls block until ctx ends and may be concurrent.
+type leases interface {
+	Read(ctx context.Context) ([]masterlease.Key, error)
+}
+
+// resolver looks names up; *net.Resolver is one. It blocks until the answer or ctx's end.
+type resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }

@@ -19,6 +19,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer stop()
 	defer context.AfterFunc(ctx, func() {
 		s.stopping.Store(true)
+		close(s.stopped)
 		stop()
 	})()
 	leading, resign := context.WithCancel(alive)
@@ -56,16 +57,16 @@ func (s *Service) forget() {
 // to the leader, whose watch has seen the key go.
 func (s *Service) leave(ctx context.Context) {
 	t := s.held.Load()
-	if t == nil || !s.address.IsValid() || !s.isOn(endpointsLoop) {
+	if t == nil || !s.at.primary.IsValid() || !s.isOn(endpointsLoop) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	ctx, done := untilEnd(ctx, t)
 	defer done()
-	if _, err := s.endpoints.ask(ctx, s.address); err != nil {
+	if _, err := s.endpoints.ask(ctx, s.at.primary); err != nil {
 		s.logger.Warn("could not take the address of the kube-apiserver out of the endpoints; the next leader will",
-			"address", s.address, "error", err)
+			"address", s.at.primary, "error", err)
 	}
 }
 

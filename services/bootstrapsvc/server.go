@@ -59,22 +59,6 @@ func (s *server) ReconcileBaseline(ctx context.Context, request *bootstrapv1.Rec
 	}, nil
 }
 
-func (s *server) ListAPIServers(ctx context.Context, _ *bootstrapv1.ListAPIServersRequest) (*bootstrapv1.ListAPIServersResponse, error) {
-	if s.service.stopping.Load() {
-		return nil, s.service.statusOf(ctx, errStopping)
-	}
-	reading, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	entries, err := s.service.keys.List(reading)
-	if err != nil {
-		return nil, s.service.statusOf(ctx, err)
-	}
-	return &bootstrapv1.ListAPIServersResponse{
-		Apiservers: apiServersOf(entries),
-		Freshness:  s.service.freshness(),
-	}, nil
-}
-
 // survey is one look at everything.
 type survey struct {
 	namespaces namespacesSurvey
@@ -105,7 +89,7 @@ func (s *Service) survey(ctx context.Context) (survey, error) {
 	if found.service, err = s.surveyor.service(ctx); err != nil {
 		return survey{}, err
 	}
-	found.endpoints, err = s.surveyor.endpoints(ctx, netip.Addr{})
+	found.endpoints, err = s.surveyor.endpoints(ctx, nil)
 	return found, err
 }
 

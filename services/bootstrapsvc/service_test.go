@@ -57,7 +57,7 @@ func newHouse(t testing.TB, selection ...string) *house {
 		Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Metrics: prometheus.NewRegistry(), LoopSelection: selection,
 	}, parts{
-		server:  apiServer{port: 6443, address: netip.MustParseAddr("10.1.0.1")},
+		server:  apiServer{port: 6443, at: advertised{primary: netip.MustParseAddr("10.1.0.1")}},
 		objects: h.objects, keys: h.keys, prober: h.prober,
 	})
 	if err != nil {

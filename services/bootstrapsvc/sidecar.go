@@ -3,13 +3,15 @@ package bootstrapsvc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net/netip"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
 )
@@ -37,9 +39,11 @@ type sidecar struct {
 	logger   *slog.Logger
 	metrics  *metrics
 	replica  string
-	address  netip.Addr
+	at       advertised
 	port     int32
 	cfg      Config
+	// concede is told why the work of a leader cannot be done here while others can do it; nil when it can. See ports.go.
+	concede func(reason error)
 }
 
 // beat is the state of one life of the loop.
@@ -86,25 +90,45 @@ func (s *sidecar) pass(ctx context.Context, state *beat) error {
 	if !alive {
 		return errNoSession
 	}
-	entry := s.entry(state.verdict)
-	if !state.isDue(entry, session) {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	if err := s.keys.Publish(ctx, entry, session); err != nil {
+	if entry := s.entry(state.verdict); state.isDue(entry, session) {
+		if err := s.keys.Publish(ctx, entry, session); err != nil {
+			return err
+		}
+		state.written, state.session = entry, session
+	}
+	return s.giveWay(ctx, state.verdict)
+}
+
+// giveWay concedes leadership while the kube-apiserver beside this replica, through which a leader writes, is not ready and
+// another one is: otherwise nobody would take it out of the endpoints before the replica is found to be failing.
+func (s *sidecar) giveWay(ctx context.Context, verdict readiness.Verdict) error {
+	if verdict.Ready {
+		s.concede(nil)
+		return nil
+	}
+	entries, err := s.keys.Read(ctx)
+	if err != nil {
 		return err
 	}
-	state.written, state.session = entry, session
+	isReadyElsewhere := slices.ContainsFunc(entries, func(entry registry.Entry) bool {
+		return entry.Ready && entry.ReplicaID != s.replica
+	})
+	if !isReadyElsewhere {
+		s.concede(nil) // there would be nobody to concede to
+		return nil
+	}
+	s.concede(fmt.Errorf("the kube-apiserver beside this replica is not ready and others are: %s", verdict.Last.Detail))
 	return nil
 }
 
 func (s *sidecar) evict(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	found, err := s.keys.Evict(ctx, s.address)
+	found, err := s.keys.Evict(ctx, s.at.primary)
 	if found && err == nil {
-		s.logger.Info("removed the key that an earlier life of this kube-apiserver's sidecar left", "address", s.address)
+		s.logger.Info("removed the key that an earlier life of this kube-apiserver's sidecar left", "address", s.at.primary)
 	}
 	return err
 }
@@ -114,11 +138,11 @@ func (s *sidecar) judge(ctx context.Context, state *beat) {
 	defer cancel()
 	outcome := s.prober.Probe(ctx)
 	before := state.verdict
-	state.verdict = before.After(outcome, s.cfg.ProbeFailures)
+	state.verdict = before.After(outcome, s.cfg.patience())
 	s.metrics.probed(outcome.OK)
 	if state.verdict.Ready != before.Ready {
 		s.logger.Info("readiness of the kube-apiserver changed",
-			"address", s.address, "ready", state.verdict.Ready, "probe", outcome.Detail)
+			"address", s.at.primary, "ready", state.verdict.Ready, "probe", outcome.Detail)
 	}
 }
 
@@ -140,8 +164,9 @@ func (s *sidecar) session(ctx context.Context) (clientv3.LeaseID, bool) {
 
 func (s *sidecar) entry(verdict readiness.Verdict) registry.Entry {
 	return registry.Entry{
-		Address:   s.address,
-		Name:      s.address.String(),
+		Address:   s.at.primary,
+		Secondary: s.at.secondary,
+		Name:      s.at.primary.String(),
 		Port:      s.port,
 		Ready:     verdict.Ready,
 		Detail:    verdict.Last.Detail,
@@ -157,12 +182,17 @@ func (b *beat) isDue(entry registry.Entry, session clientv3.LeaseID) bool {
 		entry.ProbeTime.Sub(b.written.ProbeTime) >= refreshInterval
 }
 
-// withdraw deletes the key although ctx has ended. If etcd does not answer, the key goes with the session.
+// withdraw takes the key back although ctx has ended. If etcd does not answer, the key goes with the session. Where endpoints
+// are counted, a key that is merely missing says nothing, so there it is written that the server left.
 func (s *sidecar) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
-	if err := s.keys.Withdraw(ctx, s.address); err != nil {
+	withdraw := func() error { return s.keys.Withdraw(ctx, s.at.primary) }
+	if kind, err := s.cfg.Endpoints.kind(); err == nil && kind == apiservers.Counted {
+		withdraw = func() error { return s.keys.Leave(ctx, s.entry(readiness.Verdict{})) }
+	}
+	if err := withdraw(); err != nil {
 		s.logger.Warn("could not remove the key of the kube-apiserver; it goes with the session",
-			"address", s.address, "error", err)
+			"address", s.at.primary, "error", err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
 )
 
 // surveyor reads what there is and has the cores decide what is to be done. It writes nothing and keeps no state.
@@ -20,6 +19,9 @@ type surveyor struct {
 	serviceRanges []netip.Prefix
 	// want is what the Service must be, as far as it does not depend on the ranges.
 	want baseline.Service
+	// caller knows the kube-apiservers, publish what is to be made of them.
+	caller  *caller
+	publish apiservers.Want
 }
 
 type namespacesSurvey struct {
@@ -90,58 +92,4 @@ func clusterIPOf(existing *corev1.Service, otherwise netip.Addr) netip.Addr {
 		return has.Unmap()
 	}
 	return otherwise
-}
-
-type endpointsSurvey struct {
-	entries  []registry.Entry
-	snapshot apiservers.Snapshot
-	plan     apiservers.Plan
-}
-
-// endpoints reads the keys first: an address that appears later is found at the next pass, and the objects are guarded by
-// their resourceVersions anyhow.
-func (s *surveyor) endpoints(ctx context.Context, leaving netip.Addr) (endpointsSurvey, error) {
-	entries, err := s.keys.Read(ctx)
-	if err != nil {
-		return endpointsSurvey{}, err
-	}
-	service, err := s.service(ctx)
-	if err != nil {
-		return endpointsSurvey{}, err
-	}
-	snapshot := apiservers.Snapshot{Servers: serversOf(entries)}
-	if snapshot.Endpoints, err = s.objects.Endpoints(ctx); err != nil {
-		return endpointsSurvey{}, err
-	}
-	if snapshot.Slices, err = s.objects.EndpointSlices(ctx); err != nil {
-		return endpointsSurvey{}, err
-	}
-	want := apiservers.Want{ServiceIP: service.clusterIP, Leaving: leaving}
-	return endpointsSurvey{entries: entries, snapshot: snapshot, plan: apiservers.NewPlan(want, snapshot)}, nil
-}
-
-// serversOf leaves out keys that name no address. A key whose value cannot be read stays, as a server that is not ready.
-func serversOf(entries []registry.Entry) []apiservers.Server {
-	servers := make([]apiservers.Server, 0, len(entries))
-	for _, entry := range entries {
-		if entry.Address.IsValid() {
-			servers = append(servers, apiservers.Server{Address: entry.Address, Port: entry.Port, Ready: entry.Ready})
-		}
-	}
-	return servers
-}
-
-// facts counts the servers that report, those that can be published, and the addresses that are.
-func (s endpointsSurvey) facts() facts {
-	ready := 0
-	for _, entry := range s.entries {
-		if entry.Ready {
-			ready++
-		}
-	}
-	return facts{
-		"apiservers":         int64(len(s.entries)),
-		"ready_apiservers":   int64(ready),
-		"endpoint_addresses": int64(len(apiservers.PublishedInSlices(s.snapshot.Slices))),
-	}
 }

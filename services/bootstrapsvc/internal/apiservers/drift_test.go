@@ -143,9 +143,9 @@ func TestNewPlan_ForeignSlicesAreReportedAndNeverTouched(t *testing.T) {
 
 func TestNewPlan_Properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := Want{ServiceIP: rapid.SampledFrom([]netip.Addr{{}, addr("10.1.0.3"), addr("fd00:1::1")}).Draw(t, "service ip")}
+		want := drawWant(t)
 		if rapid.Bool().Draw(t, "leaves") {
-			want.Leaving = drawAddress(t)
+			want.Leaving = []netip.Addr{drawAddress(t)}
 		}
 		have := Snapshot{
 			Servers:   rapid.SliceOfN(rapid.Custom(drawServer), 0, 5).Draw(t, "servers"),
@@ -166,15 +166,35 @@ func TestNewPlan_Properties(t *testing.T) {
 		if again := change.Writing(NewPlan(want, after).Changes); len(again) != 0 {
 			t.Fatalf("second plan writes %v: %s", steps(again), again[0].Detail)
 		}
-		if !want.Leaving.IsValid() {
+		if want.Kind == Untouched && len(plan.Changes) > 0 {
+			t.Fatalf("plan = %v, want endpoints left to others", steps(plan.Changes))
+		}
+		if len(leaving(want, have.Servers)) == 0 {
 			neverErased(t, PublishedInEndpoints(have.Endpoints), PublishedInEndpoints(after.Endpoints))
 			neverErased(t, publishedByOwn(have), publishedByOwn(after))
 		}
 	})
 }
 
+func drawWant(t *rapid.T) Want {
+	want := Want{
+		Policy: Policy{
+			Kind:     rapid.SampledFrom([]Kind{Live, Counted, Static, Untouched}).Draw(t, "kind"),
+			Count:    rapid.IntRange(1, 3).Draw(t, "count"),
+			MinReady: rapid.IntRange(0, 3).Draw(t, "floor"),
+			KeepLast: rapid.Bool().Draw(t, "keeps the last"),
+		},
+		ServiceIP: rapid.SampledFrom([]netip.Addr{{}, addr("10.1.0.3"), addr("fd00:1::1")}).Draw(t, "service ip"),
+		DualStack: rapid.Bool().Draw(t, "dual-stack"),
+	}
+	if rapid.Bool().Draw(t, "has an extra port") {
+		want.ExtraPorts = []Port{{Name: "konnectivity", Protocol: corev1.ProtocolTCP, Port: 8132}}
+	}
+	return want
+}
+
 func publishedByOwn(have Snapshot) []string {
-	if slice := ownSlice(have.Slices); slice != nil {
+	if slice := named(have.Slices, serviceName); slice != nil {
 		return publishedIn(slice)
 	}
 	return nil
@@ -205,11 +225,13 @@ func drawAddress(t *rapid.T) netip.Addr {
 }
 
 func drawServer(t *rapid.T) Server {
-	return Server{
+	drawn := Server{
 		Address: drawAddress(t),
 		Port:    rapid.SampledFrom([]int32{6443, 8443}).Draw(t, "port"),
 		Ready:   rapid.Bool().Draw(t, "ready"),
 	}
+	drawn.Left = !drawn.Ready && rapid.Bool().Draw(t, "left")
+	return drawn
 }
 
 func drawEndpoints(t *rapid.T) *corev1.Endpoints {
@@ -231,12 +253,16 @@ func drawEndpoints(t *rapid.T) *corev1.Endpoints {
 
 func drawSlices(t *rapid.T) []*discoveryv1.EndpointSlice {
 	var all []*discoveryv1.EndpointSlice
-	for _, name := range []string{"kubernetes", "kubernetes-x"} {
+	for _, name := range []string{"kubernetes", "kubernetes-ipv4", "kubernetes-ipv6", "kubernetes-x"} {
 		if !rapid.Bool().Draw(t, name+" exists") {
 			continue
 		}
-		slice := newSlice(rapid.SampledFrom([]discoveryv1.AddressType{"IPv4", "IPv6"}).Draw(t, "type"), roster{port: 6443})
-		slice.Name, slice.UID, slice.ResourceVersion = name, "uid", "7"
+		family := rapid.SampledFrom([]discoveryv1.AddressType{"IPv4", "IPv6"}).Draw(t, "type")
+		slice := newSlice(name, roster{family: family, port: 6443})
+		slice.UID, slice.ResourceVersion = "uid", "7"
+		if rapid.Bool().Draw(t, "is somebody's") {
+			slice.Labels[discoveryv1.LabelManagedBy] = "somebody.example"
+		}
 		for range rapid.IntRange(0, 3).Draw(t, "endpoints") {
 			isReady := rapid.Bool().Draw(t, "ready")
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{

@@ -59,7 +59,7 @@ func newEndpoints(want roster) *corev1.Endpoints {
 
 func subsets(want roster) []corev1.EndpointSubset {
 	subset := corev1.EndpointSubset{
-		Ports: []corev1.EndpointPort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: want.port}},
+		Ports: want.endpointsPorts(),
 	}
 	for _, address := range want.texts() {
 		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: address})
@@ -81,16 +81,11 @@ func differs(has []corev1.EndpointSubset, want roster) string {
 		return fmt.Sprintf("addresses %s, want %s", addressesText(published), addressesText(want.texts()))
 	case len(has[0].NotReadyAddresses) > 0:
 		return fmt.Sprintf("%d addresses that are not ready, want none", len(has[0].NotReadyAddresses))
-	case !isPort(has[0].Ports, want.port):
-		return fmt.Sprintf("ports differ, want %s %d/TCP", portName, want.port)
+	case !slices.Equal(has[0].Ports, want.endpointsPorts()):
+		return "ports differ, want " + want.portsText()
 	default:
 		return ""
 	}
-}
-
-func isPort(has []corev1.EndpointPort, want int32) bool {
-	return len(has) == 1 && has[0].Name == portName && has[0].Protocol == corev1.ProtocolTCP &&
-		has[0].Port == want && has[0].AppProtocol == nil
 }
 
 func sameSet(a, b []string) bool {

@@ -18,6 +18,8 @@ const (
 	NoServerReports change.Reason = "NO_APISERVER_REPORTS"
 	// NoServerReady: apiservers have keys, and none of them is ready and usable. What is published stays.
 	NoServerReady change.Reason = "NO_APISERVER_READY"
+	// StaticUnresolved: the name that is to be published leads to no address. What is published stays.
+	StaticUnresolved change.Reason = "STATIC_ADDRESS_UNRESOLVED"
 	// FamilyMismatch: an apiserver's address is not of the Service's family. It is left out.
 	FamilyMismatch change.Reason = "ADDRESS_FAMILY_MISMATCH"
 	// FamilyUnknown: neither the Service nor the service range says which family to use. Nothing is written.
@@ -27,8 +29,14 @@ const (
 	NotRoutable change.Reason = "ADDRESS_NOT_ROUTABLE"
 	// PortMismatch: an apiserver serves on another port than most. It is left out.
 	PortMismatch change.Reason = "APISERVER_PORT_MISMATCH"
+	// Kept: an apiserver that is not ready stays an endpoint, because of the floor or of the count.
+	Kept change.Reason = "APISERVER_KEPT"
+	// CountExceeded: more apiservers are ready than there are to be. All are published.
+	CountExceeded change.Reason = "APISERVER_COUNT_EXCEEDED"
 	// LastServerLeft: the last apiserver stops and takes its address out.
 	LastServerLeft change.Reason = "LAST_APISERVER_LEFT"
+	// LastServerKept: the last apiserver stops, and its address stays because it was told to.
+	LastServerKept change.Reason = "LAST_APISERVER_KEPT"
 )
 
 const (
@@ -36,20 +44,38 @@ const (
 	portName    = "https"
 )
 
-// Server is a kube-apiserver as its key describes it.
+// Server is a kube-apiserver under one address, as its key describes it. One with an address of each family is two of them.
 type Server struct {
 	Address netip.Addr
 	Port    int32
 	Ready   bool
+	// Left says that it stopped in good order. It is then not ready.
+	Left bool
+	// Detail says for people why it is not ready.
+	Detail string
+}
+
+// Port is a port that every server serves beside its own.
+type Port struct {
+	Name     string
+	Protocol corev1.Protocol
+	Port     int32
 }
 
 // Want is what a plan is to follow.
 type Want struct {
+	Policy
 	// ServiceIP is the Service's ClusterIP, whose family the endpoints must be of. The zero Addr when nobody knows it.
 	ServiceIP netip.Addr
-	// Leaving, if valid, is the address of the leader's own server, which stops in good order and whose key was deleted
+	// DualStack asks for a second slice, of the other family.
+	DualStack bool
+	// ExtraPorts stand behind the servers' own, in their order.
+	ExtraPorts []Port
+	// Leaving are the addresses of the leader's own server, which stops in good order and whose key was deleted
 	// before. A key found there nevertheless is that of its next life, and then nobody leaves.
-	Leaving netip.Addr
+	Leaving []netip.Addr
+	// Unresolved says why a Static policy was given no server.
+	Unresolved string
 }
 
 // Snapshot is what a plan is made from. All of it must have been read successfully: a failed read is not an empty one.
@@ -63,39 +89,92 @@ type Snapshot struct {
 
 // Plan is what follows from a snapshot.
 type Plan struct {
-	// Addresses are those of the usable ready servers, ordered.
+	// Addresses are those that endpoints should hold, ordered; none where what is published stays as it is.
 	Addresses []netip.Addr
+	// Standings has every server once, ordered by address.
+	Standings []Standing
 	Changes   []change.Change
 }
 
-// NewPlan decides what Endpoints and EndpointSlice must become.
+// NewPlan decides what Endpoints and EndpointSlices must become.
 func NewPlan(want Want, have Snapshot) Plan {
+	if want.Kind == Untouched {
+		return Plan{Standings: standings(have, "endpoints are left to others")}
+	}
 	foreign := reportForeign(have.Slices)
 	if !want.ServiceIP.IsValid() {
-		return Plan{Changes: append(foreign, report(FamilyUnknown,
-			"the service default/kubernetes has no ClusterIP and the service range is unknown; set --service-cluster-ip-range"))}
+		return Plan{
+			Standings: standings(have, "the family of the service default/kubernetes is not known"),
+			Changes: append(foreign, report(FamilyUnknown,
+				"the service default/kubernetes has no ClusterIP and the service range is unknown; set --service-cluster-ip-range")),
+		}
 	}
-	roster := elect(want.ServiceIP, have.Servers)
-	plan := Plan{Addresses: roster.addresses, Changes: roster.reports}
-	switch {
-	case len(roster.addresses) > 0:
-		plan.Changes = append(plan.Changes, planSlice(FamilyOf(want.ServiceIP), roster, ownSlice(have.Slices))...)
-		plan.Changes = append(plan.Changes, planEndpoints(roster, have.Endpoints)...)
-	case want.Leaving.IsValid() && !reports(have.Servers, want.Leaving):
-		plan.Changes = append(plan.Changes, withdraw(want.Leaving, have)...)
-	case len(have.Servers) == 0:
-		plan.Changes = append(plan.Changes, report(NoServerReports,
-			"no kube-apiserver reports; the published addresses stay until one does"))
-	default:
-		plan.Changes = append(plan.Changes, report(NoServerReady, fmt.Sprintf(
-			"none of %d reporting kube-apiservers can be used; the published addresses stay until one can", len(have.Servers))))
+	family := FamilyOf(want.ServiceIP)
+	primary := elect(want, family, have)
+	if len(primary.addresses) == 0 {
+		return Plan{
+			Standings: primary.standings(have, "no kube-apiserver is ready, so what is published stays"),
+			Changes:   slices.Concat(primary.reports, stay(want, have), foreign),
+		}
 	}
+	plan := Plan{Addresses: primary.addresses, Changes: primary.reports}
+	plan.Changes = append(plan.Changes, planSlice(serviceName, primary, have.Slices)...)
+	why := primary.why
+	if want.DualStack {
+		secondary := elect(want, otherThan(family), have)
+		plan.Addresses = slices.Concat(plan.Addresses, secondary.addresses)
+		plan.Changes = append(plan.Changes, secondary.reports...)
+		if len(secondary.addresses) > 0 {
+			plan.Changes = append(plan.Changes, planSlice(nameOf(secondary.family), secondary, have.Slices)...)
+		}
+		why = joined(why, secondary.why)
+	}
+	plan.Changes = append(plan.Changes, planUnwanted(want, have.Slices)...)
+	plan.Changes = append(plan.Changes, planEndpoints(primary, have.Endpoints)...)
 	plan.Changes = append(plan.Changes, foreign...)
+	both := roster{addresses: plan.Addresses, why: why}
+	plan.Standings = both.standings(have, "")
 	return plan
 }
 
-func reports(servers []Server, address netip.Addr) bool {
-	return slices.ContainsFunc(servers, func(server Server) bool { return server.Address == address })
+// stay is what happens when nobody can be published: nothing, unless the last server stops in good order.
+func stay(want Want, have Snapshot) []change.Change {
+	left := leaving(want, have.Servers)
+	parting := withdraw(left, have)
+	reporting := len(have.Servers)
+	switch {
+	case want.Kind == Static && reporting == 0:
+		return []change.Change{report(StaticUnresolved, want.Unresolved+"; the published addresses stay until it does")}
+	case len(parting) > 0 && want.KeepLast:
+		return []change.Change{report(LastServerKept, "the last kube-apiserver stops; its address stays, because --keep-last-address is set")}
+	case len(parting) > 0, len(left) > 0 && len(want.Leaving) > 0:
+		return parting
+	case reporting == 0:
+		return []change.Change{report(NoServerReports,
+			"no kube-apiserver reports; the published addresses stay until one does")}
+	default:
+		return []change.Change{report(NoServerReady, fmt.Sprintf(
+			"none of %d reporting kube-apiservers can be used; the published addresses stay until one can", reporting))}
+	}
+}
+
+// leaving are the addresses of servers that stopped in good order and of which nothing was heard since.
+func leaving(want Want, servers []Server) []netip.Addr {
+	left := slices.Clone(want.Leaving)
+	for _, server := range servers {
+		if server.Left {
+			left = append(left, server.Address)
+		}
+	}
+	reports := func(address netip.Addr) bool {
+		return slices.ContainsFunc(servers, func(server Server) bool { return server.Address == address && !server.Left })
+	}
+	if slices.ContainsFunc(want.Leaving, reports) {
+		return nil
+	}
+	left = slices.DeleteFunc(left, reports)
+	slices.SortFunc(left, netip.Addr.Compare)
+	return slices.Compact(left)
 }
 
 // report is about the published endpoints as a whole: a server is no Kubernetes object.

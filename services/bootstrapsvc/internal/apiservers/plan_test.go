@@ -93,6 +93,11 @@ func TestNewPlan_FirstServersArePublishedInUpstreamsShape(t *testing.T) {
 	name, protocol, port, isReady := "https", corev1.ProtocolTCP, int32(6443), true
 	want := Plan{
 		Addresses: []netip.Addr{addr("10.1.0.1"), addr("10.1.0.2")},
+		Standings: []Standing{
+			{Address: addr("10.1.0.1"), Wanted: true, Why: "it is ready"},
+			{Address: addr("10.1.0.2"), Wanted: true, Why: "it is ready"},
+			{Address: addr("10.1.0.3"), Why: "it is not ready: nothing is known of it"},
+		},
 		Changes: []change.Change{{
 			Verb: change.Create,
 			Object: &discoveryv1.EndpointSlice{
@@ -233,14 +238,14 @@ func TestNewPlan_PortTieGoesToTheLowest(t *testing.T) {
 	high := ready("10.1.0.1")
 	high.Port = 8443
 	plan := NewPlan(onIPv4(), Snapshot{Servers: []Server{high, ready("10.1.0.2")}})
-	if diff := cmp.Diff([]string{"10.1.0.2"}, roster{addresses: plan.Addresses}.texts()); diff != "" {
+	if diff := cmp.Diff([]netip.Addr{addr("10.1.0.2")}, plan.Addresses, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 }
 
 func TestNewPlan_Leaving(t *testing.T) {
 	leaving := onIPv4()
-	leaving.Leaving = addr("10.1.0.1")
+	leaving.Leaving = []netip.Addr{addr("10.1.0.1")}
 	cases := map[string]struct {
 		published []Server
 		servers   []Server
@@ -293,7 +298,7 @@ func TestNewPlan_Leaving(t *testing.T) {
 
 func TestNewPlan_NobodyLeavesWhoseNextLifeReports(t *testing.T) {
 	leaving := onIPv4()
-	leaving.Leaving = addr("10.1.0.1")
+	leaving.Leaving = []netip.Addr{addr("10.1.0.1")}
 	for name, test := range map[string]struct {
 		next  Server
 		steps []step
@@ -315,12 +320,12 @@ func TestNewPlan_EmptySliceOfAnIPv6ClusterKeepsItsType(t *testing.T) {
 	want := Want{ServiceIP: addr("fd00:1::1")}
 	have := Snapshot{Servers: []Server{ready("fd00::1")}}
 	have = applied(t, have, NewPlan(want, have).Changes)
-	want.Leaving, have.Servers = addr("fd00::1"), nil
+	want.Leaving, have.Servers = []netip.Addr{addr("fd00::1")}, nil
 	have = applied(t, have, NewPlan(want, have).Changes)
 	if got := have.Slices[0]; got.AddressType != discoveryv1.AddressTypeIPv6 || len(got.Endpoints) != 0 {
 		t.Fatalf("slice = %s with %d endpoints, want an empty IPv6 one", got.AddressType, len(got.Endpoints))
 	}
-	want.Leaving, have.Servers = netip.Addr{}, []Server{ready("fd00::1")}
+	want.Leaving, have.Servers = nil, []Server{ready("fd00::1")}
 	back := steps(NewPlan(want, have).Changes)
 	if len(back) == 0 || back[0].Verb != change.Update {
 		t.Errorf("plan of the returning server = %v, want updates in place", back)

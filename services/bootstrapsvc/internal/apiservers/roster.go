@@ -1,6 +1,7 @@
 package apiservers
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,16 +11,20 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
-// roster is who should be published.
+// roster is who of one family should be published.
 type roster struct {
+	family    discoveryv1.AddressType
 	addresses []netip.Addr
 	port      int32
-	// reports name each ready server that had to be left out, and why.
+	extra     []Port
+	// reports name each server that had to be left out although it is ready, or kept although it is not, and why.
 	reports []change.Change
+	// why says for people why a server is in it, or not.
+	why map[netip.Addr]string
 }
 
 // texts are the addresses as Kubernetes objects write them.
-func (r roster) texts() []string {
+func (r *roster) texts() []string {
 	texts := make([]string, 0, len(r.addresses))
 	for _, address := range r.addresses {
 		texts = append(texts, address.String())
@@ -27,63 +32,160 @@ func (r roster) texts() []string {
 	return texts
 }
 
-// elect picks the ready servers that can be endpoints of one Service.
-func elect(serviceIP netip.Addr, servers []Server) roster {
-	var elected roster
-	candidates := make([]Server, 0, len(servers))
-	for _, server := range ordered(servers) {
-		if !server.Ready {
-			continue
+// elect picks the servers of one family that are to be endpoints. Without a ready one it picks none.
+func elect(want Want, family discoveryv1.AddressType, have Snapshot) roster {
+	elected := roster{family: family, extra: want.ExtraPorts, why: map[netip.Addr]string{}}
+	var ready, others []Server
+	for _, server := range ordered(have.Servers) {
+		if want.DualStack && FamilyOf(server.Address) != family {
+			continue // it is in the other roster
 		}
-		if objection, fit := unfit(server, serviceIP); !fit {
-			elected.reports = append(elected.reports, objection)
-			continue
+		switch objection, isFit := elected.fit(want, server); {
+		case !isFit:
+			elected.object(want, server, objection)
+		case server.Ready:
+			ready = append(ready, server)
+		default:
+			elected.why[server.Address] = "it is not ready: " + cmp.Or(server.Detail, "nothing is known of it")
+			others = append(others, server)
 		}
-		candidates = append(candidates, server)
 	}
-	elected.port = commonPort(candidates)
-	for _, server := range candidates {
-		if server.Port != elected.port {
-			elected.reports = append(elected.reports, report(PortMismatch, fmt.Sprintf(
-				"kube-apiserver %s serves on port %d, most serve on %d; it is left out", server.Address, server.Port, elected.port)))
-			continue
-		}
-		elected.addresses = append(elected.addresses, server.Address)
+	elected.port = commonPort(ready)
+	elected.admit(ready)
+	if len(elected.addresses) == 0 {
+		return elected
 	}
+	switch want.Kind {
+	case Counted:
+		elected.count(want, others, have)
+	default:
+		elected.hold(want, others, have)
+	}
+	slices.SortFunc(elected.addresses, netip.Addr.Compare)
 	return elected
 }
 
-// ordered returns the servers by address, each address once; a server that is ready goes before its own double.
+// object leaves a server out. That one is out anyway which is not ready, or is one of the addresses of a name that leads to
+// both families, is nothing to report.
+func (r *roster) object(want Want, server Server, objection change.Change) {
+	r.why[server.Address] = objection.Detail
+	if server.Ready && !(want.Kind == Static && objection.Reason == FamilyMismatch) {
+		r.reports = append(r.reports, objection)
+	}
+}
+
+// admit takes the ready servers that serve on the common port.
+func (r *roster) admit(ready []Server) {
+	for _, server := range ready {
+		if server.Port != r.port {
+			objection := report(PortMismatch, fmt.Sprintf(
+				"kube-apiserver %s serves on port %d, most serve on %d; it is left out", server.Address, server.Port, r.port))
+			r.reports = append(r.reports, objection)
+			r.why[server.Address] = objection.Detail
+			continue
+		}
+		r.addresses = append(r.addresses, server.Address)
+		r.why[server.Address] = "it is ready"
+	}
+}
+
+// hold keeps published servers that report and are not ready, so that no fewer addresses than the floor are left.
+func (r *roster) hold(want Want, others []Server, have Snapshot) {
+	published := r.published(have)
+	for _, server := range others {
+		if len(r.addresses) >= want.MinReady {
+			return
+		}
+		if !server.Left && server.Port == r.port && slices.Contains(published, server.Address) {
+			r.keep(server.Address, fmt.Sprintf("it is not ready, and stays because fewer than %d are", want.MinReady))
+		}
+	}
+}
+
+// count keeps what is published while there is room: first those that report, then those of which nothing is known.
+func (r *roster) count(want Want, others []Server, have Snapshot) {
+	if ready := len(r.addresses); ready > want.Count {
+		r.reports = append(r.reports, report(CountExceeded, fmt.Sprintf(
+			"%d kube-apiservers are ready, and --apiserver-count says %d; all of them are published", ready, want.Count)))
+	}
+	gone := leaving(want, have.Servers)
+	published := slices.DeleteFunc(r.published(have), func(address netip.Addr) bool {
+		_, isFit := r.fit(want, Server{Address: address})
+		return !isFit || slices.Contains(gone, address) || slices.Contains(r.addresses, address)
+	})
+	reports := func(address netip.Addr) bool {
+		return slices.ContainsFunc(others, func(server Server) bool { return server.Address == address })
+	}
+	slices.SortStableFunc(published, func(a, b netip.Addr) int { return first(reports(a)) - first(reports(b)) })
+	for _, address := range published {
+		if len(r.addresses) >= want.Count {
+			return
+		}
+		r.keep(address, fmt.Sprintf("it is not ready, and stays because there are no more than %d", want.Count))
+	}
+}
+
+func first(isIt bool) int {
+	if isIt {
+		return 0
+	}
+	return 1
+}
+
+func (r *roster) keep(address netip.Addr, why string) {
+	r.addresses = append(r.addresses, address)
+	r.why[address] = why
+	r.reports = append(r.reports, report(Kept, fmt.Sprintf("kube-apiserver %s: %s", address, why)))
+}
+
+// published are the addresses of the roster's family in Endpoints and in the slices that are kept here, ordered.
+func (r *roster) published(have Snapshot) []netip.Addr {
+	texts := PublishedInEndpoints(have.Endpoints)
+	for _, slice := range have.Slices {
+		if isOwn(slice) {
+			texts = append(texts, publishedIn(slice)...)
+		}
+	}
+	var published []netip.Addr
+	for _, text := range texts {
+		if address, err := netip.ParseAddr(text); err == nil && FamilyOf(address) == r.family {
+			published = append(published, address.Unmap())
+		}
+	}
+	slices.SortFunc(published, netip.Addr.Compare)
+	return slices.Compact(published)
+}
+
+// ordered returns the servers by address, each address once; a server that is ready goes before its own double, and one that
+// left behind it.
 func ordered(servers []Server) []Server {
 	sorted := slices.Clone(servers)
 	slices.SortFunc(sorted, func(a, b Server) int {
-		switch order := a.Address.Compare(b.Address); {
-		case order != 0:
-			return order
-		case a.Ready != b.Ready && a.Ready:
-			return -1
-		case a.Ready != b.Ready:
-			return 1
-		default:
-			return int(a.Port) - int(b.Port)
-		}
+		return cmp.Or(
+			a.Address.Compare(b.Address),
+			first(a.Ready)-first(b.Ready),
+			first(!a.Left)-first(!b.Left),
+			int(a.Port)-int(b.Port),
+			cmp.Compare(a.Detail, b.Detail),
+		)
 	})
 	return slices.CompactFunc(sorted, func(a, b Server) bool { return a.Address == b.Address })
 }
 
-func unfit(server Server, serviceIP netip.Addr) (change.Change, bool) {
+// fit tells whether a server could be an endpoint of the roster, and otherwise why not.
+func (r *roster) fit(want Want, server Server) (change.Change, bool) {
+	if has := FamilyOf(server.Address); has != r.family {
+		return report(FamilyMismatch, fmt.Sprintf(
+			"kube-apiserver %s is %s, the service default/kubernetes is %s; it is left out", server.Address, has, r.family)), false
+	}
 	if address := server.Address; !address.IsGlobalUnicast() || address.Is4In6() || address.Zone() != "" {
 		return report(NotRoutable, fmt.Sprintf(
 			"kube-apiserver %s has an address that pods cannot reach; it is left out", server.Address)), false
 	}
-	if server.Address == serviceIP {
+	if server.Address == want.ServiceIP {
 		// A sidecar that was pointed at the Service instead of its own server. The Service would lead to itself.
 		return report(NotRoutable, fmt.Sprintf(
 			"kube-apiserver %s has the ClusterIP of the service default/kubernetes as its address; it is left out", server.Address)), false
-	}
-	if has, family := FamilyOf(server.Address), FamilyOf(serviceIP); has != family {
-		return report(FamilyMismatch, fmt.Sprintf(
-			"kube-apiserver %s is %s, the service default/kubernetes is %s; it is left out", server.Address, has, family)), false
 	}
 	return change.Change{}, true
 }
@@ -94,6 +196,13 @@ func FamilyOf(address netip.Addr) discoveryv1.AddressType {
 		return discoveryv1.AddressTypeIPv4
 	}
 	return discoveryv1.AddressTypeIPv6
+}
+
+func otherThan(family discoveryv1.AddressType) discoveryv1.AddressType {
+	if family == discoveryv1.AddressTypeIPv4 {
+		return discoveryv1.AddressTypeIPv6
+	}
+	return discoveryv1.AddressTypeIPv4
 }
 
 // commonPort is the port on which most servers serve, the lowest of those on a tie.

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -19,14 +18,40 @@ const (
 	SliceDrifted change.Reason = "ENDPOINT_SLICE_DRIFTED"
 	// SliceWrongFamily: the EndpointSlice has an address type that cannot be changed; it is deleted and created again.
 	SliceWrongFamily change.Reason = "ENDPOINT_SLICE_WRONG_FAMILY"
+	// SliceUnwanted: a slice that was made here is of a family that endpoints are not to have any more. It is deleted.
+	SliceUnwanted change.Reason = "ENDPOINT_SLICE_UNWANTED"
 	// SliceForeign: somebody else's slice adds endpoints to the Service. It is never touched here.
 	SliceForeign change.Reason = "ENDPOINT_SLICE_FOREIGN"
 )
 
-// ownSlice finds the slice that kube-apiserver and this service share: the one named after the Service.
-func ownSlice(all []*discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+// managedBy labels the slices that are kept here beside the one that kube-apiserver knows. They are told from others by it.
+const managedBy = "bootstrapsvc.trivet.dev"
+
+// nameOf is what the slice of the other family than the Service's first is called.
+func nameOf(family discoveryv1.AddressType) string {
+	return serviceName + "-" + strings.ToLower(string(family))
+}
+
+// isOwn tells whether a slice is kept here: the one that is named after the Service, which kube-apiserver and this service
+// share, and those that were made here.
+func isOwn(slice *discoveryv1.EndpointSlice) bool {
+	return slice.Name == serviceName || isSecondary(slice)
+}
+
+func isSecondary(slice *discoveryv1.EndpointSlice) bool {
+	return slice.Labels[discoveryv1.LabelManagedBy] == managedBy &&
+		(slice.Name == nameOf(discoveryv1.AddressTypeIPv4) || slice.Name == nameOf(discoveryv1.AddressTypeIPv6))
+}
+
+func byName(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	return slices.SortedFunc(slices.Values(all), func(a, b *discoveryv1.EndpointSlice) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+}
+
+func named(all []*discoveryv1.EndpointSlice, name string) *discoveryv1.EndpointSlice {
 	for _, slice := range all {
-		if slice.Name == serviceName {
+		if slice.Name == name {
 			return slice
 		}
 	}
@@ -35,8 +60,8 @@ func ownSlice(all []*discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 
 func reportForeign(all []*discoveryv1.EndpointSlice) []change.Change {
 	var reports []change.Change
-	for _, slice := range all {
-		if slice.Name == serviceName {
+	for _, slice := range byName(all) {
+		if isOwn(slice) {
 			continue
 		}
 		reports = append(reports, change.Change{
@@ -47,24 +72,41 @@ func reportForeign(all []*discoveryv1.EndpointSlice) []change.Change {
 				slice.Name, slice.Labels[discoveryv1.LabelManagedBy], addressesText(publishedIn(slice))),
 		})
 	}
-	slices.SortFunc(reports, func(a, b change.Change) int {
-		return strings.Compare(a.Object.GetName(), b.Object.GetName())
-	})
 	return reports
 }
 
-func planSlice(family discoveryv1.AddressType, want roster, existing *discoveryv1.EndpointSlice) []change.Change {
-	fresh := newSlice(family, want)
+// planUnwanted removes what was made here for a family that is not asked for any more.
+func planUnwanted(want Want, all []*discoveryv1.EndpointSlice) []change.Change {
+	wanted := nameOf(otherThan(FamilyOf(want.ServiceIP)))
+	var changes []change.Change
+	for _, slice := range byName(all) {
+		if !isSecondary(slice) || want.DualStack && slice.Name == wanted {
+			continue
+		}
+		changes = append(changes, change.Change{
+			Verb: change.Delete, Object: slice.DeepCopy(), Reason: SliceUnwanted,
+			Detail: fmt.Sprintf("slice %s is of a family that the endpoints of default/kubernetes are not to have", slice.Name),
+		})
+	}
+	return changes
+}
+
+// planSlice plans the slice of a name. One that others made under the name of the second slice is theirs.
+func planSlice(name string, want roster, all []*discoveryv1.EndpointSlice) []change.Change {
+	existing := named(all, name)
+	fresh := newSlice(name, want)
 	switch {
 	case existing == nil:
 		return []change.Change{{
 			Verb:   change.Create,
 			Object: fresh,
 			Reason: SliceMissing,
-			Detail: "endpointslice default/kubernetes does not exist; it will hold " + addressesText(want.texts()),
+			Detail: fmt.Sprintf("endpointslice default/%s does not exist; it will hold %s", name, addressesText(want.texts())),
 		}}
-	case existing.AddressType != family:
-		detail := fmt.Sprintf("addressType %s, want %s; it cannot be changed in place", existing.AddressType, family)
+	case !isOwn(existing):
+		return nil // reported as a foreign one
+	case existing.AddressType != want.family:
+		detail := fmt.Sprintf("addressType %s, want %s; it cannot be changed in place", existing.AddressType, want.family)
 		keepForeignMetadata(fresh, existing)
 		return []change.Change{
 			{Verb: change.Delete, Object: existing.DeepCopy(), Reason: SliceWrongFamily, Detail: detail},
@@ -75,16 +117,18 @@ func planSlice(family discoveryv1.AddressType, want roster, existing *discoveryv
 	}
 }
 
-func newSlice(family discoveryv1.AddressType, want roster) *discoveryv1.EndpointSlice {
-	name, protocol, port := portName, corev1.ProtocolTCP, want.port
+func newSlice(name string, want roster) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      serviceName,
+			Name:      name,
 			Namespace: metav1.NamespaceDefault,
 			Labels:    map[string]string{discoveryv1.LabelServiceName: serviceName},
 		},
-		AddressType: family,
-		Ports:       []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
+		AddressType: want.family,
+		Ports:       want.slicePorts(),
+	}
+	if name != serviceName {
+		slice.Labels[discoveryv1.LabelManagedBy] = managedBy
 	}
 	for _, address := range want.texts() {
 		ready := true
@@ -119,9 +163,9 @@ func repairSlice(fresh *discoveryv1.EndpointSlice, want roster, existing *discov
 		differences = append(differences, fmt.Sprintf("ready addresses %s in %d endpoints, want %s",
 			addressesText(publishedIn(existing)), len(existing.Endpoints), addressesText(want.texts())))
 	}
-	if !servesOn(existing.Ports, want.port) {
+	if !samePorts(existing.Ports, fresh.Ports) {
 		repaired.Ports = fresh.Ports
-		differences = append(differences, fmt.Sprintf("ports differ, want %s %d/TCP", portName, want.port))
+		differences = append(differences, "ports differ, want "+want.portsText())
 	}
 	if len(differences) == 0 {
 		return nil
@@ -151,16 +195,14 @@ func receives(conditions discoveryv1.EndpointConditions) bool {
 	return isReady && isServing && !isTerminating
 }
 
-func servesOn(ports []discoveryv1.EndpointPort, want int32) bool {
-	if len(ports) != 1 {
-		return false
-	}
-	port := ports[0]
-	return port.Name != nil && *port.Name == portName &&
-		port.Protocol != nil && *port.Protocol == corev1.ProtocolTCP &&
-		port.Port != nil && *port.Port == want &&
-		port.AppProtocol == nil
+// samePorts compares what is kept here, in the order in which it is written. A port without a name or a protocol is another one.
+func samePorts(has, want []discoveryv1.EndpointPort) bool {
+	return slices.EqualFunc(has, want, func(a, b discoveryv1.EndpointPort) bool {
+		return equal(a.Name, b.Name) && equal(a.Protocol, b.Protocol) && equal(a.Port, b.Port) && a.AppProtocol == nil
+	})
 }
+
+func equal[T comparable](has, want *T) bool { return has != nil && *has == *want }
 
 // PublishedInSlices lists the ready addresses of the slices, each once, ordered.
 func PublishedInSlices(all []*discoveryv1.EndpointSlice) []string {

@@ -10,36 +10,42 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
-// withdraw takes one address out of what is published and leaves the rest as it is. It is for the server that stops
+// withdraw takes addresses out of what is published and leaves the rest as it is. It is for servers that stop
 // while no other is ready: what else is published may belong to a server whose key is missing for a moment.
-func withdraw(leaving netip.Addr, have Snapshot) []change.Change {
-	address := leaving.String()
-	detail := "kube-apiserver " + address + " stops and no other is ready; its address is taken out"
-	var changes []change.Change
-	if slice := ownSlice(have.Slices); slice != nil && slices.Contains(publishedIn(slice), address) {
-		changes = append(changes, change.Change{
-			Verb: change.Update, Object: sliceWithout(slice, address), Reason: LastServerLeft, Detail: detail,
-		})
+func withdraw(leaving []netip.Addr, have Snapshot) []change.Change {
+	texts := make([]string, 0, len(leaving))
+	for _, address := range leaving {
+		texts = append(texts, address.String())
 	}
-	if slices.Contains(PublishedInEndpoints(have.Endpoints), address) {
+	isLeaving := func(address string) bool { return slices.Contains(texts, address) }
+	detail := "kube-apiserver " + addressesText(texts) + " stops and no other is ready; its address is taken out"
+	var changes []change.Change
+	for _, slice := range byName(have.Slices) {
+		if isOwn(slice) && slices.ContainsFunc(publishedIn(slice), isLeaving) {
+			changes = append(changes, change.Change{
+				Verb: change.Update, Object: sliceWithout(slice, isLeaving), Reason: LastServerLeft, Detail: detail,
+			})
+		}
+	}
+	if slices.ContainsFunc(PublishedInEndpoints(have.Endpoints), isLeaving) {
 		changes = append(changes, change.Change{
-			Verb: change.Update, Object: endpointsWithout(have.Endpoints, address), Reason: LastServerLeft, Detail: detail,
+			Verb: change.Update, Object: endpointsWithout(have.Endpoints, isLeaving), Reason: LastServerLeft, Detail: detail,
 		})
 	}
 	return changes
 }
 
-func sliceWithout(slice *discoveryv1.EndpointSlice, address string) *discoveryv1.EndpointSlice {
+func sliceWithout(slice *discoveryv1.EndpointSlice, isOut func(address string) bool) *discoveryv1.EndpointSlice {
 	remaining := slice.DeepCopy()
 	remaining.Endpoints = slices.DeleteFunc(remaining.Endpoints, func(endpoint discoveryv1.Endpoint) bool {
-		return slices.Contains(endpoint.Addresses, address)
+		return slices.ContainsFunc(endpoint.Addresses, isOut)
 	})
 	return remaining
 }
 
-func endpointsWithout(endpoints *corev1.Endpoints, address string) *corev1.Endpoints {
+func endpointsWithout(endpoints *corev1.Endpoints, isOut func(address string) bool) *corev1.Endpoints {
 	remaining := endpoints.DeepCopy()
-	isLeaving := func(has corev1.EndpointAddress) bool { return has.IP == address }
+	isLeaving := func(has corev1.EndpointAddress) bool { return isOut(has.IP) }
 	for i := range remaining.Subsets {
 		remaining.Subsets[i].Addresses = slices.DeleteFunc(remaining.Subsets[i].Addresses, isLeaving)
 	}

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -38,6 +39,8 @@ func (p *Prober) Probe(ctx context.Context) readiness.Outcome {
 	outcome := readiness.Outcome{Time: time.Now(), OK: err == nil, Detail: "ok"}
 	if err != nil {
 		outcome.Detail = err.Error()
+		outcome.Silent = errors.Is(err, errSilent)
+		outcome.Unverified = errors.As(err, new(*tls.CertificateVerificationError))
 	}
 	return outcome
 }
@@ -81,10 +84,12 @@ func (p *Prober) transport() (http.RoundTripper, func(), error) {
 	return authenticated, direct.CloseIdleConnections, nil
 }
 
+var errSilent = errors.New("/readyz did not answer in time")
+
 // brief says what an ended context means here.
 func brief(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return errors.New("/readyz did not answer in time")
+		return errSilent
 	}
 	return err
 }

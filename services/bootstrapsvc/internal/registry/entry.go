@@ -13,7 +13,9 @@ import (
 type Entry struct {
 	// Address is where pods reach the server. It is the zero Addr if the key does not end in one.
 	Address netip.Addr
-	// Name is how the key ends: the address as it is written there.
+	// Secondary is its address of the other family; the zero Addr if it has none.
+	Secondary netip.Addr
+	// Name is how the key ends: the address as it is written there, and the replica where several share it.
 	Name string
 	Port int32
 	// Ready is whether the server is to be an endpoint.
@@ -22,8 +24,13 @@ type Entry struct {
 	Detail string
 	// ProbeTime is when the last probe ended, by the sidecar's clock.
 	ProbeTime time.Time
+	// Left says that the sidecar has stopped in good order. Such an entry is not ready.
+	Left bool
 	// ReplicaID is the bootstrapsvc replica beside the server.
 	ReplicaID string
+	// Leased is whether the key goes with its writer. A sidecar's always does; a key without a lease was written by somebody
+	// else, or left by a restore.
+	Leased bool
 	// TTL is what was left of the key's lease; zero for a key without one. Only List fills it in.
 	TTL time.Duration
 	// Unreadable says why key or value could not be read; empty if they could. Such an entry is not ready.
@@ -37,11 +44,15 @@ type value struct {
 	Detail    string    `json:"detail,omitempty"`
 	ProbeTime time.Time `json:"probeTime,omitzero"`
 	ReplicaID string    `json:"replica"`
+	// Fields that not every sidecar writes.
+	Secondary netip.Addr `json:"secondaryAddress,omitzero"`
+	Left      bool       `json:"left,omitempty"`
 }
 
 func encode(e Entry) (string, error) {
 	encoded, err := json.Marshal(value{
 		Port: e.Port, Ready: e.Ready, Detail: printable(e.Detail), ProbeTime: e.ProbeTime, ReplicaID: e.ReplicaID,
+		Secondary: e.Secondary, Left: e.Left,
 	})
 	return string(encoded), err
 }
@@ -49,11 +60,12 @@ func encode(e Entry) (string, error) {
 // decode reads one key; name is what follows the prefix.
 func decode(name string, raw []byte) Entry {
 	entry := Entry{Name: printable(name)}
-	address, err := netip.ParseAddr(name)
+	text, _, _ := strings.Cut(name, "/") // behind it the replica, where several share the address
+	address, err := netip.ParseAddr(text)
 	if err != nil {
 		return entry.unreadable("the key does not end in an IP address")
 	}
-	if entry.Address = address.Unmap(); entry.Address.String() != name {
+	if entry.Address = address.Unmap(); entry.Address.String() != text {
 		return entry.unreadable("the key writes its address in an unusual way, want " + entry.Address.String())
 	}
 	var read value
@@ -62,6 +74,10 @@ func decode(name string, raw []byte) Entry {
 	}
 	entry.Port, entry.Ready, entry.ProbeTime = read.Port, read.Ready, read.ProbeTime
 	entry.Detail, entry.ReplicaID = printable(read.Detail), printable(read.ReplicaID)
+	entry.Secondary = read.Secondary.Unmap()
+	if entry.Left = read.Left; entry.Left {
+		entry.Ready = false
+	}
 	if read.Port < 1 || read.Port > 65535 {
 		return entry.unreadable(fmt.Sprintf("the value has port %d, want 1 to 65535", read.Port))
 	}

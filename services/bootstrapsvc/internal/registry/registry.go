@@ -27,6 +27,7 @@ type Client interface {
 	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
 	Txn(ctx context.Context) clientv3.Txn
 	Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan
+	Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error)
 	TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error)
 }
 
@@ -35,6 +36,8 @@ type Registry struct {
 	client  Client
 	prefix  string
 	replica string
+	// suffix is what this replica's key has behind its address: itself, where several share one.
+	suffix string
 }
 
 // New returns the registry of the cluster whose keys begin with clusterPrefix, for the replica that writes as replicaID.
@@ -42,7 +45,20 @@ func New(client Client, clusterPrefix, replicaID string) *Registry {
 	return &Registry{client: client, prefix: clusterPrefix + "apiservers/", replica: replicaID}
 }
 
-func (r *Registry) key(address netip.Addr) string { return r.prefix + address.String() }
+// NewShared is New for a replica whose kube-apiserver stands behind the same address as others: its key has its own name below
+// the address, so that none is in another's way.
+func NewShared(client Client, clusterPrefix, replicaID string) *Registry {
+	shared := New(client, clusterPrefix, replicaID)
+	shared.suffix = "/" + replicaID
+	return shared
+}
+
+func (r *Registry) name(address netip.Addr) string { return address.String() + r.suffix }
+
+func (r *Registry) key(address netip.Addr) string { return r.prefix + r.name(address) }
+
+// Key is the etcd key of an entry that was read here.
+func (r *Registry) Key(entry Entry) string { return r.prefix + entry.Name }
 
 // Read returns all entries, ordered by address, as one linearizable read saw them. TTLs are not filled in.
 func (r *Registry) Read(ctx context.Context) ([]Entry, error) {
@@ -89,6 +105,7 @@ func (r *Registry) read(ctx context.Context) ([]Entry, []clientv3.LeaseID, error
 	found := make([]leased, 0, len(response.Kvs))
 	for _, kv := range response.Kvs {
 		entry := decode(strings.TrimPrefix(string(kv.Key), r.prefix), kv.Value)
+		entry.Leased = kv.Lease != 0
 		found = append(found, leased{Entry: entry, lease: clientv3.LeaseID(kv.Lease)})
 	}
 	slices.SortFunc(found, func(a, b leased) int {
@@ -143,6 +160,29 @@ func (r *Registry) Withdraw(ctx context.Context, address netip.Addr) error {
 	return r.swap(ctx, key, revision, clientv3.OpDelete(key))
 }
 
+// farewellTTL is for how long it is remembered that a sidecar stopped in good order: long enough for any leader to act on it.
+const farewellTTL = time.Minute
+
+// Leave writes over this replica's key that it stopped in good order. What it wrote goes by itself after a minute, or when the
+// next life of the sidecar begins. A key that is gone, or that another replica wrote, is no error.
+func (r *Registry) Leave(ctx context.Context, entry Entry) error {
+	key := r.key(entry.Address)
+	revision, owner, err := r.owner(ctx, entry.Address)
+	if err != nil || revision == 0 || owner != r.replica {
+		return err
+	}
+	entry.Ready, entry.Left = false, true
+	encoded, err := encode(entry)
+	if err != nil {
+		return fmt.Errorf("encode apiserver key %s: %w", key, err)
+	}
+	granted, err := r.client.Grant(ctx, int64(farewellTTL/time.Second))
+	if err != nil {
+		return fmt.Errorf("grant a lease for apiserver key %s: %w", key, unavailable(err))
+	}
+	return r.swap(ctx, key, revision, clientv3.OpPut(key, encoded, clientv3.WithLease(granted.ID)))
+}
+
 // owner returns the key's revision, 0 if there is none, and the replica that wrote it.
 func (r *Registry) owner(ctx context.Context, address netip.Addr) (int64, string, error) {
 	key := r.key(address)
@@ -154,7 +194,7 @@ func (r *Registry) owner(ctx context.Context, address netip.Addr) (int64, string
 		return 0, "", nil
 	}
 	kv := response.Kvs[0]
-	return kv.ModRevision, decode(address.String(), kv.Value).ReplicaID, nil
+	return kv.ModRevision, decode(r.name(address), kv.Value).ReplicaID, nil
 }
 
 // swap does op if the key still has the revision, where 0 means that it does not exist.

@@ -40,13 +40,18 @@ func byAddress() cmp.Option {
 	return cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 }
 
+// whoever does not ask about leases compares without them
+func byContent() cmp.Option {
+	return cmp.Options{byAddress(), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(Entry{}, "Leased")}
+}
+
 func wantEntries(t *testing.T, r *Registry, want ...Entry) {
 	t.Helper()
 	got, err := r.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got, byAddress(), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got, byContent()); diff != "" {
 		t.Errorf("entries (-want +got):\n%s", diff)
 	}
 }
@@ -68,7 +73,7 @@ func TestRegistry_PublishedIsReadBackInOrderWithTTL(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, entry := range entries {
-		if entry.TTL < 30*time.Second || entry.TTL > 60*time.Second {
+		if !entry.Leased || entry.TTL < 30*time.Second || entry.TTL > 60*time.Second {
 			t.Errorf("TTL of %s = %s, want what is left of a minute", entry.Name, entry.TTL)
 		}
 	}
@@ -248,6 +253,78 @@ func TestRegistry_WatchTellsNewsAndNotRepetitions(t *testing.T) {
 	if len(news) != 0 {
 		t.Errorf("%d more calls than news", len(news))
 	}
+}
+
+func TestRegistry_ReplicasThatShareAnAddressHaveKeysOfTheirOwn(t *testing.T) {
+	client := testkit.Etcd(t)
+	address := netip.MustParseAddr("10.1.0.1")
+	var replicas []*Registry
+	for _, name := range []string{"a", "b"} {
+		r := NewShared(client, prefixOf(t), name)
+		replicas = append(replicas, r)
+		for range 2 { // and again
+			if err := r.Publish(t.Context(), entryOf("10.1.0.1", name), grant(t, client, 60)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if found, err := r.Evict(t.Context(), address); found || err != nil {
+			t.Errorf("evict by %s = %t, %v, want nothing evicted", name, found, err)
+		}
+	}
+	a, b := entryOf("10.1.0.1", "a"), entryOf("10.1.0.1", "b")
+	a.Name, b.Name = "10.1.0.1/a", "10.1.0.1/b"
+	wantEntries(t, replicas[0], a, b)
+	if err := replicas[0].Withdraw(t.Context(), address); err != nil {
+		t.Fatal(err)
+	}
+	wantEntries(t, replicas[1], b)
+	if key := replicas[1].Key(b); key != prefixOf(t)+"apiservers/10.1.0.1/b" {
+		t.Errorf("key = %s", key)
+	}
+}
+
+func TestRegistry_FarewellIsRememberedForAWhileAndEndsWithTheNextLife(t *testing.T) {
+	client := testkit.Etcd(t)
+	address := netip.MustParseAddr("10.1.0.1")
+	r := New(client, prefixOf(t), "a")
+	if err := r.Leave(t.Context(), entryOf("10.1.0.1", "a")); err != nil {
+		t.Errorf("leave without a key = %v", err)
+	}
+	wantEntries(t, r)
+	session := grant(t, client, 60)
+	if err := r.Publish(t.Context(), entryOf("10.1.0.1", "a"), session); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Leave(t.Context(), entryOf("10.1.0.1", "a")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Revoke(t.Context(), session); err != nil {
+		t.Fatal(err)
+	}
+	left := entryOf("10.1.0.1", "a")
+	left.Ready, left.Left = false, true
+	wantEntries(t, r, left)
+
+	entries, err := r.List(t.Context())
+	if err != nil || len(entries) != 1 || entries[0].TTL <= 0 || entries[0].TTL > farewellTTL {
+		t.Errorf("entries = %+v, %v, want one that goes within %s", entries, err, farewellTTL)
+	}
+	next := New(client, prefixOf(t), "b")
+	if found, err := next.Evict(t.Context(), address); !found || err != nil {
+		t.Errorf("evict by the next life = %t, %v", found, err)
+	}
+	wantEntries(t, next)
+}
+
+func TestRegistry_SecondaryAddressIsKept(t *testing.T) {
+	client := testkit.Etcd(t)
+	r := New(client, prefixOf(t), "a")
+	both := entryOf("10.1.0.1", "a")
+	both.Secondary = netip.MustParseAddr("fd00::1")
+	if err := r.Publish(t.Context(), both, clientv3.NoLease); err != nil {
+		t.Fatal(err)
+	}
+	wantEntries(t, r, both)
 }
 
 func FuzzDecode(f *testing.F) {

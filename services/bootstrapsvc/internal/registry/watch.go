@@ -47,7 +47,8 @@ func (r *Registry) matters(events []*clientv3.Event) bool {
 		}
 		name := strings.TrimPrefix(string(event.Kv.Key), r.prefix)
 		now, before := decode(name, event.Kv.Value), decode(name, event.PrevKv.Value)
-		if now.Ready != before.Ready || now.Port != before.Port || now.Unreadable != before.Unreadable {
+		now.Detail, now.ProbeTime, now.ReplicaID = before.Detail, before.ProbeTime, before.ReplicaID
+		if now != before {
 			return true
 		}
 	}

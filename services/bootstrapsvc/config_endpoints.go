@@ -1,0 +1,158 @@
+package bootstrapsvc
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
+)
+
+// Values of --endpoint-reconciler-type.
+const (
+	reconcileByLease = "lease"
+	reconcileByCount = "count"
+	reconcileStatic  = "static"
+	reconcileNothing = "none"
+
+	// reconcileByMasterCount is what kube-apiserver calls reconcileByCount.
+	reconcileByMasterCount = "master-count"
+)
+
+// EndpointsConfig is what an operator decides about which addresses are endpoints.
+type EndpointsConfig struct {
+	// Reconciler is how endpoints are chosen: "lease", "count" (or "master-count"), "static" or "none".
+	Reconciler string
+	// APIServerCount is how many addresses "count" publishes at most.
+	APIServerCount int
+	// StaticAddress is what "static" publishes: an IP address or a DNS name.
+	StaticAddress string
+	// StaticPort is the port of StaticAddress; 0: that of the kube-apiserver.
+	StaticPort int
+	// AdoptMasterLeases reads kube-apiserver's own keys, too.
+	AdoptMasterLeases bool
+	// SharedAddress says that several kube-apiservers stand behind the advertised address.
+	SharedAddress bool
+	// MinReady is how many endpoints unreadiness alone leaves.
+	MinReady int
+	// UnreadyDelay is how long a kube-apiserver that does not answer stays an endpoint.
+	UnreadyDelay time.Duration
+	// KeepLast leaves the address of the last kube-apiserver published when it stops.
+	KeepLast bool
+}
+
+// defaultEndpoints returns the defaults. With those of the probes, a kube-apiserver that listens and does not answer is out
+// after some eleven seconds.
+func defaultEndpoints() EndpointsConfig {
+	return EndpointsConfig{
+		Reconciler:     reconcileByLease,
+		APIServerCount: 1,
+		MinReady:       1,
+		UnreadyDelay:   8 * time.Second,
+	}
+}
+
+func (c *EndpointsConfig) registerFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Reconciler, "endpoint-reconciler-type", c.Reconciler,
+		"How endpoints of service default/kubernetes are chosen: lease (the ready kube-apiservers), count (the ready ones; "+
+			"others stay until there are more than --apiserver-count), static (--static-apiserver-address) or none (untouched).")
+	fs.IntVar(&c.APIServerCount, "apiserver-count", c.APIServerCount,
+		"With --endpoint-reconciler-type=count: how many kube-apiservers the cluster has.")
+	fs.StringVar(&c.StaticAddress, "static-apiserver-address", c.StaticAddress,
+		"With --endpoint-reconciler-type=static: the IP address or DNS name to publish. A name is resolved every ten seconds.")
+	fs.IntVar(&c.StaticPort, "static-apiserver-port", c.StaticPort,
+		"Port of --static-apiserver-address. 0: that of the kube-apiserver.")
+	fs.BoolVar(&c.AdoptMasterLeases, "adopt-master-leases", c.AdoptMasterLeases,
+		"Publish kube-apiservers that have no sidecar yet, too, as their own keys below <etcd-prefix>/masterleases tell of them. "+
+			"For moving a cluster over from kube-apiserver's own reconciler.")
+	fs.BoolVar(&c.SharedAddress, "shared-apiserver-address", c.SharedAddress,
+		"Several kube-apiservers stand behind the advertised address; it is an endpoint while one of them is ready.")
+	fs.IntVar(&c.MinReady, "min-ready-apiservers", c.MinReady,
+		"How many endpoints are left when kube-apiservers are not ready. Those that report and were endpoints stay up to this number.")
+	fs.DurationVar(&c.UnreadyDelay, "unready-delay", c.UnreadyDelay,
+		"How long a kube-apiserver that accepts connections and does not answer stays an endpoint, beside --probe-failures.")
+	fs.BoolVar(&c.KeepLast, "keep-last-address", c.KeepLast,
+		"Leave the address of the last kube-apiserver published when it stops in good order.")
+}
+
+// problems returns what is wrong, by flag in the order of the flags.
+func (c *EndpointsConfig) problems(add func(flag string, err error)) {
+	_, err := c.kind()
+	add("endpoint-reconciler-type", err)
+	if c.APIServerCount < 1 {
+		add("apiserver-count", fmt.Errorf("%d is too few, want at least 1", c.APIServerCount))
+	}
+	_, err = c.staticTarget()
+	add("static-apiserver-address", err)
+	add("static-apiserver-port", checkPort(c.StaticPort))
+	if c.MinReady < 0 {
+		add("min-ready-apiservers", fmt.Errorf("%d is negative, want at least 0", c.MinReady))
+	}
+	add("unready-delay", checkAtLeast(c.UnreadyDelay, 0))
+}
+
+// kind is the way in which endpoints are chosen.
+func (c *EndpointsConfig) kind() (apiservers.Kind, error) {
+	switch c.Reconciler {
+	case reconcileByLease:
+		return apiservers.Live, nil
+	case reconcileByCount, reconcileByMasterCount:
+		return apiservers.Counted, nil
+	case reconcileStatic:
+		return apiservers.Static, nil
+	case reconcileNothing:
+		return apiservers.Untouched, nil
+	default:
+		return apiservers.Live, fmt.Errorf("%q is none of lease, count, static and none", c.Reconciler)
+	}
+}
+
+// patience is how much a ready kube-apiserver is forgiven.
+func (c *Config) patience() readiness.Patience {
+	return readiness.Patience{Failures: c.ProbeFailures, Silence: c.Endpoints.UnreadyDelay}
+}
+
+// policy is who is published; Validate has found that it is one.
+func (c *EndpointsConfig) policy() (apiservers.Policy, error) {
+	kind, err := c.kind()
+	if err != nil {
+		return apiservers.Policy{}, fmt.Errorf("--endpoint-reconciler-type: %w", err)
+	}
+	return apiservers.Policy{Kind: kind, Count: c.APIServerCount, MinReady: c.MinReady, KeepLast: c.KeepLast}, nil
+}
+
+// target is what "static" publishes: an address, or a name that leads to some.
+type target struct {
+	address netip.Addr
+	name    string
+}
+
+// staticTarget is the zero target unless endpoints are static.
+func (c *EndpointsConfig) staticTarget() (target, error) {
+	isStatic := c.Reconciler == reconcileStatic
+	switch {
+	case isStatic && c.StaticAddress == "":
+		return target{}, errors.New("is needed with --endpoint-reconciler-type=static")
+	case !isStatic && c.StaticAddress != "":
+		return target{}, errors.New("has a meaning only with --endpoint-reconciler-type=static")
+	case !isStatic:
+		return target{}, nil
+	}
+	if address, err := netip.ParseAddr(c.StaticAddress); err == nil {
+		if err := advertise.Routable(address.Unmap()); err != nil {
+			return target{}, fmt.Errorf("%s %w; pods could not reach it", address, err)
+		}
+		return target{address: address.Unmap()}, nil
+	}
+	if problems := validation.IsDNS1123Subdomain(strings.TrimSuffix(c.StaticAddress, ".")); len(problems) > 0 {
+		return target{}, fmt.Errorf("%q is neither an IP address nor a DNS name", c.StaticAddress)
+	}
+	return target{name: c.StaticAddress}, nil
+}

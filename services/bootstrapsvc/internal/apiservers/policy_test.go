@@ -1,0 +1,312 @@
+package apiservers
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+)
+
+func left(address string) Server {
+	return Server{Address: addr(address), Port: 6443, Left: true}
+}
+
+// publishing is a cluster whose endpoints hold addresses, and in which servers report.
+func publishing(t *testing.T, addresses []string, servers ...Server) Snapshot {
+	t.Helper()
+	if len(addresses) == 0 {
+		return Snapshot{Servers: servers}
+	}
+	var published []Server
+	for _, address := range addresses {
+		published = append(published, ready(address))
+	}
+	have := settled(t, published...)
+	have.Servers = servers
+	return have
+}
+
+// Existing endpoints times keys, as upstream's own tables have them, for each way to choose.
+func TestNewPlan_Policies(t *testing.T) {
+	type row struct {
+		policy    Policy
+		published []string
+		servers   []Server
+		want      []string
+		steps     []step // beside the writes
+	}
+	one, two, three := "10.1.0.1", "10.1.0.2", "10.1.0.3"
+	floor := func(n int) Policy { return Policy{MinReady: n} }
+	count := func(n int) Policy { return Policy{Kind: Counted, Count: n} }
+	cases := map[string]row{
+		"floor: a published server that is not ready stays": {
+			policy: floor(2), published: []string{one, two}, servers: []Server{ready(one), notReady(two)},
+			want: []string{one, two}, steps: []step{reported(Kept)},
+		},
+		"floor: one that was never published does not come": {
+			policy: floor(2), published: []string{one}, servers: []Server{ready(one), notReady(two)}, want: []string{one},
+		},
+		"floor: only as many as it takes": {
+			policy: floor(2), published: []string{one, two, three}, servers: []Server{notReady(one), notReady(two), ready(three)},
+			want: []string{one, three}, steps: []step{reported(Kept)},
+		},
+		"floor: enough others are ready": {
+			policy: floor(2), published: []string{one, two, three}, servers: []Server{ready(one), ready(two), notReady(three)},
+			want: []string{one, two},
+		},
+		"floor: a server whose key is gone leaves": {
+			policy: floor(3), published: []string{one, two}, servers: []Server{ready(one)}, want: []string{one},
+		},
+		"floor: nobody is ready": {
+			policy: floor(2), published: []string{one, two}, servers: []Server{notReady(one)},
+			want: []string{one, two}, steps: []step{reported(NoServerReady)},
+		},
+		"floor: one that stays has to serve on the port": {
+			policy: floor(2), published: []string{one, two}, servers: []Server{ready(one), {Address: addr(two), Port: 8443}},
+			want: []string{one},
+		},
+		"count: a server whose key is gone stays": {
+			policy: count(2), published: []string{one, two}, servers: []Server{ready(one)},
+			want: []string{one, two}, steps: []step{reported(Kept)},
+		},
+		"count: until another takes its place": {
+			policy: count(2), published: []string{one, two}, servers: []Server{ready(one), ready(three)}, want: []string{one, three},
+		},
+		"count: one that reports stays before one that does not": {
+			policy: count(2), published: []string{one, two, three}, servers: []Server{notReady(two), ready(three)},
+			want: []string{two, three}, steps: []step{reported(Kept)},
+		},
+		"count: one that stopped in good order leaves": {
+			policy: count(3), published: []string{one, two}, servers: []Server{ready(one), left(two)}, want: []string{one},
+		},
+		"count: one that stopped and is back stays": {
+			policy: count(3), published: []string{one, two}, servers: []Server{ready(one), left(two), ready(two)}, want: []string{one, two},
+		},
+		"count: more are ready than there are to be": {
+			policy: count(1), published: []string{one}, servers: []Server{ready(one), ready(two)},
+			want: []string{one, two}, steps: []step{reported(CountExceeded)},
+		},
+		"count: the first ones": {
+			policy: count(3), servers: []Server{ready(one), notReady(two)}, want: []string{one},
+		},
+		"count: the last one stopped in good order": {
+			policy: count(3), published: []string{one}, servers: []Server{left(one)},
+		},
+		"count: one stopped, and nobody is ready": {
+			policy: count(3), published: []string{one, two}, servers: []Server{left(one), notReady(two)}, want: []string{two},
+		},
+		"static: what it is given": {
+			policy: Policy{Kind: Static}, published: []string{one}, servers: []Server{ready("192.0.2.7"), ready("192.0.2.8")},
+			want: []string{"192.0.2.7", "192.0.2.8"},
+		},
+		"static: a name that leads to both families": {
+			policy: Policy{Kind: Static}, published: []string{one}, servers: []Server{ready("192.0.2.7"), ready("2001:db8::7")},
+			want: []string{"192.0.2.7"},
+		},
+		"static: a name that leads nowhere": {
+			policy: Policy{Kind: Static}, published: []string{one}, want: []string{one}, steps: []step{reported(StaticUnresolved)},
+		},
+		"static: a name that leads to the machine itself": {
+			policy: Policy{Kind: Static}, published: []string{one}, servers: []Server{ready("127.0.0.1")},
+			want: []string{one}, steps: []step{reported(NotRoutable), reported(NoServerReady)},
+		},
+		"none: nothing is touched": {
+			policy: Policy{Kind: Untouched}, published: []string{one}, servers: []Server{ready(two)}, want: []string{one},
+		},
+		"none: not even where nothing is": {
+			policy: Policy{Kind: Untouched}, servers: []Server{ready(two)},
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			have := publishing(t, test.published, test.servers...)
+			want := onIPv4()
+			want.Policy, want.Unresolved = test.policy, "api.example leads nowhere"
+			plan := NewPlan(want, have)
+			after := applied(t, have, plan.Changes)
+			if diff := cmp.Diff(test.want, PublishedInEndpoints(after.Endpoints)); diff != "" {
+				t.Errorf("endpoints (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.want, PublishedInSlices(after.Slices)); diff != "" {
+				t.Errorf("slices (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.steps, reportsOf(plan)); diff != "" {
+				t.Errorf("reports (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func reportsOf(plan Plan) []step {
+	var reports []step
+	for _, s := range steps(plan.Changes) {
+		if s.Verb == change.Report {
+			reports = append(reports, s)
+		}
+	}
+	return reports
+}
+
+func TestNewPlan_LastAddressStaysWhenToldTo(t *testing.T) {
+	want := onIPv4()
+	want.KeepLast, want.Leaving = true, []netip.Addr{addr("10.1.0.1")}
+	alone := publishing(t, []string{"10.1.0.1"})
+	if diff := cmp.Diff([]step{reported(LastServerKept)}, steps(NewPlan(want, alone).Changes)); diff != "" {
+		t.Errorf("the last one (-want +got):\n%s", diff)
+	}
+	beside := publishing(t, []string{"10.1.0.1", "10.1.0.2"}, ready("10.1.0.2"))
+	after := applied(t, beside, NewPlan(want, beside).Changes)
+	if diff := cmp.Diff([]string{"10.1.0.2"}, PublishedInSlices(after.Slices)); diff != "" {
+		t.Errorf("beside another (-want +got):\n%s", diff)
+	}
+}
+
+func TestNewPlan_DualStackHasOneSlicePerFamilyAndEndpointsOfTheFirst(t *testing.T) {
+	want := onIPv4()
+	want.DualStack = true
+	have := Snapshot{Servers: []Server{ready("10.1.0.1"), ready("fd00::1"), ready("10.1.0.2"), notReady("fd00::2")}}
+	plan := NewPlan(want, have)
+	after := applied(t, have, plan.Changes)
+	got := map[string][]string{"endpoints": PublishedInEndpoints(after.Endpoints)}
+	for _, slice := range after.Slices {
+		got[slice.Name+" "+string(slice.AddressType)+" "+slice.Labels[discoveryv1.LabelManagedBy]] = publishedIn(slice)
+	}
+	expected := map[string][]string{
+		"endpoints":        {"10.1.0.1", "10.1.0.2"},
+		"kubernetes IPv4 ": {"10.1.0.1", "10.1.0.2"},
+		"kubernetes-ipv6 IPv6 bootstrapsvc.trivet.dev": {"fd00::1"},
+	}
+	if diff := cmp.Diff(expected, got); diff != "" {
+		t.Errorf("published (-want +got):\n%s", diff)
+	}
+	if len(reportsOf(plan)) != 0 {
+		t.Errorf("reports = %v, want none", reportsOf(plan))
+	}
+
+	// Nobody of the second family is ready: it keeps what it has. Not asked for any more, its slice goes.
+	after.Servers = []Server{ready("10.1.0.1"), ready("10.1.0.2"), notReady("fd00::1")}
+	if writes := change.Writing(NewPlan(want, after).Changes); len(writes) != 0 {
+		t.Errorf("plan writes %v, want none", steps(writes))
+	}
+	want.DualStack = false
+	gone := []step{{Verb: change.Delete, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceUnwanted}}
+	if diff := cmp.Diff(gone, steps(NewPlan(want, after).Changes)); diff != "" {
+		t.Errorf("single-stack again (-want +got):\n%s", diff)
+	}
+}
+
+func TestNewPlan_DualStackServerThatIsTheLastLeavesBothSlices(t *testing.T) {
+	want := onIPv4()
+	want.DualStack = true
+	have := Snapshot{Servers: []Server{ready("10.1.0.1"), ready("fd00::1")}}
+	have = applied(t, have, NewPlan(want, have).Changes)
+	have.Servers = nil
+	want.Leaving = []netip.Addr{addr("10.1.0.1"), addr("fd00::1")}
+	after := applied(t, have, NewPlan(want, have).Changes)
+	if published := append(PublishedInSlices(after.Slices), PublishedInEndpoints(after.Endpoints)...); len(published) != 0 {
+		t.Errorf("published = %v, want nothing left behind", published)
+	}
+}
+
+func TestNewPlan_SliceOfOthersUnderTheSecondNameIsLeftToThem(t *testing.T) {
+	want := onIPv4()
+	want.DualStack = true
+	have := settled(t, ready("10.1.0.1"))
+	theirs := have.Slices[0].DeepCopy()
+	theirs.Name, theirs.AddressType = "kubernetes-ipv6", discoveryv1.AddressTypeIPv6
+	have.Slices = append(have.Slices, theirs)
+	have.Servers = []Server{ready("10.1.0.1"), ready("fd00::1")}
+	expected := []step{{Verb: change.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
+	if diff := cmp.Diff(expected, steps(NewPlan(want, have).Changes)); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+}
+
+func TestNewPlan_ExtraPortsAreServedToo(t *testing.T) {
+	want := onIPv4()
+	want.ExtraPorts = []Port{{Name: "konnectivity", Protocol: corev1.ProtocolTCP, Port: 8132}}
+	have := settled(t, ready("10.1.0.1"))
+	after := applied(t, have, NewPlan(want, have).Changes)
+	var names []string
+	for _, port := range after.Slices[0].Ports {
+		names = append(names, *port.Name)
+	}
+	if diff := cmp.Diff([]string{"https", "konnectivity"}, names); diff != "" {
+		t.Errorf("ports of the slice (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]corev1.EndpointPort{
+		{Name: "https", Port: 6443, Protocol: corev1.ProtocolTCP}, {Name: "konnectivity", Port: 8132, Protocol: corev1.ProtocolTCP},
+	}, after.Endpoints.Subsets[0].Ports); diff != "" {
+		t.Errorf("ports of the endpoints (-want +got):\n%s", diff)
+	}
+}
+
+func TestNewPlan_EveryServerIsToldWhy(t *testing.T) {
+	have := publishing(t, []string{"10.1.0.1", "10.1.0.2"},
+		ready("10.1.0.1"), Server{Address: addr("10.1.0.2"), Port: 6443, Detail: "connection refused"},
+		Server{Address: addr("10.1.0.3"), Port: 8443, Ready: true}, ready("fd00::1"))
+	want := []Standing{
+		{Address: addr("10.1.0.1"), Wanted: true, Published: true, Why: "it is ready"},
+		{Address: addr("10.1.0.2"), Published: true, Why: "it is not ready: connection refused"},
+		{Address: addr("10.1.0.3"), Why: "kube-apiserver 10.1.0.3 serves on port 8443, most serve on 6443; it is left out"},
+		{Address: addr("fd00::1"), Why: "kube-apiserver fd00::1 is IPv6, the service default/kubernetes is IPv4; it is left out"},
+	}
+	got := NewPlan(onIPv4(), have).Standings
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("standings (-want +got):\n%s", diff)
+	}
+}
+
+// What is true of every choice, said in other words than the plan's own.
+func TestNewPlan_ChoosesByItsPolicy(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := drawWant(t)
+		have := Snapshot{
+			Servers: rapid.SliceOfN(rapid.Custom(drawServer), 0, 6).Draw(t, "servers"), Endpoints: drawEndpoints(t), Slices: drawSlices(t),
+		}
+		isReady, reports, isPublished := map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[netip.Addr]bool{}
+		for _, server := range have.Servers {
+			isReady[server.Address] = isReady[server.Address] || server.Ready
+			reports[server.Address] = reports[server.Address] || !server.Left
+		}
+		for _, text := range append(PublishedInEndpoints(have.Endpoints), PublishedInSlices(have.Slices)...) {
+			if address, err := netip.ParseAddr(text); err == nil {
+				isPublished[address] = true
+			}
+		}
+		plan := NewPlan(want, have)
+		var readyOnes, of4 int
+		for _, address := range plan.Addresses {
+			if address.Is4() {
+				of4++
+			}
+			if isReady[address] {
+				readyOnes++
+				continue
+			}
+			switch {
+			case !isPublished[address]:
+				t.Fatalf("%s comes although it is not ready", address)
+			case want.Kind == Counted && !reports[address] && slices.ContainsFunc(have.Servers, func(s Server) bool { return s.Address == address }):
+				t.Fatalf("%s stays although it left", address)
+			case want.Kind != Counted && (want.MinReady < 2 || !reports[address]):
+				t.Fatalf("%s stays although no floor keeps it", address)
+			}
+		}
+		if len(plan.Addresses) > 0 && readyOnes == 0 {
+			t.Fatalf("%v are chosen, and none of them is ready", plan.Addresses)
+		}
+		if want.Kind == Counted && !want.DualStack && len(plan.Addresses) > max(want.Count, readyOnes) {
+			t.Fatalf("%d addresses, want at most %d or the ready ones", len(plan.Addresses), want.Count)
+		}
+		if family := FamilyOf(want.ServiceIP); !want.DualStack && len(plan.Addresses) > 0 && (of4 > 0) != (family == discoveryv1.AddressTypeIPv4) {
+			t.Fatalf("%v of a service of %s", plan.Addresses, family)
+		}
+	})
+}
