@@ -16,7 +16,10 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
@@ -87,9 +90,22 @@ type steward struct {
 func (c *cellar) hire(t testing.TB, id string) (*steward, term.Member) {
 	t.Helper()
 	one := &steward{cellar: c, id: id}
-	member := serve(t, replica("bootstrapsvc", id), func(r grpc.ServiceRegistrar) { bootstrapv1.RegisterBootstrapServiceServer(r, one) })
+	member := serve(t, replica("bootstrapsvc", id), func(r grpc.ServiceRegistrar) {
+		bootstrapv1.RegisterBootstrapServiceServer(r, one)
+		status.New(status.Deps{
+			Member: replica("bootstrapsvc", id), Ready: observe.NewChecks(), Terms: one.terms,
+			Loops: func() []loop.Status { return nil }, Counts: func() map[string]int64 { return nil },
+		}).Register(r)
+	})
 	c.change(func() { c.members[id] = member })
 	return one, member
+}
+
+func (s *steward) terms() []term.Holding {
+	c := s.cellar
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return []term.Holding{{ReplicaID: c.holder, Epoch: c.epoch, Here: c.holder == s.id, GRPCAddress: c.members[c.holder].GRPCAddress}}
 }
 
 func (s *steward) admit(ctx context.Context) error {
@@ -265,6 +281,9 @@ func (s *steward) PlanRepair(ctx context.Context, request *bootstrapv1.PlanRepai
 			plan.Steps = append(plan.Steps, stepFor(finding))
 		}
 	}
+	slices.SortStableFunc(plan.Steps, func(a, b *bootstrapv1.RepairStep) int { // what is used is allocated before anything is freed
+		return cmp.Compare(a.Change.Verb, b.Change.Verb)
+	})
 	if len(plan.Steps) > 0 {
 		plan.Token = "eyJ2IjoxLCJmaW5kaW5ncyI6WyJ" + strings.Repeat("maW5kaW5ncy9ub3QtYWxsb2NhdGVk", len(plan.Steps)) + "In0"
 	}
@@ -273,17 +292,21 @@ func (s *steward) PlanRepair(ctx context.Context, request *bootstrapv1.PlanRepai
 
 func stepFor(finding *bootstrapv1.Finding) *bootstrapv1.RepairStep {
 	change := &statusv1.Change{
-		Verb: statusv1.Change_VERB_UPDATE, Reason: "FREE_PORT", Detail: "bit " + finding.Subject + " is cleared",
+		Verb: statusv1.Change_VERB_UPDATE, Reason: "LEAKED", Detail: "bit " + finding.Subject + " is cleared",
 		Object: &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: "servicenodeports"},
 	}
 	if finding.Store == bootstrapv1.Finding_STORE_IP_ADDRESSES {
 		change = &statusv1.Change{
-			Verb: statusv1.Change_VERB_CREATE, Reason: "ALLOCATE_ADDRESS", Detail: "for the Service that uses it",
+			Verb: statusv1.Change_VERB_CREATE, Reason: "NOT_ALLOCATED", Detail: "for the Service that uses it",
 			Object: &statusv1.ObjectReference{ApiVersion: "networking.k8s.io/v1", Kind: "IPAddress", Name: finding.Subject},
 		}
 	}
+	if finding.Code == bootstrapv1.Finding_CODE_ORPHAN {
+		change.Verb, change.Reason, change.Detail = statusv1.Change_VERB_DELETE, "ORPHAN", "its owner does not exist"
+	}
 	return &bootstrapv1.RepairStep{
-		Finding: finding.Name, Change: change, Safe: finding.Safe, Version: "48213", State: bootstrapv1.RepairStep_STATE_PENDING,
+		Finding: finding.Name, Change: change, Safe: finding.Safe, Risk: finding.UnsafeReason, Version: "48213",
+		State: bootstrapv1.RepairStep_STATE_PENDING,
 	}
 }
 

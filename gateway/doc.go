@@ -9,6 +9,8 @@
 //     one stream is kept to each replica of leasesvc, and only while somebody watches, or did a moment ago.
 //   - What one replica owns is asked of that one. Lists and watches of Nodes and Leases are those of all replicas, as one; who is
 //     missing is named, and a Node that moves between replicas is never told twice, nor told as gone.
+//   - Findings are those of the holder of bootstrapsvc's term. One stream is kept, for all who watch; it follows the term, and what
+//     ended while nobody told of it is told as ended by the next holder's first bookmark.
 //   - HTTP and gRPC are the same service: HTTP requests pass the same interceptors, limits and validation, through an
 //     in-memory connection to a gRPC server of their own.
 //   - The page is static, loads nothing from elsewhere, and treats every value it shows as text.
@@ -25,6 +27,8 @@
 //	GET /v1/leases         and /v1/leases:watch, /v1/namespaces/{namespace}/leases, …/leases/{lease}
 //	GET /v1/slices         and /v1/slices:watch, /v1/namespaces/{namespace}/slices, …/services/{service}/slices, …/slices:plan,
 //	                       …/services/{service}/endpoints/{pod}:explain; ReconcileService, which writes, is served over gRPC only
+//	GET /v1/baseline       and /v1/apiservers, /v1/apiservers:watch, /v1/findings, /v1/findings:watch, /v1/repairs, /v1/repairs:plan;
+//	                       Audit and ApplyRepair, which work or write, are served over gRPC only
 //
 // JSON is protobuf's mapping with lowerCamelCase names, every field present, 64-bit numbers as strings. Errors are
 // google.rpc.Status with an ErrorInfo, and HTTP's status follows from their code. A query parameter that a path does not take is

@@ -21,6 +21,7 @@ var (
 	showChanges = flag.Int("show-changes", 500, "changes of the simulated fleet per second")
 	showOff     = flag.Bool("show-off", false, "switch the loop node-health off")
 	showMissing = flag.Bool("show-missing", false, "let one of the replicas be dead")
+	showWell    = flag.Bool("show-well", false, "let nothing be wrong with allocations")
 )
 
 // Not a test but a way to look at the page and to measure it:
@@ -31,7 +32,14 @@ func TestShow_SimulatedFleet(t *testing.T) {
 		t.Skip("serves only with -show")
 	}
 	k := newKitchen("l1", "l2", "l3", "l1", "l2", "l3")
-	members := newDirectory(standing(t, "bootstrapsvc", "b1"), standing(t, "gateway", "g1"))
+	c := newCellar("b1")
+	_, b1 := c.hire(t, "b1")
+	_, b2 := c.hire(t, "b2")
+	c.furnish(!*showWell)
+	if *showMissing {
+		c.elect("")
+	}
+	members := newDirectory(b1, b2, standing(t, "gateway", "g1"))
 	for _, id := range []string{"l1", "l2", "l3"} {
 		c, member := k.hire(t, id)
 		c.disabled.Store(*showOff)

@@ -37,7 +37,7 @@ const (
 
 // Config is what a Server serves.
 type Config struct {
-	// Register adds GatewayService to the in-memory gRPC server.
+	// Register adds the gateway's services to the in-memory gRPC server.
 	Register func(grpc.ServiceRegistrar)
 	// Page holds index.html and the files under assets/.
 	Page   fs.FS

@@ -20,6 +20,11 @@ export class Clock {
     return Number.isFinite(seconds) ? duration(Math.max(0, seconds)) : "";
   }
 
+  // until is how long it is until a time, in seconds; negative when it has passed.
+  until(time) {
+    return (Date.parse(time) - this.merged) / 1000 - this.sinceMerge();
+  }
+
   // timeOfDay says when the status was merged.
   timeOfDay() {
     return new Date(this.merged).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });

@@ -1,9 +1,14 @@
-// The page: follows the status and hands it to the elements of the document; the fleet follows the Nodes by itself.
+// The page: follows the status and hands it to the elements of the document; the others follow by themselves what they show.
 
+import "./apiservers.js";
 import "./banner.js";
+import "./baseline.js";
+import "./findings.js";
 import "./fleet.js";
 import "./node.js";
+import "./plan.js";
 import "./pot.js";
+import "./repairs.js";
 import "./slices.js";
 import "./sources.js";
 import "./summary.js";
@@ -12,12 +17,13 @@ import { healthOf } from "./service.js";
 import { Stream } from "./stream.js";
 
 const banner = document.querySelector("trivet-banner");
-const views = document.querySelectorAll("trivet-summary, trivet-pot, trivet-service, trivet-sources");
+const views = document.querySelectorAll("trivet-summary, trivet-pot, trivet-service, trivet-findings, trivet-sources");
 let clock = null;
 
 const fleet = document.querySelector("trivet-fleet");
 const panel = document.querySelector("trivet-node");
 const slices = document.querySelector("trivet-slices");
+const findings = document.querySelector("trivet-findings");
 
 const stream = new Stream("/v1/status:watch?interval=1s", {
   message({ status, partial }) {
@@ -47,7 +53,7 @@ banner.addEventListener("retry", () => stream.retryNow());
 addEventListener("online", retryAll);
 fleet.addEventListener("news", ({ detail }) => panel.heard(detail));
 panel.addEventListener("chosen", ({ detail }) => fleet.choose(detail));
-fleet.choose(panel.name);
+fleet.choose(panel.subject);
 
 // A browser opens few connections to one server. Pages that nobody looks at leave them to the others.
 const patience = 15000;
@@ -58,6 +64,7 @@ document.addEventListener("visibilitychange", () => {
   resting = setTimeout(() => {
     fleet.rest();
     slices.rest();
+    findings.rest();
   }, patience);
 });
 
@@ -65,6 +72,7 @@ function retryAll() {
   stream.retryNow();
   fleet.wake();
   slices.wake();
+  findings.wake();
 }
 
 stream.follow();

@@ -54,9 +54,10 @@ type BootstrapServiceClient interface {
 	// Idempotency: a read without side effects.
 	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
 	ListAPIServers(ctx context.Context, in *ListAPIServersRequest, opts ...grpc.CallOption) (*ListAPIServersResponse, error)
-	// WatchAPIServers sends the whole list at once and again whenever it changed.
+	// WatchAPIServers sends the whole list at once, again whenever it changed, and every few seconds all the same. It goes on at another
+	// replica when one goes away, and ends when none can be asked: a list that grows old unnoticed would be worse than none.
 	//
-	// Caller: the page, `trivet apiservers -w`.
+	// Caller: people, `trivet apiservers -w`.
 	// Leadership: none.
 	// Idempotency: a read without side effects; a slow reader skips to the newest list.
 	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
@@ -68,10 +69,12 @@ type BootstrapServiceClient interface {
 	// Idempotency: a read without side effects.
 	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
 	ListFindings(ctx context.Context, in *ListFindingsRequest, opts ...grpc.CallOption) (*ListFindingsResponse, error)
-	// WatchFindings sends every open finding as ADDED, then one BOOKMARK, then changes as they happen.
+	// WatchFindings sends every open finding as ADDED, then one BOOKMARK, then changes as they happen, and a BOOKMARK every few seconds.
 	//
 	// Caller: the page, `trivet findings -w`.
-	// Leadership: none here; the watch follows the term from replica to replica, and begins anew with ADDED each time.
+	// Leadership: none here; the watch follows the term from replica to replica, and begins anew with ADDED each time. What ended in
+	// between is sent as DELETED before the next BOOKMARK, in no state when it is not known how it ended. While nobody holds the term,
+	// what was sent stands, and BOOKMARK names who is missing.
 	// Idempotency: a read without side effects; a slow reader skips states and never misses the last one.
 	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
 	WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error)
@@ -245,9 +248,10 @@ type BootstrapServiceServer interface {
 	// Idempotency: a read without side effects.
 	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
 	ListAPIServers(context.Context, *ListAPIServersRequest) (*ListAPIServersResponse, error)
-	// WatchAPIServers sends the whole list at once and again whenever it changed.
+	// WatchAPIServers sends the whole list at once, again whenever it changed, and every few seconds all the same. It goes on at another
+	// replica when one goes away, and ends when none can be asked: a list that grows old unnoticed would be worse than none.
 	//
-	// Caller: the page, `trivet apiservers -w`.
+	// Caller: people, `trivet apiservers -w`.
 	// Leadership: none.
 	// Idempotency: a read without side effects; a slow reader skips to the newest list.
 	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
@@ -259,10 +263,12 @@ type BootstrapServiceServer interface {
 	// Idempotency: a read without side effects.
 	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
-	// WatchFindings sends every open finding as ADDED, then one BOOKMARK, then changes as they happen.
+	// WatchFindings sends every open finding as ADDED, then one BOOKMARK, then changes as they happen, and a BOOKMARK every few seconds.
 	//
 	// Caller: the page, `trivet findings -w`.
-	// Leadership: none here; the watch follows the term from replica to replica, and begins anew with ADDED each time.
+	// Leadership: none here; the watch follows the term from replica to replica, and begins anew with ADDED each time. What ended in
+	// between is sent as DELETED before the next BOOKMARK, in no state when it is not known how it ended. While nobody holds the term,
+	// what was sent stands, and BOOKMARK names who is missing.
 	// Idempotency: a read without side effects; a slow reader skips states and never misses the last one.
 	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
 	WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error
