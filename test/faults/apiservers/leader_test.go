@@ -2,7 +2,6 @@ package apiservers
 
 import (
 	"errors"
-	"testing"
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 
@@ -10,12 +9,12 @@ import (
 )
 
 // whoLeads returns first the machine whose sidecar leads, of two: it alone takes a call that writes.
-func whoLeads(t *testing.T, machines []*machine) (leader, other *machine) {
-	t.Helper()
-	testkit.Eventually(t, soon, func() error {
+func (p plane) whoLeads(machines []*machine) (leader, other *machine) {
+	p.Helper()
+	testkit.Eventually(p, soon, func() error {
 		var problems []error
 		for i, m := range machines {
-			_, err := m.client.ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{})
+			_, err := m.client.ReconcileBaseline(p.Context(), &bootstrapv1.ReconcileBaselineRequest{})
 			if err == nil {
 				leader, other = m, machines[1-i]
 				return nil

@@ -25,29 +25,45 @@ const (
 	readTimeout = 5 * time.Second
 )
 
+// plane is a control plane in which machines come and go, and what is published of them.
+type plane struct {
+	*testing.T
+	cluster *devcluster.Cluster
+	// kube reaches the kube-apiserver that no fault strikes.
+	kube kubernetes.Interface
+	// name keeps the keys of tests apart.
+	name string
+}
+
+// newPlane is the control plane that all tests share.
+func newPlane(t *testing.T) plane {
+	t.Helper()
+	return plane{T: t, cluster: testkit.Cluster(t), kube: testkit.Kube(t), name: strings.ToLower(strings.NewReplacer("_", "-", "/", "-", "=", "-").Replace(t.Name()))}
+}
+
 // machine is a kube-apiserver and the bootstrapsvc beside it, which reaches Kubernetes through that server only.
 type machine struct {
 	*sidecar
-	t       *testing.T
+	plane   plane
 	address string
 	server  *devcluster.Peer
 	args    []string
 }
 
-// newMachines starts kube-apiservers, all at once, and no sidecar yet.
-func newMachines(t *testing.T, addresses ...string) []*machine {
-	t.Helper()
+// machines starts kube-apiservers, all at once, and no sidecar yet.
+func (p plane) machines(addresses ...string) []*machine {
+	p.Helper()
 	machines := make([]*machine, len(addresses))
 	problems := make([]error, len(addresses))
 	var starting sync.WaitGroup
 	for i, address := range addresses {
-		machines[i] = &machine{t: t, address: address}
+		machines[i] = &machine{plane: p, address: address}
 		starting.Go(func() {
-			machines[i].server, problems[i] = testkit.Cluster(t).AddAPIServer(t.Context(), devcluster.PeerConfig{AdvertiseAddress: address})
+			machines[i].server, problems[i] = p.cluster.AddAPIServer(p.Context(), devcluster.PeerConfig{AdvertiseAddress: address})
 		})
 	}
 	starting.Wait()
-	t.Cleanup(func() {
+	p.Cleanup(func() {
 		for _, m := range machines {
 			if m.server != nil {
 				m.server.Kill()
@@ -55,15 +71,15 @@ func newMachines(t *testing.T, addresses ...string) []*machine {
 		}
 	})
 	if err := errors.Join(problems...); err != nil {
-		t.Fatal(err)
+		p.Fatal(err)
 	}
 	return machines
 }
 
 // attend starts a sidecar on the machine.
 func (m *machine) attend() {
-	m.t.Helper()
-	m.sidecar = startSidecar(m.t, clusterName(m.t), m.server.Kubeconfig(),
+	m.plane.Helper()
+	m.sidecar = m.plane.sidecar(m.server.Kubeconfig(),
 		append([]string{"--apiserver-advertise-address=" + m.address, "--apiserver-port=" + port}, m.args...)...)
 }
 
@@ -71,12 +87,6 @@ func (m *machine) attend() {
 func (m *machine) lose() {
 	m.sidecar.kill()
 	m.server.Kill()
-}
-
-// clusterName keeps the keys of tests apart.
-func clusterName(t *testing.T) string {
-	name, _, _ := strings.Cut(t.Name(), "/")
-	return strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 }
 
 // published are the addresses in the EndpointSlices of default/kubernetes that are ready, sorted; an error if the Endpoints
@@ -120,14 +130,13 @@ func inEndpoints(ctx context.Context, kube kubernetes.Interface) ([]string, erro
 }
 
 // becomes waits until exactly the machines are published, in slices and in Endpoints, and returns how long that took.
-func becomes(t *testing.T, within time.Duration, want ...*machine) time.Duration {
-	t.Helper()
-	kube := testkit.Kube(t)
+func (p plane) becomes(within time.Duration, want ...*machine) time.Duration {
+	p.Helper()
 	addresses := addressesOf(want...)
 	began := time.Now()
-	testkit.Eventually(t, within, func() error {
-		inSlices, err1 := published(t.Context(), kube)
-		old, err2 := inEndpoints(t.Context(), kube)
+	testkit.Eventually(p, within, func() error {
+		inSlices, err1 := published(p.Context(), p.kube)
+		old, err2 := inEndpoints(p.Context(), p.kube)
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
@@ -150,25 +159,24 @@ func addressesOf(machines ...*machine) []string {
 
 // stays reports an error if an address is missing from the slices at any look, until the returned function is called: whoever
 // is well must not suffer from what happens to others.
-func stays(t *testing.T, who ...*machine) (end func()) {
-	t.Helper()
-	kube := testkit.Kube(t)
-	ctx, cancel := context.WithCancel(t.Context())
+func (p plane) stays(who ...*machine) (end func()) {
+	p.Helper()
+	ctx, cancel := context.WithCancel(p.Context())
 	var looking sync.WaitGroup
 	looking.Go(func() {
 		looks := 0
 		for ; ctx.Err() == nil; looks++ {
-			has, err := published(ctx, kube)
+			has, err := published(ctx, p.kube)
 			for _, want := range addressesOf(who...) {
 				if err == nil && !slices.Contains(has, want) {
-					t.Errorf("%s is well and was not published; %v were", want, has)
+					p.Errorf("%s is well and was not published; %v were", want, has)
 					return
 				}
 			}
 			pause(ctx, 20*time.Millisecond)
 		}
 		if looks == 0 {
-			t.Error("nobody looked at what was published")
+			p.Error("nobody looked at what was published")
 		}
 	})
 	return func() {

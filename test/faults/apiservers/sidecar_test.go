@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
@@ -30,19 +29,20 @@ type sidecar struct {
 	client  bootstrapv1.BootstrapServiceClient
 }
 
-// startSidecar starts a bootstrapsvc for the keys of cluster, and returns at once. It dies with the test.
-func startSidecar(t *testing.T, cluster, kubeconfig string, args ...string) *sidecar {
+// sidecar starts a bootstrapsvc and returns at once. It dies with the test.
+func (p plane) sidecar(kubeconfig string, args ...string) *sidecar {
+	t := p.T
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ca, cert, key := testkit.Cluster(t).EtcdFiles()
+	ca, cert, key := p.cluster.EtcdFiles()
 	address := freeAddress(t)
 	s := &sidecar{exited: make(chan struct{})}
 	s.command = exec.Command(self, append([]string{
-		"--cluster=" + cluster, "--kubeconfig=" + kubeconfig,
-		"--etcd-endpoints=" + strings.Join(testkit.Cluster(t).EtcdEndpoints(), ","),
+		"--cluster=" + p.name, "--kubeconfig=" + kubeconfig,
+		"--etcd-endpoints=" + strings.Join(p.cluster.EtcdEndpoints(), ","),
 		"--etcd-ca-file=" + ca, "--etcd-cert-file=" + cert, "--etcd-key-file=" + key,
 		"--listen=" + address, "--admin-listen=" + freeAddress(t), "--insecure",
 	}, args...)...)

@@ -1,0 +1,173 @@
+package apiservers
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+)
+
+// A kube-apiserver that still keeps the endpoints itself is published by the keys that it writes, and the two do not undo
+// each other's work.
+func TestMoving_KeysOfKubeAPIServerAreAdopted(t *testing.T) {
+	p := newPlane(t)
+	server, err := p.cluster.AddAPIServer(t.Context(), devcluster.PeerConfig{
+		AdvertiseAddress: "10.99.5.1", Args: []string{"--endpoint-reconciler-type=lease"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Kill)
+	old := &machine{plane: p, address: "10.99.5.1", server: server}
+	observer := p.sidecar(p.cluster.Kubeconfig(), "--loops=*,-apiserver-probe", "--apiserver-port="+port, "--adopt-master-leases")
+	p.becomes(soon, old)
+	p.Helper()
+	testkit.Eventually(t, soon, func() error {
+		found, err := serverOf(t, observer, old.address)
+		if err == nil && (found.GetSource() != bootstrapv1.APIServer_SOURCE_MASTER_LEASE || !found.GetPublished()) {
+			err = fmt.Errorf("what is known of %s: %v", old.address, found)
+		}
+		return err
+	})
+
+	before := writesOf(t, p.kube)
+	end := p.stays(old)
+	pause(t.Context(), 25*time.Second) // two and a half rounds of both
+	end()
+	if after := writesOf(t, p.kube); after != before {
+		t.Errorf("while nothing happened, slices went from version %s to %s", before, after)
+	}
+}
+
+// writesOf changes with every write of the slices.
+func writesOf(t *testing.T, kube kubernetes.Interface) string {
+	t.Helper()
+	found, err := kube.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=kubernetes",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var versions []string
+	for _, slice := range found.Items {
+		versions = append(versions, slice.Name+" "+slice.ResourceVersion)
+	}
+	return fmt.Sprint(versions)
+}
+
+// serverOf is what a replica knows of the kube-apiserver at an address.
+func serverOf(t *testing.T, replica *sidecar, address string) (*bootstrapv1.APIServer, error) {
+	list, err := replica.client.ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, server := range list.GetApiservers() {
+		if server.GetAddress() == address {
+			return server, nil
+		}
+	}
+	return nil, fmt.Errorf("%s is not among %v", address, list.GetApiservers())
+}
+
+// Keys that nobody keeps alive, as a restore leaves them, are told of and never published.
+func TestMoving_KeysOfTheDeadAreNotPublished(t *testing.T) {
+	p := newPlane(t)
+	well := p.machines("10.99.6.1")[0]
+	well.args = []string{"--adopt-master-leases"}
+	well.attend()
+	p.becomes(soon, well)
+	etcd := testkit.Etcd(t)
+	const dead, master = "10.99.6.2", "10.99.6.3"
+	for key, value := range map[string]string{
+		"/trivet/" + p.name + "/apiservers/" + dead: `{"port":6443,"ready":true,"replica":"long-gone"}`,
+		"/registry/masterleases/" + master: `{"kind":"Endpoints","apiVersion":"v1","metadata":{"name":"` + master +
+			`"},"subsets":[{"addresses":[{"ip":"` + master + `"}]}]}`,
+	} {
+		if _, err := etcd.Put(t.Context(), key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if _, err := testkit.Etcd(t).Delete(t.Context(), "/registry/masterleases/"+master); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	for _, address := range []string{dead, master} {
+		testkit.Eventually(t, soon, func() error {
+			found, err := serverOf(t, well.sidecar, address)
+			if err == nil && (len(found.GetProblems()) == 0 || found.GetPublished()) {
+				err = fmt.Errorf("of a key that nobody keeps alive is known: %v", found)
+			}
+			return err
+		})
+	}
+	pause(t.Context(), 12*time.Second) // more than a round
+	p.becomes(readTimeout, well)
+}
+
+// A control plane is restored from a copy of etcd in which a machine lives that is gone since.
+func TestMoving_RestoredFromACopy(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cluster")
+	cluster, err := devcluster.Start(t.Context(), devcluster.Config{DataDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	kube, err := kubernetes.NewForConfig(cluster.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := plane{T: t, cluster: cluster, kube: kube, name: "restored"}
+	machines := p.machines("10.99.7.1", "10.99.7.2")
+	kept, gone := machines[0], machines[1]
+	kept.attend()
+	gone.attend()
+	p.becomes(soon, kept, gone)
+
+	data, copied := filepath.Join(dir, "etcd"), filepath.Join(t.TempDir(), "copy")
+	if err := errors.Join(cluster.StopEtcd(), os.CopyFS(copied, os.DirFS(data)), cluster.StartEtcd()); err != nil {
+		t.Fatal(err)
+	}
+	p.becomes(soon, kept, gone)
+	gone.lose()
+	p.becomes(soon, kept)
+
+	kept.lose()
+	if err := errors.Join(cluster.StopAPIServer(), cluster.StopEtcd(), os.RemoveAll(data), os.CopyFS(data, os.DirFS(copied)),
+		private(data), cluster.StartEtcd(), cluster.StartAPIServer(), kept.server.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if has, err := published(t.Context(), kube); err != nil || !slices.Contains(has, gone.address) {
+		t.Fatalf("the restored slices hold %v, %v, and should hold the dead %s", has, err, gone.address)
+	}
+	kept.attend()
+	end := p.stays(kept)
+	p.out("a machine that only lives in the copy", deadWithin+5*time.Second, kept)
+	end()
+}
+
+// private takes all rights from others, as etcd wants it of its folder.
+func private(dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		return os.Chmod(path, 0o700)
+	})
+}
