@@ -134,6 +134,8 @@ func (u *Usage) contradicts(s Step) string {
 		switch {
 		case h.Owner == s.Owner:
 			used = uses
+		case h.Key == s.Owner.Key:
+			return fmt.Sprintf("service %s is another one by now", h.Key)
 		case s.Sole && (uses || s.Verb == Delete): // what takes away first minds those that only name it, too
 			return fmt.Sprintf("service %s uses %s too", h.Key, s.Subject)
 		}

@@ -18,7 +18,13 @@ type due struct {
 func (d dues) Len() int           { return len(d) }
 func (d dues) Less(i, j int) bool { return d[i].at.Before(d[j].at) }
 func (d dues) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
-func (d *dues) Push(x any)        { *d = append(*d, x.(due)) }
+
+func (d *dues) Push(x any) {
+	if pushed, ok := x.(due); ok {
+		*d = append(*d, pushed)
+	}
+}
+
 func (d *dues) Pop() any {
 	last := len(*d) - 1
 	popped := (*d)[last]

@@ -9,7 +9,7 @@ func serviceEvidence(user *holder, broken bool, what, next string) Evidence {
 	}
 	return Evidence{
 		Code: ServiceUse, Broken: broken, Source: "service", Service: &Owner{Key: user.Key, UID: user.UID},
-		Finding: "service " + user.Key.String() + " " + what, Next: next,
+		Finding: "service " + user.String() + " " + what, Next: next,
 	}
 }
 

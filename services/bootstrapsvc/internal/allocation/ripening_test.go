@@ -228,9 +228,10 @@ func TestLedger_DeltaTellsEachStateOnce(t *testing.T) {
 	}
 	note(0)
 	note(time.Second)
-	for _, after := range []time.Duration{2, 22, 42, 66, 67, 68} {
-		l.Sight(start.Add(after * time.Second))
-		note(after * time.Second)
+	for _, seconds := range []int{2, 22, 42, 66, 67, 68} {
+		after := time.Duration(seconds) * time.Second
+		l.Sight(start.Add(after))
+		note(after)
 	}
 	l.PutBitmap(bitmap(allocation.NodePorts, "100-200"))
 	note(70 * time.Second)

@@ -1,0 +1,288 @@
+package allocation_test
+
+import (
+	"math/big"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+)
+
+// planned returns the steps for what is wrong in a snapshot.
+func planned(t *testing.T, settings allocation.Settings, s allocation.Snapshot) []allocation.Step {
+	t.Helper()
+	s.CIDRs = append(s.CIDRs, defaultCIDR())
+	l := load(settings, s)
+	ripen(l, start)
+	steps := allocation.PlanRepair(l.Findings()).Steps
+	if len(steps) == 0 {
+		t.Fatal("nothing is planned")
+	}
+	return steps
+}
+
+// try is a step and what Check must say of it.
+type try struct {
+	live allocation.Live
+	want allocation.Outcome
+	why  string
+}
+
+func expectChecks(t *testing.T, step allocation.Step, tries map[string]try) {
+	t.Helper()
+	for name, test := range tries {
+		t.Run(name, func(t *testing.T) {
+			outcome, why := allocation.Check(step, test.live)
+			if outcome != test.want || why != test.why {
+				t.Errorf("outcome %d %q, want %d %q", outcome, why, test.want, test.why)
+			}
+		})
+	}
+}
+
+func pointer(a allocation.IPAddress) *allocation.IPAddress { return &a }
+
+func TestCheck_Create(t *testing.T) {
+	a := service("a", "10.0.1.1")
+	steps := planned(t, addressSettings(), allocation.Snapshot{Services: []allocation.Service{a}})
+	reborn, external := a, a
+	reborn.UID, external.Type = "another", allocation.ExternalName
+	expectChecks(t, steps[0], map[string]try{
+		"as planned": {live: allocation.Live{Services: []allocation.Service{a}}, want: allocation.Go},
+		"made by somebody else": {
+			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
+			want: allocation.Unneeded, why: "the ipaddress is as it should be already",
+		},
+		"made for somebody else": {
+			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "b"))},
+			want: allocation.Drifted, why: "there is an ipaddress of that name by now, of service bar/b",
+		},
+		"the service is gone": {
+			live: allocation.Live{Services: []allocation.Service{service("b")}},
+			want: allocation.Drifted, why: "service bar/a does not use 10.0.1.1 any more",
+		},
+		"the service is another one": {
+			live: allocation.Live{Services: []allocation.Service{reborn}},
+			want: allocation.Drifted, why: "service bar/a is another one by now",
+		},
+		"the service uses none any more": {
+			live: allocation.Live{Services: []allocation.Service{external}},
+			want: allocation.Drifted, why: "service bar/a does not use 10.0.1.1 any more",
+		},
+		"a second service uses it": {
+			live: allocation.Live{Services: []allocation.Service{a, service("b", "10.0.1.1")}},
+			want: allocation.Drifted, why: "service bar/b uses 10.0.1.1 too",
+		},
+	})
+}
+
+func TestCheck_DeleteOfWrongReference(t *testing.T) {
+	a, wrong := service("a", "10.0.1.1"), object("10.0.1.1", "b")
+	steps := planned(t, addressSettings(), allocation.Snapshot{
+		Services: []allocation.Service{a}, IPAddresses: []allocation.IPAddress{wrong},
+	})
+	external := service("b", "10.0.1.1")
+	external.Type = allocation.ExternalName
+	expectChecks(t, steps[0], map[string]try{
+		"as planned": {live: allocation.Live{Services: []allocation.Service{a}, IPAddress: &wrong}, want: allocation.Go},
+		"gone already": {
+			live: allocation.Live{Services: []allocation.Service{a}},
+			want: allocation.Unneeded, why: "there is no such ipaddress any more",
+		},
+		"replaced already": {
+			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
+			want: allocation.Unneeded, why: "the ipaddress is as it should be already",
+		},
+		"changed": {
+			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(with(wrong, func(a *allocation.IPAddress) {
+				a.ResourceVersion = "8"
+			}))},
+			want: allocation.Drifted, why: "the ipaddress has changed: resourceVersion 8, planned from 7",
+		},
+		"its parent uses it by now": {
+			live: allocation.Live{Services: []allocation.Service{a, service("b", "10.0.1.1")}, IPAddress: &wrong},
+			want: allocation.Drifted, why: "service bar/b uses 10.0.1.1 too",
+		},
+		"its parent names it and is ExternalName": {
+			live: allocation.Live{Services: []allocation.Service{a, external}, IPAddress: &wrong},
+			want: allocation.Drifted, why: "service bar/b uses 10.0.1.1 too",
+		},
+		"another one was read": {
+			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.2", "b"))},
+			want: allocation.Drifted, why: "ipaddress 10.0.1.2 was read for 10.0.1.1",
+		},
+	})
+	if steps[1].Verb != allocation.Create || steps[1].Reason != allocation.ReasonReference {
+		t.Errorf("after the delete comes %s", steps[1].Material())
+	}
+}
+
+func TestCheck_DeleteOfOrphan(t *testing.T) {
+	orphan, kubernetes := object("10.0.1.1", "gone"), service("kubernetes", "10.0.0.1")
+	step := planned(t, addressSettings(), allocation.Snapshot{
+		Services:    []allocation.Service{kubernetes},
+		IPAddresses: []allocation.IPAddress{orphan, object("10.0.0.1", "kubernetes")},
+	})[0]
+	external := service("x", "10.0.1.1")
+	external.Type = allocation.ExternalName
+	expectChecks(t, step, map[string]try{
+		"as planned": {live: allocation.Live{Services: []allocation.Service{kubernetes}, IPAddress: &orphan}, want: allocation.Go},
+		"counted before": {
+			live: allocation.Live{Usage: allocation.Tally([]allocation.Service{kubernetes}), IPAddress: &orphan}, want: allocation.Go,
+		},
+		"nothing was listed": {
+			live: allocation.Live{IPAddress: &orphan},
+			want: allocation.Drifted, why: "no service at all was listed, which cannot be",
+		},
+		"its service came": {
+			live: allocation.Live{Services: []allocation.Service{kubernetes, service("gone")}, IPAddress: &orphan},
+			want: allocation.Drifted, why: "service bar/gone exists by now",
+		},
+		"a service uses it, written in another way": {
+			live: allocation.Live{Services: []allocation.Service{kubernetes, service("b", "010.0.01.1")}, IPAddress: &orphan},
+			want: allocation.Drifted, why: "service bar/b uses 10.0.1.1",
+		},
+		"an ExternalName service names it": {
+			live: allocation.Live{Services: []allocation.Service{kubernetes, external}, IPAddress: &orphan},
+			want: allocation.Drifted, why: "service bar/x uses 10.0.1.1",
+		},
+		"gone": {
+			live: allocation.Live{Services: []allocation.Service{kubernetes}},
+			want: allocation.Unneeded, why: "there is no such ipaddress any more",
+		},
+	})
+	damaged := step
+	damaged.Subject = "10.0.1.01"
+	odd := orphan
+	odd.Name = damaged.Subject
+	if outcome, _ := allocation.Check(damaged, allocation.Live{Services: []allocation.Service{kubernetes}, IPAddress: &odd}); outcome != allocation.Drifted {
+		t.Error("a step about no address is made")
+	}
+}
+
+func TestCheck_Relabel(t *testing.T) {
+	a := service("a", "10.0.1.1")
+	bare := with(object("10.0.1.1", "a"), func(a *allocation.IPAddress) { a.ManagedBy = "" })
+	step := planned(t, addressSettings(), allocation.Snapshot{
+		Services: []allocation.Service{a}, IPAddresses: []allocation.IPAddress{bare},
+	})[0]
+	expectChecks(t, step, map[string]try{
+		"as planned": {live: allocation.Live{Services: []allocation.Service{a}, IPAddress: &bare}, want: allocation.Go},
+		"done": {
+			live: allocation.Live{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
+			want: allocation.Unneeded, why: "the ipaddress is as it should be already",
+		},
+		"gone": {
+			live: allocation.Live{Services: []allocation.Service{a}},
+			want: allocation.Drifted, why: "there is no such ipaddress any more",
+		},
+	})
+}
+
+func TestCheck_Bits(t *testing.T) {
+	a, kubernetes := nodePorts("a", 112), service("kubernetes", "10.0.0.1")
+	stored := bitmap(allocation.NodePorts, "100-200", 11)
+	steps := planned(t, portSettings(), allocation.Snapshot{
+		Services: []allocation.Service{a, kubernetes}, Bitmaps: []allocation.Bitmap{stored},
+	})
+	all := []allocation.Service{a, kubernetes}
+	t.Run("set", func(t *testing.T) {
+		expectChecks(t, steps[0], map[string]try{
+			"as planned": {live: allocation.Live{Services: all, Bitmap: stored}, want: allocation.Go},
+			"done": {
+				live: allocation.Live{Services: all, Bitmap: bitmap(allocation.NodePorts, "100-200", 12)},
+				want: allocation.Unneeded, why: "the bit is as it should be already",
+			},
+			"not used any more": {
+				live: allocation.Live{Services: []allocation.Service{kubernetes}, Bitmap: stored},
+				want: allocation.Drifted, why: "service bar/a does not use 112 any more",
+			},
+			"another range": {
+				live: allocation.Live{Services: all, Bitmap: bitmap(allocation.NodePorts, "101-200")},
+				want: allocation.Drifted, why: "the stored range is 101-200, and 100-200 is expected",
+			},
+			"unread": {
+				live: allocation.Live{Services: all, Bitmap: allocation.Bitmap{Store: allocation.NodePorts, Problem: "truncated"}},
+				want: allocation.Drifted, why: "the stored value cannot be read: truncated",
+			},
+			"another store": {
+				live: allocation.Live{Services: all, Bitmap: bitmap(allocation.ClusterIPs, "10.0.0.0/24")},
+				want: allocation.Drifted, why: "the bitmap of cluster-ips was read for node-ports",
+			},
+		})
+	})
+	t.Run("clear", func(t *testing.T) {
+		checked := service("b")
+		checked.HealthCheckNodePort = 111
+		expectChecks(t, steps[1], map[string]try{
+			"as planned": {live: allocation.Live{Services: all, Bitmap: stored}, want: allocation.Go},
+			"used by a health check": {
+				live: allocation.Live{Services: append(all, checked), Bitmap: stored},
+				want: allocation.Drifted, why: "service bar/b uses 111",
+			},
+			"done": {
+				live: allocation.Live{Services: all, Bitmap: bitmap(allocation.NodePorts, "100-200")},
+				want: allocation.Unneeded, why: "the bit is as it should be already",
+			},
+		})
+		moved := steps[1]
+		moved.Offset = 13
+		if _, why := allocation.Check(moved, allocation.Live{Services: all, Bitmap: stored}); why != "bit 13 of range 100-200 does not stand for 111" {
+			t.Errorf("a step that contradicts itself: %q", why)
+		}
+	})
+}
+
+func TestBitmapWrite_IsUpstreamsEncoding(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		before := new(big.Int).SetBytes(rapid.SliceOfN(rapid.Byte(), 0, 13).Draw(t, "data"))
+		before.And(before, new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 101), big.NewInt(1)))
+		stored := bitmap(allocation.NodePorts, "100-200")
+		stored.Data = before.Bytes()
+		want := new(big.Int).Set(before)
+		var steps []allocation.Step
+		for range rapid.IntRange(0, 8).Draw(t, "steps") {
+			offset, verb := rapid.IntRange(0, 100).Draw(t, "offset"), allocation.ClearBit
+			if rapid.Bool().Draw(t, "set") {
+				verb = allocation.SetBit
+			}
+			steps = append(steps, allocation.Step{Store: allocation.NodePorts, Range: "100-200", Offset: offset, Verb: verb})
+			want.SetBit(want, offset, map[allocation.Verb]uint{allocation.SetBit: 1}[verb])
+		}
+		data, err := stored.Write(steps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want.Bytes(), data); diff != "" {
+			t.Fatalf("data differs (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(before.Bytes(), stored.Data); diff != "" {
+			t.Fatalf("the bitmap was changed:\n%s", diff)
+		}
+	})
+}
+
+func TestBitmapWrite_RefusesWhatIsNotItsOwn(t *testing.T) {
+	stored := bitmap(allocation.NodePorts, "100-200", 11)
+	good := allocation.Step{Store: allocation.NodePorts, Range: "100-200", Offset: 11, Verb: allocation.ClearBit}
+	for name, change := range map[string]func(*allocation.Step, *allocation.Bitmap){
+		"another store":   func(s *allocation.Step, _ *allocation.Bitmap) { s.Store = allocation.ClusterIPs },
+		"another range":   func(s *allocation.Step, _ *allocation.Bitmap) { s.Range = "100-201" },
+		"behind the end":  func(s *allocation.Step, _ *allocation.Bitmap) { s.Offset = 101 },
+		"before the end":  func(s *allocation.Step, _ *allocation.Bitmap) { s.Offset = -1 },
+		"no bit":          func(s *allocation.Step, _ *allocation.Bitmap) { s.Verb = allocation.Delete },
+		"unread":          func(_ *allocation.Step, b *allocation.Bitmap) { b.Problem = "truncated" },
+		"missing":         func(_ *allocation.Step, b *allocation.Bitmap) { b.Missing = true },
+		"unlike a bitmap": func(_ *allocation.Step, b *allocation.Bitmap) { b.Range = "odd" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			step, b := good, stored
+			change(&step, &b)
+			if data, err := b.Write([]allocation.Step{step}); err == nil {
+				t.Errorf("it was written: %x", data)
+			}
+		})
+	}
+}
