@@ -15,16 +15,8 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
 )
 
-// Values of --endpoint-reconciler-type.
-const (
-	reconcileByLease = "lease"
-	reconcileByCount = "count"
-	reconcileStatic  = "static"
-	reconcileNothing = "none"
-
-	// reconcileByMasterCount is what kube-apiserver calls reconcileByCount.
-	reconcileByMasterCount = "master-count"
-)
+// masterCount is what kube-apiserver's flag calls apiservers.Counted.
+const masterCount = "master-count"
 
 // EndpointsConfig is what an operator decides about which addresses are endpoints.
 type EndpointsConfig struct {
@@ -52,7 +44,7 @@ type EndpointsConfig struct {
 // after some eleven seconds.
 func defaultEndpoints() EndpointsConfig {
 	return EndpointsConfig{
-		Reconciler:     reconcileByLease,
+		Reconciler:     apiservers.Live.String(),
 		APIServerCount: 1,
 		MinReady:       1,
 		UnreadyDelay:   8 * time.Second,
@@ -100,18 +92,15 @@ func (c *EndpointsConfig) problems(add func(flag string, err error)) {
 
 // kind is the way in which endpoints are chosen.
 func (c *EndpointsConfig) kind() (apiservers.Kind, error) {
-	switch c.Reconciler {
-	case reconcileByLease:
-		return apiservers.Live, nil
-	case reconcileByCount, reconcileByMasterCount:
+	if c.Reconciler == masterCount {
 		return apiservers.Counted, nil
-	case reconcileStatic:
-		return apiservers.Static, nil
-	case reconcileNothing:
-		return apiservers.Untouched, nil
-	default:
-		return apiservers.Live, fmt.Errorf("%q is none of lease, count, static and none", c.Reconciler)
 	}
+	for _, kind := range []apiservers.Kind{apiservers.Live, apiservers.Counted, apiservers.Static, apiservers.Untouched} {
+		if c.Reconciler == kind.String() {
+			return kind, nil
+		}
+	}
+	return apiservers.Live, fmt.Errorf("%q is none of lease, count, static and none", c.Reconciler)
 }
 
 // patience is how much a ready kube-apiserver is forgiven.
@@ -136,7 +125,7 @@ type target struct {
 
 // staticTarget is the zero target unless endpoints are static.
 func (c *EndpointsConfig) staticTarget() (target, error) {
-	isStatic := c.Reconciler == reconcileStatic
+	isStatic := c.Reconciler == apiservers.Static.String()
 	switch {
 	case isStatic && c.StaticAddress == "":
 		return target{}, errors.New("is needed with --endpoint-reconciler-type=static")

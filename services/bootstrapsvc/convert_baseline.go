@@ -18,10 +18,11 @@ func baselineOf(found survey) *bootstrapv1.Baseline {
 	service.EndpointSliceAddresses = apiservers.PublishedInSlices(found.endpoints.snapshot.Slices)
 	service.DesiredAddresses = textsOf(found.endpoints.plan.Addresses)
 	return &bootstrapv1.Baseline{
-		Namespaces:        namespacesOf(found.namespaces),
-		KubernetesService: service,
-		ServiceCidr:       serviceCIDROf(found.service),
-		Changes:           changesOf(found.changes()),
+		Namespaces:         namespacesOf(found.namespaces),
+		KubernetesService:  service,
+		ServiceCidr:        serviceCIDROf(found.service),
+		EndpointReconciler: found.endpoints.kind.String(),
+		Changes:            changesOf(found.changes()),
 	}
 }
 

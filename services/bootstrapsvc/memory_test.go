@@ -20,6 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
 )
@@ -367,8 +368,15 @@ func (m *memoryKeys) Watch(ctx context.Context, changed func()) {
 
 // memoryProber is a kube-apiserver in memory.
 type memoryProber struct {
-	mu   sync.Mutex // guards down
-	down bool
+	mu         sync.Mutex // guards what follows
+	down, hung bool
+}
+
+// hang makes the server accept connections and say nothing.
+func (p *memoryProber) hang(hung bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hung = hung
 }
 
 func (p *memoryProber) set(down bool) {
@@ -377,11 +385,57 @@ func (p *memoryProber) set(down bool) {
 	p.down = down
 }
 
-func (p *memoryProber) Probe(context.Context) readiness.Outcome {
+func (p *memoryProber) Probe(ctx context.Context) readiness.Outcome {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.down {
+	down, hung := p.down, p.hung
+	p.mu.Unlock()
+	if hung {
+		<-ctx.Done()
+		return readiness.Outcome{Time: time.Now(), Silent: true, Detail: "no answer"}
+	}
+	if down {
 		return readiness.Outcome{Time: time.Now(), Detail: "connection refused"}
 	}
 	return readiness.Outcome{Time: time.Now(), OK: true, Detail: "ok"}
+}
+
+// memoryLeases are kube-apiserver's own keys.
+type memoryLeases struct {
+	mu   sync.Mutex // guards what follows
+	keys []masterlease.Key
+	err  error
+}
+
+func (m *memoryLeases) set(keys ...masterlease.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.keys = keys
+}
+
+func (m *memoryLeases) Read(context.Context) ([]masterlease.Key, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.keys), m.err
+}
+
+// memoryNames is a DNS in which every name leads to the same addresses.
+type memoryNames struct {
+	mu        sync.Mutex // guards what follows
+	addresses []netip.Addr
+	err       error
+}
+
+func (m *memoryNames) set(err error, addresses ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err, m.addresses = err, nil
+	for _, address := range addresses {
+		m.addresses = append(m.addresses, netip.MustParseAddr(address))
+	}
+}
+
+func (m *memoryNames) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.addresses), m.err
 }

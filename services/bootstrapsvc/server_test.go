@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -12,8 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -77,8 +74,9 @@ func TestGetBaseline_EmptyCluster(t *testing.T) {
 		Namespaces: []*bootstrapv1.Baseline_Namespace{
 			{Name: "default"}, {Name: "kube-node-lease"}, {Name: "kube-public"}, {Name: "kube-system"},
 		},
-		KubernetesService: &bootstrapv1.Baseline_KubernetesService{DesiredAddresses: []string{"10.1.0.2"}},
-		ServiceCidr:       &bootstrapv1.Baseline_ServiceCIDR{Exists: true, Cidrs: []string{"10.0.0.0/16"}, Ready: true},
+		KubernetesService:  &bootstrapv1.Baseline_KubernetesService{DesiredAddresses: []string{"10.1.0.2"}},
+		EndpointReconciler: "lease",
+		ServiceCidr:        &bootstrapv1.Baseline_ServiceCIDR{Exists: true, Cidrs: []string{"10.0.0.0/16"}, Ready: true},
 		Changes: []*statusv1.Change{
 			created("v1", "Namespace", "", "default", "NAMESPACE_MISSING", "system namespace default does not exist"),
 			created("v1", "Namespace", "", "kube-node-lease", "NAMESPACE_MISSING", "system namespace kube-node-lease does not exist"),
@@ -114,6 +112,7 @@ func TestGetBaseline_SettledCluster(t *testing.T) {
 			{Name: "kube-public", Exists: true, Phase: "Active"},
 			{Name: "kube-system", Exists: true, Phase: "Active"},
 		},
+		EndpointReconciler: "lease",
 		KubernetesService: &bootstrapv1.Baseline_KubernetesService{
 			Exists: true, ClusterIp: "10.0.0.1", Type: "ClusterIP", Ports: []string{"https:443/TCP"},
 			EndpointsAddresses:     []string{"10.1.0.1"},
@@ -336,33 +335,4 @@ func TestErrors_StoppingReplicaSaysSo(t *testing.T) {
 	wantError(t, err, codes.Unavailable, rpcerror.ShuttingDownReason)
 	_, err = client.ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
 	wantError(t, err, codes.Unavailable, rpcerror.ShuttingDownReason)
-}
-
-func TestListAPIServers(t *testing.T) {
-	h := newHouse(t)
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	h.keys.put(registry.Entry{
-		Address: netip.MustParseAddr("10.1.0.2"), Port: 6443, Ready: true, Detail: "ok", ProbeTime: at, ReplicaID: "other-2",
-	})
-	h.keys.put(registry.Entry{
-		Address: netip.MustParseAddr("10.1.0.1"), Unreadable: "the value is no JSON object of the known kind",
-	})
-	want := []*bootstrapv1.APIServer{{
-		Name: "apiservers/10.1.0.1", Address: "10.1.0.1", Ttl: durationpb.New(5 * time.Second),
-		Key: "/trivet/test/apiservers/10.1.0.1", Source: bootstrapv1.APIServer_SOURCE_SIDECAR,
-		ProbeDetail: "key /trivet/test/apiservers/10.1.0.1: the value is no JSON object of the known kind",
-		Problems:    []string{"key /trivet/test/apiservers/10.1.0.1: the value is no JSON object of the known kind"},
-		Reason:      "it is not ready: key /trivet/test/apiservers/10.1.0.1: the value is no JSON object of the known kind",
-	}, {
-		Name: "apiservers/10.1.0.2", Address: "10.1.0.2", Port: 6443, Ready: true, ProbeDetail: "ok",
-		ProbeTime: timestamppb.New(at), ReplicaId: "other-2", Ttl: durationpb.New(5 * time.Second),
-		Key: "/trivet/test/apiservers/10.1.0.2", Source: bootstrapv1.APIServer_SOURCE_SIDECAR, Reason: "it is ready",
-	}}
-	got, err := serve(t, h).ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got.GetApiservers(), protocmp.Transform()); diff != "" {
-		t.Errorf("apiservers (-want +got):\n%s", diff)
-	}
 }

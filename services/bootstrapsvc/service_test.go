@@ -34,7 +34,10 @@ type house struct {
 	*Service
 	objects   *memoryObjects
 	keys      *memoryKeys
+	leases    *memoryLeases
+	names     *memoryNames
 	prober    *memoryProber
+	others    *memoryProber // answers for every kube-apiserver without a sidecar
 	candidate *termtest.Candidate
 	stop      context.CancelFunc
 	ended     chan error
@@ -46,19 +49,27 @@ const aMoment = 100 * time.Millisecond
 // newHouse puts a service for the kube-apiserver at 10.1.0.1 together; start runs it.
 func newHouse(t testing.TB, selection ...string) *house {
 	t.Helper()
+	return newHouseOf(t, DefaultConfig(), selection...)
+}
+
+// newHouseOf is newHouse with a configuration of its own.
+func newHouseOf(t testing.TB, cfg Config, selection ...string) *house {
+	t.Helper()
 	h := &house{
-		objects: newMemoryObjects(), keys: newMemoryKeys(), prober: &memoryProber{},
+		objects: newMemoryObjects(), keys: newMemoryKeys(), prober: &memoryProber{}, others: &memoryProber{},
+		leases: &memoryLeases{}, names: &memoryNames{},
 		candidate: termtest.NewCandidate(self(), 1),
 		ended:     make(chan error, 1),
 	}
 	var err error
-	h.Service, err = assemble(DefaultConfig(), Deps{
+	h.Service, err = assemble(cfg, Deps{
 		Member: self(), Leadership: h.candidate, Sessions: h.candidate,
 		Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Metrics: prometheus.NewRegistry(), LoopSelection: selection,
 	}, parts{
 		server:  apiServer{port: 6443, at: advertised{primary: netip.MustParseAddr("10.1.0.1")}},
-		objects: h.objects, keys: h.keys, prober: h.prober,
+		objects: h.objects, keys: h.keys, prober: h.prober, leases: h.leases, resolver: h.names,
+		proberOf: func(netip.Addr) prober { return h.others },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 )
 
 type endpointsSurvey struct {
+	kind     apiservers.Kind
 	roll     rollcall
 	snapshot apiservers.Snapshot
 	plan     apiservers.Plan
@@ -41,7 +42,7 @@ func (s *surveyor) endpointsOf(ctx context.Context, roll rollcall, leaving []net
 	want.ServiceIP, want.Leaving, want.Unresolved = service.clusterIP, leaving, roll.unresolved
 	plan := apiservers.NewPlan(want, snapshot)
 	plan.Changes = append(plan.Changes, roll.findings...)
-	return endpointsSurvey{roll: roll, snapshot: snapshot, plan: plan}, nil
+	return endpointsSurvey{kind: s.publish.Kind, roll: roll, snapshot: snapshot, plan: plan}, nil
 }
 
 // facts counts the servers that are known, those that are ready, and the addresses that are published.

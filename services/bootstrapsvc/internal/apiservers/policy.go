@@ -1,6 +1,9 @@
 package apiservers
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // Kind is how the addresses are chosen.
 type Kind int
@@ -15,6 +18,22 @@ const (
 	// Untouched publishes nothing and repairs nothing.
 	Untouched
 )
+
+// String is what the flag calls it.
+func (k Kind) String() string {
+	switch k {
+	case Live:
+		return "lease"
+	case Counted:
+		return "count"
+	case Static:
+		return "static"
+	case Untouched:
+		return "none"
+	default:
+		return fmt.Sprintf("kind %d", int(k))
+	}
+}
 
 // Policy says who is published beside the ready servers, and when.
 type Policy struct {
