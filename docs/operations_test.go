@@ -102,7 +102,7 @@ func TestOperations_NamesMetricsThatExist(t *testing.T) {
 func TestDocuments_LinkToWhatExists(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#]+)(?:#[^)]*)?\)`)
 	documents := []string{"../README.md", "../CONTRIBUTING.md"}
-	for _, folder := range []string{".", "adr"} {
+	for _, folder := range []string{".", "adr", "findings"} {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,138 @@
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+)
+
+// findingCodes are the codes of findings in the order of the API, unspecified left out.
+func findingCodes() []string {
+	var codes []string
+	values := bootstrapv1.Finding_CODE_UNSPECIFIED.Descriptor().Values()
+	for i := range values.Len() {
+		if values.Get(i).Number() != 0 {
+			codes = append(codes, strings.TrimPrefix(string(values.Get(i).Name()), "CODE_"))
+		}
+	}
+	return codes
+}
+
+func pageOf(code string) string {
+	return strings.ToLower(strings.ReplaceAll(code, "_", "-")) + ".md"
+}
+
+// Commands and the page send people to a page by its code.
+func TestFindings_EveryCodeHasAPageAndEveryPageACode(t *testing.T) {
+	want := []string{"README.md"}
+	for _, code := range findingCodes() {
+		want = append(want, pageOf(code))
+	}
+	has, err := filepath.Glob("findings/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := map[string]bool{}
+	for _, path := range has {
+		pages[filepath.Base(path)] = true
+	}
+	for _, page := range want {
+		if !pages[page] {
+			t.Errorf("there is no docs/findings/%s", page)
+		}
+		delete(pages, page)
+	}
+	for page := range pages {
+		t.Errorf("docs/findings/%s is about no code", page)
+	}
+}
+
+// Whoever has read one page finds everything in the others.
+func TestFindings_PagesAnswerTheSameQuestions(t *testing.T) {
+	questions := []string{
+		"What it means", "How Trivet knows", "What kube-apiserver does", "What is done alone, and what waits for a person", "What to do",
+	}
+	for _, code := range findingCodes() {
+		text := document(t, "findings/"+pageOf(code))
+		if title, _, _ := strings.Cut(text, "\n"); title != "# "+code {
+			t.Errorf("%s begins with %q, want %q", pageOf(code), title, "# "+code)
+		}
+		var asked []string
+		for _, heading := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(text, -1) {
+			asked = append(asked, heading[1])
+		}
+		if diff := cmp.Diff(questions, asked); diff != "" {
+			t.Errorf("%s: headings (-want +got):\n%s", pageOf(code), diff)
+		}
+		for i, section := range strings.Split(text, "\n## ")[1:] {
+			if _, answer, _ := strings.Cut(section, "\n"); len(strings.TrimSpace(answer)) < 40 {
+				t.Errorf("%s answers %q with next to nothing", pageOf(code), questions[min(i, len(questions)-1)])
+			}
+		}
+	}
+}
+
+func TestFindings_TableHasAllCodesInTheirOrder(t *testing.T) {
+	var listed []string
+	for _, row := range regexp.MustCompile("(?m)^\\| \\[`([A-Z_]+)`\\]\\(([-a-z]+\\.md)\\) \\|").FindAllStringSubmatch(document(t, "findings/README.md"), -1) {
+		listed = append(listed, row[1])
+		if want := pageOf(row[1]); row[2] != want {
+			t.Errorf("%s links to %s, want %s", row[1], row[2], want)
+		}
+	}
+	if diff := cmp.Diff(findingCodes(), listed); diff != "" {
+		t.Errorf("codes (-api +docs):\n%s", diff)
+	}
+}
+
+// Whoever reads of an example can type it: the code in a finding's name is the page's.
+func TestFindings_ExamplesAreOfTheirPage(t *testing.T) {
+	example := regexp.MustCompile(`explain finding ([-a-z]+)\.`)
+	for _, code := range findingCodes() {
+		found := example.FindAllStringSubmatch(document(t, "findings/"+pageOf(code)), -1)
+		for _, match := range found {
+			if match[1]+".md" != pageOf(code) {
+				t.Errorf("%s explains a finding of %s", pageOf(code), match[1])
+			}
+		}
+	}
+}
+
+func document(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The table of evidence has the codes of the code, in their order.
+func TestReasons_HaveAllEvidenceOfFindings(t *testing.T) {
+	_, section, found := strings.Cut(document(t, "reasons.md"), "\n## Evidence of findings\n")
+	if !found {
+		t.Fatal("reasons.md has no such section")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	var listed []string
+	for _, row := range regexp.MustCompile("(?m)^\\| [^|]+ \\| `([A-Z_]+)` \\|").FindAllStringSubmatch(section, -1) {
+		listed = append(listed, row[1])
+	}
+	source := document(t, filepath.Join("..", "services", "bootstrapsvc", "internal", "allocation", "finding.go"))
+	var codes []string
+	for _, constant := range regexp.MustCompile(`(?m)^\s+\w+ EvidenceCode = "([A-Z_]+)"$`).FindAllStringSubmatch(source, -1) {
+		codes = append(codes, constant[1])
+	}
+	if len(codes) == 0 {
+		t.Fatal("found no code of evidence")
+	}
+	if diff := cmp.Diff(codes, listed); diff != "" {
+		t.Errorf("codes (-code +docs):\n%s", diff)
+	}
+}
