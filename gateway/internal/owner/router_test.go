@@ -51,16 +51,19 @@ func (s *service) router() *owner.Router {
 // ask asks for a name and returns who answered.
 func (s *service) ask(ctx context.Context, r *owner.Router) (string, error) {
 	s.asked = nil
-	return owner.Ask(ctx, r, "nodes/n1", func(ctx context.Context, conn grpc.ClientConnInterface) (string, error) {
-		address := conn.(*grpc.ClientConn).CanonicalTarget()[len("passthrough:///"):]
-		s.asked = append(s.asked, address)
-		err := s.answers[address]
-		if errors.Is(err, errHangs) {
-			<-ctx.Done()
-			return "", status.FromContextError(ctx.Err()).Err()
-		}
-		return address, err
-	})
+	return owner.Ask(ctx, r, "nodes/n1", s.answer)
+}
+
+// answer is one call.
+func (s *service) answer(ctx context.Context, conn grpc.ClientConnInterface) (string, error) {
+	address := conn.(*grpc.ClientConn).CanonicalTarget()[len("passthrough:///"):]
+	s.asked = append(s.asked, address)
+	err := s.answers[address]
+	if errors.Is(err, errHangs) {
+		<-ctx.Done()
+		return "", status.FromContextError(ctx.Err()).Err()
+	}
+	return address, err
 }
 
 var (
@@ -127,6 +130,91 @@ func TestAsk_LastOwnerIsAskedFirst(t *testing.T) {
 			t.Errorf("asked (-want +got):\n%s", diff)
 		}
 	}
+}
+
+func (s *service) any(ctx context.Context, r *owner.Router) (string, error) {
+	s.asked = nil
+	return owner.Any(ctx, r, "nodes/n1", s.answer)
+}
+
+var (
+	errBlind    = rpcerror.New(codes.Unavailable, "APISERVER_UNREACHABLE", "it did not answer in time")
+	errStopping = rpcerror.ShuttingDown()
+	errOlder    = rpcerror.New(codes.Unimplemented, rpcerror.UnknownMethodReason, "no such method")
+)
+
+func TestAny_WhoIsAsked(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers map[string]error
+		asked   []string
+		reason  rpcerror.Reason // of the error; "" when there is an answer
+	}{
+		"the first":              {answers: map[string]error{}, asked: []string{"a:1"}},
+		"the first is down":      {answers: map[string]error{"a:1": errDown}, asked: []string{"a:1", "b:1"}},
+		"it cannot reach":        {answers: map[string]error{"a:1": errBlind, "b:1": errStopping}, asked: []string{"a:1", "b:1", "c:1"}},
+		"it is older":            {answers: map[string]error{"a:1": errOlder}, asked: []string{"a:1", "b:1"}},
+		"none can reach":         {answers: map[string]error{"a:1": errBlind, "b:1": errDown, "c:1": errStopping}, asked: []string{"a:1", "b:1", "c:1"}, reason: "APISERVER_UNREACHABLE"},
+		"what is asked is wrong": {answers: map[string]error{"a:1": errNotFound}, asked: []string{"a:1"}, reason: "NODE_NOT_FOUND"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newService(t, c.answers, "a", "b", "c")
+
+			_, err := s.any(t.Context(), s.router())
+
+			if got := rpcerror.ReasonOf(err); got != c.reason || (err == nil) != (c.reason == "") {
+				t.Errorf("Any() = %v, want reason %q", err, c.reason)
+			}
+			if diff := cmp.Diff(c.asked, s.asked); diff != "" {
+				t.Errorf("asked (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAny_NobodyCanBeReached(t *testing.T) {
+	s := newService(t, map[string]error{"a:1": errDown, "b:1": errDown}, "a", "b")
+
+	_, err := s.any(t.Context(), s.router())
+
+	var unreachable owner.UnreachableError
+	if !errors.As(err, &unreachable) || len(unreachable.Failures) != 2 || unreachable.Disowned {
+		t.Errorf("Any() = %v, want both as unreachable", err)
+	}
+}
+
+// Who answers what anybody could is not taken for the owner.
+func TestAny_AsksTheOwnerFirstAndForgetsItNot(t *testing.T) {
+	s := newService(t, map[string]error{"a:1": leader("c:1"), "b:1": leader("c:1")}, "a", "b", "c")
+	r := s.router()
+	if _, err := s.ask(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	patient := r.Patient(time.Minute)
+	s.answers = map[string]error{"c:1": errBlind}
+	for _, want := range []map[string]error{{"c:1": errBlind}, {}} {
+		s.answers = want
+		if _, err := s.any(t.Context(), patient); err != nil || s.asked[0] != "c:1" {
+			t.Errorf("asked %v (%v), want the owner c first", s.asked, err)
+		}
+	}
+}
+
+func TestPatient_WaitsLongerAndSharesWhatIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, map[string]error{"a:1": leader("b:1"), "b:1": errHangs}, "a", "b")
+		started := time.Now()
+		if _, err := s.ask(t.Context(), s.router().Patient(10*time.Second)); err == nil || time.Since(started) < 10*time.Second {
+			t.Errorf("Ask() = %v after %s, want an error after ten seconds at least", err, time.Since(started))
+		}
+		s.answers["b:1"] = nil
+		r := s.router()
+		if _, err := s.ask(t.Context(), r.Patient(10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.ask(t.Context(), r); err != nil || s.asked[0] != "b:1" {
+			t.Errorf("asked %v (%v), want b, of which the patient one has learnt", s.asked, err)
+		}
+	})
 }
 
 func TestAsk_HangingReplicasCostABoundedTime(t *testing.T) {

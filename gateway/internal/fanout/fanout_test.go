@@ -1,0 +1,257 @@
+package fanout_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
+	"github.com/trivet-dev/trivet/internal/term"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+)
+
+// replica answers for its status as it is told to.
+type replica struct {
+	statusv1.UnimplementedStatusServiceServer
+	answer func(context.Context) error
+}
+
+func (r replica) GetStatus(ctx context.Context, _ *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
+	if err := r.answer(ctx); err != nil {
+		return nil, err
+	}
+	return &statusv1.GetStatusResponse{}, nil
+}
+
+func answers(context.Context) error { return nil }
+
+func hangs(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func member(id string) term.Member {
+	return term.Member{ID: id, Service: "leasesvc", Cluster: "c", Version: "v1", GRPCAddress: id + ":1", AdminAddress: id + ":2", StartTime: time.Unix(1_800_000_000, 0)}
+}
+
+// house runs replicas in memory, by their addresses, and dials them.
+type house struct {
+	t         *testing.T
+	listeners map[string]*bufconn.Listener
+	dialled   atomic.Int64
+}
+
+func newHouse(t *testing.T, replicas map[string]func(context.Context) error) *house {
+	t.Helper()
+	h := &house{t: t, listeners: map[string]*bufconn.Listener{}}
+	for id, answer := range replicas {
+		listener, server := bufconn.Listen(1<<16), grpc.NewServer()
+		statusv1.RegisterStatusServiceServer(server, replica{answer: answer})
+		done := make(chan error, 1)
+		go func() { done <- server.Serve(listener) }()
+		t.Cleanup(func() {
+			server.Stop()
+			if err := <-done; err != nil {
+				t.Errorf("serve %s: %v", id, err)
+			}
+		})
+		h.listeners[id+":1"] = listener
+	}
+	return h
+}
+
+func (h *house) dial(m term.Member) (*grpc.ClientConn, error) {
+	h.dialled.Add(1)
+	return grpc.NewClient("passthrough:///"+m.GRPCAddress, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			if listener := h.listeners[address]; listener != nil {
+				return listener.DialContext(ctx)
+			}
+			return nil, errors.New("connection refused")
+		}))
+}
+
+func (h *house) pool() *fanout.Pool {
+	pool := fanout.NewPool(h.dial)
+	h.t.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			h.t.Errorf("close the connections: %v", err)
+		}
+	})
+	return pool
+}
+
+func TestAsk_EachReplicaCostsOnlyItself(t *testing.T) {
+	h := newHouse(t, map[string]func(context.Context) error{
+		"up": answers, "stuck": hangs, "broken": func(context.Context) error { return status.Error(codes.Internal, "a defect") },
+	})
+	metrics := prometheus.NewRegistry()
+	const timeout = 500 * time.Millisecond
+	fan, err := fanout.New(fanout.Config{Pool: h.pool(), Timeout: timeout, Metrics: metrics})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nowhere := member("nowhere")
+	nowhere.GRPCAddress = ""
+
+	started := time.Now()
+	sources := fan.Ask(t.Context(), []term.Member{member("stuck"), member("up"), member("down"), nowhere, member("broken")})
+
+	if took := time.Since(started); took < timeout || took > 10*timeout {
+		t.Errorf("took %s, want little more than one timeout of %s", took, timeout)
+	}
+	type outcome struct {
+		ID, Code, Message string
+		Answered          bool
+	}
+	var got []outcome
+	for _, source := range sources {
+		message := source.Message
+		if source.Code == "UNAVAILABLE" {
+			message = "" // gRPC's own words
+		}
+		got = append(got, outcome{ID: source.Replica.Id, Code: source.Code, Message: message, Answered: source.Answer != nil})
+	}
+	want := []outcome{
+		{ID: "stuck", Code: "DEADLINE_EXCEEDED", Message: "no answer within 500ms"},
+		{ID: "up", Code: "OK", Answered: true},
+		{ID: "down", Code: "UNAVAILABLE"},
+		{ID: "nowhere", Code: "FAILED_PRECONDITION", Message: "it is registered without a gRPC address"},
+		{ID: "broken", Code: "INTERNAL", Message: "a defect"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("sources (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]float64{"DEADLINE_EXCEEDED": 1, "OK": 1, "UNAVAILABLE": 1, "FAILED_PRECONDITION": 1, "INTERNAL": 1}, answersByCode(t, metrics)); diff != "" {
+		t.Errorf("answers by code (-want +got):\n%s", diff)
+	}
+}
+
+func answersByCode(t *testing.T, metrics *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() != "trivet_gateway_answers_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "code" {
+					counted[label.GetValue()] = metric.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return counted
+}
+
+func TestAsk_NobodyIsNoError(t *testing.T) {
+	fan, err := fanout.New(fanout.Config{Pool: newHouse(t, nil).pool(), Timeout: time.Second, Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sources := fan.Ask(t.Context(), nil); len(sources) != 0 {
+		t.Errorf("Ask() = %v, want nothing", sources)
+	}
+}
+
+func TestNew_SameMetricsTwiceIsAnError(t *testing.T) {
+	metrics := prometheus.NewRegistry()
+	cfg := fanout.Config{Pool: newHouse(t, nil).pool(), Timeout: time.Second, Metrics: metrics}
+	if _, err := fanout.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fanout.New(cfg); err == nil {
+		t.Error("New() = nil for a registry that has the metrics")
+	}
+}
+
+// A process that takes over the address of a dead one must not inherit the connection that is backing off from it.
+func TestPool_OneConnectionForEachProcess(t *testing.T) {
+	h := newHouse(t, map[string]func(context.Context) error{"a": answers})
+	pool := h.pool()
+	first, err := pool.Connection(member("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := pool.Connection(member("a"))
+	if err != nil || again != first || h.dialled.Load() != 1 {
+		t.Errorf("the second connection is another one (%v), dialled %d times; want the same", err, h.dialled.Load())
+	}
+	successor := member("b")
+	successor.GRPCAddress = "a:1"
+	heir, err := pool.Connection(successor)
+	if err != nil || heir == first || pool.Connections() != 2 {
+		t.Errorf("another process at the address shares the connection (%v)", err)
+	}
+
+	if err := pool.Keep([]term.Member{successor}); err != nil || pool.Connections() != 1 {
+		t.Errorf("Keep() = %v and leaves %d connections, want 1", err, pool.Connections())
+	}
+	if _, err := statusv1.NewStatusServiceClient(first).GetStatus(t.Context(), &statusv1.GetStatusRequest{}); status.Code(err) != codes.Canceled {
+		t.Errorf("a call on what was dropped = %v, want CANCELED", err)
+	}
+	if _, err := statusv1.NewStatusServiceClient(heir).GetStatus(t.Context(), &statusv1.GetStatusRequest{}); err != nil {
+		t.Errorf("a call on what was kept = %v", err)
+	}
+}
+
+func TestPool_ClosedGivesNothing(t *testing.T) {
+	h := newHouse(t, map[string]func(context.Context) error{"a": answers})
+	pool := h.pool()
+	if _, err := pool.Connection(member("a")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := pool.Close(); err != nil || pool.Connections() != 0 {
+			t.Errorf("Close() = %v and leaves %d connections", err, pool.Connections())
+		}
+	}
+	if _, err := pool.Connection(member("a")); status.Code(err) != codes.Unavailable || h.dialled.Load() != 1 {
+		t.Errorf("Connection() after Close = %v, dialled %d times; want UNAVAILABLE, and no dialling", err, h.dialled.Load())
+	}
+}
+
+func TestPool_DialThatFailsNamesTheAddress(t *testing.T) {
+	cause := errors.New("no certificate")
+	pool := fanout.NewPool(func(term.Member) (*grpc.ClientConn, error) { return nil, cause })
+	if _, err := pool.Connection(member("a")); !errors.Is(err, cause) || err.Error() != `dial "a:1": no certificate` {
+		t.Errorf("Connection() = %v, want the address and the cause", err)
+	}
+	if connections := pool.Connections(); connections != 0 {
+		t.Errorf("%d connections are kept", connections)
+	}
+}
+
+func TestFailure_SaysWhoAndHowForPeople(t *testing.T) {
+	got := fanout.Failure(member("a"), status.Error(codes.Code(99), "strange"), 20*time.Millisecond)
+	want := &gatewayv1.SourceStatus{
+		Replica: &statusv1.Replica{
+			Id: "a", Service: "leasesvc", Cluster: "c", Version: "v1", GrpcAddress: "a:1", AdminAddress: "a:2",
+			StartTime: timestamppb.New(time.Unix(1_800_000_000, 0)),
+		},
+		Code: "CODE_99", Message: "strange", Latency: durationpb.New(20 * time.Millisecond),
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("Failure() (-want +got):\n%s", diff)
+	}
+}

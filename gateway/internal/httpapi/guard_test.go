@@ -1,0 +1,16 @@
+package httpapi
+
+import "testing"
+
+// A name that somebody else can point at 127.0.0.1 must not count as this machine's.
+func TestIsOwnName(t *testing.T) {
+	for host, want := range map[string]bool{
+		"localhost": true, "LocalHost:80": true, "127.0.0.1": true, "127.0.0.1:7680": true, "[::1]": true, "[::1]:7680": true, "::1": true, "10.0.0.1": true,
+		"": false, ":80": false, "evil.example": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false,
+		"127.0.0.1.": false, "localhost.": false, "0x7f000001": false, "2130706433": false, "evil.example:127.0.0.1": false,
+	} {
+		if got := isOwnName(host); got != want {
+			t.Errorf("isOwnName(%q) = %v, want %v", host, got, want)
+		}
+	}
+}
