@@ -87,7 +87,7 @@ func (l *Ledger) Audit(now time.Time) Delta {
 	for s := range l.dirty {
 		l.settle(s, now, &delta)
 	}
-	clear(l.dirty)
+	l.dirty = map[subject]struct{}{} // a cleared map stays as large as the first audit made it, and slow to walk
 	byName := func(a, b Finding) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(delta.Changed, byName)
 	slices.SortFunc(delta.Ended, byName)
