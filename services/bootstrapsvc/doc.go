@@ -12,7 +12,7 @@
 //     server that stops in good order takes its own address out, as the last one too.
 //   - Drift is repaired within ten seconds, a server that comes, goes or fails within a moment of its key.
 //   - What cannot be repaired without cutting somebody off is reported and left: another ClusterIP, a namespace or Service
-//     being deleted, a foreign EndpointSlice, an address of the wrong family.
+//     being deleted, with what holds it, a foreign EndpointSlice, an address of the wrong family.
 //   - An address leaves with its sidecar: at once at an orderly stop, which takes at most twenty seconds, or when the
 //     session has lapsed after a kill.
 //   - A pass that finds nothing to do writes nothing.
@@ -28,13 +28,13 @@
 //
 // In etcd: /trivet/<cluster>/apiservers/<ip>, each by the replica that serves the address, bound to its session. In
 // Kubernetes: the existence of namespaces default, kube-node-lease, kube-public and kube-system; of Service
-// default/kubernetes its labels provider and component, type, ports, selector, session affinity and, while it has none,
-// ClusterIP; of Endpoints default/kubernetes subsets and the label endpointslice.kubernetes.io/skip-mirror; of
+// default/kubernetes its labels provider and component, type, ports, selector, session affinity, a second IP family where one
+// is asked for and, while it has none, ClusterIP; of Endpoints default/kubernetes subsets and the label endpointslice.kubernetes.io/skip-mirror; of
 // EndpointSlice default/kubernetes endpoints, ports and the label kubernetes.io/service-name.
 //
 // # Not here
 //
-// Allocation of ClusterIPs and NodePorts is not audited. A Service is single-stack; an IP family policy that was changed
-// stays. Upstream's own keys under /registry/masterleases are not read. When the last two replicas stop at the same
+// Allocation of ClusterIPs and NodePorts is not audited. A second IP family that the Service once has is never taken from it.
+// The default ServiceCIDR is looked at, and kept by kube-apiserver. Upstream's own keys under /registry/masterleases are not read. When the last two replicas stop at the same
 // moment, an address may stay published until one of them is back.
 package bootstrapsvc

@@ -40,7 +40,7 @@ func kind() listing.Kind[*bootstrapv1.APIServer] {
 		Void:    "no kube-apiserver is known: no sidecar reports",
 		Tally:   tally,
 		Quiet:   quiet,
-		Watched: func(server *bootstrapv1.APIServer) *bootstrapv1.APIServer { return server },
+		Watched: quiet, // of probes, and of leases that are kept, no event tells
 	}
 }
 

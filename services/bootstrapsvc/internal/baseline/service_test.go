@@ -318,6 +318,9 @@ func TestPlanService_AppliedLeavesNothingAndInputsStay(t *testing.T) {
 		if again := change.Writing(PlanService(want, existing)); len(again) != 0 {
 			t.Fatalf("second plan writes %v: %s", steps(again), again[0].Detail)
 		}
+		if before != nil && len(existing.Spec.IPFamilies) < len(before.Spec.IPFamilies) {
+			t.Fatalf("families %v became %v", before.Spec.IPFamilies, existing.Spec.IPFamilies)
+		}
 		if before != nil && before.Spec.ClusterIP != "" && existing.Spec.ClusterIP != before.Spec.ClusterIP {
 			t.Fatalf("ClusterIP moved from %q to %q", before.Spec.ClusterIP, existing.Spec.ClusterIP)
 		}
