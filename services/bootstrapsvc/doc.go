@@ -28,13 +28,14 @@
 //
 // In etcd: /trivet/<cluster>/apiservers/<ip>, each by the replica that serves the address, bound to its session. In
 // Kubernetes: the existence of namespaces default, kube-node-lease, kube-public and kube-system; of Service
-// default/kubernetes its labels provider and component, type, ports, selector, session affinity, a second IP family where one
-// is asked for and, while it has none, ClusterIP; of Endpoints default/kubernetes subsets and the label endpointslice.kubernetes.io/skip-mirror; of
-// EndpointSlice default/kubernetes endpoints, ports and the label kubernetes.io/service-name.
+// default/kubernetes its labels provider and component, type, ports, selector, session affinity, a second IP family where
+// one is asked for and, while it has none, ClusterIP; of Endpoints default/kubernetes subsets and the label
+// endpointslice.kubernetes.io/skip-mirror; of EndpointSlice default/kubernetes endpoints, ports and the label
+// kubernetes.io/service-name.
 //
 // # Not here
 //
 // Allocation of ClusterIPs and NodePorts is not audited. A second IP family that the Service once has is never taken from it.
-// The default ServiceCIDR is looked at, and kept by kube-apiserver. Upstream's own keys under /registry/masterleases are not read. When the last two replicas stop at the same
-// moment, an address may stay published until one of them is back.
+// The default ServiceCIDR is looked at, and kept by kube-apiserver. Upstream's own keys under /registry/masterleases are
+// not read. When the last two replicas stop at the same moment, an address may stay published until one of them is back.
 package bootstrapsvc
