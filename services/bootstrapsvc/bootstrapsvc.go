@@ -55,6 +55,7 @@ type Service struct {
 	keys       keys
 	surveyor   *surveyor
 	keepers    []*keeper
+	audit      audit
 	// The duties of the leader, in the order in which a cluster needs them.
 	namespaces, service, endpoints *duty
 	// at is where the kube-apiserver beside this replica is reached; nowhere without one.
@@ -100,12 +101,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 			at := netip.AddrPortFrom(address, uint16(server.port))
 			return probe.New(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()})
 		},
+		audit: realAuditParts(cfg, deps),
 	})
 }
 
 // selected tells whether a loop will run, for what has to be known before the runner can be made.
 func selected(selection []string, name string) (bool, error) {
-	parsed, err := loop.ParseSelection([]string{probeLoop, adoptionLoop, namespacesLoop, serviceLoop, endpointsLoop}, selection)
+	parsed, err := loop.ParseSelection([]string{auditLoop, probeLoop, adoptionLoop, namespacesLoop, serviceLoop, endpointsLoop}, selection)
 	if err != nil {
 		return false, err
 	}
@@ -122,6 +124,7 @@ type parts struct {
 	resolver resolver
 	// proberOf makes one of the kube-apiserver at an address.
 	proberOf func(netip.Addr) prober
+	audit    auditParts
 }
 
 func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
@@ -156,6 +159,9 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	sidecar := &sidecar{
 		keys: made.keys, sessions: deps.Sessions, prober: made.prober, logger: deps.Logger, metrics: metrics,
 		replica: deps.Member.ID, at: made.server.at, port: made.server.port, cfg: cfg, concede: deps.Leadership.Concede,
+	}
+	if s.audit, err = newAudit(cfg.Audit, deps, made.audit); err != nil {
+		return nil, err
 	}
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops: s.loops(sidecar), Selection: deps.LoopSelection, Logger: deps.Logger, Metrics: deps.Metrics,

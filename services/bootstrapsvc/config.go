@@ -41,6 +41,8 @@ type Config struct {
 	Endpoints EndpointsConfig
 	// EtcdPrefix is kube-apiserver's --etcd-prefix.
 	EtcdPrefix string
+	// Audit is about the audit of ClusterIPs and node ports.
+	Audit AuditConfig
 }
 
 // DefaultConfig returns the defaults. A kube-apiserver that refuses connections is out after two to three seconds, one
@@ -52,6 +54,7 @@ func DefaultConfig() Config {
 		ProbeFailures: 3,
 		Endpoints:     defaultEndpoints(),
 		EtcdPrefix:    "/registry",
+		Audit:         defaultAudit(),
 	}
 }
 
@@ -83,6 +86,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	c.Endpoints.registerFlags(fs)
 	fs.StringVar(&c.EtcdPrefix, "etcd-prefix", c.EtcdPrefix,
 		"kube-apiserver's flag of the same name: below which its own keys are, in the etcd of --etcd-servers.")
+	c.Audit.registerFlags(fs)
 }
 
 // Validate returns everything that is wrong, each with the flag to change.
@@ -111,6 +115,7 @@ func (c *Config) Validate() []error {
 	}
 	c.Endpoints.problems(add)
 	add("etcd-prefix", checkPrefix(c.EtcdPrefix))
+	c.Audit.problems(add)
 	return problems
 }
 

@@ -1,6 +1,7 @@
 package bootstrapsvc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -49,6 +50,6 @@ func (s *Service) statusOf(ctx context.Context, err error) error {
 		return rpcerror.New(codes.Unavailable, APIServerUnreachable,
 			"the kube-apiserver did not answer in time", rpcerror.WithRetryAfter(retryAfter))
 	default:
-		return err
+		return cmp.Or(auditStatusOf(err), err)
 	}
 }

@@ -26,7 +26,7 @@ const (
 )
 
 func (s *Service) loops(sidecar *sidecar) []loop.Loop {
-	return []loop.Loop{{
+	return []loop.Loop{s.audit.loop(), {
 		Name: probeLoop, Scope: loop.Always, Stall: sidecar.stall(), Run: sidecar.run,
 		Doc: "Probes the kube-apiserver beside this replica and says in etcd whether it is ready.",
 	}, {

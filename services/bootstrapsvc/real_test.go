@@ -40,7 +40,7 @@ type replica struct {
 }
 
 // startReplica runs a replica for a kube-apiserver at address until the test ends. Replicas of one test share its keys.
-func startReplica(t *testing.T, address string) *replica {
+func startReplica(t *testing.T, address string, options ...func(*bootstrapsvc.Config)) *replica {
 	t.Helper()
 	r := &replica{ended: make(chan error, 1)}
 	etcd, err := testkit.Cluster(t).EtcdClient()
@@ -63,6 +63,9 @@ func startReplica(t *testing.T, address string) *replica {
 	}
 	cfg := bootstrapsvc.DefaultConfig()
 	cfg.AdvertiseAddress, cfg.APIServerPort = address, 6443
+	for _, option := range options {
+		option(&cfg)
+	}
 	r.service, err = bootstrapsvc.New(cfg, bootstrapsvc.Deps{
 		Member: member, Kube: kube, KubeConfig: r.apiServer(t), Etcd: etcd,
 		Leadership: candidate, Sessions: candidate, Logger: logger, Metrics: prometheus.NewRegistry(),

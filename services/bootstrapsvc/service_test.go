@@ -70,6 +70,7 @@ func newHouseOf(t testing.TB, cfg Config, selection ...string) *house {
 		server:  apiServer{port: 6443, at: advertised{primary: netip.MustParseAddr("10.1.0.1")}},
 		objects: h.objects, keys: h.keys, prober: h.prober, leases: h.leases, resolver: h.names,
 		proberOf: func(netip.Addr) prober { return h.others },
+		audit:    newMemoryAudit(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -178,14 +179,74 @@ func busyBootstrap(t *testing.T, in place) func() error {
 		_, err := client.ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{})
 		return err
 	}
+	audited := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "audited"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	audited, err := in.kube.CoreV1().Services("default").Create(t.Context(), audited, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return func() error {
 		ctx := t.Context()
 		return errors.Join(
+			spoilAddress(ctx, in.kube, audited), replaceAddress(ctx, in.kube, audited),
 			removeNamespace(ctx, in.kube, "kube-node-lease"), removeBaseline(ctx, in.kube), reconcile(),
 			spoilBaseline(ctx, in.kube), reconcile(),
 			mistypeSlice(ctx, in.kube), reconcile(),
 		)
 	}
+}
+
+// spoilAddress takes the labels of a Service's IPAddress away, and then the IPAddress, and waits until each is there again.
+func spoilAddress(ctx context.Context, kube kubernetes.Interface, service *corev1.Service) error {
+	addresses := kube.NetworkingV1().IPAddresses()
+	address, err := addresses.Get(ctx, service.Spec.ClusterIP, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	address.Labels = map[string]string{networkingv1.LabelManagedBy: address.Labels[networkingv1.LabelManagedBy]}
+	if _, err := addresses.Update(ctx, address, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	if err := soon(func() error { return allocated(ctx, kube, service) }); err != nil {
+		return err
+	}
+	if err := addresses.Delete(ctx, service.Spec.ClusterIP, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return soon(func() error { return allocated(ctx, kube, service) })
+}
+
+// replaceAddress allocates a Service's address in the name of another one, and waits until that is put right.
+func replaceAddress(ctx context.Context, kube kubernetes.Interface, service *corev1.Service) error {
+	addresses := kube.NetworkingV1().IPAddresses()
+	address, err := addresses.Get(ctx, service.Spec.ClusterIP, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if err := addresses.Delete(ctx, address.Name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	wrong := &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: address.Name, Labels: address.Labels},
+		Spec:       networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "kubernetes"}},
+	}
+	if _, err := addresses.Create(ctx, wrong, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return soon(func() error { return allocated(ctx, kube, service) })
+}
+
+// allocated says what is not right yet with a Service's IPAddress.
+func allocated(ctx context.Context, kube kubernetes.Interface, service *corev1.Service) error {
+	address, err := kube.NetworkingV1().IPAddresses().Get(ctx, service.Spec.ClusterIP, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if parent := address.Spec.ParentRef; parent.Name != service.Name || address.Labels[networkingv1.LabelIPAddressFamily] != "IPv4" {
+		return fmt.Errorf("IPAddress %s is that of %s with labels %v", address.Name, parent.Name, address.Labels)
+	}
+	return nil
 }
 
 // removeNamespace does the namespace controller's part, too. What is in the namespace stays in etcd and is there again with

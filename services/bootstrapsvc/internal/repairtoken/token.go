@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -21,12 +22,21 @@ const version = 1
 // ErrInvalid: the text is no token, or not one of this version.
 var ErrInvalid = errors.New("not a token of a repair plan")
 
+// Checksum is that of one step. That two steps have the same by accident is as likely as that a disk reads wrongly.
+type Checksum [12]byte
+
+// Sum is the checksum of a step that is written as this text.
+func Sum(step string) Checksum {
+	sum := sha256.Sum256([]byte(step))
+	return Checksum(sum[:])
+}
+
 // Token is one plan as it was shown.
 type Token struct {
 	// Findings are the names of what is to be mended, in the order of the plan.
 	Findings []string
-	// Steps is the checksum of the steps with all that they are guarded by.
-	Steps [sha256.Size]byte
+	// Steps are checksums of the steps with all that they are guarded by, in their order.
+	Steps []Checksum
 	// Expires is when the token stops being taken, in whole seconds.
 	Expires time.Time
 }
@@ -41,7 +51,11 @@ type content struct {
 
 // Encode returns the token's text. It fails where the findings are too many for one.
 func (t Token) Encode() (string, error) {
-	encoded, err := json.Marshal(content{Version: version, Findings: t.Findings, Steps: t.Steps[:], Expires: t.Expires.Unix()})
+	raw := make([][]byte, 0, len(t.Steps))
+	for _, step := range t.Steps {
+		raw = append(raw, step[:])
+	}
+	encoded, err := json.Marshal(content{Version: version, Findings: t.Findings, Steps: slices.Concat(raw...), Expires: t.Expires.Unix()})
 	if err != nil {
 		return "", fmt.Errorf("encode token: %w", err)
 	}
@@ -73,10 +87,13 @@ func Parse(text string) (Token, error) {
 	if read.Version != version {
 		return Token{}, fmt.Errorf("%w of version %d, but of %d", ErrInvalid, version, read.Version)
 	}
-	if len(read.Steps) != sha256.Size {
-		return Token{}, ErrInvalid
+	token := Token{Findings: read.Findings, Expires: time.Unix(read.Expires, 0).UTC()}
+	for step := range slices.Chunk(read.Steps, len(Checksum{})) {
+		if len(step) != len(Checksum{}) {
+			return Token{}, ErrInvalid
+		}
+		token.Steps = append(token.Steps, Checksum(step))
 	}
-	token := Token{Findings: read.Findings, Steps: [sha256.Size]byte(read.Steps), Expires: time.Unix(read.Expires, 0).UTC()}
 	if again, err := token.Encode(); err != nil || again != text {
 		return Token{}, ErrInvalid // another spelling would have another id
 	}

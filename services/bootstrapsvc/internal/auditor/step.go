@@ -1,0 +1,223 @@
+package auditor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/inventory"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+)
+
+const (
+	// maxBatch bounds the steps that are made from one look: a list of all Services is worth sharing, and grows old.
+	maxBatch = 50
+	// maxAttempts is how often a step is tried at once when somebody else writes at the same moment.
+	maxAttempts = 5
+)
+
+// batchOf returns how many of the first steps can be made from one look: bits of one range, or addresses that are freed.
+func batchOf(steps []allocation.Step) int {
+	n := 1
+	for n < len(steps) && n < maxBatch && belong(steps[0], steps[n]) {
+		n++
+	}
+	return n
+}
+
+func belong(a, b allocation.Step) bool {
+	if a.Store.Bits() {
+		return b.Store == a.Store && b.Range == a.Range
+	}
+	return a.Store == b.Store && a.Frees() && b.Frees()
+}
+
+// sight is what was read for steps that are made together.
+type sight struct {
+	bitmap    allocation.Bitmap
+	value     rangestore.Value
+	addresses map[string]*allocation.IPAddress
+	services  []allocation.Service
+}
+
+// live is what was read for one of the steps.
+func (v *sight) live(step allocation.Step) allocation.Live {
+	return allocation.Live{Services: v.services, IPAddress: v.addresses[step.Object.Name], Bitmap: v.bitmap}
+}
+
+// look reads what steps of one batch depend on: first what is to be written, and only then the Services. A Service that takes
+// something into use after the list was read has allocated it before, and that is seen by the guard of the write.
+func (s *session) look(ctx context.Context, steps []allocation.Step) (*sight, error) {
+	seen := &sight{addresses: map[string]*allocation.IPAddress{}}
+	var err error
+	if store := steps[0].Store; store.Bits() {
+		if seen.value, err = s.Ranges.Read(ctx, nameOf(store)); err != nil {
+			return nil, err
+		}
+		seen.bitmap = bitmapOf(store, seen.value)
+	} else {
+		for _, step := range steps {
+			if seen.addresses[step.Object.Name], err = s.Cluster.IPAddress(ctx, step.Object.Name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	seen.services, err = s.users(ctx, steps)
+	return seen, err
+}
+
+// users reads all Services, or only those that steps allocate for when none of the steps frees anything.
+func (s *session) users(ctx context.Context, steps []allocation.Step) ([]allocation.Service, error) {
+	owners := map[allocation.Key]struct{}{}
+	for _, step := range steps {
+		if step.Frees() || step.Owner.Name == "" {
+			return s.Cluster.Services(ctx)
+		}
+		owners[step.Owner.Key] = struct{}{}
+	}
+	var found []allocation.Service
+	for owner := range owners {
+		service, err := s.Cluster.Service(ctx, owner)
+		if err != nil {
+			return nil, err
+		}
+		if service != nil {
+			found = append(found, *service)
+		}
+	}
+	return found, nil
+}
+
+// make makes the steps of one batch and returns what came of each; Pending where nothing did, which only an error explains.
+func (s *session) make(ctx context.Context, steps []allocation.Step) ([]journal.Outcome, error) {
+	if steps[0].Store.Bits() {
+		return s.makeBits(ctx, steps)
+	}
+	return s.makeAddresses(ctx, steps)
+}
+
+// makeBits writes the bits of all steps at once.
+func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]journal.Outcome, error) {
+	for attempt := 1; ; attempt++ {
+		seen, err := s.look(ctx, steps)
+		if err != nil {
+			return nil, err
+		}
+		outcomes, going := check(steps, seen)
+		if len(going) == 0 {
+			return outcomes, nil
+		}
+		data, err := seen.bitmap.Write(going)
+		if err != nil {
+			return settled(outcomes, failed(err)), nil
+		}
+		name := nameOf(steps[0].Store)
+		_, err = s.Ranges.Swap(ctx, name, seen.value.ModRevision, seen.value.Range.With(data))
+		switch {
+		case err == nil:
+			return settled(outcomes, done()), nil
+		case errors.Is(err, rangestore.ErrConflict) && attempt < maxAttempts:
+		case errors.Is(err, rangestore.ErrConflict), isPassing(ctx, err):
+			return outcomes, err
+		default:
+			return settled(outcomes, failed(err)), nil
+		}
+	}
+}
+
+// check returns what is to be said of steps before any is made, and those that are to be made.
+func check(steps []allocation.Step, seen *sight) (outcomes []journal.Outcome, going []allocation.Step) {
+	for _, step := range steps {
+		outcome := journal.Outcome{Time: time.Now()}
+		switch verdict, why := allocation.Check(step, seen.live(step)); verdict {
+		case allocation.Go:
+			outcome = journal.Outcome{}
+			going = append(going, step)
+		case allocation.Unneeded:
+			outcome.State = journal.Unneeded
+		default:
+			outcome.State, outcome.Error = journal.Failed, why
+		}
+		outcomes = append(outcomes, outcome)
+	}
+	return outcomes, going
+}
+
+// settled gives those that are pending one outcome.
+func settled(outcomes []journal.Outcome, outcome journal.Outcome) []journal.Outcome {
+	for i := range outcomes {
+		if outcomes[i].State == journal.Pending {
+			outcomes[i] = outcome
+		}
+	}
+	return outcomes
+}
+
+func done() journal.Outcome { return journal.Outcome{State: journal.Done, Time: time.Now()} }
+
+func failed(err error) journal.Outcome {
+	return journal.Outcome{State: journal.Failed, Error: err.Error(), Time: time.Now()}
+}
+
+// makeAddresses writes one address after the other.
+func (s *session) makeAddresses(ctx context.Context, steps []allocation.Step) ([]journal.Outcome, error) {
+	seen, err := s.look(ctx, steps)
+	if err != nil {
+		return nil, err
+	}
+	outcomes, _ := check(steps, seen)
+	for i, step := range steps {
+		if outcomes[i].State != journal.Pending {
+			continue
+		}
+		if outcomes[i], err = s.makeAddress(ctx, step); err != nil {
+			return outcomes, err
+		}
+	}
+	return outcomes, nil
+}
+
+// makeAddress writes one address that was found to be as it was planned from. If somebody else was faster, it looks again.
+func (s *session) makeAddress(ctx context.Context, step allocation.Step) (journal.Outcome, error) {
+	for attempt := 1; ; attempt++ {
+		err := s.write(ctx, step)
+		switch {
+		case err == nil:
+			return done(), nil
+		case isPassing(ctx, err):
+			return journal.Outcome{}, err
+		case !errors.Is(err, inventory.ErrConflict) || attempt == maxAttempts:
+			return failed(err), nil
+		}
+		seen, err := s.look(ctx, []allocation.Step{step})
+		if err != nil {
+			return journal.Outcome{}, err
+		}
+		if outcomes, going := check([]allocation.Step{step}, seen); len(going) == 0 {
+			return outcomes[0], nil
+		}
+	}
+}
+
+func (s *session) write(ctx context.Context, step allocation.Step) error {
+	switch step.Verb {
+	case allocation.Create:
+		return s.Cluster.Create(ctx, step.Object)
+	case allocation.Relabel:
+		return s.Cluster.Relabel(ctx, step.Object, step.Guard)
+	case allocation.Delete:
+		return s.Cluster.Delete(ctx, step.Object.Name, step.Guard)
+	default:
+		return fmt.Errorf("%s is nothing that can be done to an IPAddress", step.Verb)
+	}
+}
+
+// isPassing tells errors that go by by themselves, or end the term, from those with which a step was refused.
+func isPassing(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, inventory.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) ||
+		errors.Is(err, term.ErrEnded) || errors.Is(err, term.ErrNone)
+}

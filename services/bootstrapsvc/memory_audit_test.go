@@ -1,0 +1,71 @@
+package bootstrapsvc
+
+import (
+	"context"
+	"time"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/inventory"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+)
+
+// newMemoryAudit is a cluster in which nothing is allocated and nothing used, so that the audit finds nothing.
+func newMemoryAudit() auditParts {
+	return auditParts{cluster: emptyCluster{}, ranges: emptyRanges{}, journal: emptyJournal{}}
+}
+
+type emptyCluster struct{}
+
+func (emptyCluster) Stores(context.Context) ([]allocation.Store, error) {
+	return []allocation.Store{allocation.IPAddresses}, nil
+}
+
+func (emptyCluster) Watch(ctx context.Context, kinds []inventory.Kind, sink inventory.Sink) {
+	for _, kind := range kinds {
+		sink.Change(inventory.Change{Kind: kind, Whole: true})
+	}
+	<-ctx.Done()
+}
+
+func (emptyCluster) Service(context.Context, allocation.Key) (*allocation.Service, error) {
+	return nil, nil
+}
+func (emptyCluster) Services(context.Context) ([]allocation.Service, error) { return nil, nil }
+func (emptyCluster) IPAddress(context.Context, string) (*allocation.IPAddress, error) {
+	return nil, nil
+}
+func (emptyCluster) Create(context.Context, allocation.IPAddress) error { return nil }
+func (emptyCluster) Relabel(context.Context, allocation.IPAddress, allocation.Guard) error {
+	return nil
+}
+func (emptyCluster) Delete(context.Context, string, allocation.Guard) error { return nil }
+
+type emptyRanges struct{}
+
+func (emptyRanges) Read(context.Context, rangestore.Name) (rangestore.Value, error) {
+	return rangestore.Value{}, nil
+}
+
+func (emptyRanges) Swap(context.Context, rangestore.Name, int64, rangestore.Range) (int64, error) {
+	return 0, rangestore.ErrConflict
+}
+
+func (emptyRanges) Watch(ctx context.Context, sink rangestore.Sink) {
+	sink.Begin(nil)
+	<-ctx.Done()
+}
+
+type emptyJournal struct{}
+
+func (emptyJournal) Findings(context.Context) ([]journal.Finding, int, error) { return nil, 0, nil }
+func (emptyJournal) WriteFindings(context.Context, []journal.Finding, []string) error {
+	return nil
+}
+func (emptyJournal) Begin(context.Context, journal.Plan) error { return nil }
+func (emptyJournal) Record(context.Context, string, map[int]journal.Outcome) error {
+	return nil
+}
+func (emptyJournal) End(context.Context, string, time.Time) error           { return nil }
+func (emptyJournal) Forget(context.Context, []string) error                 { return nil }
+func (emptyJournal) Repairs(context.Context) ([]journal.Repair, int, error) { return nil, 0, nil }
