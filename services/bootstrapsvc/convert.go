@@ -1,9 +1,10 @@
 package bootstrapsvc
 
 import (
+	"net/netip"
+
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"net/netip"
 )
 
 func textsOf(addresses []netip.Addr) []string {

@@ -69,7 +69,7 @@ func elect(want Want, family discoveryv1.AddressType, have Snapshot) roster {
 // both families, is nothing to report.
 func (r *roster) object(want Want, server Server, objection change.Change) {
 	r.why[server.Address] = objection.Detail
-	if server.Ready && !(want.Kind == Static && objection.Reason == FamilyMismatch) {
+	if isOtherFamily := objection.Reason == FamilyMismatch; server.Ready && (want.Kind != Static || !isOtherFamily) {
 		r.reports = append(r.reports, objection)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ErrUnavailable: etcd did not answer, or not in time.
+// ErrUnavailable is that etcd did not answer, or not in time.
 var ErrUnavailable = errors.New("etcd unavailable")
 
 // Client is what is needed of etcd. *clientv3.Client has it.

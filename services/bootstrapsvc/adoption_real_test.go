@@ -1,0 +1,227 @@
+package bootstrapsvc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+)
+
+// adopter runs a replica that adopts, on the real etcd and kube-apiserver, beside a kube-apiserver at address; those without a
+// sidecar are answered for by others. It ends with the test.
+func adopter(t *testing.T, address string, others prober) {
+	t.Helper()
+	etcd, err := testkit.Cluster(t).EtcdClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
+	member := term.Member{ID: fmt.Sprintf("adopter-%d", time.Now().UnixNano()), Service: "bootstrapsvc", Cluster: "adoption"}
+	candidate, err := term.New(etcd, term.Config{Member: member, Shards: 1, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := testkit.Cluster(t).RESTConfig()
+	config.WarningHandler = rest.NoWarnings{}
+	kube, err := kubernetes.NewForConfig(kubeconn.Fence(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := cluster.New(kube, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := assemble(configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }), Deps{
+		Member: member, Leadership: candidate, Sessions: candidate, Logger: logger,
+	}, parts{
+		server:  apiServer{port: 6443, at: advertised{primary: netip.MustParseAddr(address)}},
+		objects: objects, keys: registry.New(etcd, term.Prefix("adoption"), member.ID), prober: &memoryProber{},
+		leases: masterlease.New(etcd, "/registry"), proberOf: func(netip.Addr) prober { return others },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- service.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+		etcd.Close()
+	})
+}
+
+// inSlice are the addresses that the EndpointSlice holds now.
+func inSlice(ctx context.Context, kube kubernetes.Interface) ([]string, error) {
+	slices, err := kube.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{
+		LabelSelector: "kubernetes.io/service-name=kubernetes",
+	})
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for i := range slices.Items {
+		all = append(all, apiservers.PublishedInSlices(pointersTo(slices.Items[i:i+1]))...)
+	}
+	return all, nil
+}
+
+func pointersTo[T any](values []T) []*T {
+	var pointers []*T
+	for i := range values {
+		pointers = append(pointers, &values[i])
+	}
+	return pointers
+}
+
+// vigil looks at the slice again and again.
+type vigil struct {
+	stop context.CancelFunc
+	done chan struct{}
+	// empty is the longest time for which the slice was found empty, missing how often an address was found to have gone.
+	empty, missing atomic.Int64
+}
+
+func keepVigil(t *testing.T, kube kubernetes.Interface, address string) *vigil {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	v := &vigil{stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(v.done)
+		ticker := time.NewTicker(20 * time.Millisecond)
+		defer ticker.Stop()
+		held, was := time.Now(), true
+		for ctx.Err() == nil {
+			if now, err := inSlice(ctx, kube); err == nil {
+				if is := slices.Contains(now, address); was && !is {
+					v.missing.Add(1)
+					was = false
+				} else {
+					was = is
+				}
+				if len(now) > 0 {
+					held = time.Now()
+				}
+				v.empty.Store(max(v.empty.Load(), int64(time.Since(held))))
+			}
+			select {
+			case <-ctx.Done():
+			case <-ticker.C:
+			}
+		}
+	}()
+	return v
+}
+
+func (v *vigil) end() {
+	v.stop()
+	<-v.done
+}
+
+// A kube-apiserver that still reconciles by itself knows nobody but its like, takes everybody else out every ten seconds, and
+// empties the endpoints when it stops as the last of them.
+func TestReal_KubeAPIServersAreMovedOverWithoutAGap(t *testing.T) {
+	const moved, unmoved = "10.99.20.1", "10.99.20.2"
+	kube := testkit.Kube(t)
+	peer, err := testkit.Cluster(t).AddAPIServer(t.Context(), devcluster.PeerConfig{
+		AdvertiseAddress: unmoved, Args: []string{"--endpoint-reconciler-type=lease"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = peer.Stop() })
+	holds := func(want ...string) func() error {
+		return func() error {
+			held, err := inSlice(t.Context(), kube)
+			if err == nil && !slices.Equal(held, want) {
+				err = fmt.Errorf("the slice holds %v, want %v", held, want)
+			}
+			return err
+		}
+	}
+	testkit.Eventually(t, 30*time.Second, holds(unmoved))
+	adopter(t, moved, &memoryProber{})
+	testkit.Eventually(t, 20*time.Second, holds(moved, unmoved))
+
+	v := keepVigil(t, kube, moved)
+	testkit.Eventually(t, time.Minute, func() error {
+		if took := v.missing.Load(); took < 2 {
+			return fmt.Errorf("the other reconciler took the moved server out %d times, want 2 times to be sure", took)
+		}
+		return holds(moved, unmoved)()
+	})
+	if err := peer.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 20*time.Second, holds(moved))
+	v.end()
+	empty := time.Duration(v.empty.Load())
+	t.Logf("longest time without any endpoint: %s", empty.Round(time.Millisecond))
+	if empty > 3*time.Second {
+		t.Errorf("there was no endpoint for %s, want at most the second between two looks, and what a starved machine adds", empty)
+	}
+}
+
+// What a restore leaves behind is reported, whoever is published.
+func TestReal_MasterLeasesOfARestoreAreReportedAndNotPublished(t *testing.T) {
+	const living, restored = "10.99.21.1", "10.99.21.2"
+	kube, etcd := testkit.Kube(t), testkit.Etcd(t)
+	key := "/registry/masterleases/" + restored
+	if _, err := etcd.Put(t.Context(), key, storedLease(t, restored)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = etcd.Delete(context.WithoutCancel(t.Context()), key) })
+	adopter(t, living, &memoryProber{})
+	testkit.Eventually(t, 20*time.Second, func() error {
+		held, err := inSlice(t.Context(), kube)
+		if err == nil && !slices.Equal(held, []string{living}) {
+			err = fmt.Errorf("the slice holds %v, want %s alone", held, living)
+		}
+		return err
+	})
+	keys, err := masterlease.New(etcd, "/registry").Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	isThere := func(k masterlease.Key) bool { return k.Key == key && !k.Leased && k.Unreadable == "" }
+	if !slices.ContainsFunc(keys, isThere) {
+		t.Errorf("keys = %+v, want the restored one read and left alone", keys)
+	}
+}
+
+// storedLease is a key's value as kube-apiserver stores it.
+func storedLease(t *testing.T, address string) string {
+	t.Helper()
+	endpoints := corev1.Endpoints{Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: address}}}}}
+	raw, err := endpoints.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	envelope := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "Endpoints"}, Raw: raw}
+	encoded, err := envelope.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "k8s\x00" + string(encoded)
+}
