@@ -462,7 +462,8 @@ func TestBootstrap_StopEndsWatches(t *testing.T) {
 	findings := func() error { _, err := watcher.stream.Recv(); return err }
 	list := func() error { _, err := apiservers.Recv(); return err }
 	for name, receive := range map[string]func() error{"findings": findings, "apiservers": list} {
-		for err = receive(); err == nil; err = receive() {
+		for err = nil; err == nil; {
+			err = receive()
 		}
 		if rpcerror.ReasonOf(err) != rpcerror.ShuttingDownReason {
 			t.Errorf("the watch of %s ended with %v, want SHUTTING_DOWN", name, err)

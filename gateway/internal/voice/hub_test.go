@@ -26,12 +26,11 @@ type speaker struct {
 	mute    bool
 	heirs   chan struct{}
 	streams map[chan voice.Message[word]]struct{}
-	opened  []time.Duration
-	start   time.Time
+	opened  int
 }
 
 func newSpeaker(words ...string) *speaker {
-	s := &speaker{all: map[string]string{}, heirs: make(chan struct{}), streams: map[chan voice.Message[word]]struct{}{}, start: time.Now()}
+	s := &speaker{all: map[string]string{}, heirs: make(chan struct{}), streams: map[chan voice.Message[word]]struct{}{}}
 	for _, name := range words {
 		s.all[name] = "new"
 	}
@@ -41,7 +40,7 @@ func newSpeaker(words ...string) *speaker {
 func (s *speaker) open(ctx context.Context) (voice.Stream[word], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.opened = append(s.opened, time.Since(s.start).Round(time.Millisecond))
+	s.opened++
 	if s.all == nil {
 		return nil, errNobody
 	}
@@ -117,6 +116,12 @@ func (s *speaker) live() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.streams)
+}
+
+func (s *speaker) attempts() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opened
 }
 
 func listening(t *testing.T, s *speaker) *voice.Hub[word] {
@@ -212,6 +217,39 @@ func TestHub_TellsAllThenChanges(t *testing.T) {
 	})
 }
 
+func TestHub_QuietReaderHearsThatTheWireLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := joined(t, listening(t, newSpeaker("a")))
+		c.take(time.Minute)
+		if c.marked < 11 || c.failed != nil {
+			t.Errorf("%d bookmarks within a minute, the last with %v; want one every five seconds, without a failure", c.marked, c.failed)
+		}
+	})
+}
+
+// Who comes while a new voice is telling waits for it, and is not told of the silence before.
+func TestHub_FailureEndsWithTheNextStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpeaker("a")
+		hub := listening(t, s)
+		c := joined(t, hub)
+		c.take(2 * time.Second)
+		s.hangUp(nil)
+		c.take(time.Second)
+		s.mu.Lock()
+		s.all, s.mute = map[string]string{"a": "new"}, true
+		s.mu.Unlock()
+		for s.live() == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		late := hub.Join()
+		defer late.Close()
+		if batch, err := late.Next(t.Context()); err != nil || len(batch.Events) != 1 {
+			t.Errorf("Next() = %v, %v; want what was told last", batch, err)
+		}
+	})
+}
+
 func TestHub_NextVoiceBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpeaker("a", "b")
@@ -261,10 +299,7 @@ func TestHub_PausesGrowAndEndWhenAnotherOneMaySpeak(t *testing.T) {
 		c.take(2 * time.Second)
 		s.hangUp(nil)
 		c.take(time.Minute)
-		s.mu.Lock()
-		attempts := len(s.opened)
-		s.mu.Unlock()
-		if attempts < 20 || attempts > 70 {
+		if attempts := s.attempts(); attempts < 20 || attempts > 70 {
 			t.Errorf("%d attempts within a minute, want one every one to three seconds", attempts)
 		}
 
@@ -287,10 +322,8 @@ func TestHub_BreakingStreamsAreOpenedWithPauses(t *testing.T) {
 			c.take(10 * time.Millisecond)
 			s.hangUp(map[string]string{"a": "new"})
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.opened) > 90 {
-			t.Errorf("%d attempts within ten seconds", len(s.opened))
+		if attempts := s.attempts(); attempts > 90 {
+			t.Errorf("%d attempts within ten seconds", attempts)
 		}
 		if c.failed != nil {
 			t.Errorf("the last bookmark tells %v, although every stream told everything", c.failed)
@@ -375,8 +408,8 @@ func TestHub_OneStreamForAllAndNoneForNobody(t *testing.T) {
 			t.Errorf("%d streams a moment after the last reader left, want 1", live)
 		}
 		time.Sleep(voice.Linger)
-		if live := s.live(); live != 0 {
-			t.Errorf("%d streams long after the last reader left", live)
+		if live, opened := s.live(), s.attempts(); live != 0 || opened != 1 {
+			t.Errorf("%d streams long after the last reader left, of %d that were opened; want none of one", live, opened)
 		}
 
 		// Nobody remembers what was told, and everything is told anew.

@@ -31,7 +31,7 @@ type state[T any] struct {
 	changes, news uint64
 	// round counts the streams that have begun.
 	round uint64
-	// heard is whether the present one has told everything; failure why nobody speaks, since opening failed last.
+	// heard is whether the present one has told everything; failure why nobody speaks, where no stream has begun since.
 	heard   bool
 	failure error
 	readers map[*share[T]]struct{}
@@ -71,7 +71,7 @@ func (s *state[T]) leave(reader *share[T]) {
 // begin says that a stream tells everything anew.
 func (s *state[T]) begin() {
 	s.round++
-	s.heard = false
+	s.heard, s.failure = false, nil
 }
 
 func (s *state[T]) put(name string, told T) {
@@ -95,7 +95,7 @@ func (s *state[T]) bookmark(departed func(T) T) {
 	if s.heard {
 		return
 	}
-	s.heard, s.failure = true, nil
+	s.heard = true
 	s.news++
 	for _, known := range s.items {
 		if known.round != s.round && !known.gone {

@@ -79,7 +79,7 @@ class Findings extends HTMLElement {
     this.failure = null;
     if (type === "TYPE_BOOKMARK") this.bookmark(missing);
     else if (type === "TYPE_DELETED") this.end(finding);
-    else this.byName.set(finding.name, { ...finding, round: this.round });
+    else this.byName.set(finding.name, { ...finding, since: Date.parse(finding.firstSeenTime), round: this.round });
     this.soon();
   }
 
@@ -95,7 +95,7 @@ class Findings extends HTMLElement {
   end(finding) {
     this.byName.delete(finding.name);
     if (!endings[finding.state]) return;
-    const ended = { ...finding, round: this.round };
+    const ended = { ...finding, since: Date.parse(finding.firstSeenTime), round: this.round };
     this.byName.set(finding.name, ended);
     setTimeout(() => {
       if (this.byName.get(finding.name) === ended) this.byName.delete(finding.name);
@@ -149,7 +149,7 @@ class Findings extends HTMLElement {
 
   drawList(all) {
     const found = all.filter((finding) => [finding.subject, finding.message, finding.name].some((text) => text.toLowerCase().includes(this.search)));
-    found.sort((a, b) => orderOf(a) - orderOf(b) || Date.parse(a.firstSeenTime) - Date.parse(b.firstSeenTime) || (a.name < b.name ? -1 : 1));
+    found.sort((a, b) => orderOf(a) - orderOf(b) || a.since - b.since || (a.name < b.name ? -1 : 1));
     const more = found.length - longestList;
     render(
       this.place("lines"),
