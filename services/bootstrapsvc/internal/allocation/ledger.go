@@ -135,9 +135,6 @@ func (l *Ledger) PutIPAddress(a IPAddress) {
 	}
 	spot := l.world.spot(address)
 	if before := spot.object; before != nil {
-		if before.UID != a.UID {
-			l.verdicts.restart(subject{store: IPAddresses, address: address})
-		}
 		l.world.disown(before, address)
 	} else {
 		l.world.count(address, 1)
@@ -208,9 +205,6 @@ func (l *Ledger) PutBitmap(b Bitmap) {
 	l.mark(subject{store: b.Store})
 	if before == nil || before.Range != now.Range || before.judged() != now.judged() {
 		l.markStore(now)
-		if before != nil {
-			l.markStore(before)
-		}
 		return
 	}
 	if now.judged() {
