@@ -44,11 +44,11 @@ type Port struct {
 	Protocol string
 }
 
-// The label values that the allocator gives its IPAddress objects.
+// What the allocator writes into the labels of its IPAddress objects.
 const (
-	// AllocatorName is the value of ipaddress's label networking.k8s.io "ipaddress.kubernetes.io/managed-by".
+	// AllocatorName is the value of ipaddress.kubernetes.io/managed-by.
 	AllocatorName = "ipallocator.k8s.io"
-	// FamilyIPv4 and FamilyIPv6 are the values of "ipaddress.kubernetes.io/ip-family".
+	// FamilyIPv4 and FamilyIPv6 are the values of ipaddress.kubernetes.io/ip-family.
 	FamilyIPv4 = "IPv4"
 	FamilyIPv6 = "IPv6"
 )
