@@ -53,7 +53,7 @@ func TestServers_ComeStopCrashAndHang(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.becomes(soon, leader, other)
-	other.sidecar.kill()
+	other.kill()
 	p.out("a server whose sidecar is killed", deadWithin, leader)
 	other.attend()
 	p.becomes(soon, leader, other)
@@ -110,12 +110,12 @@ func TestServers_LastOneLeavesNothingBehind(t *testing.T) {
 	p.becomes(soon, first, last)
 
 	end := p.stays(last)
-	if err := first.sidecar.stop(); err != nil {
+	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
 	p.out("a server that is stopped in good order", withdrawnWithin, last)
 	end()
-	if err := last.sidecar.stop(); err != nil {
+	if err := last.stop(); err != nil {
 		t.Fatal(err)
 	}
 	p.out("the last server, stopped in good order", withdrawnWithin)

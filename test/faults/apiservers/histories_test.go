@@ -13,7 +13,7 @@ import (
 var (
 	histories = flag.Int("apiservers.histories", 1, "random histories")
 	firstSeed = flag.Uint64("apiservers.first", 1, "seed of the first history; those that follow have the next numbers")
-	each      = flag.Int("apiservers.each", 4, "faults in each history")
+	each      = flag.Int("apiservers.each", 2, "faults in each history")
 )
 
 // TestHistories lets random faults strike three machines. After each, exactly the servers that are well are published within
@@ -48,11 +48,11 @@ func troubles() []trouble {
 		relax: func(m *machine) error { return m.server.Thaw() },
 	}, {
 		name: "sidecar killed", within: deadWithin,
-		begin: func(m *machine) error { m.sidecar.kill(); return nil },
+		begin: func(m *machine) error { m.kill(); return nil },
 		relax: func(m *machine) error { m.attend(); return nil },
 	}, {
 		name: "sidecar stopped", within: withdrawnWithin,
-		begin: func(m *machine) error { return m.sidecar.stop() },
+		begin: func(m *machine) error { return m.stop() },
 		relax: func(m *machine) error { m.attend(); return nil },
 	}, {
 		name: "power lost", within: deadWithin,

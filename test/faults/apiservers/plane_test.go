@@ -85,7 +85,7 @@ func (m *machine) attend() {
 
 // lose ends both at once, as a power cut does.
 func (m *machine) lose() {
-	m.sidecar.kill()
+	m.kill()
 	m.server.Kill()
 }
 

@@ -13,7 +13,7 @@ type Kind int
 const (
 	Allocate Kind = iota // Subject is allocated
 	Free                 // Subject is not allocated any more
-	Use                  // Service uses Subjects and nothing else; none: it is gone
+	Use                  // Service uses Subjects and nothing else
 )
 
 // Event is one change.
@@ -23,9 +23,10 @@ type Event struct {
 	Kind     Kind
 	// Subject is an address or a port, of Allocate and Free.
 	Subject string
-	// Service and Subjects are of Use.
+	// Service and Subjects are of Use. Gone tells that the Service was deleted: then there are no Subjects.
 	Service  string
 	Subjects []string
+	Gone     bool
 	// Planted marks damage that was done on purpose.
 	Planted bool
 }
@@ -50,12 +51,18 @@ type Breach struct {
 	// Healed is the revision at which the subject was allocated again, without having been given to anybody else meanwhile;
 	// 0 if it was not. Only what was freed can heal.
 	Healed int64
+	// Yielded is the revision at which a Service that goes on living gave the subject up, so that nobody was harmed; 0 if none
+	// did. kube-apiserver frees what an update of a Service gives up a moment before it writes the Service.
+	Yielded int64
 }
 
 func (b Breach) String() string {
 	text := fmt.Sprintf("revision %d: %s was %s by %v", b.Revision, b.Subject, b.Rule, b.Services)
 	if b.Healed > 0 {
 		text += fmt.Sprintf(", and allocated again at revision %d", b.Healed)
+	}
+	if b.Yielded > 0 {
+		text += fmt.Sprintf(", and given up at revision %d", b.Yielded)
 	}
 	return text
 }
@@ -67,12 +74,13 @@ type Judge struct {
 	uses     map[string][]string        // subjects by Service
 	breaches []Breach
 	bare     map[string]int // breach of a subject that was freed in use and is not allocated yet, by index
+	last     map[string]int // last breach of a subject, by index
 	events   int
 }
 
 // NewJudge knows of nothing.
 func NewJudge() *Judge {
-	return &Judge{held: map[string]bool{}, users: map[string]map[string]bool{}, uses: map[string][]string{}, bare: map[string]int{}}
+	return &Judge{held: map[string]bool{}, users: map[string]map[string]bool{}, uses: map[string][]string{}, bare: map[string]int{}, last: map[string]int{}}
 }
 
 // See takes in the next event.
@@ -108,8 +116,12 @@ func (j *Judge) free(e Event) {
 func (j *Judge) use(e Event) {
 	before := j.uses[e.Service]
 	for _, subject := range before {
-		if !slices.Contains(e.Subjects, subject) {
-			delete(j.users[subject], e.Service)
+		if slices.Contains(e.Subjects, subject) {
+			continue
+		}
+		delete(j.users[subject], e.Service)
+		if index, ok := j.last[subject]; ok && !e.Gone && j.breaches[index].Yielded == 0 {
+			j.breaches[index].Yielded = e.Revision
 		}
 	}
 	delete(j.uses, e.Service)
@@ -144,6 +156,7 @@ func (j *Judge) take(e Event, subject string) {
 }
 
 func (j *Judge) breach(rule Rule, revision int64, subject string) {
+	j.last[subject] = len(j.breaches)
 	j.breaches = append(j.breaches, Breach{
 		Rule: rule, Revision: revision, Subject: subject, Services: slices.Sorted(maps.Keys(j.users[subject])),
 	})

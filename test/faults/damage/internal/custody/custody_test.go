@@ -19,6 +19,10 @@ func use(revision int64, service string, subjects ...string) Event {
 	return Event{Revision: revision, Kind: Use, Service: service, Subjects: subjects}
 }
 
+func gone(revision int64, service string) Event {
+	return Event{Revision: revision, Kind: Use, Service: service, Gone: true}
+}
+
 func planted(e Event) Event {
 	e.Planted = true
 	return e
@@ -31,7 +35,7 @@ func TestJudge_FindsWhatBreaksARule(t *testing.T) {
 	}{
 		"the life of a Service": {
 			events: []Event{allocate(1, "10.0.0.7"), allocate(2, "30080"), use(3, "web", "10.0.0.7", "30080"), use(4, "web", "10.0.0.7"),
-				free(5, "30080"), use(6, "web"), free(7, "10.0.0.7")},
+				free(5, "30080"), gone(6, "web"), free(7, "10.0.0.7")},
 		},
 		"a creation that fails": {
 			events: []Event{allocate(1, "10.0.0.7"), free(2, "10.0.0.7"), allocate(3, "10.0.0.7"), use(4, "web", "10.0.0.7")},
@@ -43,6 +47,14 @@ func TestJudge_FindsWhatBreaksARule(t *testing.T) {
 		"freed under a Service and given back": {
 			events: []Event{allocate(1, "10.0.0.7"), use(2, "web", "10.0.0.7"), free(3, "10.0.0.7"), allocate(4, "10.0.0.7")},
 			want:   []Breach{{Rule: FreedInUse, Revision: 3, Subject: "10.0.0.7", Services: []string{"web"}, Healed: 4}},
+		},
+		"freed right before an update gives it up": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), use(4, "web")},
+			want:   []Breach{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, Yielded: 4}},
+		},
+		"freed under a Service that is deleted later": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), gone(4, "web")},
+			want:   []Breach{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}}},
 		},
 		"freed between allocation and use": {
 			events: []Event{allocate(1, "30080"), free(2, "30080"), use(3, "web", "30080")},

@@ -1,0 +1,63 @@
+package damage
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/internal/testkit"
+)
+
+// claimant asks kube-apiserver's own allocator: it wants a Service with exactly this address or port.
+func claimant(name, wanted string) *corev1.Service {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	service.Spec.Ports = []corev1.ServicePort{{Port: 80}}
+	if _, err := netip.ParseAddr(wanted); err == nil {
+		service.Spec.ClusterIP = wanted
+		return service
+	}
+	service.Spec.Type = corev1.ServiceTypeNodePort
+	port, _ := strconv.ParseInt(wanted, 10, 32) // 0 for what is no port, which every allocator gives: the test fails then
+	service.Spec.Ports[0].NodePort = int32(port)
+	return service
+}
+
+func claimantName(wanted string) string {
+	return "claims-" + strings.NewReplacer(".", "-", ":", "-").Replace(wanted)
+}
+
+// refuses returns an error unless the allocator says that the address or port is taken.
+func refuses(t *testing.T, kube kubernetes.Interface, namespace, wanted string) error {
+	t.Helper()
+	services := kube.CoreV1().Services(namespace)
+	given, err := services.Create(t.Context(), claimant(claimantName(wanted), wanted), metav1.CreateOptions{})
+	if err == nil {
+		deletion := services.Delete(t.Context(), given.Name, metav1.DeleteOptions{})
+		return fmt.Errorf("%s is used, and the allocator gave it to another Service (deleted: %v)", wanted, deletion)
+	}
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "already allocated") {
+		return fmt.Errorf("the allocator does not say that %s is taken: %w", wanted, err)
+	}
+	return nil
+}
+
+// grants fails the test unless the allocator gives the address or port within a short while: other kube-apiservers and its own
+// caches may lag.
+func grants(t *testing.T, kube kubernetes.Interface, namespace, wanted string) {
+	t.Helper()
+	services := kube.CoreV1().Services(namespace)
+	testkit.Eventually(t, soon, func() error {
+		_, err := services.Create(t.Context(), claimant(claimantName(wanted), wanted), metav1.CreateOptions{})
+		return err
+	})
+	if err := services.Delete(t.Context(), claimantName(wanted), metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+}

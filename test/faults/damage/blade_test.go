@@ -1,0 +1,187 @@
+package damage
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+)
+
+// blade cuts a replica off from everything at one of the writes that matter: those of IPAddresses, of the bitmap and of the
+// record of repairs. From then on the replica is as good as dead: it reaches neither etcd nor kube-apiserver, and nobody
+// hears of it. A nil blade cuts nothing.
+type blade struct {
+	mu     sync.Mutex // guards what follows
+	writes int        // so far, since armed
+	at     int        // the write to cut at; 0: none
+	after  bool       // whether that write still happens, and only its answer is lost
+	down   bool
+	what   []string      // the writes, in order
+	fell   chan struct{} // closed once it has cut
+}
+
+func newBlade() *blade { return &blade{fell: make(chan struct{})} }
+
+var errCut = errors.New("cut off by the test")
+
+// arm begins to count.
+func (b *blade) arm(at int, after bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.writes, b.what, b.at, b.after = 0, nil, at, after
+}
+
+// seen are the writes since it was armed.
+func (b *blade) seen() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string(nil), b.what...)
+}
+
+// pass lets a request through, or not. what is empty for requests that do not count.
+func (b *blade) pass(what string, send func() error) error {
+	b.mu.Lock()
+	if b.down {
+		b.mu.Unlock()
+		return errCut
+	}
+	isIt := false
+	if what != "" {
+		b.writes++
+		b.what = append(b.what, what)
+		isIt = b.writes == b.at
+	}
+	if isIt {
+		b.down = true
+		close(b.fell)
+	}
+	b.mu.Unlock()
+	if isIt && !b.after {
+		return errCut
+	}
+	if err := send(); err != nil || !isIt {
+		return err
+	}
+	return errCut
+}
+
+// over returns the clients of a replica whose requests pass the blade.
+func (b *blade) over(t *testing.T, cluster *devcluster.Cluster) (*clientv3.Client, *rest.Config) {
+	t.Helper()
+	config := cluster.RESTConfig()
+	if b == nil {
+		etcd, err := cluster.EtcdClient()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return etcd, config
+	}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bladedTransport{blade: b, next: next} })
+	etcd, err := clientv3.New(clientv3.Config{
+		Endpoints: cluster.EtcdEndpoints(), TLS: etcdTLS(t, cluster), Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{
+			grpc.WithChainUnaryInterceptor(b.unary), grpc.WithChainStreamInterceptor(b.stream),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return etcd, config
+}
+
+func etcdTLS(t *testing.T, cluster *devcluster.Cluster) *tls.Config {
+	t.Helper()
+	ca, cert, key := cluster.EtcdFiles()
+	authority, err := os.ReadFile(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{pair}}
+}
+
+// bladedTransport carries requests to kube-apiserver.
+type bladedTransport struct {
+	blade *blade
+	next  http.RoundTripper
+}
+
+func (t bladedTransport) RoundTrip(request *http.Request) (response *http.Response, err error) {
+	what := ""
+	if request.Method != http.MethodGet && strings.Contains(request.URL.Path, "/ipaddresses") {
+		what = request.Method + " " + request.URL.Path
+	}
+	err = t.blade.pass(what, func() (err error) {
+		response, err = t.next.RoundTrip(request)
+		return err
+	})
+	if err != nil && response != nil {
+		response.Body.Close()
+		return nil, err
+	}
+	return response, err
+}
+
+func (b *blade) unary(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	err := b.pass(whatOf(request), func() error { return invoke(ctx, method, request, reply, connection, options...) })
+	if errors.Is(err, errCut) {
+		return status.Error(codes.Unavailable, errCut.Error())
+	}
+	return err
+}
+
+// whatOf tells a write that counts: one of the bitmap or of the record of repairs.
+func whatOf(request any) string {
+	txn, ok := request.(*pb.TxnRequest)
+	if !ok {
+		return ""
+	}
+	for _, op := range txn.Success {
+		key := string(op.GetRequestPut().GetKey())
+		if strings.Contains(key, "/repairs/") || strings.HasPrefix(key, "/registry/") {
+			return "PUT " + key
+		}
+	}
+	return ""
+}
+
+// stream cuts watches and the session's keep-alive off, too.
+func (b *blade) stream(ctx context.Context, description *grpc.StreamDesc, connection *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (stream grpc.ClientStream, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		select {
+		case <-b.fell:
+		case <-ctx.Done():
+		}
+	}()
+	err = b.pass("", func() (err error) {
+		stream, err = open(ctx, description, connection, method, options...)
+		return err
+	})
+	if err != nil {
+		cancel()
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return stream, nil
+}

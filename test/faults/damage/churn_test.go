@@ -1,0 +1,155 @@
+package damage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// lives are how many Services live at one time, each after the other of its own.
+const lives = 8
+
+// churn is Services that come, change and go as fast as kube-apiserver lets them.
+type churn struct {
+	kube      kubernetes.Interface
+	namespace string
+	made      atomic.Int64
+	stop      context.CancelFunc
+	living    sync.WaitGroup
+	mu        sync.Mutex // guards errs
+	errs      []error
+}
+
+// startChurn lets count Services live, one after the other in each of several lines. It goes on until all have lived, or the
+// test ends.
+func startChurn(t *testing.T, kube kubernetes.Interface, namespace string, count int) *churn {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	c := &churn{kube: kube, namespace: namespace, stop: stop}
+	var next atomic.Int64
+	for line := range lives {
+		random := rand.New(rand.NewPCG(uint64(line), 0)) // the same Services in every run
+		c.living.Go(func() {
+			for ctx.Err() == nil {
+				n := next.Add(1)
+				if n > int64(count) {
+					return
+				}
+				if err := c.live(ctx, fmt.Sprintf("churn-%d", n), random); err != nil && ctx.Err() == nil {
+					c.mu.Lock()
+					c.errs = append(c.errs, err)
+					c.mu.Unlock()
+				}
+			}
+		})
+	}
+	t.Cleanup(func() {
+		stop()
+		c.living.Wait()
+	})
+	return c
+}
+
+// live is the life of one Service.
+func (c *churn) live(ctx context.Context, name string, random *rand.Rand) error {
+	services := c.kube.CoreV1().Services(c.namespace)
+	if _, err := services.Create(ctx, serviceOfKind(name, random.IntN(serviceKinds)), metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create %s: %w", name, err)
+	}
+	c.made.Add(1)
+	if random.IntN(3) == 0 {
+		if err := c.turn(ctx, name, random); err != nil {
+			return err
+		}
+	}
+	pause(ctx, time.Duration(random.IntN(40))*time.Millisecond)
+	if err := services.Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("delete %s: %w", name, err)
+	}
+	return nil
+}
+
+// turn makes another kind of Service of it, which takes and gives back ports and, for ExternalName, the address.
+func (c *churn) turn(ctx context.Context, name string, random *rand.Rand) error {
+	services := c.kube.CoreV1().Services(c.namespace)
+	service, err := services.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get %s: %w", name, err)
+	}
+	if service.Spec.ClusterIP == corev1.ClusterIPNone {
+		return nil // it cannot be given an address
+	}
+	switch random.IntN(3) {
+	case 0:
+		service.Spec.Type = corev1.ServiceTypeNodePort
+	case 1:
+		service.Spec.Type, service.Spec.ExternalTrafficPolicy, service.Spec.HealthCheckNodePort = corev1.ServiceTypeClusterIP, "", 0
+		service.Spec.AllocateLoadBalancerNodePorts = nil
+		for i := range service.Spec.Ports {
+			service.Spec.Ports[i].NodePort = 0
+		}
+	case 2:
+		service.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "elsewhere.example.com"}
+	}
+	_, err = services.Update(ctx, service, metav1.UpdateOptions{})
+	if err != nil && !apierrors.IsInvalid(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("turn %s into %s: %w", name, service.Spec.Type, err)
+	}
+	return nil
+}
+
+// end waits until all have lived and reports what went wrong for them.
+func (c *churn) end(t *testing.T) {
+	t.Helper()
+	c.living.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.Logf("%d Services came and went", c.made.Load())
+	if err := errors.Join(c.errs...); err != nil {
+		t.Errorf("Services that should have lived in peace: %v", err)
+	}
+}
+
+// serviceKinds is how many kinds serviceOfKind knows.
+const serviceKinds = 6
+
+// serviceOfKind is a Service with ports of its own, some of which take a node port.
+func serviceOfKind(name string, kind int) *corev1.Service {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	service.Spec.Ports = []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "more", Port: 81}}
+	switch kind {
+	case 1, 2:
+		service.Spec.Type = corev1.ServiceTypeNodePort
+	case 3:
+		service.Spec.Type, service.Spec.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
+	case 4:
+		service.Spec.Type = corev1.ServiceTypeNodePort
+		// The allocator gives both protocols the same port.
+		service.Spec.Ports = []corev1.ServicePort{
+			{Name: "dns", Port: 53, Protocol: corev1.ProtocolTCP}, {Name: "dns-udp", Port: 53, Protocol: corev1.ProtocolUDP},
+		}
+	case 5:
+		service.Spec.ClusterIP = corev1.ClusterIPNone
+	}
+	return service
+}
+
+// pause lets time pass on a real system; nothing is expected to be over afterwards.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,171 @@
+package damage
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/trivet-dev/trivet/internal/testkit"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+)
+
+// subject is what a finding is about.
+type subject struct {
+	code  bootstrapv1.Finding_Code
+	store bootstrapv1.Finding_Store
+	text  string
+}
+
+func (s subject) String() string {
+	return fmt.Sprintf("%s of %q in %s", strings.TrimPrefix(s.code.String(), "CODE_"), s.text, strings.TrimPrefix(s.store.String(), "STORE_"))
+}
+
+func subjectOf(f *bootstrapv1.Finding) subject {
+	return subject{code: f.GetCode(), store: f.GetStore(), text: f.GetSubject()}
+}
+
+// diary is what a replica said of findings, from the moment on that it is kept.
+type diary struct {
+	stop    context.CancelFunc
+	writing sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows
+	now    map[subject]*bootstrapv1.Finding
+	opened map[subject]time.Time // when each was first called open
+	ended  map[subject]*bootstrapv1.Finding
+	marked bool // whether a bookmark came: what was open at the start is known
+	errs   []error
+}
+
+// keepDiary follows a replica's findings, and begins anew when a watch ends, as anybody should.
+func keepDiary(t *testing.T, replica bootstrapv1.BootstrapServiceClient) *diary {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	d := &diary{stop: stop, opened: map[subject]time.Time{}, ended: map[subject]*bootstrapv1.Finding{}}
+	d.writing.Go(func() {
+		for ctx.Err() == nil {
+			d.follow(ctx, replica)
+			pause(ctx, 100*time.Millisecond)
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		d.writing.Wait()
+	})
+	testkit.Eventually(t, soon, func() error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !d.marked {
+			return fmt.Errorf("no bookmark yet: %v", d.errs)
+		}
+		return nil
+	})
+	return d
+}
+
+func (d *diary) follow(ctx context.Context, replica bootstrapv1.BootstrapServiceClient) {
+	watch, err := replica.WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{})
+	d.mu.Lock()
+	d.now = map[subject]*bootstrapv1.Finding{}
+	d.mu.Unlock()
+	for err == nil {
+		var event *bootstrapv1.WatchFindingsResponse
+		if event, err = watch.Recv(); err == nil {
+			d.note(event)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.errs = append(d.errs, err)
+}
+
+func (d *diary) note(event *bootstrapv1.WatchFindingsResponse) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	finding, about := event.GetFinding(), subjectOf(event.GetFinding())
+	switch event.GetType() {
+	case bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK:
+		d.marked = true
+	case bootstrapv1.WatchFindingsResponse_TYPE_DELETED:
+		delete(d.now, about)
+		d.ended[about] = finding
+	default:
+		d.now[about] = finding
+		if _, known := d.opened[about]; !known && finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
+			d.opened[about] = time.Now()
+		}
+	}
+}
+
+// sees returns an error unless the finding is there, pending or open, or was open before it was mended.
+func (d *diary) sees(about subject) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, open := d.now[about]; open {
+		return nil
+	}
+	if _, was := d.opened[about]; was {
+		return nil
+	}
+	if _, was := d.ended[about]; was {
+		return nil
+	}
+	return fmt.Errorf("nobody found %v; there is %v", about, d.list())
+}
+
+// lacks returns an error while the finding is there.
+func (d *diary) lacks(about subject) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if finding, there := d.now[about]; there {
+		return fmt.Errorf("still there: %v", finding)
+	}
+	return nil
+}
+
+// of returns the finding as it is now; nil if it is not there.
+func (d *diary) of(about subject) *bootstrapv1.Finding {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.now[about]
+}
+
+// list wants the lock.
+func (d *diary) list() []string {
+	var names []string
+	for about, finding := range d.now {
+		names = append(names, fmt.Sprintf("%v (%s)", about, strings.TrimPrefix(finding.GetState().String(), "STATE_")))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// falseFindings are those that were ever open and that nobody has planted.
+func (d *diary) falseFindings(planted map[subject]bool) []subject {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	wrong := maps.Clone(d.opened)
+	maps.DeleteFunc(wrong, func(about subject, _ time.Time) bool { return planted[about] })
+	return slices.SortedFunc(maps.Keys(wrong), func(a, b subject) int { return strings.Compare(a.String(), b.String()) })
+}
+
+// open returns an error unless exactly these are open.
+func (d *diary) open(want map[subject]bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	got := map[subject]bool{}
+	for about, finding := range d.now {
+		if finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
+			got[about] = true
+		}
+	}
+	if !maps.Equal(got, want) {
+		return fmt.Errorf("open are %v, want %v", d.list(), slices.Collect(maps.Keys(want)))
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package damage
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+)
+
+// untouchedFor is how long it is watched that something stays as it is: more passes than a decision takes, but for leaks.
+func untouchedFor() time.Duration {
+	if *long {
+		return 100 * time.Second
+	}
+	return 10 * time.Second
+}
+
+// What others keep in IPAddress objects is theirs, however odd it looks.
+func TestForeign_AddressesOfOthersAreNeverTouched(t *testing.T) {
+	h := newHand(t)
+	replica := startReplica(t, setting{})
+	replica.audits(t)
+	others := map[string]*networkingv1.IPAddress{}
+	for _, change := range []func(*networkingv1.IPAddress){
+		func(a *networkingv1.IPAddress) {
+			a.Labels = nil
+			a.Spec.ParentRef = &networkingv1.ParentReference{Group: "gateway.networking.k8s.io", Resource: "gateways", Namespace: "default", Name: "edge"}
+		},
+		func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelManagedBy] = "somebody.example.com" },
+		func(a *networkingv1.IPAddress) { a.Labels = nil },
+	} {
+		object := ipAddress(h.freeAddress(), &networkingv1.ParentReference{Resource: "services", Namespace: h.namespace, Name: "nobody"})
+		change(object)
+		made, err := h.kube.NetworkingV1().IPAddresses().Create(t.Context(), object, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.planted = append(h.planted, addressKey(made.Name))
+		others[made.Name] = made
+	}
+	pause(t.Context(), untouchedFor())
+	for name, before := range others {
+		after, err := h.kube.NetworkingV1().IPAddresses().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || after.ResourceVersion != before.ResourceVersion {
+			t.Errorf("IPAddress %s of somebody else is now %v, %v, was %v", name, after, err, before)
+		}
+	}
+	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, finding := range list.GetFindings() {
+		if others[finding.GetSubject()] != nil && finding.GetSafe() {
+			t.Errorf("it is called safe to touch: %v", finding)
+		}
+	}
+}
+
+// ownCluster is a control plane that a test may break, and its clients.
+func ownCluster(t *testing.T, cfg devcluster.Config) (*devcluster.Cluster, *clientv3.Client, kubernetes.Interface) {
+	t.Helper()
+	cluster, err := devcluster.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd, err := cluster.EtcdClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(etcd.Close(), cluster.Stop()); err != nil {
+			t.Error(err)
+		}
+	})
+	kube, err := kubernetes.NewForConfig(cluster.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cluster, etcd, kube
+}
+
+// A range that cannot be read, or is not the one that is expected, is reported and stays byte for byte what it is.
+func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
+	cluster, etcd, kube := ownCluster(t, devcluster.Config{})
+	service, err := kube.CoreV1().Services("default").Create(t.Context(), serviceOfKind("web", withPorts), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	well, err := readBitmap(t.Context(), etcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replica := startReplica(t, setting{cluster: cluster})
+	replica.audits(t)
+	good := encode(t, well.object, asProtobuf)
+	other := well.object.DeepCopy()
+	other.Range = "30000-31000"
+	var codes = []bootstrapv1.Finding_Code{bootstrapv1.Finding_CODE_UNREADABLE, bootstrapv1.Finding_CODE_RANGE_MISMATCH}
+	for _, c := range []struct{ name, value string }{
+		{name: "truncated", value: good[:len(good)-7]},
+		{name: "nothing", value: ""},
+		{name: "garbage", value: "\x00\x01\x02"},
+		{name: "a later encoding", value: "k9s\x00" + good[4:]},
+		{name: "fields of a later version", value: good + "\xaa\x06\x03new"},
+		{name: "another kind", value: encode(t, service, asProtobuf)},
+		{name: "text in JSON", value: `{"kind":"RangeAllocation","apiVersion":"v1","range":7}`},
+		{name: "another range", value: encode(t, other, asProtobuf)},
+		{name: "no range", value: encode(t, &corev1.RangeAllocation{Range: "ports", Data: other.Data}, asProtobuf)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			put, err := etcd.Put(t.Context(), portsKey, c.value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, soon, func() error { return reported(t, replica, codes) })
+			after, err := etcd.Get(t.Context(), portsKey)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(after.Kvs) != 1 || after.Kvs[0].ModRevision != put.Header.Revision {
+				t.Errorf("the value was written again: %v", after.Kvs)
+			}
+		})
+	}
+	// Well again, with the bit of the Service missing: the eye that saw garbage still sees.
+	well.object.Data = nil
+	if _, err := etcd.Put(t.Context(), portsKey, encode(t, well.object, asJSON)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, soon, func() error {
+		now, err := readBitmap(t.Context(), etcd)
+		if err == nil && !now.has(service.Spec.Ports[0].NodePort) {
+			err = fmt.Errorf("the bit of port %d is not set", service.Spec.Ports[0].NodePort)
+		}
+		return err
+	})
+}
+
+// reported returns an error unless exactly the range of ports is what is wrong, and nobody may mend it alone.
+func reported(t *testing.T, replica *replica, codes []bootstrapv1.Finding_Code) error {
+	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
+	if err != nil {
+		return err
+	}
+	for _, finding := range list.GetFindings() {
+		switch {
+		case finding.GetStore() != bootstrapv1.Finding_STORE_NODE_PORTS:
+			return fmt.Errorf("%v is not about the ports", finding)
+		case finding.GetSafe():
+			return fmt.Errorf("%v is called safe", finding)
+		case slices.Contains(codes, finding.GetCode()) && finding.GetState() == bootstrapv1.Finding_STATE_OPEN:
+			return nil
+		}
+	}
+	return fmt.Errorf("nobody says that the range is not as it should be: %v", list.GetFindings())
+}
+
+// Both families are looked after, and bitmaps of ClusterIPs that no kube-apiserver reads any more lead to nothing.
+func TestForeign_BothFamiliesAndStaleBitmaps(t *testing.T) {
+	cluster, etcd, kube := ownCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
+	stale := encode(t, &corev1.RangeAllocation{Range: "10.0.0.0/16", Data: []byte{0xff, 0xff}}, asProtobuf)
+	for _, name := range []string{"serviceips", "secondaryserviceips"} {
+		if _, err := etcd.Put(t.Context(), "/registry/ranges/"+name, stale); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dual := serviceOfKind("dual", plain)
+	policy := corev1.IPFamilyPolicyRequireDualStack
+	dual.Spec.IPFamilyPolicy = &policy
+	dual, err := kube.CoreV1().Services("default").Create(t.Context(), dual, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	replica := startReplica(t, setting{cluster: cluster})
+	replica.audits(t)
+	for _, ip := range dual.Spec.ClusterIPs {
+		if err := kube.NetworkingV1().IPAddresses().Delete(t.Context(), ip, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, soon, func() error {
+			made, err := kube.NetworkingV1().IPAddresses().Get(t.Context(), ip, metav1.GetOptions{})
+			if err == nil && (made.Spec.ParentRef == nil || *made.Spec.ParentRef != *parentOf(dual)) {
+				err = fmt.Errorf("%s has the parent %v", ip, made.Spec.ParentRef)
+			}
+			return err
+		})
+	}
+	for _, name := range []string{"serviceips", "secondaryserviceips"} {
+		after, err := etcd.Get(t.Context(), "/registry/ranges/"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(after.Kvs[0].Value) != stale {
+			t.Errorf("the stale bitmap %s was written", name)
+		}
+	}
+	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, finding := range list.GetFindings() {
+		if strings.Contains(finding.GetStore().String(), "CLUSTER_IPS") && finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
+			t.Errorf("a bitmap that nobody reads: %v", finding)
+		}
+	}
+}

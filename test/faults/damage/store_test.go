@@ -1,0 +1,141 @@
+package damage
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// Where kube-apiserver keeps what this is about.
+const (
+	servicesPrefix  = "/registry/services/specs/"
+	addressesPrefix = "/registry/ipaddresses/"
+	portsKey        = "/registry/ranges/servicenodeports"
+
+	firstPort, lastPort = 30000, 32767
+)
+
+func serviceKey(s *corev1.Service) string { return servicesPrefix + s.Namespace + "/" + s.Name }
+func addressKey(address string) string    { return addressesPrefix + address }
+
+// encoding is how a value is written into etcd: kube-apiserver writes protobuf, and reads JSON as well.
+type encoding int
+
+const (
+	asProtobuf encoding = iota
+	asJSON
+)
+
+// encode makes the value of a key by upstream's own codecs, so that what is tested is not tested with itself.
+func encode(t testing.TB, object runtime.Object, how encoding) string {
+	t.Helper()
+	var serializer runtime.Serializer = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
+	if how == asJSON {
+		serializer = json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{})
+	}
+	kinds, _, err := scheme.Scheme.ObjectKinds(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value, err := runtime.Encode(scheme.Codecs.EncoderForVersion(serializer, schema.GroupVersion{Group: kinds[0].Group, Version: kinds[0].Version}), object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(value)
+}
+
+// decode reads the value of a key.
+func decode[T runtime.Object](value []byte) (object T, err error) {
+	read, _, err := scheme.Codecs.UniversalDeserializer().Decode(value, nil, nil)
+	if err != nil {
+		return object, err
+	}
+	object, ok := read.(T)
+	if !ok {
+		return object, fmt.Errorf("value is a %T, want a %T", read, object)
+	}
+	return object, nil
+}
+
+// bitmap is the NodePorts as stored, at one revision of their key.
+type bitmap struct {
+	object   *corev1.RangeAllocation
+	revision int64
+	bits     *big.Int
+}
+
+func readBitmap(ctx context.Context, etcd *clientv3.Client) (bitmap, error) {
+	answer, err := etcd.Get(ctx, portsKey)
+	if err != nil {
+		return bitmap{}, err
+	}
+	if len(answer.Kvs) == 0 {
+		return bitmap{}, fmt.Errorf("there is no %s", portsKey)
+	}
+	return parseBitmap(answer.Kvs[0].Value, answer.Kvs[0].ModRevision)
+}
+
+func parseBitmap(value []byte, revision int64) (bitmap, error) {
+	object, err := decode[*corev1.RangeAllocation](value)
+	if err != nil {
+		return bitmap{}, err
+	}
+	return bitmap{object: object, revision: revision, bits: new(big.Int).SetBytes(object.Data)}, nil
+}
+
+func (b bitmap) has(port int32) bool { return b.bits.Bit(int(port-firstPort)) == 1 }
+
+// subjectsOf are the addresses and ports that a Service uses.
+func subjectsOf(s *corev1.Service) []string {
+	var subjects []string
+	for _, ip := range s.Spec.ClusterIPs {
+		if address, err := netip.ParseAddr(ip); err == nil && s.Spec.Type != corev1.ServiceTypeExternalName {
+			subjects = append(subjects, address.String())
+		}
+	}
+	ports := map[int32]bool{0: true}
+	for _, port := range append(nodePortsOf(s), s.Spec.HealthCheckNodePort) {
+		if !ports[port] { // one number for two protocols is one port
+			ports[port] = true
+			subjects = append(subjects, fmt.Sprint(port))
+		}
+	}
+	return subjects
+}
+
+func nodePortsOf(s *corev1.Service) []int32 {
+	var ports []int32
+	for _, port := range s.Spec.Ports {
+		ports = append(ports, port.NodePort)
+	}
+	return ports
+}
+
+// ipAddress is an IPAddress as the allocator makes it.
+func ipAddress(address string, parent *networkingv1.ParentReference) *networkingv1.IPAddress {
+	return &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: address,
+			Labels: map[string]string{
+				networkingv1.LabelIPAddressFamily: "IPv4", networkingv1.LabelManagedBy: "ipallocator.k8s.io",
+			},
+		},
+		Spec: networkingv1.IPAddressSpec{ParentRef: parent},
+	}
+}
+
+func parentOf(s *corev1.Service) *networkingv1.ParentReference {
+	return &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}
+}
