@@ -125,7 +125,11 @@ func findingRemedy(ink terminal.Ink, finding *bootstrapv1.Finding) string {
 	line("owners", strings.Join(owners, ", "))
 	if !findings.HasEnded(finding) {
 		line("to mend it", cmp.Or(finding.GetRepair(), "only a person can"))
-		line("not alone", finding.GetUnsafeReason())
+		if finding.GetState() == bootstrapv1.Finding_STATE_PENDING {
+			line("not yet", finding.GetUnsafeReason())
+		} else {
+			line("not alone", finding.GetUnsafeReason())
+		}
 	}
 	line("read on", findings.Page(finding.GetCode()))
 	return text.String()

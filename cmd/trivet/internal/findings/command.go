@@ -37,7 +37,7 @@ used twice.
 
 A finding is pending while it was not seen for long enough to be sure, open when it is so, and with --ended also repaired, or gone
 by itself. MEND says who may mend it: "alone" the service does so itself unless --auto-repair=off; "on request" there is a plan,
-which a person applies; "by hand" only a person can. "trivet repair plan" shows what would be written, "trivet explain finding" what
+which a person applies; "by hand" only a person can; "not yet" while it is pending. "trivet repair plan" shows what would be written, "trivet explain finding" what
 a finding was concluded from; docs/findings has a page for each code.
 
 Exit codes: 0 nothing is open; 1 something is; 2 it could not be found out; 64 wrong usage.`,

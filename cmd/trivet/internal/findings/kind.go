@@ -97,6 +97,8 @@ func mend(finding *bootstrapv1.Finding) string {
 	switch {
 	case HasEnded(finding):
 		return "-"
+	case finding.GetState() == bootstrapv1.Finding_STATE_PENDING:
+		return "not yet"
 	case finding.GetSafe():
 		return "alone"
 	case finding.GetRepair() != "":
