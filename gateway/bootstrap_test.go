@@ -122,7 +122,7 @@ func TestBootstrap_ReadsGoOnWhereOneReplicaCannot(t *testing.T) {
 			c := newCellar("b1")
 			one, m1 := c.hire(t, "b1")
 			_, m2 := c.hire(t, "b2")
-			client := bootstrapClient(t, newDirectory(m1, m2), 200*time.Millisecond)
+			client := bootstrapClient(t, newDirectory(m1, m2), time.Second)
 			if by, err := asks["ListFindings"](t, client); err != nil || by != "b1" {
 				t.Fatalf("ListFindings is answered by %q (%v), want b1, so that it is known to hold the term", by, err)
 			}
@@ -337,7 +337,7 @@ func TestWatchFindings_NobodyTells(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			client := bootstrapClient(t, c.members(t), 300*time.Millisecond)
+			client := bootstrapClient(t, c.members(t), time.Second)
 			stream, err := client.WatchFindings(t.Context(), &gatewayv1.WatchFindingsRequest{})
 			if err == nil {
 				_, err = stream.Recv()
