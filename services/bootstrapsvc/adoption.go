@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,10 +15,6 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
 )
-
-// contested is for how long after the last sign of a reconciler of kube-apiserver's own its writes are reckoned with: one that
-// stops deletes its key first, and then takes everything out that it does not know of.
-const contested = 30 * time.Second
 
 // adoption reads kube-apiserver's own keys and asks those that live whether they are ready. The servers have no sidecar yet, so
 // this replica asks in its place.
@@ -78,14 +75,12 @@ func (a *adoption) run(ctx context.Context, report loop.Report) error {
 	}
 	ticker := time.NewTicker(a.cfg.ProbeInterval)
 	defer ticker.Stop()
-	var lastSeen time.Time
+	var before []string
 	for ctx.Err() == nil {
-		alive, err := a.look(ctx)
+		now, err := a.look(ctx)
 		report(err)
-		if len(alive) > 0 {
-			lastSeen = time.Now()
-		}
-		if !lastSeen.IsZero() && time.Since(lastSeen) < contested {
+		if err == nil && !slices.Equal(before, now) {
+			before = now
 			a.changed()
 		}
 		select {
@@ -96,22 +91,24 @@ func (a *adoption) run(ctx context.Context, report loop.Report) error {
 	return nil
 }
 
-// look asks every server whose key lives, all at once, and returns those keys.
-func (a *adoption) look(ctx context.Context) ([]masterlease.Key, error) {
+// look asks every server whose key lives, all at once, and returns those that are to be endpoints.
+func (a *adoption) look(ctx context.Context) ([]string, error) {
 	reading, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
 	keys, err := a.leases.Read(reading)
 	if err != nil {
 		return nil, err
 	}
-	var alive []masterlease.Key
-	for _, key := range keys {
-		if key.Alive && key.Address.IsValid() {
-			alive = append(alive, key)
+	keys = slices.DeleteFunc(keys, func(key masterlease.Key) bool { return !key.Alive || !key.Address.IsValid() })
+	a.judge(ctx, keys)
+	var ready []string
+	for address, verdict := range *a.verdicts.Load() {
+		if verdict.Ready {
+			ready = append(ready, address.String())
 		}
 	}
-	a.judge(ctx, alive)
-	return alive, nil
+	slices.Sort(ready)
+	return ready, nil
 }
 
 // judge replaces the verdicts by those on the servers of keys. One that was never asked is trusted as its key is, until it has

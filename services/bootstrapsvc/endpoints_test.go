@@ -253,19 +253,30 @@ func TestAdoption_ServerThatRenewsAndDoesNotAnswerIsOut(t *testing.T) {
 }
 
 // The last reconciler of kube-apiserver's own empties the endpoints when it stops.
-func TestAdoption_WhatAnotherReconcilerTakesOutIsBackWithinASecond(t *testing.T) {
+func TestEndpoints_WhatAnotherReconcilerTakesOutIsBackAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := adopting(t)
-		h.leases.set(renewed("10.1.0.2"))
+		h := newHouse(t)
 		h.start(t)
 		defer h.end(t)
-		time.Sleep(2 * time.Second)
-		for range 3 {
+		time.Sleep(15 * time.Second)
+		empty := func() {
 			edit(h.objects, "Endpoints kubernetes", func(e *corev1.Endpoints) { e.Subsets = nil })
 			edit(h.objects, "EndpointSlice kubernetes", func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil })
-			h.leases.set()
-			time.Sleep(time.Second + aMoment)
-			h.wantPublished(t, "10.1.0.1")
+		}
+		empty()
+		synctest.Wait()
+		h.wantPublished(t, "10.1.0.1")
+
+		// Whoever never gives in is not fought at full speed.
+		before := len(h.objects.writes())
+		for range 100 {
+			empty()
+			time.Sleep(aMoment)
+		}
+		time.Sleep(2 * time.Second)
+		h.wantPublished(t, "10.1.0.1")
+		if wrote := len(h.objects.writes()) - before; wrote > 40 {
+			t.Errorf("%d writes in twelve seconds of a fight, want two objects each second or so", wrote)
 		}
 	})
 }

@@ -3,7 +3,10 @@ package bootstrapsvc
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
@@ -44,18 +47,49 @@ func (s *Service) loops(sidecar *sidecar) []loop.Loop {
 	}}
 }
 
-// runEndpoints is the duty with a watch beside it that nudges it.
+// runEndpoints is the duty with watches beside it that nudge it.
 func (s *Service) runEndpoints(ctx context.Context, report loop.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		s.keys.Watch(ctx, s.endpoints.nudge)
-	}()
+	written := make(chan struct{}, 1)
+	var watches sync.WaitGroup
+	watches.Go(func() { s.keys.Watch(ctx, s.endpoints.nudge) })
+	watches.Go(func() { s.surveyor.objects.Watch(ctx, func() { hint(written) }) })
+	watches.Go(func() { answer(ctx, written, s.endpoints.nudge) })
 	// In this order, also when the duty panics.
-	defer func() { <-watched }()
+	defer watches.Wait()
 	defer cancel()
 	return s.endpoints.run(ctx, report)
+}
+
+// Somebody who writes what is kept here is answered at once a few times, and then once a second: two who do not agree shall not
+// write as fast as they can.
+const (
+	answersAtOnce    = 3
+	answersPerSecond = 1
+)
+
+// hint leaves one in a channel that holds one.
+func hint(hints chan<- struct{}) {
+	select {
+	case hints <- struct{}{}:
+	default:
+	}
+}
+
+// answer nudges for hints, as often as it should be answered, until ctx ends.
+func answer(ctx context.Context, hints <-chan struct{}, nudge func()) {
+	limiter := rate.NewLimiter(answersPerSecond, answersAtOnce)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hints:
+		}
+		if limiter.Wait(ctx) != nil {
+			return // only the end of ctx makes it fail
+		}
+		nudge()
+	}
 }
 
 // perform is what a duty calls for one pass.

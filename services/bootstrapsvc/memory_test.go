@@ -27,11 +27,12 @@ import (
 
 // memoryObjects is a Kubernetes in memory that insists on guards and on a term, as the real one behind its fence does.
 type memoryObjects struct {
-	mu      sync.Mutex // guards what follows
-	objects map[string]change.Object
-	cidr    baseline.ServiceCIDR
-	version int
-	written []string // "verb Kind name"
+	mu       sync.Mutex // guards what follows
+	objects  map[string]change.Object
+	cidr     baseline.ServiceCIDR
+	version  int
+	written  []string // "verb Kind name"
+	watchers map[chan struct{}]struct{}
 	// before is called before each write, without the lock; an error refuses it.
 	before func(ctx context.Context, step change.Change) error
 	// reads, if set, is what every read fails with.
@@ -39,7 +40,7 @@ type memoryObjects struct {
 }
 
 func newMemoryObjects() *memoryObjects {
-	return &memoryObjects{objects: map[string]change.Object{}, cidr: defaultCIDR("10.0.0.0/16")}
+	return &memoryObjects{objects: map[string]change.Object{}, watchers: map[chan struct{}]struct{}{}, cidr: defaultCIDR("10.0.0.0/16")}
 }
 
 func keyOf(object change.Object) string {
@@ -61,12 +62,42 @@ func (m *memoryObjects) put(object change.Object) {
 		namespace.Labels = map[string]string{corev1.LabelMetadataName: namespace.Name}
 	}
 	m.objects[keyOf(stored)] = stored
+	m.notify(keyOf(stored))
 }
 
 func (m *memoryObjects) remove(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.objects, key)
+	m.notify(key)
+}
+
+// notify tells the watchers of a slice. The caller holds mu.
+func (m *memoryObjects) notify(key string) {
+	if key == "EndpointSlice kubernetes" {
+		for watcher := range m.watchers {
+			hint(watcher)
+		}
+	}
+}
+
+func (m *memoryObjects) Watch(ctx context.Context, changed func()) {
+	events := make(chan struct{}, 1)
+	m.mu.Lock()
+	m.watchers[events] = struct{}{}
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.watchers, events)
+	}()
+	for changed(); ; changed() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-events:
+		}
+	}
 }
 
 // edit changes a stored object as another writer would.
@@ -264,10 +295,7 @@ func (m *memoryKeys) get(address string) (registry.Entry, bool) {
 // notify tells the watchers. The caller holds mu.
 func (m *memoryKeys) notify() {
 	for watcher := range m.watchers {
-		select {
-		case watcher <- struct{}{}:
-		default:
-		}
+		hint(watcher)
 	}
 }
 

@@ -45,6 +45,8 @@ type objects interface {
 	ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, error)
 	// Apply writes one change under its guard; its error wraps cluster.ErrConflict if somebody else was faster.
 	Apply(ctx context.Context, step change.Change) error
+	// Watch blocks until ctx ends; changed is called when somebody has written the EndpointSlice, and must not block.
+	Watch(ctx context.Context, changed func())
 }
 
 // keys are the apiserver keys in etcd; see package registry. Calls block until ctx ends and may be concurrent.

@@ -49,7 +49,7 @@ func startReplica(t *testing.T, address string, options ...func(*bootstrapsvc.Co
 	}
 	r.etcd = etcd
 	member := term.Member{
-		ID:      "replica-" + strings.Trim(strings.NewReplacer(".", "-", ":", "-").Replace(address), "-") + "-" + fmt.Sprint(time.Now().UnixNano()),
+		ID:      "replica-" + strings.Trim(strings.NewReplacer(".", "-", ":", "-", ",", "-").Replace(address), "-") + "-" + fmt.Sprint(time.Now().UnixNano()),
 		Service: "bootstrapsvc", Cluster: strings.ToLower(strings.ReplaceAll(t.Name(), "_", "-")),
 	}
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil)).With("beside", address)
@@ -255,5 +255,63 @@ func TestReal_AddressOfAnotherFamilyIsRefused(t *testing.T) {
 	}
 	if want := []string{"apiservers/10.99.3.1", "apiservers/fd99::1"}; !slices.Equal(names, want) {
 		t.Errorf("apiservers = %v, want %v", names, want)
+	}
+}
+
+func TestReal_DualStackHasASliceOfEachFamily(t *testing.T) {
+	both := startReplica(t, "10.99.5.1,fd99:5::1", func(c *bootstrapsvc.Config) { c.DualStackEndpoints = true })
+	client := both.client(t)
+	slicesHold := func(want ...string) func() error {
+		return func() error {
+			answer, err := client.GetBaseline(t.Context(), &bootstrapv1.GetBaselineRequest{})
+			if err != nil {
+				return err
+			}
+			service := answer.GetBaseline().GetKubernetesService()
+			if !slices.Equal(service.GetEndpointSliceAddresses(), want) || !slices.Equal(service.GetEndpointsAddresses(), want[:min(1, len(want))]) {
+				return fmt.Errorf("slices hold %v and endpoints %v, want %v and the first of them",
+					service.GetEndpointSliceAddresses(), service.GetEndpointsAddresses(), want)
+			}
+			return nil
+		}
+	}
+	testkit.Eventually(t, soon, slicesHold("10.99.5.1", "fd99:5::1"))
+	both.end(t)
+
+	// Not asked for any more, the second slice goes.
+	testkit.Eventually(t, soon, published(t, startReplica(t, "10.99.5.2").client(t), "10.99.5.2"))
+}
+
+func TestReal_ServersBehindOneAddressShareIt(t *testing.T) {
+	shared := func(c *bootstrapsvc.Config) { c.Endpoints.SharedAddress = true }
+	one, two := startReplica(t, "10.99.6.1", shared), startReplica(t, "10.99.6.1", shared)
+	client := one.client(t)
+	testkit.Eventually(t, soon, published(t, client, "10.99.6.1"))
+	lists := func(ready bool, replicas, problems int) func() error {
+		return func() error {
+			answer, err := client.ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
+			if err != nil {
+				return err
+			}
+			servers := answer.GetApiservers()
+			if len(servers) != 1 || servers[0].GetReady() != ready || len(servers[0].GetProblems()) != problems ||
+				len(strings.Split(servers[0].GetReplicaId(), ", ")) != replicas {
+				return fmt.Errorf("apiservers are %v, want one with %d replicas and %d problems, ready = %t", servers, replicas, problems, ready)
+			}
+			return nil
+		}
+	}
+	testkit.Eventually(t, soon, lists(true, 2, 0))
+	one.sick.Store(true)
+	testkit.Eventually(t, soon, lists(true, 2, 1))
+	if err := published(t, client, "10.99.6.1")(); err != nil {
+		t.Error(err)
+	}
+	two.end(t)
+	testkit.Eventually(t, soon, lists(false, 1, 0))
+	one.sick.Store(false)
+	testkit.Eventually(t, soon, lists(true, 1, 0))
+	if err := published(t, client, "10.99.6.1")(); err != nil {
+		t.Error(err)
 	}
 }

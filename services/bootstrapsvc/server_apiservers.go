@@ -32,12 +32,7 @@ func (s *server) WatchAPIServers(_ *bootstrapv1.WatchAPIServersRequest, wire grp
 	changed, watched := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(watched)
-		s.service.keys.Watch(ctx, func() {
-			select {
-			case changed <- struct{}{}:
-			default: // one look is due already
-			}
-		})
+		s.service.keys.Watch(ctx, func() { hint(changed) })
 	}()
 	err := s.service.tellAPIServers(ctx, wire, changed)
 	cancel()

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,6 +49,38 @@ func (c *Cluster) wantApply(t *testing.T, verb change.Verb, object change.Object
 	if err := c.Apply(t.Context(), change.Change{Verb: verb, Object: object}); !errors.Is(err, want) {
 		t.Errorf("%s = %v, want %v", verb, err, want)
 	}
+}
+
+func TestWatch_TellsOfEveryWriter(t *testing.T) {
+	kube := testkit.Kube(t)
+	c := newCluster(t)
+	slices := kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	_ = slices.Delete(t.Context(), "kubernetes", metav1.DeleteOptions{}) // what an earlier test left
+	ctx, cancel := context.WithCancel(t.Context())
+	news, ended := make(chan struct{}, 100), make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Watch(ctx, func() { news <- struct{}{} })
+	}()
+	wantNews := func(of string) {
+		t.Helper()
+		select {
+		case <-news:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("nothing was told of %s", of)
+		}
+	}
+	wantNews("the beginning")
+	if _, err := slices.Create(t.Context(), sliceIn(metav1.NamespaceDefault), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wantNews("a new slice")
+	if err := slices.Delete(t.Context(), "kubernetes", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wantNews("a slice that is gone")
+	cancel()
+	<-ended
 }
 
 func TestApply_GuardsHold(t *testing.T) {
