@@ -304,10 +304,13 @@ func stepFor(finding *bootstrapv1.Finding) *bootstrapv1.RepairStep {
 	if finding.Code == bootstrapv1.Finding_CODE_ORPHAN {
 		change.Verb, change.Reason, change.Detail = statusv1.Change_VERB_DELETE, "ORPHAN", "its owner does not exist"
 	}
-	return &bootstrapv1.RepairStep{
-		Finding: finding.Name, Change: change, Safe: finding.Safe, Risk: finding.UnsafeReason, Version: "48213",
-		State: bootstrapv1.RepairStep_STATE_PENDING,
+	step := &bootstrapv1.RepairStep{
+		Finding: finding.Name, Change: change, Safe: finding.Safe, Risk: finding.UnsafeReason, State: bootstrapv1.RepairStep_STATE_PENDING,
 	}
+	if change.Verb != statusv1.Change_VERB_CREATE { // which is guarded by that there is none
+		step.Version = "48213"
+	}
+	return step
 }
 
 // ApplyRepair records a repair under the name of the token, and mends nothing.

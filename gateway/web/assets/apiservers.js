@@ -3,6 +3,7 @@
 import { count } from "./clock.js";
 import { Poll } from "./poll.js";
 import { h, render } from "./view.js";
+import { sentence } from "./words.js";
 
 const period = 2000;
 
@@ -47,7 +48,7 @@ function line({ name, address, port, ready, published, reason, probeDetail, prob
     h("span", { class: "id" }, address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`),
     published ? h("span", { class: "badge" }, "endpoint") : h("span", { class: "quiet" }, "no endpoint"),
     h("span", { class: "quiet end" }, [ready ? "ready" : "not ready", sources[source] && `known from ${sources[source]}`].filter(Boolean).join(", ")),
-    why && h("p", { key: "why", class: "quiet" }, why),
+    why && h("p", { key: "why", class: "quiet" }, sentence(why)),
     problems.map((problem) => h("p", { key: problem, class: "trouble" }, problem)),
     replicaId && h("span", { class: "unseen" }, ` beside ${replicaId}`));
 }

@@ -2,6 +2,7 @@
 
 import { ago, duration } from "./clock.js";
 import { h, render } from "./view.js";
+import { sentence } from "./words.js";
 
 class Banner extends HTMLElement {
   connectedCallback() {
@@ -32,10 +33,6 @@ class Banner extends HTMLElement {
       h("button", { type: "button" }, "Try now"),
     );
   }
-}
-
-function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }
 
 customElements.define("trivet-banner", Banner);

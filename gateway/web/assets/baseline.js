@@ -1,8 +1,8 @@
 // <trivet-baseline> is what a cluster must have before anything else can run in it, beside what it has.
 
-import { nameOf } from "./evidence.js";
 import { Poll } from "./poll.js";
 import { h, render } from "./view.js";
+import { nameOf, sentence } from "./words.js";
 
 const period = 5000;
 
@@ -58,7 +58,7 @@ function body(baseline) {
     h("ul", { key: "namespaces", class: "namespaces", "aria-label": "System namespaces" }, namespaces.map(namespaceView)),
     problems.length > 0 && h("ul", { key: "problems", class: "problems", "data-health": "fair" }, problems.map((problem) => h("li", { key: problem }, problem))),
     changes.length > 0 && h("ul", { key: "changes", class: "changes", "aria-label": "What would be written" }, changes.map(({ verb, object, detail, reason }, place) =>
-      h("li", { key: `${place} ${reason}` }, h("strong", {}, `${verbs[verb] ?? verb} ${object ? nameOf(object) : ""}`), " ", h("span", { class: "quiet" }, detail || reason)))),
+      h("li", { key: `${place} ${reason}` }, h("strong", {}, `${verbs[verb] ?? verb} ${object ? nameOf(object) : ""}`), " ", h("span", { class: "quiet" }, sentence(detail || reason))))),
   ];
 }
 

@@ -2,6 +2,7 @@
 
 import { ago } from "./clock.js";
 import { h } from "./view.js";
+import { nameOf, spoken } from "./words.js";
 
 const verdicts = {
   VERDICT_GOOD: { mark: "✓", word: "as it should be" },
@@ -26,15 +27,4 @@ function linkView({ code, verdict, finding, next, source, replicaId, version, ob
       finding && h("p", {}, finding),
       next && h("p", { class: "next" }, next),
       h("p", { class: "quiet origin" }, origin.filter(Boolean).join(" · "))));
-}
-
-// nameOf says which object is meant: "Service shop/web".
-export function nameOf({ kind, namespace, name }) {
-  return `${kind} ${namespace ? `${namespace}/` : ""}${name}`;
-}
-
-// spoken turns LAST_BEAT into "Last beat".
-export function spoken(code) {
-  const words = code.toLowerCase().replaceAll("_", " ");
-  return words.charAt(0).toUpperCase() + words.slice(1);
 }

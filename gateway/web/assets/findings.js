@@ -2,9 +2,10 @@
 // would mend it and whether that is safe. What is mended fades out.
 
 import { ago, count } from "./clock.js";
-import { chain, nameOf } from "./evidence.js";
+import { chain } from "./evidence.js";
 import { Stream } from "./stream.js";
 import { h, render } from "./view.js";
+import { nameOf, sentence } from "./words.js";
 
 const longestList = 100;
 const farewell = 20000; // how long one that has ended is still shown
@@ -178,9 +179,10 @@ class Findings extends HTMLElement {
   body({ name, store, message, owners, evidence, firstSeenTime, lastSeenTime, sightings, repair, unsafeReason, state }) {
     const seen = (time) => time && this.clock && ago(this.clock.age(time));
     return h("div", { class: "finding" },
-      h("p", { key: "message" }, message),
-      (repair || unsafeReason) && h("p", { key: "mend", class: "mend" },
-        h("strong", {}, "What would mend it: "), repair || "only a person can.", unsafeReason && h("span", { class: "quiet" }, ` ${unsafeReason}`)),
+      h("p", { key: "message" }, sentence(message)),
+      !endings[state] && h("div", { key: "mend", class: "mend" },
+        h("p", {}, h("strong", {}, "What would mend it: "), repair ? sentence(repair) : "only a person can."),
+        unsafeReason && h("p", { class: "quiet" }, sentence(unsafeReason))),
       h("dl", { key: "facts", class: "node-facts" },
         fact("Seen first", seen(firstSeenTime)),
         fact("Seen last", lastSeenTime && `${seen(lastSeenTime)}, in ${count(sightings)} ${sightings === 1 ? "pass" : "passes"}`),

@@ -3,11 +3,11 @@
 
 import { Clock, count, duration } from "./clock.js";
 import { verbs } from "./baseline.js";
-import { nameOf } from "./evidence.js";
 import { codes } from "./findings.js";
 import { Panel } from "./panel.js";
 import { ask, plain } from "./stream.js";
 import { h, render } from "./view.js";
+import { nameOf, sentence } from "./words.js";
 
 const limit = 20000;
 
@@ -89,12 +89,12 @@ class Plan extends Panel {
       steps.length === 0 && h("p", { key: "nothing", class: "notice", "data-health": left.length > 0 ? "fair" : "good" },
         left.length > 0 ? "Nothing of this can be mended by a write: a person must decide." : "There is nothing to mend."),
       steps.length > 0 && h("p", { key: "sum" }, steps.length === 1 ? "One step. " : `${count(steps.length)} steps, in this order. `,
-        safe === steps.length ? "Nothing can go wrong by it." : `${steps.length === 1 ? "It" : `${count(steps.length - safe)} of them`} can do harm: read the risk first.`),
+        safe === steps.length ? "Nothing can go wrong by it." : `${steps.length === 1 ? "It" : `${count(steps.length - safe)} of them`} may do harm: read the risk first.`),
       token && this.command(token, expireTime),
       steps.length > 0 && h("ol", { key: "steps", class: "steps" }, steps.map(stepView)),
       left.length > 0 && h("h3", { key: "left" }, "What the plan leaves"),
       left.length > 0 && h("ul", { key: "rest", class: "left" }, left.map(({ name, subject, code, message, unsafeReason }) =>
-        h("li", { key: name }, h("strong", { class: "id" }, subject || name), ` ${codes.get(code)?.words ?? code}. `, h("span", { class: "quiet" }, unsafeReason || message)))),
+        h("li", { key: name }, h("strong", { class: "id" }, subject || name), ` ${codes.get(code)?.words ?? code}. `, h("span", { class: "quiet" }, sentence(unsafeReason || message))))),
     ];
   }
 
@@ -118,9 +118,9 @@ function stepView({ finding, change, safe, risk, version }, place) {
     h("span", { class: "number", "aria-hidden": "true" }, count(place + 1)),
     h("div", {},
       h("h4", {}, `${verbs[verb] ?? verb} ${object ? nameOf(object) : ""}`, !safe && h("span", { class: "pill", "data-health": "fair" }, "ask first")),
-      detail && h("p", {}, detail),
-      risk && h("p", { class: "risk" }, h("strong", {}, "Risk: "), risk),
-      h("p", { class: "quiet origin" }, [reason, finding, version && `only at version ${version}`].filter(Boolean).join(" · "))));
+      detail && h("p", {}, sentence(detail)),
+      risk && h("p", { class: "risk" }, h("strong", {}, "Risk: "), sentence(risk)),
+      h("p", { class: "quiet origin" }, [reason, finding, version ? `only at version ${version}` : verb === "VERB_CREATE" && "only while it does not exist"].filter(Boolean).join(" · "))));
 }
 
 function again() {

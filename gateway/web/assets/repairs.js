@@ -2,9 +2,9 @@
 
 import { ago, Clock, count } from "./clock.js";
 import { verbs } from "./baseline.js";
-import { nameOf } from "./evidence.js";
 import { Poll } from "./poll.js";
 import { h, render } from "./view.js";
+import { nameOf } from "./words.js";
 
 const period = 10000;
 const longestList = 5;
