@@ -25,6 +25,7 @@ func TestConfig_DefaultsAreThoseOfTheFlags(t *testing.T) {
 		"endpoint-reconciler-type": "lease", "apiserver-count": "1", "static-apiserver-address": "", "static-apiserver-port": "0",
 		"adopt-master-leases": "false", "shared-apiserver-address": "false", "min-ready-apiservers": "1",
 		"unready-delay": "8s", "keep-last-address": "false", "etcd-prefix": "/registry",
+		"auto-repair": "safe", "finding-history": "1000", "repair-history": "100", "service-node-port-range": "",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("flags (-want +got):\n%s", diff)
@@ -42,12 +43,14 @@ func TestConfig_EveryMistakeIsReported(t *testing.T) {
 		Endpoints: EndpointsConfig{
 			Reconciler: "lease-count", StaticAddress: "192.0.2.7", StaticPort: -1, MinReady: -1, UnreadyDelay: -time.Second,
 		},
+		Audit: AuditConfig{AutoRepair: "all", FindingHistory: 0, RepairHistory: 10_001, NodePortRange: "32767-30000"},
 	}
 	want := []string{
 		"--apiserver-url", "--apiserver-port", "--apiserver-advertise-address", "--service-cluster-ip-range",
 		"--kubernetes-service-node-port", "--kubernetes-service-extra-ports", "--probe-interval", "--probe-timeout", "--probe-failures",
 		"--endpoint-reconciler-type", "--apiserver-count", "--static-apiserver-address", "--static-apiserver-port",
 		"--min-ready-apiservers", "--unready-delay", "--etcd-prefix",
+		"--auto-repair", "--finding-history", "--repair-history", "--service-node-port-range",
 	}
 	var got []string
 	for _, problem := range cfg.Validate() {

@@ -203,17 +203,17 @@ func (t *intake) Resync() error { return nil }
 
 // put adds what a client returned.
 func (c *Change) put(object any) (types.NamespacedName, error) {
+	var of metav1.ObjectMeta
 	switch typed := object.(type) {
 	case *corev1.Service:
-		c.Put.Services = append(c.Put.Services, serviceOf(typed))
+		c.Put.Services, of = append(c.Put.Services, serviceOf(typed)), typed.ObjectMeta
 	case *networkingv1.IPAddress:
-		c.Put.IPAddresses = append(c.Put.IPAddresses, addressOf(typed))
+		c.Put.IPAddresses, of = append(c.Put.IPAddresses, addressOf(typed)), typed.ObjectMeta
 	case *networkingv1.ServiceCIDR:
-		c.Put.ServiceCIDRs = append(c.Put.ServiceCIDRs, cidrOf(typed))
+		c.Put.ServiceCIDRs, of = append(c.Put.ServiceCIDRs, cidrOf(typed)), typed.ObjectMeta
 	default:
 		return types.NamespacedName{}, fmt.Errorf("%T is not watched", object)
 	}
-	meta := object.(metav1.Object)
-	c.Version = meta.GetResourceVersion()
-	return types.NamespacedName{Namespace: meta.GetNamespace(), Name: meta.GetName()}, nil
+	c.Version = of.ResourceVersion
+	return types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, nil
 }

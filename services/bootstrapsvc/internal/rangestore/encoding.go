@@ -16,7 +16,7 @@ const (
 	kind  = "RangeAllocation"
 )
 
-// ErrUnreadable: a stored value is damaged, or written in a way that is not known here. It must not be written.
+// ErrUnreadable says that a stored value is damaged, or written in a way that is not known here. It must not be written.
 var ErrUnreadable = errors.New("stored range cannot be read")
 
 // Range is one stored range. It is immutable; the zero Range cannot be encoded.

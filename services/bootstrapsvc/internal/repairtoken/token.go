@@ -19,7 +19,7 @@ const MaxLength = 65_536
 // version is that of the format. A plan does not outlive an update by much, so no older one is read.
 const version = 1
 
-// ErrInvalid: the text is no token, or not one of this version.
+// ErrInvalid says that a text is no token, or not one of this version.
 var ErrInvalid = errors.New("not a token of a repair plan")
 
 // Checksum is that of one step. That two steps have the same by accident is as likely as that a disk reads wrongly.

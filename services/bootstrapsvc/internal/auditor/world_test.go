@@ -1,0 +1,504 @@
+package auditor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/term/termtest"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/inventory"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+)
+
+// world is a kube-apiserver, its etcd and the journal in memory. It insists on guards and on a term, as the real ones do.
+type world struct {
+	mu        sync.Mutex // guards what follows
+	services  map[allocation.Key]allocation.Service
+	addresses map[string]allocation.IPAddress
+	ports     rangestore.Value
+	version   int64
+	sinks     map[inventory.Sink]struct{}
+	ranges    map[rangestore.Sink]struct{}
+	// stale are kinds of which no change is told to watchers.
+	stale map[inventory.Kind]bool
+
+	findings map[string]journal.Finding
+	plans    map[string]journal.Plan
+	outcomes map[string]map[int]journal.Outcome
+	ends     map[string]time.Time
+
+	writes []string
+	// at is called before and after each write, without the lock; an error before it refuses the write, one after it loses
+	// the answer.
+	at func(write string, after bool) error
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{
+		services: map[allocation.Key]allocation.Service{}, addresses: map[string]allocation.IPAddress{},
+		sinks: map[inventory.Sink]struct{}{}, ranges: map[rangestore.Sink]struct{}{}, stale: map[inventory.Kind]bool{},
+		findings: map[string]journal.Finding{}, plans: map[string]journal.Plan{},
+		outcomes: map[string]map[int]journal.Outcome{}, ends: map[string]time.Time{},
+	}
+	raw, err := (&corev1.RangeAllocation{Range: "30000-32767", Data: []byte{}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	envelope := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "RangeAllocation"}, Raw: raw}
+	encoded, err := envelope.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := rangestore.Decode(append([]byte("k8s\x00"), encoded...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.version = 1
+	w.ports = rangestore.Value{Range: stored, ModRevision: 1}
+	return w
+}
+
+// service adds a Service; what it uses is not allocated.
+func (w *world) service(name, address string, ports ...int32) allocation.Service {
+	s := allocation.Service{
+		Key: allocation.Key{Namespace: "default", Name: name}, UID: "uid-of-" + name, Type: allocation.ClusterIP,
+		ClusterIPs: []string{address}, Created: time.Now(),
+	}
+	for _, port := range ports {
+		s.Ports = append(s.Ports, allocation.Port{Number: port, Protocol: "TCP"})
+	}
+	w.mu.Lock()
+	w.services[s.Key] = s
+	w.mu.Unlock()
+	w.told(inventory.Change{Kind: inventory.Services, Put: inventory.Objects{Services: []allocation.Service{s}}})
+	return s
+}
+
+// address allocates an address in the name of a Service.
+func (w *world) address(name, parent string, change ...func(*allocation.IPAddress)) {
+	w.mu.Lock()
+	a := allocation.IPAddress{
+		Name: name, UID: fmt.Sprintf("uid-%d", w.next()), ResourceVersion: strconv.FormatInt(w.version, 10), Created: time.Now(),
+		Parent:    allocation.ServiceParent(allocation.Key{Namespace: "default", Name: parent}),
+		ManagedBy: allocation.AllocatorName, Family: allocation.FamilyIPv4,
+	}
+	for _, how := range change {
+		how(&a)
+	}
+	w.addresses[name] = a
+	w.mu.Unlock()
+	memoryCluster{w}.tellAddress(name)
+}
+
+// drop deletes an address as an administrator would.
+func (w *world) drop(name string) {
+	w.mu.Lock()
+	delete(w.addresses, name)
+	w.mu.Unlock()
+	memoryCluster{w}.tellAddress(name)
+}
+
+// bits writes the whole bitmap as kube-apiserver would.
+func (w *world) bits(ports ...int) {
+	w.mu.Lock()
+	bitmap := allocation.Bitmap{Store: allocation.NodePorts, Range: "30000-32767"}
+	var steps []allocation.Step
+	for _, port := range ports {
+		steps = append(steps, allocation.Step{
+			Verb: allocation.SetBit, Store: allocation.NodePorts, Range: bitmap.Range, Offset: port - 30000, Subject: strconv.Itoa(port),
+		})
+	}
+	data, err := bitmap.Write(steps)
+	if err != nil {
+		panic(err)
+	}
+	w.ports = rangestore.Value{Range: w.ports.Range.With(data), ModRevision: w.next()}
+	w.mu.Unlock()
+	go w.toldRange()
+}
+
+func (w *world) has(port int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	data, i := w.ports.Range.Data(), port-30000
+	at := len(data) - 1 - i/8
+	return at >= 0 && data[at]>>(i%8)&1 == 1
+}
+
+// next needs the lock.
+func (w *world) next() int64 {
+	w.version++
+	return w.version
+}
+
+func (w *world) told(change inventory.Change) {
+	w.mu.Lock()
+	sinks, isStale := slices.Collect(maps.Keys(w.sinks)), w.stale[change.Kind]
+	w.mu.Unlock()
+	for _, sink := range sinks {
+		if !isStale {
+			sink.Change(change)
+		}
+	}
+}
+
+// toldRange tells the watchers of the range as it is now.
+func (w *world) toldRange() {
+	w.mu.Lock()
+	value, sinks := w.ports, slices.Collect(maps.Keys(w.ranges))
+	w.mu.Unlock()
+	for _, sink := range sinks {
+		sink.Change(rangestore.NodePorts, value)
+	}
+}
+
+// write does what changes something, under a term, between the two calls of at.
+func (w *world) write(ctx context.Context, name string, do func() error) error {
+	held, ok := term.FromContext(ctx)
+	if !ok {
+		return term.ErrNone
+	}
+	if err := held.Check(); err != nil {
+		return err
+	}
+	if w.at != nil {
+		if err := w.at(name, false); err != nil {
+			return err
+		}
+	}
+	w.mu.Lock()
+	err := do()
+	if err == nil {
+		w.writes = append(w.writes, name)
+	}
+	w.mu.Unlock()
+	if err != nil || w.at == nil {
+		return err
+	}
+	return w.at(name, true)
+}
+
+// memoryCluster is the world as inventory shows it.
+type memoryCluster struct{ *world }
+
+func (c memoryCluster) Stores(context.Context) ([]allocation.Store, error) {
+	return []allocation.Store{allocation.IPAddresses, allocation.NodePorts}, nil
+}
+
+func (c memoryCluster) Watch(ctx context.Context, kinds []inventory.Kind, sink inventory.Sink) {
+	for _, kind := range kinds {
+		c.list(kind, sink)
+	}
+	c.mu.Lock()
+	c.sinks[sink] = struct{}{}
+	c.mu.Unlock()
+	<-ctx.Done()
+	c.mu.Lock()
+	delete(c.sinks, sink)
+	c.mu.Unlock()
+}
+
+// list tells all of a kind, as after a relist.
+func (c memoryCluster) list(kind inventory.Kind, sink inventory.Sink) {
+	c.mu.Lock()
+	change := inventory.Change{Kind: kind, Whole: true}
+	switch kind {
+	case inventory.Services:
+		change.Put.Services = slices.Collect(maps.Values(c.services))
+	case inventory.IPAddresses:
+		change.Put.IPAddresses = slices.Collect(maps.Values(c.addresses))
+	case inventory.ServiceCIDRs:
+		change.Put.ServiceCIDRs = []allocation.CIDR{{Name: "kubernetes", Prefixes: []string{"10.0.0.0/16"}, Ready: true}}
+	}
+	c.mu.Unlock()
+	sink.Change(change)
+}
+
+func (c memoryCluster) Service(_ context.Context, key allocation.Key) (*allocation.Service, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if service, ok := c.services[key]; ok {
+		return &service, nil
+	}
+	return nil, nil
+}
+
+func (c memoryCluster) Services(context.Context) ([]allocation.Service, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.services)), nil
+}
+
+func (c memoryCluster) IPAddress(_ context.Context, name string) (*allocation.IPAddress, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if address, ok := c.addresses[name]; ok {
+		return &address, nil
+	}
+	return nil, nil
+}
+
+func (c memoryCluster) Create(ctx context.Context, wanted allocation.IPAddress) error {
+	err := c.write(ctx, "create "+wanted.Name, func() error {
+		if _, there := c.addresses[wanted.Name]; there {
+			return inventory.ErrConflict
+		}
+		wanted.UID, wanted.ResourceVersion = fmt.Sprintf("uid-%d", c.next()), strconv.FormatInt(c.version, 10)
+		c.addresses[wanted.Name] = wanted
+		return nil
+	})
+	c.tellAddress(wanted.Name)
+	return err
+}
+
+func (c memoryCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error {
+	err := c.write(ctx, "relabel "+wanted.Name, func() error {
+		stored, there := c.addresses[wanted.Name]
+		if !there || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
+			return inventory.ErrConflict
+		}
+		stored.ManagedBy, stored.Family, stored.ResourceVersion = wanted.ManagedBy, wanted.Family, strconv.FormatInt(c.next(), 10)
+		c.addresses[wanted.Name] = stored
+		return nil
+	})
+	c.tellAddress(wanted.Name)
+	return err
+}
+
+func (c memoryCluster) Delete(ctx context.Context, name string, guard allocation.Guard) error {
+	err := c.write(ctx, "delete "+name, func() error {
+		stored, there := c.addresses[name]
+		if !there || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
+			return inventory.ErrConflict
+		}
+		delete(c.addresses, name)
+		return nil
+	})
+	c.tellAddress(name)
+	return err
+}
+
+// tellAddress tells the watchers of an address as it is, later than the writer learns of it.
+func (c memoryCluster) tellAddress(name string) {
+	go func() {
+		address, _ := c.IPAddress(context.Background(), name)
+		if address == nil {
+			c.told(inventory.Change{Kind: inventory.IPAddresses, Gone: []types.NamespacedName{{Name: name}}})
+			return
+		}
+		c.told(inventory.Change{Kind: inventory.IPAddresses, Put: inventory.Objects{IPAddresses: []allocation.IPAddress{*address}}})
+	}()
+}
+
+// memoryRanges is the world as rangestore shows it.
+type memoryRanges struct{ *world }
+
+func (r memoryRanges) Read(_ context.Context, name rangestore.Name) (rangestore.Value, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if name != rangestore.NodePorts {
+		return rangestore.Value{}, nil
+	}
+	return r.ports, nil
+}
+
+func (r memoryRanges) Swap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error) {
+	err := r.write(ctx, "swap "+string(name), func() error {
+		if r.ports.ModRevision != revision {
+			return rangestore.ErrConflict
+		}
+		r.ports = rangestore.Value{Range: next, ModRevision: r.next()}
+		return nil
+	})
+	go r.toldRange()
+	return 0, err
+}
+
+func (r memoryRanges) Watch(ctx context.Context, sink rangestore.Sink) {
+	value, _ := r.Read(ctx, rangestore.NodePorts)
+	sink.Begin(map[rangestore.Name]rangestore.Value{rangestore.NodePorts: value})
+	r.mu.Lock()
+	r.ranges[sink] = struct{}{}
+	r.mu.Unlock()
+	<-ctx.Done()
+	r.mu.Lock()
+	delete(r.ranges, sink)
+	r.mu.Unlock()
+}
+
+// memoryJournal is the world as journal shows it.
+type memoryJournal struct{ *world }
+
+func (j memoryJournal) Findings(context.Context) ([]journal.Finding, int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Collect(maps.Values(j.findings)), 0, nil
+}
+
+func (j memoryJournal) WriteFindings(ctx context.Context, findings []journal.Finding, forget []string) error {
+	return j.write(ctx, "findings", func() error {
+		for _, finding := range findings {
+			finding.Steps = nil
+			j.findings[finding.Name] = finding
+		}
+		for _, name := range forget {
+			delete(j.findings, name)
+		}
+		return nil
+	})
+}
+
+func (j memoryJournal) Begin(ctx context.Context, plan journal.Plan) error {
+	return j.write(ctx, "begin", func() error {
+		if _, there := j.plans[plan.ID]; there {
+			return journal.ErrExists
+		}
+		j.plans[plan.ID] = plan
+		return nil
+	})
+}
+
+func (j memoryJournal) Record(ctx context.Context, id string, outcomes map[int]journal.Outcome) error {
+	return j.write(ctx, "record", func() error {
+		for number := range outcomes {
+			if _, there := j.outcomes[id][number]; there {
+				return journal.ErrExists
+			}
+		}
+		if j.outcomes[id] == nil {
+			j.outcomes[id] = map[int]journal.Outcome{}
+		}
+		maps.Copy(j.outcomes[id], outcomes)
+		return nil
+	})
+}
+
+func (j memoryJournal) End(ctx context.Context, id string, now time.Time) error {
+	return j.write(ctx, "end", func() error {
+		if _, there := j.ends[id]; there {
+			return journal.ErrExists
+		}
+		j.ends[id] = now
+		return nil
+	})
+}
+
+func (j memoryJournal) Forget(ctx context.Context, ids []string) error {
+	return j.write(ctx, "forget", func() error {
+		for _, id := range ids {
+			delete(j.plans, id)
+			delete(j.outcomes, id)
+			delete(j.ends, id)
+		}
+		return nil
+	})
+}
+
+func (j memoryJournal) Repairs(context.Context) ([]journal.Repair, int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var repairs []journal.Repair
+	for id, plan := range j.plans {
+		repair := journal.Repair{Plan: plan, Outcomes: make([]journal.Outcome, len(plan.Steps)), Ended: j.ends[id]}
+		for number, outcome := range j.outcomes[id] {
+			repair.Outcomes[number] = outcome
+		}
+		repairs = append(repairs, repair)
+	}
+	slices.SortFunc(repairs, func(a, b journal.Repair) int { return b.Started.Compare(a.Started) })
+	return repairs, 0, nil
+}
+
+// silence is a herald that remembers what was opened.
+type silence struct {
+	mu     sync.Mutex // guards opened
+	opened []string
+}
+
+func (s *silence) Opened(finding allocation.Finding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opened = append(s.opened, finding.Name)
+}
+func (*silence) Passed(time.Duration, *View, error)       {}
+func (*silence) Stepped(allocation.Step, journal.Outcome) {}
+
+// reign is one term of an auditor over a world.
+type reign struct {
+	*Auditor
+	herald *silence
+	ctx    context.Context
+	lose   func()
+	ended  chan struct{}
+	mu     sync.Mutex // guards errs
+	errs   []error
+}
+
+func (w *world) config() Config { return Config{FindingHistory: 10, RepairHistory: 10} }
+
+// lead begins a term; end ends it.
+func (w *world) lead(t testing.TB, cfg Config) *reign {
+	t.Helper()
+	_, ctx, lose := termtest.NewTerm(0, 1)
+	r := &reign{herald: &silence{}, ctx: ctx, lose: lose, ended: make(chan struct{})}
+	r.Auditor = New(cfg, Deps{
+		Cluster: memoryCluster{w}, Ranges: memoryRanges{w}, Journal: memoryJournal{w}, Herald: r.herald,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	go func() {
+		defer close(r.ended)
+		if err := r.Run(ctx, r.report); err != nil && ctx.Err() == nil {
+			t.Errorf("Run = %v", err)
+		}
+	}()
+	return r
+}
+
+func (r *reign) report(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.errs = append(r.errs, err)
+}
+
+func (r *reign) lastError() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.errs) == 0 {
+		return errors.New("there was no pass")
+	}
+	return r.errs[len(r.errs)-1]
+}
+
+func (r *reign) end() {
+	r.lose()
+	<-r.ended
+}
+
+// standing are the names of what stands, with their states.
+func (r *reign) standing(t testing.TB) map[string]allocation.State {
+	t.Helper()
+	view, err := r.View()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]allocation.State{}
+	for _, finding := range view.Standing {
+		names[finding.Name] = finding.State
+	}
+	return names
+}
