@@ -1,8 +1,11 @@
 package bootstrapsvc
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -49,4 +52,50 @@ func TestConfig_ExtraPortsThatAreNone(t *testing.T) {
 			t.Errorf("%s: error = %v, want one with %q", text, err, want)
 		}
 	}
+}
+
+// A port of the Service leads somewhere only if the endpoints have one of its name: there it is the target port.
+func TestService_ExtraPortsAreThoseOfTheEndpointsToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.ExtraPorts = []string{"konnectivity:8132:8091"}
+		h := newHouseOf(t, cfg)
+		h.start(t)
+		defer h.end(t)
+		time.Sleep(aMoment)
+
+		service, err := h.objects.Service(t.Context())
+		if err != nil || service == nil {
+			t.Fatalf("service = %v, %v", service, err)
+		}
+		endpoints, err := h.objects.Endpoints(t.Context())
+		if err != nil || endpoints == nil {
+			t.Fatalf("endpoints = %v, %v", endpoints, err)
+		}
+		published, err := h.objects.EndpointSlices(t.Context())
+		if err != nil || len(published) != 1 {
+			t.Fatalf("slices = %v, %v", published, err)
+		}
+		want := []string{"https 6443/TCP", "konnectivity 8091/TCP"}
+		var targets, subsets, slices []string
+		for _, port := range service.Spec.Ports {
+			targets = append(targets, fmt.Sprintf("%s %s/%s", port.Name, port.TargetPort.String(), port.Protocol))
+		}
+		for _, port := range endpoints.Subsets[0].Ports {
+			subsets = append(subsets, fmt.Sprintf("%s %d/%s", port.Name, port.Port, port.Protocol))
+		}
+		for _, port := range published[0].Ports {
+			slices = append(slices, fmt.Sprintf("%s %d/%s", *port.Name, *port.Port, *port.Protocol))
+		}
+		for what, got := range map[string][]string{"service": targets, "endpoints": subsets, "slice": slices} {
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("ports of the %s (-want +got):\n%s", what, diff)
+			}
+		}
+		written := len(h.objects.writes())
+		time.Sleep(10 * servicePeriod)
+		if again := len(h.objects.writes()); again != written {
+			t.Errorf("%d writes after nothing changed", again-written)
+		}
+	})
 }
