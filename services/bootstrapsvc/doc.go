@@ -1,7 +1,8 @@
 // Package bootstrapsvc keeps what a cluster needs before anything else can run in it: the four system namespaces, the
 // Service default/kubernetes, and the Endpoints and EndpointSlice through which pods reach the kube-apiservers. It does
 // from outside, for as long as it runs, what kube-apiserver does once from inside; beside it, run kube-apiserver with
-// --endpoint-reconciler-type=none.
+// --endpoint-reconciler-type=none. It also compares what Services use with what is allocated to them, says what does not
+// agree, and mends it by plans that are shown, guarded and recorded.
 //
 // Every replica is a sidecar: it probes its own kube-apiserver and says in etcd how that is. One of them leads and writes
 // to Kubernetes, through its own kube-apiserver as a rule.
@@ -30,6 +31,7 @@
 //	system-namespaces     leader         every minute
 //	kubernetes-service    leader         every ten seconds
 //	kubernetes-endpoints  leader         every ten seconds, and as soon as a key or the EndpointSlice changes
+//	allocation-audit      leader         as soon as a Service or an allocation changes, and every twenty seconds
 //
 // # Ways to choose
 //
@@ -41,16 +43,19 @@
 // # Owned
 //
 // In etcd: /trivet/<cluster>/apiservers/<ip>, each by the replica that serves the address, bound to its session; where several
-// share an address, a key of each below it. In
+// share an address, a key of each below it; and the memory of the audit below /trivet/<cluster>/findings and repairs. In
 // Kubernetes: the existence of namespaces default, kube-node-lease, kube-public and kube-system; of Service
 // default/kubernetes its labels provider and component, type, ports, selector, session affinity, a second IP family where
 // one is asked for and, while it has none, ClusterIP; of Endpoints default/kubernetes subsets and the label
 // endpointslice.kubernetes.io/skip-mirror; of EndpointSlice default/kubernetes endpoints, ports and the label
-// kubernetes.io/service-name; where both families are asked for, the whole slice kubernetes-ipv6 or kubernetes-ipv4.
+// kubernetes.io/service-name; where both families are asked for, the whole slice kubernetes-ipv6 or kubernetes-ipv4. What is
+// allocated, IPAddress objects and kube-apiserver's bitmaps in etcd, is kube-apiserver's own: repairs write it as packages
+// allocation and auditor say.
 //
 // # Not here
 //
-// Allocation of ClusterIPs and NodePorts is not audited. A second IP family that the Service once has is never taken from it.
+// Nothing is allocated here: that is kube-apiserver's work, and so is the choice between two Services that have the same. A
+// second IP family that the Service once has is never taken from it.
 // The default ServiceCIDR is looked at, and kept by kube-apiserver. When the last two replicas stop at the same moment, an address
 // may stay published until one of them is back. A static address is not probed.
 package bootstrapsvc
