@@ -34,7 +34,8 @@ type diary struct {
 	stop    context.CancelFunc
 	writing sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex         // guards what follows
+	names  map[string]subject // what findings are about: one that goes while it is pending is told of by its name alone
 	now    map[subject]*bootstrapv1.Finding
 	opened map[subject]time.Time // when each was first called open
 	ended  map[subject]*bootstrapv1.Finding
@@ -46,7 +47,7 @@ type diary struct {
 func keepDiary(t *testing.T, replica bootstrapv1.BootstrapServiceClient) *diary {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	d := &diary{stop: stop, opened: map[subject]time.Time{}, ended: map[subject]*bootstrapv1.Finding{}}
+	d := &diary{stop: stop, names: map[string]subject{}, opened: map[subject]time.Time{}, ended: map[subject]*bootstrapv1.Finding{}}
 	d.writing.Go(func() {
 		for ctx.Err() == nil {
 			d.follow(ctx, replica)
@@ -87,7 +88,11 @@ func (d *diary) follow(ctx context.Context, replica bootstrapv1.BootstrapService
 func (d *diary) note(event *bootstrapv1.WatchFindingsResponse) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	finding, about := event.GetFinding(), subjectOf(event.GetFinding())
+	finding := event.GetFinding()
+	if event.GetType() == bootstrapv1.WatchFindingsResponse_TYPE_ADDED {
+		d.names[finding.GetName()] = subjectOf(finding)
+	}
+	about := d.names[finding.GetName()]
 	switch event.GetType() {
 	case bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK:
 		d.marked = true
@@ -102,20 +107,30 @@ func (d *diary) note(event *bootstrapv1.WatchFindingsResponse) {
 	}
 }
 
-// sees returns an error unless the finding is there, pending or open, or was open before it was mended.
-func (d *diary) sees(about subject) error {
+// sees returns an error unless one of the findings is there, or was.
+func (d *diary) sees(any ...subject) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, open := d.now[about]; open {
-		return nil
+	for _, about := range any {
+		if d.now[about] != nil || d.ended[about] != nil {
+			return nil
+		}
 	}
-	if _, was := d.opened[about]; was {
-		return nil
+	return fmt.Errorf("nobody found %v; there is %v", any, d.list())
+}
+
+// unused are the subjects that are called allocated and used by nobody, sorted.
+func (d *diary) unused() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var unused []string
+	for about := range d.now {
+		if about.code == bootstrapv1.Finding_CODE_LEAKED || about.code == bootstrapv1.Finding_CODE_ORPHAN {
+			unused = append(unused, about.text)
+		}
 	}
-	if _, was := d.ended[about]; was {
-		return nil
-	}
-	return fmt.Errorf("nobody found %v; there is %v", about, d.list())
+	slices.Sort(unused)
+	return unused
 }
 
 // lacks returns an error while the finding is there.

@@ -14,7 +14,7 @@ type fate int
 
 const (
 	mended fate = iota // at once, without asking
-	ripens             // only after it was certain for more than a minute
+	ripens             // only after it was certain for longer than a minute
 	stays              // a person must decide
 )
 
@@ -22,6 +22,8 @@ const (
 type injury struct {
 	subject
 	fate fate
+	// or is what may be found instead, when kube-apiserver's own repairer has been at it first.
+	or subject
 	// used are subjects that Services use and that the allocator must refuse afterwards.
 	used []string
 	// reseated tells that mending frees the subject for a moment: an IPAddress cannot be given to another parent.
@@ -73,7 +75,10 @@ func kinds() map[string]func(*hand) injury {
 		"address of a Service that is gone": func(h *hand) injury {
 			ip := h.service(plain).Spec.ClusterIP
 			h.rename(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef.Name = "nobody" }, asProtobuf)
-			return injury{subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), used: []string{ip}, reseated: true}
+			return injury{
+				subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), or: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
+				used: []string{ip}, reseated: true,
+			}
 		},
 		"address with the wrong family": func(h *hand) injury {
 			ip := h.service(plain).Spec.ClusterIP
@@ -92,7 +97,7 @@ func kinds() map[string]func(*hand) injury {
 			first, other := h.service(withPorts), h.service(plain)
 			twin := h.twin(other, func(spec *corev1.ServiceSpec) {
 				*spec = *first.Spec.DeepCopy()
-				spec.ClusterIP, spec.ClusterIPs = corev1.ClusterIPNone, []string{corev1.ClusterIPNone}
+				spec.ClusterIP, spec.ClusterIPs, spec.Ports = corev1.ClusterIPNone, []string{corev1.ClusterIPNone}, spec.Ports[:1]
 			}, asJSON)
 			number := first.Spec.Ports[0].NodePort
 			return injury{
@@ -151,6 +156,9 @@ func misattributed(how encoding) func(*hand) injury {
 	return func(h *hand) injury {
 		ip, other := h.service(plain).Spec.ClusterIP, h.service(plain)
 		h.rename(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef = parentOf(other) }, how)
-		return injury{subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), used: []string{ip}, reseated: true}
+		return injury{
+			subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), or: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
+			used: []string{ip}, reseated: true,
+		}
 	}
 }

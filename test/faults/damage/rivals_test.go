@@ -37,7 +37,7 @@ func TestRivals_TwoInstallationsDoNoHarm(t *testing.T) {
 				planted[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: done.store, text: text}] = true
 			}
 		}
-		injuries[name], planted[done.subject] = done, true
+		injuries[name], planted[done.subject], planted[done.or] = done, true, true
 	}
 	crowd.end(t)
 	for _, done := range injuries {
@@ -47,7 +47,9 @@ func TestRivals_TwoInstallationsDoNoHarm(t *testing.T) {
 	for _, d := range diaries {
 		testkit.Eventually(t, soon, func() error { return d.open(nil) })
 		for _, about := range d.falseFindings(planted) {
-			t.Errorf("nobody planted %v, and it was called open", about)
+			if !h.witness.yielded(about) {
+				t.Errorf("nobody planted %v, and it was called open", about)
+			}
 		}
 	}
 	h.witness.verdict(t, func(b custody.Breach) bool { return b.Healed > 0 && isReseated(injuries, b.Subject) })

@@ -3,6 +3,7 @@ package damage
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/custody"
 )
 
@@ -177,4 +179,24 @@ func (w *witness) isHeld(subject string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.judge.IsHeld(subject)
+}
+
+// unused are the subjects that are allocated and that nobody uses, as far as was seen.
+func (w *witness) unused() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.judge.Unused()
+}
+
+// yielded tells whether kube-apiserver itself had freed a subject a moment before the Service that used it was written: whoever
+// looked just then was right to say that it was used and not allocated.
+func (w *witness) yielded(about subject) bool {
+	if about.code != bootstrapv1.Finding_CODE_NOT_ALLOCATED {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.judge.Breaches(), func(b custody.Breach) bool {
+		return b.Rule == custody.FreedInUse && b.Subject == about.text && b.Yielded > 0
+	})
 }
