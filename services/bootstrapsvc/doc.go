@@ -54,8 +54,8 @@
 //
 // # Not here
 //
-// Nothing is allocated here: that is kube-apiserver's work, and so is the choice between two Services that have the same. A
-// second IP family that the Service once has is never taken from it.
-// The default ServiceCIDR is looked at, and kept by kube-apiserver. When the last two replicas stop at the same moment, an address
-// may stay published until one of them is back. A static address is not probed.
+// Nothing is allocated to a new Service: that is kube-apiserver's work. Nobody chooses between two Services that have the
+// same; a person does. A second IP family that the Service once has is never taken from it. The default ServiceCIDR is looked
+// at, and kept by kube-apiserver. When the last two replicas stop at the same moment, an address may stay published until one
+// of them is back. A static address is not probed.
 package bootstrapsvc
