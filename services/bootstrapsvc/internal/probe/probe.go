@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -62,7 +63,8 @@ func (p *Prober) ask(ctx context.Context) error {
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, bodyLimit))
-	if err != nil {
+	// An answer may slip in while the connection is closed because time is up. It is too late all the same.
+	if err = cmp.Or(err, ctx.Err()); err != nil {
 		return brief(ctx, err)
 	}
 	if response.StatusCode != http.StatusOK {
