@@ -227,24 +227,21 @@ func (s *Service) findings() (*auditor.View, error) {
 		return nil, errStopping
 	case s.held.Load() == nil:
 		return nil, errNotLeading
+	case !s.isOn(auditLoop):
+		return nil, fmt.Errorf("%w: loop %s is switched off", auditor.ErrNotSynced, auditLoop)
 	}
 	return s.audit.View()
 }
 
 // underTerm returns a context for what needs the term that is held here; it ends with the term.
 func (s *Service) underTerm(ctx context.Context) (context.Context, func(), error) {
-	t := s.held.Load()
-	switch {
-	case s.stopping.Load():
-		return nil, nil, errStopping
-	case t == nil:
-		return nil, nil, errNotLeading
-	case !s.isOn(auditLoop):
-		return nil, nil, fmt.Errorf("%w: loop %s is switched off", auditor.ErrNotSynced, auditLoop)
-	}
 	// Until the caches are filled nobody takes requests.
-	if _, err := s.audit.View(); err != nil {
+	if _, err := s.findings(); err != nil {
 		return nil, nil, err
+	}
+	t := s.held.Load()
+	if t == nil {
+		return nil, nil, errNotLeading
 	}
 	under, done := untilEnd(ctx, t)
 	return under, done, nil

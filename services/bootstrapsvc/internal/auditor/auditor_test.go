@@ -37,10 +37,11 @@ func damaged(t testing.TB) *world {
 
 func (w *world) wantWhole(t testing.TB) {
 	t.Helper()
+	cluster := memoryCluster{w}
 	for address, parent := range map[string]string{"10.0.0.1": "missing", "10.0.0.2": "labels", "10.0.0.3": "named", "10.0.0.4": "ports"} {
-		got, there := w.addresses[address]
-		if !there || got.Parent.Name != parent || got.Family != allocation.FamilyIPv4 {
-			t.Errorf("IPAddress %s is %+v, there: %t; want that of %s", address, got, there, parent)
+		got, _ := cluster.IPAddress(t.Context(), address)
+		if got == nil || got.Parent.Name != parent || got.Family != allocation.FamilyIPv4 {
+			t.Errorf("IPAddress %s is %+v, want that of %s", address, got, parent)
 		}
 	}
 	for _, port := range []int{30001, 30002} {
@@ -79,13 +80,13 @@ func TestAuditor_MendsAloneWhatIsSafeAndRemembers(t *testing.T) {
 				t.Errorf("repair %+v", repair)
 			}
 		}
-		if len(r.herald.opened) != 5 {
-			t.Errorf("opened %v, want each of five once", r.herald.opened)
+		if opened := r.herald.told(); len(opened) != 5 {
+			t.Errorf("opened %v, want each of five once", opened)
 		}
-		writes := len(w.writes)
+		before := w.written()
 		time.Sleep(30 * time.Minute)
-		if len(w.writes) != writes {
-			t.Errorf("then wrote %v", w.writes[writes:])
+		if diff := cmp.Diff(before, w.written()); diff != "" {
+			t.Errorf("then wrote (-before +after):\n%s", diff)
 		}
 	})
 }
@@ -105,9 +106,9 @@ func TestAuditor_SwitchedOffItMendsNothing(t *testing.T) {
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(30 * time.Minute)
-		for _, write := range w.writes {
+		for _, write := range w.written() {
 			if write != "findings" {
-				t.Errorf("wrote %v", w.writes)
+				t.Errorf("wrote %s", write)
 			}
 		}
 		if standing := r.standing(t); len(standing) != 5 {
@@ -145,7 +146,7 @@ func crashAt(t *testing.T, nth int, after bool) (reached bool) {
 		t.Fatalf("plan %v, %v", plan, err)
 	}
 	writes, name := 0, ""
-	w.at = func(write string, isAfter bool) error {
+	w.interfere(func(write string, isAfter bool) error {
 		if isAfter != after {
 			return nil
 		}
@@ -155,17 +156,17 @@ func crashAt(t *testing.T, nth int, after bool) (reached bool) {
 			return errCrash
 		}
 		return nil
-	}
+	})
 	_, err = first.Apply(first.ctx, plan.Token, "somebody")
 	first.end()
-	w.at = nil
+	w.interfere(nil)
 	if reached == (err == nil) {
 		t.Errorf("apply = %v, though the process died: %t", err, reached)
 	}
 	next := w.lead(t, w.config())
 	defer next.end()
 	time.Sleep(aWhile)
-	_, begun := w.plans[repairtoken.ID(plan.Token)]
+	begun := slices.ContainsFunc(w.repairs(t), func(r journal.Repair) bool { return r.ID == repairtoken.ID(plan.Token) })
 	if reached && !begun && name != "begin" {
 		t.Errorf("died at %s, and the plan was not written down before", name)
 	}
@@ -189,7 +190,7 @@ func TestAuditor_TwoRepairersAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := damaged(t)
 		met := map[string]bool{}
-		w.at = func(write string, after bool) error {
+		w.interfere(func(write string, after bool) error {
 			if after || met[write] {
 				return nil
 			}
@@ -205,7 +206,7 @@ func TestAuditor_TwoRepairersAtOnce(t *testing.T) {
 				w.bits(30001, 30002, 30007)
 			}
 			return nil
-		}
+		})
 		cfg := w.config()
 		cfg.AutoRepair = true
 		r := w.lead(t, cfg)
@@ -369,8 +370,8 @@ func TestAuditor_FirstSightSurvivesATerm(t *testing.T) {
 		if diff := cmp.Diff(before, after); diff != "" {
 			t.Errorf("first sights (-before +after):\n%s", diff)
 		}
-		if len(r.herald.opened) != 0 {
-			t.Errorf("%v are told anew", r.herald.opened)
+		if opened := r.herald.told(); len(opened) != 0 {
+			t.Errorf("%v are told anew", opened)
 		}
 	})
 }
@@ -389,8 +390,8 @@ func TestAuditor_HistoryIsCut(t *testing.T) {
 		if repairs := w.repairs(t); len(repairs) != 2 {
 			t.Errorf("%d repairs are remembered, want 2", len(repairs))
 		}
-		if len(w.findings) != 3 {
-			t.Errorf("%d findings are remembered, want 3", len(w.findings))
+		if kept, _, err := (memoryJournal{w}).Findings(t.Context()); err != nil || len(kept) != 3 {
+			t.Errorf("%d findings are remembered, %v, want 3", len(kept), err)
 		}
 		view, err := r.View()
 		if err != nil || len(view.Ended) != 3 || !slices.ContainsFunc(view.Ended, func(f Finding) bool { return f.Subject == "10.0.0.15" }) {
@@ -404,7 +405,7 @@ func TestAuditor_AnOutageIsWaitedFor(t *testing.T) {
 	for _, outage := range []error{journal.ErrUnavailable, inventory.ErrUnavailable, rangestore.ErrUnavailable} {
 		synctest.Test(t, func(t *testing.T) {
 			w := damaged(t)
-			w.at = func(string, bool) error { return outage }
+			w.interfere(func(string, bool) error { return outage })
 			cfg := w.config()
 			cfg.AutoRepair = true
 			r := w.lead(t, cfg)
@@ -413,7 +414,7 @@ func TestAuditor_AnOutageIsWaitedFor(t *testing.T) {
 			if err := r.lastError(); !errors.Is(err, outage) || !strings.Contains(err.Error(), "no pass has succeeded for") {
 				t.Errorf("error = %v, want %v and since when", err, outage)
 			}
-			w.at = nil
+			w.interfere(nil)
 			time.Sleep(time.Minute)
 			w.wantWhole(t)
 			if err := r.lastError(); err != nil {

@@ -204,16 +204,6 @@ func (b *book) mend(name, repair string) {
 	}
 }
 
-// hasRepairs tells whether something could be mended alone.
-func (b *book) hasRepairs() bool {
-	for _, finding := range b.standing {
-		if isSafe(finding.Finding.Finding) {
-			return true
-		}
-	}
-	return false
-}
-
 // safe are the findings that may be mended alone, ordered by name.
 func (b *book) safe() []allocation.Finding {
 	var found []allocation.Finding

@@ -14,8 +14,8 @@ const (
 	requesterAuto = "auto"
 	// maxAutoSteps bounds what one pass begins alone, so that a repair stays short enough to be read.
 	maxAutoSteps = 100
-	// patienceMin and patienceMax bound the pause after an attempt to mend alone that came to nothing.
-	patienceMin, patienceMax = time.Second, time.Minute
+	// againMin and againMax bound the pause after an attempt to mend a finding alone; it doubles from one to the other.
+	againMin, againMax = time.Second, time.Minute
 )
 
 // mend carries on the repair that was begun, and begins one of what may be mended alone. Its error is that of a dependency, or
@@ -24,34 +24,68 @@ func (s *session) mend(ctx context.Context, now time.Time) error {
 	if err := s.resume(ctx); err != nil || s.running != nil {
 		return err
 	}
-	if !s.AutoRepair || now.Before(s.patient) {
+	if !s.AutoRepair {
 		return nil
 	}
-	begun, err := s.mendAlone(ctx, now)
-	if begun {
-		s.attempts = 0
-		return err
-	}
-	if s.book.hasRepairs() {
-		s.patient = now.Add(min(patienceMax, patienceMin<<min(s.attempts, 10)))
-		s.attempts++
-	}
-	return err
+	return s.mendAlone(ctx, now)
 }
 
-// mendAlone begins a repair of what is safe, and tells whether there was anything to begin.
-func (s *session) mendAlone(ctx context.Context, now time.Time) (begun bool, err error) {
-	findings := s.book.safe()
+// attempt is how often a finding was tried to be mended alone, and when it may be again. A finding that was mended stands until
+// the watch has told so; one that cannot be must not be tried all the time, and neither of them may hold up another one.
+type attempt struct {
+	count int
+	again time.Time
+}
+
+// mendAlone begins a repair of what is safe and was not tried a moment ago.
+func (s *session) mendAlone(ctx context.Context, now time.Time) error {
+	var findings []allocation.Finding
+	for _, finding := range s.book.safe() {
+		if !now.Before(s.attempts[finding.Name].again) {
+			findings = append(findings, finding)
+		}
+	}
 	if len(findings) == 0 {
-		return false, nil
+		return nil
 	}
 	steps := fit(allocation.PlanRepair(findings).Safe().Steps, maxAutoSteps)
-	if steps, err = s.stillDue(ctx, steps); err != nil || len(steps) == 0 {
-		return false, err
+	s.tried(steps, now)
+	steps, err := s.stillDue(ctx, steps)
+	if err != nil || len(steps) == 0 {
+		return err
 	}
 	id := repairtoken.ID(now.Format(time.RFC3339Nano) + allocation.Plan{Steps: steps}.Material())
 	_, err = s.start(ctx, requesterAuto, id, steps)
-	return true, err
+	return err
+}
+
+// tried takes note of an attempt, and forgets those to mend what does not stand any more.
+func (s *session) tried(steps []allocation.Step, now time.Time) {
+	for name := range s.attempts {
+		if _, stands := s.book.standing[name]; !stands {
+			delete(s.attempts, name)
+		}
+	}
+	for name := range stepsOf(steps) {
+		made := s.attempts[name]
+		const doublings = 10 // far beyond againMax, far from overflow
+		s.attempts[name] = attempt{count: made.count + 1, again: now.Add(min(againMax, againMin<<min(made.count, doublings)))}
+	}
+}
+
+// nextAttempt is when something may be tried to be mended alone; false if there is nothing.
+func (s *session) nextAttempt() (time.Time, bool) {
+	var next time.Time
+	found := false
+	for _, finding := range s.book.standing {
+		if !isSafe(finding.Finding.Finding) {
+			continue
+		}
+		if again := s.attempts[finding.Name].again; !found || again.Before(next) {
+			next, found = again, true
+		}
+	}
+	return next, found && s.AutoRepair
 }
 
 // fit returns the steps of as many whole findings, in the order of the plan, as are not more than limit steps.

@@ -30,16 +30,9 @@ func (s *session) schedule(now time.Time, err error) {
 	if next := s.ledger.Next(); !next.IsZero() {
 		s.hurry(next)
 	}
-	if s.running != nil || s.book.hasRepairs() && s.AutoRepair {
-		s.hurry(later(s.patient, now.Add(settle)))
+	if next, any := s.nextAttempt(); any {
+		s.hurry(next)
 	}
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // pass judges, mends, remembers and publishes. The error says since when passes have failed, once that is long ago.

@@ -40,9 +40,8 @@ type session struct {
 	history history
 	// running is the repair that has not ended; nil if there is none.
 	running *journal.Repair
-	// patient is until when nothing is begun alone, after an attempt that failed; attempts counts those in a row.
-	patient  time.Time
-	attempts int
+	// attempts are those to mend findings alone, by the findings' names.
+	attempts map[string]attempt
 
 	// due is when the next pass is to be made, and not before notBefore.
 	due, notBefore time.Time
@@ -61,7 +60,8 @@ func newSession(ctx context.Context, a *Auditor, stores []allocation.Store) *ses
 		Auditor: a, ctx: ctx, cancel: cancel, changes: make(chan func()), stores: stores,
 		ledger:  allocation.New(allocation.Settings{Stores: stores, Ranges: a.Expected, Patience: a.Patience}),
 		missing: map[inventory.Kind]struct{}{ranges: {}}, trouble: map[inventory.Kind]error{},
-		book: newBook(a.FindingHistory), history: history{limit: a.RepairHistory},
+		attempts: map[string]attempt{},
+		book:     newBook(a.FindingHistory), history: history{limit: a.RepairHistory},
 		due: time.Now().Add(settle), failingSince: time.Now(), more: make(chan struct{}),
 	}
 	for _, kind := range s.kinds() {

@@ -176,8 +176,11 @@ func (w *world) write(ctx context.Context, name string, do func() error) error {
 	if err := held.Check(); err != nil {
 		return err
 	}
-	if w.at != nil {
-		if err := w.at(name, false); err != nil {
+	w.mu.Lock()
+	at := w.at
+	w.mu.Unlock()
+	if at != nil {
+		if err := at(name, false); err != nil {
 			return err
 		}
 	}
@@ -187,10 +190,24 @@ func (w *world) write(ctx context.Context, name string, do func() error) error {
 		w.writes = append(w.writes, name)
 	}
 	w.mu.Unlock()
-	if err != nil || w.at == nil {
+	if err != nil || at == nil {
 		return err
 	}
-	return w.at(name, true)
+	return at(name, true)
+}
+
+// interfere has at called from now on.
+func (w *world) interfere(at func(write string, after bool) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at = at
+}
+
+// written are the writes that were made.
+func (w *world) written() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.writes)
 }
 
 // memoryCluster is the world as inventory shows it.
@@ -434,6 +451,12 @@ func (s *silence) Opened(finding allocation.Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.opened = append(s.opened, finding.Name)
+}
+
+func (s *silence) told() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.opened)
 }
 func (*silence) Passed(time.Duration, *View, error)       {}
 func (*silence) Stepped(allocation.Step, journal.Outcome) {}
