@@ -41,7 +41,7 @@ type EndpointsConfig struct {
 }
 
 // defaultEndpoints returns the defaults. With those of the probes, a kube-apiserver that listens and does not answer is out
-// after some eleven seconds.
+// after some ten seconds.
 func defaultEndpoints() EndpointsConfig {
 	return EndpointsConfig{
 		Reconciler:     apiservers.Live.String(),

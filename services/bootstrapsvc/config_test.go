@@ -85,6 +85,24 @@ func TestConfig_Values(t *testing.T) {
 			edit: func(c *Config) { c.AdvertiseAddress, c.ServiceClusterIPRange = "10.1.0.1", "fd00::/108" },
 			want: "is IPv4, but the primary service range",
 		},
+		"an address of each family": {edit: func(c *Config) {
+			c.DualStackEndpoints, c.AdvertiseAddress, c.ServiceClusterIPRange = true, "10.1.0.1, fd00:1::1", "10.0.0.0/16,fd00::/108"
+		}},
+		"two addresses of one family": {
+			edit: func(c *Config) { c.DualStackEndpoints, c.AdvertiseAddress = true, "10.1.0.1,10.1.0.2" }, want: "of one family",
+		},
+		"two addresses where one counts": {
+			edit: func(c *Config) { c.AdvertiseAddress = "10.1.0.1,fd00:1::1" }, want: "only with --dual-stack-endpoints",
+		},
+		"upstream's name of a reconciler": {edit: func(c *Config) { c.Endpoints.Reconciler = "master-count" }},
+		"a static name":                   {edit: func(c *Config) { c.Endpoints.Reconciler, c.Endpoints.StaticAddress = "static", "api.example." }},
+		"static without an address":       {edit: func(c *Config) { c.Endpoints.Reconciler = "static" }, want: "is needed with"},
+		"a static URL": {
+			edit: func(c *Config) { c.Endpoints.Reconciler, c.Endpoints.StaticAddress = "static", "https://api.example" }, want: "neither an IP address nor",
+		},
+		"a static address of the machine itself": {
+			edit: func(c *Config) { c.Endpoints.Reconciler, c.Endpoints.StaticAddress = "static", "127.0.0.1" }, want: "loopback",
+		},
 		"an address of a Service": {
 			edit: func(c *Config) { c.AdvertiseAddress, c.ServiceClusterIPRange = "10.0.0.1", "10.0.0.0/16" },
 			want: "lies in the service range",

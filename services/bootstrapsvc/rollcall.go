@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"time"
 
@@ -142,7 +143,7 @@ func (c *caller) adopt(ctx context.Context, roll *rollcall, spoken []netip.Addr)
 		server, findings := apiservers.Adopt(claim.Claim)
 		each := present{
 			server: server, source: fromMasterLease, unreadable: claim.Unreadable != "",
-			name: claim.Key, key: claim.Key, ttl: claim.ttl, probed: claim.probed,
+			name: path.Base(claim.Key), key: claim.Key, ttl: claim.ttl, probed: claim.probed,
 		}
 		if server.Address.IsValid() {
 			each.name = server.Address.String()

@@ -40,7 +40,7 @@ func byAddress() cmp.Option {
 	return cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 }
 
-// whoever does not ask about leases compares without them
+// byContent compares without what is known of leases, which not every test gives.
 func byContent() cmp.Option {
 	return cmp.Options{byAddress(), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(Entry{}, "Leased")}
 }
