@@ -105,12 +105,14 @@ func (w *world) address(name, parent string, change ...func(*allocation.IPAddres
 	memoryCluster{w}.tellAddress(name)
 }
 
-// drop deletes an address as an administrator would.
-func (w *world) drop(name string) {
+// relist tells all watchers all of a kind, as after a watch that had a gap.
+func (w *world) relist(kind inventory.Kind) {
 	w.mu.Lock()
-	delete(w.addresses, name)
+	sinks := slices.Collect(maps.Keys(w.sinks))
 	w.mu.Unlock()
-	memoryCluster{w}.tellAddress(name)
+	for _, sink := range sinks {
+		memoryCluster{w}.list(kind, sink)
+	}
 }
 
 // bits writes the whole bitmap as kube-apiserver would.

@@ -165,7 +165,7 @@ func (s *seen) Change(change Change) {
 	defer s.mu.Unlock()
 	s.whole[change.Kind] = s.whole[change.Kind] || change.Whole
 	for _, service := range change.Put.Services {
-		s.services[service.Key.String()] = true
+		s.services[service.String()] = true
 	}
 	for _, gone := range change.Gone {
 		delete(s.services, gone.String())
@@ -191,7 +191,7 @@ func TestWatch_TellsAllAndThenChanges(t *testing.T) {
 		testkit.Eventually(t, 20*time.Second, func() error {
 			sink.mu.Lock()
 			defer sink.mu.Unlock()
-			if !sink.whole[Services] || !sink.whole[IPAddresses] || !sink.whole[ServiceCIDRs] || sink.services[service.Key.String()] != is {
+			if !sink.whole[Services] || !sink.whole[IPAddresses] || !sink.whole[ServiceCIDRs] || sink.services[service.String()] != is {
 				return fmt.Errorf("whole: %v, services: %v, broken: %v", sink.whole, sink.services, sink.broken)
 			}
 			return nil
