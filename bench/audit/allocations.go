@@ -109,7 +109,7 @@ func (a *auditing) starts(ctx context.Context) ([]row, error) {
 		return nil, err
 	}
 	began := time.Now()
-	leg, err := a.startAudit(ctx)
+	leg, _, err := a.startAudit(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -153,27 +153,43 @@ func (a *auditing) startFloor(ctx context.Context) (cpu time.Duration, resident 
 	return cpu, resident, errors.Join(err1, err2)
 }
 
-// startAudit starts a bootstrapsvc that compares allocations; it is ready when it has.
-func (a *auditing) startAudit(ctx context.Context) (*child.Leg, error) {
-	return child.StartLeg(ctx, a.cluster, child.LegConfig{
+// startAudit starts a bootstrapsvc that compares allocations, and returns when it has: a replica is ready before it leads.
+func (a *auditing) startAudit(ctx context.Context) (*child.Leg, bootstrapv1.BootstrapServiceClient, error) {
+	leg, err := child.StartLeg(ctx, a.cluster, child.LegConfig{
 		Name: "bootstrapsvc", BinDir: a.binDir, Log: filepath.Join(a.logDir, "allocations.log"),
 		Args: []string{"--loops=*,-apiserver-probe,-kubernetes-endpoints", "--apiserver-port=6443"},
 	})
+	if err != nil {
+		return nil, nil, err
+	}
+	connection, err := grpc.NewClient(leg.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		leg.Kill()
+		return nil, nil, err
+	}
+	context.AfterFunc(ctx, func() { _ = connection.Close() })
+	client := bootstrapv1.NewBootstrapServiceClient(connection)
+	deadline := time.Now().Add(startTimeout)
+	for {
+		_, err := client.ListFindings(ctx, &bootstrapv1.ListFindingsRequest{})
+		if err == nil {
+			return leg, client, nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			leg.Kill()
+			return nil, nil, err
+		}
+		pause(ctx, 10*time.Millisecond)
+	}
 }
 
 // works measures what a bootstrapsvc costs that has started.
 func (a *auditing) works(ctx context.Context) ([]row, error) {
-	leg, err := a.startAudit(ctx)
+	leg, client, err := a.startAudit(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leg.Stop()
-	connection, err := grpc.NewClient(leg.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, err
-	}
-	defer connection.Close()
-	client := bootstrapv1.NewBootstrapServiceClient(connection)
 	var rows []row
 	for _, measure := range []func(context.Context, *child.Leg, bootstrapv1.BootstrapServiceClient) ([]row, error){
 		a.audits, a.changes, a.recreates,

@@ -54,16 +54,13 @@ func repairAcross(t *testing.T, h *hand, where cut, cluster string) {
 	t.Helper()
 	const ttl = 2 * time.Second
 	// Only who is asked mends: else nothing would be left to be cut.
-	b := newBlade()
-	first := startReplica(t, setting{name: cluster, auto: bootstrapsvc.AutoRepairOff, ttl: ttl, blade: b})
-	first.audits(t)
-	second := startReplica(t, setting{name: cluster, auto: bootstrapsvc.AutoRepairOff, ttl: ttl})
+	first, second := startTwo(t, setting{name: cluster, auto: bootstrapsvc.AutoRepairOff, ttl: ttl})
 	used := fourInjuries(h)
 
 	plan := planFor(t, first, 4)
-	b.arm(where.at, where.after)
+	first.blade.arm(where.at, where.after)
 	answer, err := first.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
-	writes := b.seen()
+	writes := first.blade.seen()
 	t.Logf("writes of the first replica: %q, then %v", writes, err)
 	if len(writes) < where.at {
 		if err != nil || !answer.GetRepair().GetComplete() {
@@ -124,11 +121,7 @@ func planFor(t *testing.T, replica *replica, steps int) *bootstrapv1.PlanRepairR
 func settled(t *testing.T, h *hand, replica *replica, used []string) {
 	t.Helper()
 	testkit.Eventually(t, soon, func() error {
-		list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
-		if err == nil && len(list.GetFindings()) > 0 {
-			err = fmt.Errorf("still there: %v", list.GetFindings())
-		}
-		return errors.Join(err, heldAll(h, used))
+		return errors.Join(nothingFound(t, replica), heldAll(h, used))
 	})
 	for _, text := range used {
 		if err := refuses(t, h.kube, h.namespace, text); err != nil {

@@ -102,12 +102,12 @@ func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replica := startReplica(t, setting{cluster: cluster})
+	replica := startReplica(t, setting{cluster: cluster, ports: well.object.Range})
 	replica.audits(t)
 	good := encode(t, well.object, asProtobuf)
 	other := well.object.DeepCopy()
 	other.Range = "30000-31000"
-	var codes = []bootstrapv1.Finding_Code{bootstrapv1.Finding_CODE_UNREADABLE, bootstrapv1.Finding_CODE_RANGE_MISMATCH}
+	codes := []bootstrapv1.Finding_Code{bootstrapv1.Finding_CODE_UNREADABLE, bootstrapv1.Finding_CODE_RANGE_MISMATCH}
 	for _, c := range []struct{ name, value string }{
 		{name: "truncated", value: good[:len(good)-7]},
 		{name: "nothing", value: ""},
@@ -120,6 +120,10 @@ func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
 		{name: "no range", value: encode(t, &corev1.RangeAllocation{Range: "ports", Data: other.Data}, asProtobuf)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if _, err := etcd.Put(t.Context(), portsKey, good); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, soon, func() error { return nothingFound(t, replica) })
 			put, err := etcd.Put(t.Context(), portsKey, c.value)
 			if err != nil {
 				t.Fatal(err)
@@ -146,6 +150,15 @@ func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// nothingFound returns an error while there is a finding.
+func nothingFound(t *testing.T, replica *replica) error {
+	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
+	if err == nil && len(list.GetFindings()) > 0 {
+		err = fmt.Errorf("still there: %v", list.GetFindings())
+	}
+	return err
 }
 
 // reported returns an error unless exactly the range of ports is what is wrong, and nobody may mend it alone.

@@ -2,6 +2,7 @@ package damage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/big"
 	"testing"
@@ -28,6 +29,7 @@ type hand struct {
 	witness   *witness
 	made      int
 	planted   []string // keys that only etcd knows how to delete
+	leaked    []int32  // ports whose bits were set, and may be still
 }
 
 // newHand works in a namespace of its own, which is clean again after the test.
@@ -46,6 +48,11 @@ func (h *hand) cleanUp() {
 	for _, key := range h.planted {
 		if _, err := h.etcd.Delete(ctx, key); err != nil {
 			h.Errorf("delete %s: %v", key, err)
+		}
+	}
+	for _, port := range h.leaked {
+		if err := h.writePort(ctx, port, 0); err != nil {
+			h.Error(err)
 		}
 	}
 }
@@ -93,28 +100,29 @@ func (h *hand) setPort(port int32, allocated uint) {
 	kind := custody.Free
 	if allocated == 1 {
 		kind = custody.Allocate
+		h.leaked = append(h.leaked, port)
 	}
 	h.witness.pardon(kind, fmt.Sprint(port))
+	if err := h.writePort(h.Context(), port, allocated); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *hand) writePort(ctx context.Context, port int32, allocated uint) error {
 	for range 1000 {
-		before, err := readBitmap(h.Context(), h.etcd)
+		before, err := readBitmap(ctx, h.etcd)
 		if err != nil {
-			h.Fatal(err)
-		}
-		if before.bits.Bit(int(port-firstPort)) == allocated {
-			h.Fatalf("port %d is so already", port)
+			return err
 		}
 		before.object.Data = new(big.Int).SetBit(before.bits, int(port-firstPort), allocated).Bytes()
-		answer, err := h.etcd.Txn(h.Context()).
+		answer, err := h.etcd.Txn(ctx).
 			If(clientv3.Compare(clientv3.ModRevision(portsKey), "=", before.revision)).
 			Then(clientv3.OpPut(portsKey, encode(h, before.object, asProtobuf))).Commit()
-		if err != nil {
-			h.Fatal(err)
-		}
-		if answer.Succeeded {
-			return
+		if err != nil || answer.Succeeded {
+			return err
 		}
 	}
-	h.Fatal("kube-apiserver was faster a thousand times")
+	return errors.New("kube-apiserver was faster a thousand times")
 }
 
 // freePort is one that nobody has, from the band that the allocator takes from last.

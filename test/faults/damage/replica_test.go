@@ -25,9 +25,10 @@ import (
 // replica is one bootstrapsvc that keeps nothing but allocations: who is published is another matter.
 type replica struct {
 	bootstrapv1.BootstrapServiceClient
-	etcd *clientv3.Client
-	stop context.CancelFunc
-	done chan struct{}
+	etcd  *clientv3.Client
+	blade *blade
+	stop  context.CancelFunc
+	done  chan struct{}
 }
 
 // setting is what a test decides of a replica.
@@ -35,6 +36,7 @@ type setting struct {
 	cluster *devcluster.Cluster     // nil: the shared one
 	name    string                  // --cluster: replicas of one name compete for one term; empty: the test's
 	auto    bootstrapsvc.AutoRepair // empty: its default
+	ports   string                  // --service-node-port-range; empty: as stored
 	ttl     time.Duration           // of the session; 0: its default
 	blade   *blade                  // cuts its writes off; nil: nobody does
 }
@@ -67,7 +69,7 @@ func startReplica(t *testing.T, s setting) *replica {
 		t.Fatal(err)
 	}
 	cfg := bootstrapsvc.DefaultConfig()
-	cfg.APIServerPort = 6443
+	cfg.APIServerPort, cfg.Audit.NodePortRange = 6443, s.ports
 	if s.auto != "" {
 		cfg.Audit.AutoRepair = s.auto
 	}
@@ -79,7 +81,7 @@ func startReplica(t *testing.T, s setting) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{etcd: etcd, done: make(chan struct{})}
+	r := &replica{etcd: etcd, blade: s.blade, done: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {
@@ -112,3 +114,34 @@ func (r *replica) audits(t *testing.T) *bootstrapv1.AuditResponse {
 	})
 	return audit
 }
+
+// startTwo starts two replicas that compete for one term, each with a blade of its own, and tells which one has it once that
+// has settled: the term may move to the second when it joins.
+func startTwo(t *testing.T, s setting) (leader, other *replica) {
+	t.Helper()
+	var both [2]*replica
+	for i := range both {
+		s.blade = newBlade()
+		both[i] = startReplica(t, s)
+	}
+	for since := time.Now(); time.Since(since) < settledFor; {
+		before := leader
+		testkit.Eventually(t, soon, func() (err error) {
+			for i, r := range both {
+				if _, err = r.Audit(t.Context(), &bootstrapv1.AuditRequest{}); err == nil {
+					leader, other = r, both[1-i]
+					return nil
+				}
+			}
+			return err
+		})
+		if leader != before {
+			since = time.Now()
+		}
+		pause(t.Context(), 50*time.Millisecond)
+	}
+	return leader, other
+}
+
+// settledFor is how long a replica must have led not to lose the term to one that has just joined.
+const settledFor = time.Second

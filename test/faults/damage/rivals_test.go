@@ -58,9 +58,7 @@ func TestRivals_TwoInstallationsDoNoHarm(t *testing.T) {
 // One token is given in many times at once, to the leader and to another one.
 func TestRivals_OneTokenIsAppliedOnce(t *testing.T) {
 	h := newHand(t)
-	leader := startReplica(t, setting{auto: bootstrapsvc.AutoRepairOff})
-	leader.audits(t)
-	other := startReplica(t, setting{auto: bootstrapsvc.AutoRepairOff})
+	leader, other := startTwo(t, setting{auto: bootstrapsvc.AutoRepairOff})
 	used := fourInjuries(h)
 	plan := planFor(t, leader, 4)
 

@@ -75,12 +75,18 @@ type Judge struct {
 	breaches []Breach
 	bare     map[string]int // breach of a subject that was freed in use and is not allocated yet, by index
 	last     map[string]int // last breach of a subject, by index
-	events   int
+	// wounded subjects were freed on purpose while they were used, until nobody uses them any more. Others may then be given
+	// them, and mixed are those that were: whoever lets go of one frees it under the other.
+	wounded, mixed map[string]bool
+	events         int
 }
 
 // NewJudge knows of nothing.
 func NewJudge() *Judge {
-	return &Judge{held: map[string]bool{}, users: map[string]map[string]bool{}, uses: map[string][]string{}, bare: map[string]int{}, last: map[string]int{}}
+	return &Judge{
+		held: map[string]bool{}, users: map[string]map[string]bool{}, uses: map[string][]string{}, bare: map[string]int{}, last: map[string]int{},
+		wounded: map[string]bool{}, mixed: map[string]bool{},
+	}
 }
 
 // See takes in the next event.
@@ -106,7 +112,9 @@ func (j *Judge) allocate(e Event) {
 
 func (j *Judge) free(e Event) {
 	delete(j.held, e.Subject)
-	if e.Planted || len(j.users[e.Subject]) == 0 {
+	used := len(j.users[e.Subject]) > 0
+	j.wounded[e.Subject] = used && (e.Planted || j.wounded[e.Subject])
+	if e.Planted || !used || j.mixed[e.Subject] {
 		return
 	}
 	j.bare[e.Subject] = len(j.breaches)
@@ -150,7 +158,12 @@ func (j *Judge) take(e Event, subject string) {
 	if !j.held[subject] {
 		j.breach(UsedUnallocated, e.Revision, subject)
 	}
-	if len(j.users[subject]) > 1 {
+	switch {
+	case len(j.users[subject]) == 1:
+		delete(j.mixed, subject)
+	case j.wounded[subject]:
+		j.mixed[subject] = true
+	default:
 		j.breach(Shared, e.Revision, subject)
 	}
 }

@@ -71,9 +71,13 @@ func TestJudge_FindsWhatBreaksARule(t *testing.T) {
 			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), planted(free(3, "30080")), planted(use(4, "twin", "30080")),
 				use(5, "web", "30080")},
 		},
-		"what others make of planted damage": {
-			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), planted(free(3, "30080")), allocate(4, "30080"), use(5, "db", "30080")},
-			want:   []Breach{{Rule: Shared, Revision: 5, Subject: "30080", Services: []string{"db", "web"}}},
+		"what the allocator makes of planted damage": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), planted(free(3, "30080")), allocate(4, "30080"), use(5, "db", "30080"),
+				gone(6, "db"), free(7, "30080")},
+		},
+		"planted damage that was mended and done again by others": {
+			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), planted(free(3, "30080")), allocate(4, "30080"), free(5, "30080")},
+			want:   []Breach{{Rule: FreedInUse, Revision: 5, Subject: "30080", Services: []string{"web"}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
