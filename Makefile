@@ -75,9 +75,10 @@ outage: assets ## etcd, then kube-apiserver, go away under living nodes for OUTA
 	go test -race -count=1 -v -timeout 30m -run TestOutage ./services/leasesvc -args -leasesvc.outage=$(OUTAGE)
 
 .PHONY: conformance
-conformance: assets-rivals ## Beside upstream's own lease client and kube-controller-manager without its node-lifecycle controller: 3 minutes
+conformance: assets-rivals ## Beside upstream's own lease client and kube-controller-manager without the controllers we stand in for: 6 minutes
 	cd test/conformance && go test -race -count=1 ./leaseclient
 	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
 .PHONY: check
 check: lint gen-check law ## What needs no control plane: linters, generated code, import law
