@@ -19,7 +19,8 @@ type Effect struct {
 	// Hinted are Services whose hints depend on all nodes and may have changed,
 	// whatever their pods; sorted.
 	Hinted []Key
-	// Time is when the change came about, as its pod says; zero when it does not say.
+	// Time is when the change came about, as its pod says; zero when it does not say,
+	// as no pod says when it was removed.
 	Time time.Time
 	// Urgency says what waiting would cost.
 	Urgency Urgency
@@ -91,6 +92,7 @@ func (x *Index) DeletePod(last *corev1.Pod) Effect {
 	x.share(key).counts.Pods--
 	x.prune(key.Namespace)
 	went := effect(affected, entry.object, last)
+	went.Time = dated(entry.object, last) // when it was written last is not when it was removed
 	if desired.Ready(entry.object) {
 		went.Urgency = Urgent
 	}
@@ -177,8 +179,19 @@ func endpointChanged(a, b *corev1.Pod) bool {
 
 // changeTime gives when a change of a pod came about, as far as the pod says so:
 // the times of what is new in it, its readiness or that it is to be deleted, and
-// of these the earliest. before is nil for a pod that was not known.
+// of these the earliest. Other changes, as of its phase or addresses, have no time
+// of their own and came about when that version of the pod was written. before is
+// nil for a pod that was not known.
 func changeTime(before, after *corev1.Pod) time.Time {
+	at := dated(before, after)
+	if at.IsZero() && before != nil {
+		return lastWrite(after)
+	}
+	return at
+}
+
+// dated gives the earliest of the times that the pod has for what is new in it.
+func dated(before, after *corev1.Pod) time.Time {
 	if before != nil && before.UID != after.UID {
 		before = nil
 	}
@@ -210,6 +223,17 @@ func deletionAsked(object *corev1.Pod) time.Time {
 		return time.Time{}
 	}
 	return object.DeletionTimestamp.Add(-time.Duration(*object.DeletionGracePeriodSeconds) * time.Second)
+}
+
+// lastWrite gives when that version of the pod was written.
+func lastWrite(object *corev1.Pod) time.Time {
+	var newest time.Time
+	for i := range object.ManagedFields {
+		if at := object.ManagedFields[i].Time; at != nil && at.After(newest) {
+			newest = at.Time
+		}
+	}
+	return newest
 }
 
 // union merges the Services that select a pod before and after its labels

@@ -14,8 +14,9 @@ func newTrees() *trees {
 	var (
 		pod = fields{
 			// name, namespace, uid, resourceVersion, the three of the deletion and
-			// creation, labels; of owners kind, name, uid, apiVersion, controller
-			1: merge(all(1, 3, 5, 6, 8, 9, 10, 11), fields{13: all(1, 3, 4, 5, 6)}),
+			// creation, labels; of owners kind, name, uid, apiVersion, controller; of
+			// those who wrote it when they did
+			1: merge(all(1, 3, 5, 6, 8, 9, 10, 11), fields{13: all(1, 3, 4, 5, 6), 17: all(4)}),
 			2: merge(
 				all(10, 16, 17), // nodeName, hostname, subdomain
 				fields{

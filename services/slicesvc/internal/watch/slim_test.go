@@ -126,7 +126,7 @@ func TestSlim_DecodesLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pod := object.(*corev1.Pod); pod.ManagedFields != nil || pod.Annotations != nil || pod.Spec.Containers[0].Image != "" {
+	if pod := object.(*corev1.Pod); pod.ManagedFields[0].Manager != "" || pod.ManagedFields[0].Time == nil || pod.Annotations != nil || pod.Spec.Containers[0].Image != "" {
 		t.Errorf("the pod has what nobody wants: %+v", pod)
 	}
 	object, err = runtime.Decode(slim, samples(t)["slice"])

@@ -39,6 +39,7 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 		},
 	}
 	stripped.DeletionGracePeriodSeconds = pod.DeletionGracePeriodSeconds
+	stripped.ManagedFields = lastWrite(pod.ManagedFields)
 	if controller := metav1.GetControllerOfNoCopy(pod); controller != nil {
 		stripped.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: controller.APIVersion,
@@ -58,6 +59,15 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 		}}
 	}
 	return stripped
+}
+
+// lastWrite keeps when an object was last written, and not by whom; nil if it does not say.
+func lastWrite(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	newest := apply.Newest(fields)
+	if len(newest) == 0 || newest[0].Time == nil {
+		return nil
+	}
+	return []metav1.ManagedFieldsEntry{{Time: newest[0].Time}}
 }
 
 // namedPorts keeps of some containers what a Service can name of them: ports, in
