@@ -12,10 +12,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/kubernetes"
 	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -139,7 +141,7 @@ func clients(cfg Config, deps Deps) (watch.Client, *apply.Client, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	discovery, err := discoveryclient.NewForConfig(deps.KubeConfig)
+	discovery, err := discoveryclient.NewForConfig(kubeconn.Prompt(deps.KubeConfig, discoveryv1.Resource("endpointslices")))
 	if err != nil {
 		return nil, nil, fmt.Errorf("client of the kube-apiserver: %w", err)
 	}

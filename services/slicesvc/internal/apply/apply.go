@@ -114,6 +114,14 @@ func classify(verb pack.Verb, err error) error {
 	}
 }
 
+// RetryAfter returns how long the kube-apiserver that refused a request asks to be
+// left alone; false if it does not ask. It asks with 429, of which it may have too
+// many, and when it is out of order.
+func RetryAfter(err error) (pause time.Duration, asked bool) {
+	seconds, asked := apierrors.SuggestsClientDelay(err)
+	return time.Duration(seconds) * time.Second, asked || apierrors.IsTooManyRequests(err)
+}
+
 // Get returns a slice as it is now, whoever's it is; nil when there is none of
 // that name.
 func (c *Client) Get(ctx context.Context, slice types.NamespacedName) (*discoveryv1.EndpointSlice, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -139,6 +140,9 @@ func TestEvents_TellOfChangesOnly(t *testing.T) {
 				want: []string{"Normal TopologyAwareHintsDisabled: endpoints have no hints any more (IPv4): the Service asks for none"},
 			},
 			{name: "a conflict", do: func() { events.Passed(engine.Pass{Service: not, Err: fmt.Errorf("update: %w", apply.ErrConflict)}) }},
+			{name: "a busy kube-apiserver", do: func() {
+				events.Passed(engine.Pass{Service: not, Err: fmt.Errorf("update: %w", apierrors.NewTooManyRequests("later", 1))})
+			}},
 			{
 				name: "a failure",
 				do:   func() { events.Passed(engine.Pass{Service: not, Err: errors.New("busy")}) },

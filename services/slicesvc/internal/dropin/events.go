@@ -76,13 +76,15 @@ func (e *Events) use(recorder record.EventRecorder) {
 }
 
 // Passed tells of a pass that failed and of hints that come and go. A slice that
-// was not as planned from is no failure: the next pass, at once, knows better.
+// was not as planned from is no failure: the next pass, at once, knows better. Nor
+// is a kube-apiserver that has too much to do one of the Service, and an Event
+// would be one thing more.
 func (e *Events) Passed(pass engine.Pass) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case e.recorder == nil:
-	case errors.Is(pass.Err, apply.ErrConflict):
+	case errors.Is(pass.Err, apply.ErrConflict), throttled(pass.Err):
 	case pass.Err != nil:
 		e.send(pass.Service, corev1.EventTypeWarning, updateFailed, fmt.Sprintf("cannot update the EndpointSlices, will be tried again: %v", pass.Err))
 	case hints.ModeOf(pass.Service) == hints.Auto:
@@ -92,6 +94,11 @@ func (e *Events) Passed(pass engine.Pass) {
 	default:
 		e.unwanted(pass.Service)
 	}
+}
+
+func throttled(err error) bool {
+	_, asked := apply.RetryAfter(err)
+	return asked
 }
 
 // hinted tells what became of the hints of a family, if it was told otherwise

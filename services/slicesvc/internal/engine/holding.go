@@ -79,7 +79,7 @@ func (h *holding) mark(key Key, c cause, now time.Time) (since time.Time, wait t
 	entry := h.record(key)
 	entry.due.add(key.Namespace, c, now)
 	if failed := h.failures[key]; failed.count > 0 {
-		wait = min(retryPause(failed.count), eagerRetry)
+		wait = failed.left(now)
 	}
 	return entry.due.since, wait, h.begun
 }
@@ -144,7 +144,7 @@ func (h *holding) end(key Key, done job, how outcome, now time.Time) (again bool
 	entry.last, entry.placement = how.last, how.placement
 	entry.noteQuiet(done, how, now)
 	if how.err != nil {
-		failed := failure{count: h.failures[key].count + 1, err: how.err, at: now}
+		failed := failure{count: h.failures[key].count + 1, err: how.err, at: now, rest: how.rest}
 		h.failures[key] = failed
 		trigger := ByRetry
 		if how.conflict {
@@ -154,7 +154,7 @@ func (h *holding) end(key Key, done job, how outcome, now time.Time) (again bool
 		if how.reread && failed.count == 1 {
 			return true, 0
 		}
-		return true, retryPause(failed.count)
+		return true, failed.pause()
 	}
 	delete(h.failures, key)
 	switch {

@@ -108,7 +108,8 @@ func withhold(plan *pack.Plan) bool {
 
 // carryOut makes the writes of a plan, one after the other. A write that fails
 // stops no other, except that slices stay whose endpoints were to be found in
-// the slice that could not be written.
+// the slice that could not be written, and that a kube-apiserver which asks to be
+// left alone is.
 func (e *Engine) carryOut(h *holding, key Key, how *outcome, known *placement.Placement) {
 	var failures []error
 	how.reread = true // until something fails that reading does not help with
@@ -132,8 +133,21 @@ func (e *Engine) carryOut(h *holding, key Key, how *outcome, known *placement.Pl
 			how.reread = false
 			failures = append(failures, err)
 		}
+		if how.rest = restAfter(err); how.rest > 0 {
+			break
+		}
 	}
 	how.err = errors.Join(failures...)
+}
+
+// restAfter is how long the kube-apiserver asks to be left alone after a write, 0
+// if it does not. More than longestRest is not granted: who asks for it may be wrong.
+func restAfter(err error) time.Duration {
+	pause, asked := apply.RetryAfter(err)
+	if !asked {
+		return 0
+	}
+	return min(max(pause, firstRetry), longestRest)
 }
 
 // write makes one write and takes down what it left.

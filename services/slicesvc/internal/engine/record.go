@@ -97,6 +97,17 @@ type failure struct {
 	count int
 	err   error
 	at    time.Time
+	// rest is how long the kube-apiserver asked to be left alone.
+	rest time.Duration
+}
+
+// pause is how long the Service rests before it is tried again unless something
+// happens to it.
+func (f failure) pause() time.Duration { return max(retryPause(f.count), f.rest) }
+
+// left is how long the Service still rests when something has happened to it.
+func (f failure) left(now time.Time) time.Duration {
+	return max(min(retryPause(f.count), eagerRetry), f.rest-now.Sub(f.at))
 }
 
 // job is what a pass is given.
@@ -124,6 +135,8 @@ type outcome struct {
 	// conflict says that a slice was not as planned from, and reread that what is
 	// there instead is known by now.
 	conflict, reread bool
+	// rest is how long the kube-apiserver asks to be left alone; 0 if it does not.
+	rest time.Duration
 	// withheld says that a part of the plan waits until the Service has rested, and
 	// terminating that one cannot be written any more, with all the namespace.
 	withheld, terminating bool
