@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,6 +121,18 @@ func classify(verb pack.Verb, err error) error {
 func RetryAfter(err error) (pause time.Duration, asked bool) {
 	seconds, asked := apierrors.SuggestsClientDelay(err)
 	return time.Duration(seconds) * time.Second, asked || apierrors.IsTooManyRequests(err)
+}
+
+// Refused reports whether a write failed with an answer that says it was not
+// stored. Any other may have been, or still be: one that was not answered in
+// time, or by a kube-apiserver that could not tell.
+func Refused(err error) bool {
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) {
+		return errors.Is(err, ErrConflict)
+	}
+	code := answer.Status().Code
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }
 
 // Get returns a slice as it is now, whoever's it is; nil when there is none of

@@ -127,7 +127,7 @@ func (h *holding) take(key Key, service *corev1.Service, now time.Time) (taken j
 		taken.placement = entry.placement
 	}
 	if taken.creation {
-		entry.written, entry.last = nil, LastPlan{}
+		entry.written, entry.unsure, entry.last = nil, nil, LastPlan{}
 	}
 	entry.service, entry.placement, entry.due, entry.underway = service, nil, due{}, true
 	entry.unread = nil

@@ -161,7 +161,7 @@ func (e *Engine) write(h *holding, key Key, change pack.Change, how *outcome, kn
 		e.deps.Pace.Wrote(now, now.Sub(start), err)
 	}
 	if err != nil {
-		h.failed(key, name)
+		h.failed(key, name, !apply.Refused(err))
 		return err
 	}
 	e.metrics.change(change.Verb)

@@ -36,6 +36,9 @@ type record struct {
 	last   LastPlan
 	// written is when slices were last written here.
 	written map[string]time.Time
+	// unsure has the slices of which a write failed that may have been stored all the
+	// same: the next that is seen of them may be it.
+	unsure  map[string]struct{}
 	rivalry contention.Record
 	// quiet is when the Service will have been quiet for long enough to be compacted;
 	// zero when there is nothing to compact.
@@ -161,6 +164,16 @@ func (r *record) leaveUnread(name string) {
 		r.unread = map[string]struct{}{}
 	}
 	r.unread[name] = struct{}{}
+}
+
+// undone notes that a slice is not as it was left here, and reports whether the
+// Service rests from now on. A write of ours that was not answered undoes nothing.
+func (r *record) undone(name, by string, now time.Time) (rests bool) {
+	if _, ours := r.unsure[name]; ours {
+		delete(r.unsure, name)
+		return false
+	}
+	return r.rivalry.Undone(r.written[name], now, by)
 }
 
 // compactable returns how long it is until the Service may be compacted: 0 for

@@ -271,6 +271,47 @@ func TestRun_ASecondWriterIsNotFought(t *testing.T) {
 	})
 }
 
+// A write may be stored although its answer never comes. What is seen of it then is
+// our own work, and nobody's who would undo it.
+func TestRun_AnUnansweredWriteIsNoSecondWriter(t *testing.T) {
+	for name, lag := range map[string]time.Duration{"shown later": 100 * time.Millisecond, "shown meanwhile": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var told []string
+				e, api := start(t, func(_ *engine.Config, deps *engine.Deps) {
+					deps.Contended = func(service *corev1.Service, by string) { told = append(told, service.Name+" by "+by) }
+				})
+				lead(t, e)
+				fillShop(e, "web", 3)
+				settle(100 * time.Millisecond)
+				lost, writes := 0, 0
+				api.mu.Lock()
+				api.lag = lag
+				api.lose = func(pack.Change) error {
+					if writes++; writes%2 == 1 {
+						return nil
+					}
+					lost++
+					return fmt.Errorf("update: %w", context.DeadlineExceeded)
+				}
+				api.mu.Unlock()
+				for range 10 {
+					e.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
+					settle(time.Second)
+					e.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
+					settle(time.Second)
+				}
+				if state, _ := e.State(key("web")); state.ContendedBy != "" || len(told) > 0 || lost < 5 {
+					t.Errorf("contended by %q, told %q, after %d writes of which %d were not answered", state.ContendedBy, told, writes, lost)
+				}
+				if got := len(api.only(t).Endpoints); got != 3 || !*api.only(t).Endpoints[0].Conditions.Ready {
+					t.Errorf("slice is %+v, want three endpoints, all ready", api.only(t))
+				}
+			})
+		})
+	}
+}
+
 func TestSliceSeen_AsksForWhatIsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, api, _ := shop(t)
