@@ -33,6 +33,9 @@
 // Somebody else who keeps undoing what is written (package contention) is not
 // fought: the Service is left alone for a while, but for endpoints that are missing.
 //
+// Compaction has a budget of writes that all Services share, so that a cluster in
+// which all has become quiet is not rewritten at once.
+//
 // Services wait in the order of what waiting costs: what somebody asked for,
 // endpoints that clients use or may not use any more, others, compaction.
 //
@@ -44,7 +47,7 @@
 // to whoever holds ledger.mu; the records of a term (what is due, what was
 // written, what failed) to whoever holds the holding's mu; a Placement to the pass
 // that took it. None of the mutexes is taken while holding another, save the
-// queue's own and that of its line. A Service is worked on by one worker at a time,
+// queue's own, that of its line and the budget's. A Service is worked on by one worker at a time,
 // which the queue sees to.
 //
 // What it does not do: it does not watch a cluster, and it does not know what a

@@ -128,6 +128,7 @@ type Engine struct {
 	ledger  *ledger
 	feed    *feed
 	roll    *roll
+	budget  *budget
 	running chan struct{} // closed by Run
 }
 
@@ -140,6 +141,7 @@ func New(cfg Config, deps Deps) (*Engine, error) {
 		cache:   newCache(cfg.ManagedBy, cfg.Shards),
 		ledger:  newLedger(cfg.Shards),
 		feed:    newFeed(),
+		budget:  newBudget(),
 		running: make(chan struct{}),
 	}
 	if deps.Reader != nil {

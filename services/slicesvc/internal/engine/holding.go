@@ -100,17 +100,24 @@ func (h *holding) ask(key Key, waiting chan<- outcome, now time.Time) {
 	entry.due.waiting = append(entry.due.waiting, waiting)
 }
 
-// take starts a pass over a Service with all that is due. ok is false when
-// nothing is, or not yet; it will be after a positive wait.
-func (h *holding) take(key Key, service *corev1.Service, now time.Time) (taken job, wait time.Duration, ok bool) {
+// take starts a pass over a Service with all that is due, or by what the budget
+// allows if that is compaction. ok is false when nothing is due, or not yet; it will
+// be after a positive wait.
+func (h *holding) take(key Key, service *corev1.Service, budget *budget, now time.Time) (taken job, wait time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	entry := h.records[key]
 	if entry == nil || !h.begun {
 		return job{}, 0, false
 	}
-	if wait := entry.compactable(now); entry.due.empty() && wait != 0 {
-		return job{}, wait, false
+	var granted int
+	if entry.due.empty() {
+		if wait = entry.compactable(now); wait == 0 {
+			granted, wait = budget.take(now, compactionBudget)
+		}
+		if wait != 0 {
+			return job{}, wait, false
+		}
 	}
 	taken = job{
 		due:        entry.due,
@@ -119,6 +126,7 @@ func (h *holding) take(key Key, service *corev1.Service, now time.Time) (taken j
 		creation:   entry.service == nil || entry.service.UID != service.UID,
 		resting:    entry.rivalry.Resting(now) > 0,
 		compacting: entry.due.empty(),
+		budget:     granted,
 	}
 	if taken.compacting {
 		taken.trigger, taken.since = ByCompaction, now

@@ -70,7 +70,7 @@ func (e *Engine) plan(key Key, taken job) (plan pack.Plan, known *placement.Plac
 	}
 	in := e.input(observed, desired.Resolve(observed.Service, observed.Candidates))
 	if taken.compacting {
-		return pack.Compact(in, compactionBudget), nil
+		return pack.Compact(in, taken.budget), nil
 	}
 	in.ChangeTime = taken.changed
 	if in.ChangeTime.IsZero() && taken.creation && len(observed.Slices) == 0 {

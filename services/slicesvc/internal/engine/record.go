@@ -124,8 +124,10 @@ type job struct {
 	creation bool
 	// resting says that somebody else keeps undoing our writes.
 	resting bool
-	// compacting says that nothing is due but to make do with fewer slices.
+	// compacting says that nothing is due but to make do with fewer slices, by budget
+	// writes at most.
 	compacting bool
+	budget     int
 }
 
 // outcome is how a pass went.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -226,6 +227,41 @@ func TestRun_CompactsAQuietService(t *testing.T) {
 		settle(time.Hour)
 		if got := api.took(); got != 0 {
 			t.Errorf("%d writes afterwards", got)
+		}
+	})
+}
+
+// A cluster that is found with many half-empty slices is not rewritten at once.
+func TestRun_CompactionHasOneBudgetForAllServices(t *testing.T) {
+	const services = 300
+	synctest.Test(t, func(t *testing.T) {
+		e, api := start(t, func(cfg *engine.Config, _ *engine.Deps) { cfg.CompactAfter = 5 * time.Second })
+		e.PutNode(node("node-a", "zone-a"))
+		for i := range services {
+			service := slicetest.Service(fmt.Sprint("web-", i), selectorOf(fmt.Sprint("web-", i)))
+			e.PutService(service)
+			for pod := range 2 {
+				name := fmt.Sprint(service.Name, "-", pod)
+				e.PutPod(slicetest.Pod(name, slicetest.Address(pod), labelledApp(service.Name)))
+				left := slicetest.Slice(service, name, []desired.Candidate{slicetest.Candidate(slicetest.Pod(name, slicetest.Address(pod)))})
+				api.mu.Lock()
+				api.store(left)
+				api.mu.Unlock()
+			}
+		}
+		settle(time.Second)
+		lead(t, e)
+		settle(5 * time.Second)
+		if got := api.took(); got != 0 || api.size() != 2*services {
+			t.Fatalf("%d writes and %d slices, want none before all is quiet", got, api.size())
+		}
+		most := 0
+		for range 60 {
+			settle(time.Second)
+			most = max(most, api.took())
+		}
+		if got := api.size(); most > 50 || got != services {
+			t.Errorf("up to %d writes a second, and %d slices after a minute; want few and %d", most, got, services)
 		}
 	})
 }

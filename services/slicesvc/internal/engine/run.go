@@ -119,7 +119,7 @@ func (e *Engine) process(h *holding, key Key) (rest time.Duration) {
 		return 0
 	}
 	start := time.Now()
-	taken, wait, ok := h.take(key, service, start)
+	taken, wait, ok := h.take(key, service, e.budget, start)
 	if !ok {
 		if wait > 0 {
 			e.ledger.enqueue(key, rankOf(index.Lazy), wait)
@@ -127,6 +127,7 @@ func (e *Engine) process(h *holding, key Key) (rest time.Duration) {
 		return 0
 	}
 	how := e.pass(h, key, taken)
+	e.budget.giveBack(taken.budget - len(how.plan.Changes))
 	if h.ctx.Err() != nil {
 		// Cut short by the end of the term, which says nothing about the Service.
 		taken.answer(outcome{err: ErrNotHeld})
