@@ -110,7 +110,7 @@ func TestReconcileService_BringsAServiceInLine(t *testing.T) {
 	if err != nil || !again.Applied || len(again.Changes) != 0 || again.Freshness.GetEpoch() == 0 {
 		t.Errorf("a second call gives %v (%v), want that nothing was to be done", again, err)
 	}
-	slices, err := deps.Kube.DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
+	slices, err := kubeOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(slices.Items) != 1 {
 		t.Errorf("%d slices (%v), want 1", len(slices.Items), err)
 	}
@@ -150,7 +150,7 @@ func TestReconcileService_AStandbyOnlySaysWhatItWould(t *testing.T) {
 			t.Errorf("%s: error is %v, want %s %s", name, err, c.code, c.reason)
 		}
 	}
-	slices, err := deps.Kube.DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
+	slices, err := kubeOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(slices.Items) != 0 {
 		t.Errorf("a standby wrote %d slices (%v)", len(slices.Items), err)
 	}

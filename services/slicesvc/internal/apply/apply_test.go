@@ -31,7 +31,7 @@ func sample() *discoveryv1.EndpointSlice {
 func TestWrite_EveryWriteIsGuarded(t *testing.T) {
 	slice := sample()
 	client := fake.NewClientset(slice)
-	writer := apply.NewTypedClient(client.DiscoveryV1(), slicetest.ManagedBy)
+	writer := apply.NewClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy)
 	for _, verb := range []pack.Verb{pack.Update, pack.Delete} {
 		if _, err := writer.Write(t.Context(), pack.Change{Verb: verb, Slice: slice}); err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestWrite_EveryWriteIsGuarded(t *testing.T) {
 func TestWrite_ReturnsWhatIsStored(t *testing.T) {
 	slice := sample()
 	client := fake.NewClientset()
-	stored, err := apply.NewTypedClient(client.DiscoveryV1(), slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Create, Slice: slice})
+	stored, err := apply.NewClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Create, Slice: slice})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestWrite_RefusalsThatMeanSomething(t *testing.T) {
 			client.PrependReactor(string(c.verb), "endpointslices", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, c.answer
 			})
-			_, err := apply.NewTypedClient(client.DiscoveryV1(), slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: c.verb, Slice: sample()})
+			_, err := apply.NewClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: c.verb, Slice: sample()})
 			if !errors.Is(err, c.want) {
 				t.Errorf("error is %v, want %v", err, c.want)
 			}

@@ -105,7 +105,7 @@ func verdict(problem string) []pack.FamilyHints {
 func TestEvents_TellOfChangesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		events := dropin.NewEvents(client.CoreV1())
+		events := dropin.NewEvents(slicetest.Clientset{Interface: client}.Events())
 		ctx, cancel := context.WithCancel(t.Context())
 		returned := make(chan error, 1)
 		go func() { returned <- events.Run(ctx) }()

@@ -8,9 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
@@ -36,7 +35,7 @@ const remembered = 10_000
 
 // Events tells people what happens to the slices of their Services.
 type Events struct {
-	client corev1client.EventsGetter
+	sink record.EventSink
 
 	mu sync.Mutex // guards all below
 	// recorder takes Events while Run is running; nil otherwise, when there are none.
@@ -53,17 +52,18 @@ type family struct {
 // enabled is what is remembered of a family with hints; of one without, it is the problem.
 const enabled = ""
 
-// NewEvents returns Events that Run sends by client; it starts nothing.
-func NewEvents(client corev1client.EventsGetter) *Events {
-	return &Events{client: client, told: map[family]string{}}
+// NewEvents returns Events that Run sends to sink; it starts nothing.
+func NewEvents(sink record.EventSink) *Events {
+	return &Events{sink: sink, told: map[family]string{}}
 }
 
 // Run sends Events until ctx ends; what is not sent by then is lost.
 func (e *Events) Run(ctx context.Context) error {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: e.client.Events("")})
+	broadcaster.StartRecordingToSink(e.sink)
 	defer broadcaster.Shutdown()
-	e.use(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component}))
+	kinds := runtime.NewScheme() // an ObjectReference, which is all that is told of, says its kind itself
+	e.use(broadcaster.NewRecorder(kinds, corev1.EventSource{Component: component}))
 	<-ctx.Done()
 	e.use(nil)
 	return nil

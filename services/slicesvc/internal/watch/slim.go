@@ -1,63 +1,79 @@
 package watch
 
 import (
-	"fmt"
-	"net/http"
+	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
+	kubewatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kubeapi"
 )
 
-// Client is what a Watch reads with; a clientset is one.
-type Client interface {
-	CoreV1() corev1client.CoreV1Interface
-	DiscoveryV1() discoveryclient.DiscoveryV1Interface
+// Slim returns a Client that decodes no more of what it lists and watches than a
+// Watch uses: it is good for nothing else. It contacts nobody.
+func Slim(cfg *rest.Config) (Client, error) {
+	scheme, err := kubeapi.NewScheme()
+	if err != nil {
+		return nil, err
+	}
+	own := rest.CopyConfig(cfg)
+	own.ContentType = runtime.ContentTypeProtobuf
+	own.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	codecs := slimCodecs{NegotiatedSerializer: kubeapi.Serializer(scheme), wanted: newTrees()}
+	client := slimClient{parameters: runtime.NewParameterCodec(scheme)}
+	if client.core, err = kubeapi.NewClient(own, corev1.SchemeGroupVersion, codecs); err != nil {
+		return nil, err
+	}
+	if client.discovery, err = kubeapi.NewClient(own, discoveryv1.SchemeGroupVersion, codecs); err != nil {
+		return nil, err
+	}
+	return client, nil
 }
 
 // slimClient decodes no more than a Watch uses.
 type slimClient struct {
-	core      corev1client.CoreV1Interface
-	discovery discoveryclient.DiscoveryV1Interface
+	core, discovery rest.Interface
+	parameters      runtime.ParameterCodec
 }
 
-func (c slimClient) CoreV1() corev1client.CoreV1Interface { return c.core }
-
-func (c slimClient) DiscoveryV1() discoveryclient.DiscoveryV1Interface { return c.discovery }
-
-// Slim returns a client that decodes no more of what it lists and watches than a
-// Watch uses: it is good for nothing else. It contacts nobody.
-func Slim(cfg *rest.Config) (Client, error) {
-	httpClient, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("client of the kube-apiserver: %w", err)
+func (c slimClient) List(ctx context.Context, kind string, options metav1.ListOptions) (runtime.Object, error) {
+	var list runtime.Object
+	switch kind {
+	case services:
+		list = &corev1.ServiceList{}
+	case pods:
+		list = &corev1.PodList{}
+	case nodes:
+		list = &corev1.NodeList{}
+	default:
+		list = &discoveryv1.EndpointSliceList{}
 	}
-	core, err := slimREST(cfg, httpClient, "/api", corev1.SchemeGroupVersion)
-	if err != nil {
-		return nil, fmt.Errorf("client of the kube-apiserver: %w", err)
-	}
-	discovery, err := slimREST(cfg, httpClient, "/apis", discoveryv1.SchemeGroupVersion)
-	if err != nil {
-		return nil, fmt.Errorf("client of the kube-apiserver: %w", err)
-	}
-	return slimClient{core: corev1client.New(core), discovery: discoveryclient.New(discovery)}, nil
+	err := c.get(kind, options).Do(ctx).Into(list)
+	return list, err
 }
 
-func slimREST(cfg *rest.Config, httpClient *http.Client, path string, version schema.GroupVersion) (rest.Interface, error) {
-	own := rest.CopyConfig(cfg)
-	own.APIPath, own.GroupVersion = path, &version
-	own.ContentType = runtime.ContentTypeProtobuf
-	own.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	own.NegotiatedSerializer = slimCodecs{
-		NegotiatedSerializer: rest.CodecFactoryForGeneratedClient(scheme.Scheme, scheme.Codecs).WithoutConversion(),
-		wanted:               newTrees(),
+func (c slimClient) Watch(ctx context.Context, kind string, options metav1.ListOptions) (kubewatch.Interface, error) {
+	options.Watch = true
+	return c.get(kind, options).Watch(ctx)
+}
+
+// get asks for the objects of a kind, for as long as the options say.
+func (c slimClient) get(kind string, options metav1.ListOptions) *rest.Request {
+	group := c.core
+	if kind == endpointSlices {
+		group = c.discovery
 	}
-	return rest.RESTClientForConfigAndClient(own, httpClient)
+	request := group.Get().UseProtobufAsDefault().Resource(kind).VersionedParams(&options, c.parameters)
+	if options.TimeoutSeconds != nil {
+		request = request.Timeout(time.Duration(*options.TimeoutSeconds) * time.Second)
+	}
+	return request
 }
 
 // slimCodecs are client-go's, with decoders that look at protobuf first.

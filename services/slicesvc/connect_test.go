@@ -16,7 +16,7 @@ import (
 )
 
 // A write that is throttled is nothing to sleep on: the pace must know of it.
-func TestClients_ThrottledWriteFailsAtOnce(t *testing.T) {
+func TestConnect_ThrottledWriteFailsAtOnce(t *testing.T) {
 	var writes atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writes.Add(1)
@@ -24,10 +24,11 @@ func TestClients_ThrottledWriteFailsAtOnce(t *testing.T) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}))
 	t.Cleanup(server.Close)
-	_, slices, err := clients(DefaultConfig(), Deps{KubeConfig: &rest.Config{Host: server.URL}})
+	cluster, err := Connect(&rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
+	slices := apply.NewClient(cluster.Slices, UpstreamManagedBy)
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}}
 	for i, verb := range []pack.Verb{pack.Create, pack.Update, pack.Delete} {
 		_, err := slices.Write(t.Context(), pack.Change{Verb: verb, Slice: slice})
