@@ -34,10 +34,7 @@ func (e *Engine) DeleteService(service *corev1.Service) {
 // PutPod takes in a new or changed pod.
 func (e *Engine) PutPod(pod *corev1.Pod) {
 	var effect index.Effect
-	e.cache.change(pod.ResourceVersion, func(x *index.Index) {
-		effect = x.PutPod(pod)
-		pod.ManagedFields = nil // when it was written is in the effect
-	})
+	e.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.PutPod(pod) })
 	e.affected(effect, ByPod)
 }
 

@@ -67,7 +67,7 @@ type namespace struct {
 	// anchors files each managed Service under one pair of its selector.
 	anchors map[pair]map[string]*service
 	// byPair files each pod under every pair of its labels.
-	byPair map[pair]map[string]*pod
+	byPair map[pair]map[*pod]struct{}
 	// byService files our slices by the Service they name, which may not exist.
 	byService map[string]map[string]*slice
 }
@@ -78,20 +78,21 @@ type pair struct{ key, value string }
 type service struct {
 	object *corev1.Service
 	anchor pair
-	pods   map[string]*pod
+	pods   map[*pod]struct{}
 }
 
 type pod struct {
-	object *corev1.Pod
+	*kept
 	// affinity is desired.AffinityOf the object.
 	affinity uint32
-	services map[string]*service
+	// services are those that select it, in no particular order: one, for nearly all pods.
+	services []*service
 }
 
 type node struct {
 	known  bool
 	object hints.Node
-	pods   map[Key]*pod
+	pods   map[*pod]struct{}
 }
 
 // New returns an empty Index that files Services under so many shards, at least
@@ -180,7 +181,7 @@ func (x *Index) Observed(key Key) (Observed, bool) {
 		Slices:     ns.ownSlices(key.Name),
 		Shares:     x.shares,
 	}
-	for _, member := range found.pods {
+	for member := range found.pods {
 		observed.Candidates = append(observed.Candidates, x.candidate(member))
 	}
 	return observed, true
@@ -193,8 +194,8 @@ func (x *Index) Candidate(key Key, pod string) (desired.Candidate, bool) {
 	if ns == nil || ns.services[key.Name] == nil {
 		return desired.Candidate{}, false
 	}
-	member := ns.services[key.Name].pods[pod]
-	if member == nil {
+	member := ns.pods[pod]
+	if member == nil || !slices.Contains(member.services, ns.services[key.Name]) {
 		return desired.Candidate{}, false
 	}
 	return x.candidate(member), true
@@ -243,8 +244,8 @@ func (x *Index) HasSlice(key Key) bool {
 }
 
 func (x *Index) candidate(member *pod) desired.Candidate {
-	candidate := desired.Candidate{Pod: member.object}
-	if bound := x.nodes[member.object.Spec.NodeName]; bound != nil && bound.known {
+	candidate := desired.Candidate{Pod: member.object()}
+	if bound := x.nodes[member.node]; bound != nil && bound.known {
 		candidate.NodeKnown, candidate.Zone = true, bound.object.Zone
 	}
 	return candidate
@@ -258,7 +259,7 @@ func (x *Index) namespace(name string) *namespace {
 			pods:      map[string]*pod{},
 			slices:    map[string]*slice{},
 			anchors:   map[pair]map[string]*service{},
-			byPair:    map[pair]map[string]*pod{},
+			byPair:    map[pair]map[*pod]struct{}{},
 			byService: map[string]map[string]*slice{},
 		}
 		x.namespaces[name] = ns

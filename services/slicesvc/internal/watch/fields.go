@@ -6,8 +6,8 @@ import "google.golang.org/protobuf/encoding/protowire"
 // generated.proto files, where a number never changes its meaning, and name at
 // least what the strip function of their kind keeps.
 type trees struct {
-	pod, node, service, slice, sliceMeta fields
-	podList, nodeList                    fields
+	pod, podName, node, service, slice, sliceMeta fields
+	podList, nodeList                             fields
 }
 
 func newTrees() *trees {
@@ -40,6 +40,7 @@ func newTrees() *trees {
 	)
 	return &trees{
 		pod:       pod,
+		podName:   fields{1: all(1, 3, 5, 6)}, // name, namespace, uid, resourceVersion
 		node:      node,
 		service:   service,
 		slice:     slice,

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bytes"
 	"context"
 	"time"
 
@@ -115,7 +116,7 @@ func (d slimDecoder) slim(kind string, object []byte, into runtime.Object) runti
 	}
 	switch kind {
 	case "v1 Pod":
-		return item(object, d.wanted.pod, &corev1.Pod{})
+		return d.pod(object)
 	case "v1 Node":
 		return item(object, d.wanted.node, &corev1.Node{})
 	case "v1 Service":
@@ -139,6 +140,20 @@ func (d slimDecoder) list(kind string, object []byte, into runtime.Object) runti
 		}
 	}
 	return nil
+}
+
+// pod decodes of a pod what tells it from others, and keeps what else is used of it
+// for later: when the caches are filled, all pods wait in this form.
+func (d slimDecoder) pod(object []byte) runtime.Object {
+	var named corev1.Pod
+	if !decode(object, d.wanted.podName, &named) || named.Name == "" {
+		return nil
+	}
+	used, err := d.wanted.pod.filter(make([]byte, 0, min(len(object), typicalSize)), object)
+	if err != nil {
+		return nil
+	}
+	return &podSighting{ObjectMeta: named.ObjectMeta, undecoded: bytes.Clone(used)}
 }
 
 // sighting decodes the metadata of a slice and keeps the rest for later.

@@ -76,11 +76,15 @@ func serviceStore(w *Watch, filled func()) cache.ReflectorStore {
 func podStore(w *Watch, filled func()) cache.ReflectorStore {
 	words := newVocabulary()
 	return &intake[*corev1.Pod]{
-		read: stripped(func(pod *corev1.Pod) *corev1.Pod {
+		read: func(object any) (*corev1.Pod, bool) {
+			pod, ok := podOf(object)
+			if !ok {
+				return nil, false
+			}
 			kept := stripPod(pod)
 			words.ofPod(kept)
-			return kept
-		}),
+			return kept, true
+		},
 		last:   func(meta metav1.ObjectMeta) *corev1.Pod { return &corev1.Pod{ObjectMeta: meta} },
 		put:    always(w.sink.PutPod),
 		drop:   w.sink.DeletePod,
