@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -84,8 +85,9 @@ type packer struct {
 	pantry *pantry
 	id     string
 	// filling is whether its caches are not filled yet, stuck whether it never answers.
-	filling, stuck atomic.Bool
-	calls          atomic.Int64
+	// lagging is whether its watch has not shown any Service yet.
+	filling, stuck, lagging atomic.Bool
+	calls                   atomic.Int64
 }
 
 // hire starts a replica on loopback.
@@ -136,10 +138,25 @@ func (c *packer) find(ctx context.Context, name string) (*slicev1.ServiceSlices,
 		return nil, nil, err
 	}
 	service := c.all("")[name]
-	if service == nil {
-		return nil, nil, rpcerror.New(codes.NotFound, "SERVICE_NOT_FOUND", "no service "+name)
+	if service == nil || c.lagging.Load() {
+		return nil, nil, rpcerror.New(codes.NotFound, "SERVICE_NOT_FOUND", "no service "+name,
+			rpcerror.WithMetadata("epoch", fmt.Sprint(c.pantry.epochOf(name, c.id))), rpcerror.WithMetadata("resource_version", c.version()))
 	}
-	return service, &statusv1.Freshness{ReplicaId: c.id, Epoch: service.Epoch, ResourceVersion: "7" + strings.Repeat("0", len(c.id))}, nil
+	return service, &statusv1.Freshness{ReplicaId: c.id, Epoch: service.Epoch, ResourceVersion: c.version()}, nil
+}
+
+// version is how much of the cluster it has seen: of two replicas the one with the longer name sees more.
+func (c *packer) version() string { return "7" + strings.Repeat("0", len(c.id)) }
+
+// epochOf is that of the term under which a replica works on a Service, which need not exist.
+func (p *pantry) epochOf(name, replica string) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	number := shard.Of("service", name, len(p.holders))
+	if p.holders[number] != replica {
+		return 0
+	}
+	return p.epochs[number]
 }
 
 func (c *packer) GetServiceSlices(ctx context.Context, request *slicev1.GetServiceSlicesRequest) (*slicev1.GetServiceSlicesResponse, error) {

@@ -2,6 +2,7 @@ package slicesvc_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -88,6 +89,44 @@ func TestExplainEndpoint_SaysWhatDoesNotExist(t *testing.T) {
 		if status.Code(err) != c.code || rpcerror.ReasonOf(err) != c.reason {
 			t.Errorf("%s: error is %v, want %s %s", name, err, c.code, c.reason)
 		}
+	}
+}
+
+// Whether to believe it depends on who says that something does not exist.
+func TestReads_SayByWhomSomethingIsFoundMissing(t *testing.T) {
+	deps := fakeDeps(t, slicetest.Service("web"))
+	_, client, _ := run(t, deps)
+	ready(t, deps)
+	const none = "namespaces/shop/services/none"
+	for name, call := range map[string]func() error{
+		"get": func() error {
+			_, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: none})
+			return err
+		},
+		"plan": func() error {
+			_, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: none})
+			return err
+		},
+		"explain": func() error {
+			_, err := client.ExplainEndpoint(t.Context(), &slicev1.ExplainEndpointRequest{Name: none, Pod: "web-0"})
+			return err
+		},
+		"explain a pod": func() error {
+			_, err := client.ExplainEndpoint(t.Context(), &slicev1.ExplainEndpointRequest{Name: "namespaces/shop/services/web", Pod: "web-0"})
+			return err
+		},
+		"reconcile": func() error {
+			_, err := client.ReconcileService(t.Context(), &slicev1.ReconcileServiceRequest{Name: none, ValidateOnly: true})
+			return err
+		},
+	} {
+		testkit.Eventually(t, 30*time.Second, func() error {
+			err := call()
+			if epoch := rpcerror.MetadataOf(err, "epoch"); status.Code(err) != codes.NotFound || epoch == "" || epoch == "0" {
+				return fmt.Errorf("%s: error %w of epoch %q, want NOT_FOUND of the term in which it was found out", name, err, epoch)
+			}
+			return nil
+		})
 	}
 }
 
