@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -60,10 +61,18 @@ func serviceName(namespace, name string) string {
 func (p *pantry) put(name string, endpoints int32) {
 	p.change(func() {
 		p.services[name] = &slicev1.ServiceSlices{
-			Name: name, Managed: true, Endpoints: endpoints, IdealSlices: 1,
-			Slices: []*slicev1.EndpointSlice{{Name: "s", Endpoints: endpoints, Capacity: 100}},
+			Name: name, Managed: true, Endpoints: endpoints, ReadyEndpoints: endpoints, IdealSlices: 1,
+			Slices: []*slicev1.EndpointSlice{{
+				Name: name[strings.LastIndex(name, "/")+1:] + "-a", AddressType: "IPv4", Endpoints: endpoints, ReadyEndpoints: endpoints, Capacity: 100,
+				Ports: []*slicev1.EndpointSlice_Port{{Name: "http", Protocol: "TCP", Port: 8080}}, CreateTime: timestamppb.Now(),
+			}},
 		}
 	})
+}
+
+// contend lets somebody else write the slices of a Service, too.
+func (p *pantry) contend(name, by string) {
+	p.change(func() { p.services[name].ContendedBy = by })
 }
 
 func (p *pantry) remove(name string) { p.change(func() { delete(p.services, name) }) }
@@ -126,7 +135,7 @@ func (c *packer) all(parent string) map[string]*slicev1.ServiceSlices {
 		service.Shard = int32(number)
 		if p.holders[number] == c.id {
 			service.Epoch = p.epochs[number]
-			service.LastPlan = &slicev1.ServiceSlices_LastPlan{Trigger: "POD", Creates: 1}
+			service.LastPlan = &slicev1.ServiceSlices_LastPlan{Trigger: "POD", Creates: 1, Time: service.Slices[0].CreateTime}
 		}
 		told[name] = service
 	}
@@ -174,7 +183,10 @@ func (c *packer) ListServiceSlices(ctx context.Context, request *slicev1.ListSer
 
 func (c *packer) PlanService(ctx context.Context, request *slicev1.PlanServiceRequest) (*slicev1.PlanServiceResponse, error) {
 	_, freshness, err := c.find(ctx, request.Name)
-	return &slicev1.PlanServiceResponse{Changes: []*statusv1.Change{{Verb: statusv1.Change_VERB_UPDATE, Reason: "ENDPOINTS_CHANGED"}}, Freshness: freshness}, err
+	return &slicev1.PlanServiceResponse{Changes: []*statusv1.Change{{
+		Verb: statusv1.Change_VERB_UPDATE, Reason: "ENDPOINTS_CHANGED", Detail: "1 endpoints added, 0 removed, 0 changed",
+		Object: &statusv1.ObjectReference{Kind: "EndpointSlice", Name: "s-a"},
+	}}, Freshness: freshness}, err
 }
 
 func (c *packer) ReconcileService(ctx context.Context, request *slicev1.ReconcileServiceRequest) (*slicev1.ReconcileServiceResponse, error) {

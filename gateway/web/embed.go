@@ -1,10 +1,10 @@
 // Package web holds the gateway's page: one HTML file, its style and a few small modules, as a browser takes them. There is
 // no build step and nothing comes from elsewhere.
 //
-// The page shows what GET /v1/status:watch, /v1/nodes:watch and /v1/slices:watch stream; beside them it asks for the zones and, while a Node is
-// looked at, for its chain of evidence. A page that nobody looks at lets the stream of Nodes go. Every value goes into the document
-// as the text of a node or as an attribute, or onto a canvas, never as HTML; the server's Content-Security-Policy would refuse the
-// rest.
+// The page shows what GET /v1/status:watch, /v1/nodes:watch and /v1/slices:watch stream; beside them it asks for the zones, while a
+// Node is looked at for its chain of evidence, and while a Service is for its slices and what the next pass would write. A page that
+// nobody looks at lets the streams of Nodes and Services go. Every value goes into the document as the text of a node or as an
+// attribute, or onto a canvas, never as HTML; the server's Content-Security-Policy would refuse the rest.
 package web
 
 import (

@@ -4,6 +4,7 @@ import "./banner.js";
 import "./fleet.js";
 import "./node.js";
 import "./pot.js";
+import "./shelf.js";
 import "./slices.js";
 import "./sources.js";
 import "./summary.js";
@@ -16,8 +17,9 @@ const views = document.querySelectorAll("trivet-summary, trivet-pot, trivet-serv
 let clock = null;
 
 const fleet = document.querySelector("trivet-fleet");
-const panel = document.querySelector("trivet-node");
+const node = document.querySelector("trivet-node");
 const slices = document.querySelector("trivet-slices");
+const shelf = document.querySelector("trivet-shelf");
 
 const stream = new Stream("/v1/status:watch?interval=1s", {
   message({ status, partial }) {
@@ -45,9 +47,10 @@ function colourLegs(status) {
 
 banner.addEventListener("retry", () => stream.retryNow());
 addEventListener("online", retryAll);
-fleet.addEventListener("news", ({ detail }) => panel.heard(detail));
-panel.addEventListener("chosen", ({ detail }) => fleet.choose(detail));
-fleet.choose(panel.name);
+fleet.addEventListener("news", ({ detail }) => node.heard(detail));
+node.addEventListener("chosen", ({ detail }) => fleet.choose(detail));
+fleet.choose(node.name);
+slices.addEventListener("news", ({ detail }) => shelf.heard(detail));
 
 // A browser opens few connections to one server. Pages that nobody looks at leave them to the others.
 const patience = 15000;

@@ -1,13 +1,11 @@
 // <trivet-node> is one Node with its chain of evidence: from its heartbeat to the eviction of its pods, and the first link that
 // is broken. It shows the Node that the address names, #node/NAME, and asks anew while it is open.
 
-import { ago, Clock } from "./clock.js";
+import { ago } from "./clock.js";
 import { healths, rankOf } from "./health.js";
-import { ask, plain } from "./stream.js";
-import { h, render } from "./view.js";
-
-const pause = 2000;
-const limit = 8000;
+import { fact, Panel, spoken } from "./panel.js";
+import { ask } from "./stream.js";
+import { h } from "./view.js";
 
 const verdicts = {
   VERDICT_GOOD: { mark: "✓", word: "as it should be" },
@@ -23,84 +21,16 @@ const sources = {
   SIGN_SOURCE_STATUS: "its Ready condition",
 };
 
-class NodePanel extends HTMLElement {
-  connectedCallback() {
-    this.hidden = true;
-    addEventListener("hashchange", () => this.follow());
-    addEventListener("keydown", ({ key }) => key === "Escape" && !this.hidden && this.close());
-    this.addEventListener("click", ({ target }) => target.closest("button") && this.close());
-    this.follow();
+class NodePanel extends Panel {
+  gone = "NODE_NOT_FOUND";
+
+  // nameIn is the Node that an address names. Only what can be the name of one counts.
+  nameIn(hash) {
+    return /^#node\/([a-z0-9]([-a-z0-9.]*[a-z0-9])?)$/.exec(hash)?.[1] ?? null;
   }
 
-  // heard says that the stream had news of a Node.
-  heard(resource) {
-    if (resource === `nodes/${this.name}` && this.wake) this.wake();
-  }
-
-  follow() {
-    const name = nameIn(location.hash);
-    if (name === this.name) return;
-    this.name = name;
-    this.answer = this.failure = null;
-    this.wake?.(true);
-    this.dispatchEvent(new CustomEvent("chosen", { detail: name }));
-    if (name === null) {
-      this.hidden = true;
-      this.opener?.focus({ preventScroll: true });
-      return;
-    }
-    if (this.hidden) this.opener = document.activeElement;
-    this.hidden = false;
-    this.draw();
-    this.querySelector("h2").focus({ preventScroll: true });
-    this.keepAsking(name);
-  }
-
-  close() {
-    history.replaceState(null, "", location.pathname + location.search);
-    this.follow();
-  }
-
-  async keepAsking(name) {
-    while (this.name === name) {
-      if (!document.hidden) await this.refresh(name);
-      await new Promise((resolve) => {
-        const timer = setTimeout(resolve, pause);
-        const asked = performance.now();
-        this.wake = (now) => {
-          clearTimeout(timer);
-          setTimeout(resolve, now ? 0 : Math.max(0, 500 - (performance.now() - asked))); // not with every flicker
-        };
-      });
-    }
-  }
-
-  async refresh(name) {
-    try {
-      const answer = await ask(`/v1/nodes/${encodeURIComponent(name)}:explain`, AbortSignal.timeout(limit));
-      if (this.name !== name) return;
-      this.answer = answer;
-      this.clock = new Clock(answer.freshness?.readTime ?? new Date().toISOString());
-      this.failure = null;
-    } catch (error) {
-      if (this.name !== name) return;
-      this.failure = { cause: plain(error), reason: error.reason };
-      if (error.reason === "NODE_NOT_FOUND") this.answer = null;
-    }
-    this.draw();
-  }
-
-  draw() {
-    const { answer, failure, name } = this;
-    render(
-      this,
-      h("header", {},
-        h("h2", { tabindex: "-1", class: "id", title: name }, name),
-        h("button", { type: "button", "aria-label": "Close" }, "✕")),
-      failure && h("p", { class: "notice", role: "status", "data-health": answer ? "fair" : "bad" }, answer ? "This is old: " : "", failure.cause),
-      !answer && !failure && h("p", { class: "quiet" }, "Asking…"),
-      answer && this.body(answer),
-    );
+  ask(name, signal) {
+    return ask(`/v1/nodes/${encodeURIComponent(name)}:explain`, signal);
   }
 
   body({ node, evidence, firstBroken, freshness }) {
@@ -136,21 +66,6 @@ class NodePanel extends HTMLElement {
         next && h("p", { class: "next" }, next),
         h("p", { class: "quiet origin" }, origin.filter(Boolean).join(" · "))));
   }
-}
-
-function fact(name, value) {
-  return value ? h("div", { key: name }, h("dt", {}, name), h("dd", {}, value)) : null;
-}
-
-// spoken turns LAST_BEAT into "Last beat".
-function spoken(code) {
-  const words = code.toLowerCase().replaceAll("_", " ");
-  return words.charAt(0).toUpperCase() + words.slice(1);
-}
-
-// nameIn is the Node that an address names, or null. Only what can be the name of one counts.
-function nameIn(hash) {
-  return /^#node\/([a-z0-9]([-a-z0-9.]*[a-z0-9])?)$/.exec(hash)?.[1] ?? null;
 }
 
 customElements.define("trivet-node", NodePanel);
