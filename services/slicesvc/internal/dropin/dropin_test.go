@@ -149,6 +149,11 @@ func TestEvents_TellOfChangesOnly(t *testing.T) {
 				want: []string{"Warning FailedToUpdateEndpointSlices: cannot update the EndpointSlices, will be tried again: busy"},
 			},
 			{
+				name: "a slice that cannot be read",
+				do:   func() { events.Passed(engine.Pass{Service: not, Err: fmt.Errorf("%w: no answer", engine.ErrUnread)}) },
+				want: []string{"Warning FailedToListEndpointSlices: cannot read the EndpointSlices, will be tried again: slices of the service cannot be read: no answer"},
+			},
+			{
 				name: "a second writer",
 				do:   func() { events.Contended(not, "other") },
 				want: []string{`Warning EndpointSlicesContended: "other" keeps changing the EndpointSlices back; but for missing endpoints they are left alone for a while. ` +

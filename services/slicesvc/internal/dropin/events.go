@@ -20,9 +20,11 @@ import (
 // component is upstream's name for the author of these Events: people filter by it.
 const component = "endpoint-slice-controller"
 
-// The reasons of Events; but for the last they are upstream's.
+// The reasons of Events; but for the last they are upstream's. Its FailedToListPods
+// has no counterpart: what pods a Service has is always known.
 const (
 	updateFailed  = "FailedToUpdateEndpointSlices"
+	listFailed    = "FailedToListEndpointSlices"
 	hintsEnabled  = "TopologyAwareHintsEnabled"
 	hintsDisabled = "TopologyAwareHintsDisabled"
 	// contended tells of a second controller at work on the same slices.
@@ -85,6 +87,8 @@ func (e *Events) Passed(pass engine.Pass) {
 	switch {
 	case e.recorder == nil:
 	case errors.Is(pass.Err, apply.ErrConflict), throttled(pass.Err):
+	case errors.Is(pass.Err, engine.ErrUnread):
+		e.send(pass.Service, corev1.EventTypeWarning, listFailed, fmt.Sprintf("cannot read the EndpointSlices, will be tried again: %v", pass.Err))
 	case pass.Err != nil:
 		e.send(pass.Service, corev1.EventTypeWarning, updateFailed, fmt.Sprintf("cannot update the EndpointSlices, will be tried again: %v", pass.Err))
 	case hints.ModeOf(pass.Service) == hints.Auto:

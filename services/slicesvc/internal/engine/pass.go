@@ -27,7 +27,8 @@ func (e *Engine) pass(h *holding, key Key, taken job) (how outcome) {
 			e.logger.Error("panic while working on a service", "service", key.String(), "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
-	if how.err = e.readUp(h, key, taken.unread); how.err != nil {
+	if err := e.readUp(h, key, taken.unread); err != nil {
+		how.err = fmt.Errorf("%w: %w", ErrUnread, err)
 		return how
 	}
 	plan, known := e.plan(key, taken)
