@@ -104,7 +104,7 @@ func (p *poll[Answer]) outcome(ctx context.Context, s *replicas) (Answer, error)
 	var none Answer
 	gone := p.missing != nil && p.deaf == 0
 	switch {
-	case p.found != none && !(gone && newer(seenBy(p.missing), p.found.GetFreshness())):
+	case p.found != none && (!gone || !newer(seenBy(p.missing), p.found.GetFreshness())):
 		return p.found, nil
 	case ctx.Err() != nil:
 		return none, context.Cause(ctx) // else a caller that left would be told that nobody answered

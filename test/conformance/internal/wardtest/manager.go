@@ -27,8 +27,11 @@ func StartManager(t *testing.T, cluster *devcluster.Cluster, binary, controllers
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- command.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = command.Wait() // it is killed in the end
+	}()
 	stop = sync.OnceFunc(func() {
 		killed := command.Process.Kill()
 		<-ended
