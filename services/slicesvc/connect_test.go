@@ -1,16 +1,21 @@
 package slicesvc
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
@@ -38,5 +43,12 @@ func TestConnect_ThrottledWriteFailsAtOnce(t *testing.T) {
 		if got := int(writes.Load()); got != i+1 {
 			t.Errorf("%d requests after %d writes", got, i+1)
 		}
+	}
+}
+
+func TestToStatus_AThrottledWriteIsToBeTriedAgain(t *testing.T) {
+	err := toStatus(fmt.Errorf("update: %w", apierrors.NewTooManyRequests("later", 3)))
+	if status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != APIServerUnreachableReason || rpcerror.RetryAfterOf(err) != 3*time.Second {
+		t.Errorf("error is %v, again after %v; want %s after 3s", err, rpcerror.RetryAfterOf(err), APIServerUnreachableReason)
 	}
 }

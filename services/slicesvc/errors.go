@@ -23,6 +23,8 @@ const (
 	ServiceUnmanagedReason rpcerror.Reason = "SERVICE_UNMANAGED"
 	// ConflictReason: a slice changed while it was being written, and what others wrote stands.
 	ConflictReason rpcerror.Reason = "CONFLICT"
+	// APIServerUnreachableReason: the kube-apiserver asks to be left alone for a while.
+	APIServerUnreachableReason rpcerror.Reason = "APISERVER_UNREACHABLE"
 	// CacheNotSyncedReason: this replica has not read the whole cluster yet.
 	CacheNotSyncedReason rpcerror.Reason = "CACHE_NOT_SYNCED"
 )
@@ -32,6 +34,10 @@ const retryWhileFilling = time.Second
 
 // retryAfterConflict is how soon a Service is planned again after a conflict.
 const retryAfterConflict = time.Second
+
+// retryAfterThrottle is how soon a Service is planned again at the earliest after the
+// kube-apiserver has refused a write as one too many.
+const retryAfterThrottle = time.Second
 
 // serviceName is what this service is called among others.
 const serviceName = "slicesvc"
@@ -101,6 +107,9 @@ func toStatus(err error) error {
 		return rpcerror.NotLeader(serviceName, elsewhere.address)
 	case errors.Is(err, apply.ErrConflict):
 		return rpcerror.New(codes.Aborted, ConflictReason, err.Error(), rpcerror.WithRetryAfter(retryAfterConflict))
+	case throttled(err):
+		pause, _ := apply.RetryAfter(err)
+		return rpcerror.New(codes.Unavailable, APIServerUnreachableReason, err.Error(), rpcerror.WithRetryAfter(max(pause, retryAfterThrottle)))
 	case errors.As(err, &cache):
 		return rpcerror.New(codes.Unavailable, CacheNotSyncedReason, err.Error(), rpcerror.WithRetryAfter(retryWhileFilling))
 	case errors.Is(err, errPageToken):
@@ -108,6 +117,12 @@ func toStatus(err error) error {
 	default:
 		return err
 	}
+}
+
+// throttled reports whether the kube-apiserver asks to be left alone.
+func throttled(err error) bool {
+	_, asked := apply.RetryAfter(err)
+	return asked
 }
 
 // seenIn says how much of the cluster an answer was made from that is an error: a

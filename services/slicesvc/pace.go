@@ -33,6 +33,5 @@ func (p *pace) Wait(now time.Time, due engine.Due) time.Duration {
 func (p *pace) Wrote(now time.Time, took time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, throttled := apply.RetryAfter(err)
-	p.pace.Wrote(now, took, throttled || errors.Is(err, apply.ErrConflict))
+	p.pace.Wrote(now, took, throttled(err) || errors.Is(err, apply.ErrConflict))
 }

@@ -66,6 +66,15 @@ func TestStrip_KeepsEverythingThatSlicesAreMadeFrom(t *testing.T) {
 	}
 }
 
+// By it a pod that was seen to go is told from one that was found missing.
+func TestStrip_KeepsWhenAPodWasMade(t *testing.T) {
+	pod := fullPod()
+	pod.CreationTimestamp = metav1.NewTime(slicetest.Epoch())
+	if got := stripPod(pod).CreationTimestamp; !got.Equal(&pod.CreationTimestamp) {
+		t.Errorf("made at %v, want %v", got, pod.CreationTimestamp)
+	}
+}
+
 func TestStrip_LeavesTheRestOut(t *testing.T) {
 	pod := stripPod(fullPod())
 	if got := len(pod.Spec.Containers) + len(pod.Spec.InitContainers) + len(pod.Status.Conditions); got != 3 {
