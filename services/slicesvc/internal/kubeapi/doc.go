@@ -9,6 +9,10 @@
 // from may import k8s.io/client-go/kubernetes or anything below it; a test holds
 // it to that.
 //
+// Nor is anything asked for in compressed form: to compress lists and the events of
+// watches costs the kube-apiserver about as much as to make them, which is worth it
+// where the network is slow, and a control plane is no such place.
+//
 // What it does not do: it contacts nobody, and decides nothing about what may be
 // written, which is up to the transport of the configuration it is given.
 package kubeapi

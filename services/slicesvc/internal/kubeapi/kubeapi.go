@@ -32,7 +32,8 @@ func Serializer(scheme *runtime.Scheme) runtime.NegotiatedSerializer {
 	return rest.CodecFactoryForGeneratedClient(scheme, codecs).WithoutConversion()
 }
 
-// NewClient returns a client of one API group that uses a serializer.
+// NewClient returns a client of one API group that uses a serializer. It asks for
+// nothing in compressed form.
 func NewClient(cfg *rest.Config, group schema.GroupVersion, serializer runtime.NegotiatedSerializer) (rest.Interface, error) {
 	own := rest.CopyConfig(cfg)
 	own.APIPath = "/apis"
@@ -40,6 +41,7 @@ func NewClient(cfg *rest.Config, group schema.GroupVersion, serializer runtime.N
 		own.APIPath = "/api"
 	}
 	own.GroupVersion = &group
+	own.DisableCompression = true
 	own.NegotiatedSerializer = serializer
 	client, err := rest.RESTClientFor(own)
 	if err != nil {
