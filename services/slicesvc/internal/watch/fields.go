@@ -1,13 +1,19 @@
 package watch
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
 
 // trees are the wanted fields of every kind. They are numbered as in Kubernetes'
 // generated.proto files, where a number never changes its meaning, and name at
 // least what the strip function of their kind keeps.
 type trees struct {
-	pod, podName, node, service, slice, sliceMeta fields
-	podList, nodeList                             fields
+	pod, node, service, slice, sliceMeta fields
+	podList, nodeList                    fields
+	// room has buffers to filter messages in, as *[]byte.
+	room sync.Pool
 }
 
 func newTrees() *trees {
@@ -39,8 +45,8 @@ func newTrees() *trees {
 		slice = merge(all(2, 3, 4), fields{1: meta})
 	)
 	return &trees{
+		room:      sync.Pool{New: func() any { return new([]byte) }},
 		pod:       pod,
-		podName:   fields{1: all(1, 3, 5, 6)}, // name, namespace, uid, resourceVersion
 		node:      node,
 		service:   service,
 		slice:     slice,

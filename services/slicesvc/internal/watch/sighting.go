@@ -16,10 +16,10 @@ type sighting struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	// whole is the slice if it came decoded. Else undecoded is the message it came
-	// as, and wanted what is to be decoded of it.
+	// as, and wanted has what is to be decoded of it.
 	whole     *discoveryv1.EndpointSlice
 	undecoded []byte
-	wanted    fields
+	wanted    *trees
 }
 
 // sightingOf makes one of an object that a client returned; false when it is no slice.
@@ -40,7 +40,7 @@ func (s *sighting) slice() (*discoveryv1.EndpointSlice, error) {
 		return stripSlice(s.whole), nil
 	}
 	slice := &discoveryv1.EndpointSlice{}
-	if !decode(s.undecoded, s.wanted, slice) {
+	if !s.wanted.decode(s.undecoded, s.wanted.slice, slice) {
 		return nil, fmt.Errorf("endpointslice %s/%s of version %s cannot be decoded", s.Namespace, s.Name, s.ResourceVersion)
 	}
 	return stripSlice(slice), nil
@@ -64,10 +64,12 @@ type podSighting struct {
 }
 
 // podOf reads a pod that a client returned, decoded or not; false when it is none.
+// What it returns is nobody else's, but for what it points to.
 func podOf(object any) (*corev1.Pod, bool) {
 	switch typed := object.(type) {
 	case *corev1.Pod:
-		return typed, true
+		pod := *typed
+		return &pod, true
 	case *podSighting:
 		pod := &corev1.Pod{}
 		return pod, pod.Unmarshal(typed.undecoded) == nil

@@ -118,9 +118,9 @@ func (d slimDecoder) slim(kind string, object []byte, into runtime.Object) runti
 	case "v1 Pod":
 		return d.pod(object)
 	case "v1 Node":
-		return item(object, d.wanted.node, &corev1.Node{})
+		return d.wanted.item(object, d.wanted.node, &corev1.Node{})
 	case "v1 Service":
-		return item(object, d.wanted.service, &corev1.Service{})
+		return d.wanted.item(object, d.wanted.service, &corev1.Service{})
 	case "discovery.k8s.io/v1 EndpointSlice":
 		return d.sighting(object)
 	default:
@@ -131,38 +131,38 @@ func (d slimDecoder) slim(kind string, object []byte, into runtime.Object) runti
 func (d slimDecoder) list(kind string, object []byte, into runtime.Object) runtime.Object {
 	switch list := into.(type) {
 	case *corev1.PodList:
-		if kind == "v1 PodList" && decode(object, d.wanted.podList, list) {
+		if kind == "v1 PodList" && d.wanted.decode(object, d.wanted.podList, list) {
 			return list
 		}
 	case *corev1.NodeList:
-		if kind == "v1 NodeList" && decode(object, d.wanted.nodeList, list) {
+		if kind == "v1 NodeList" && d.wanted.decode(object, d.wanted.nodeList, list) {
 			return list
 		}
 	}
 	return nil
 }
 
-// pod decodes of a pod what tells it from others, and keeps what else is used of it
+// pod reads of a pod what tells it from others, and keeps what else is used of it
 // for later: when the caches are filled, all pods wait in this form.
 func (d slimDecoder) pod(object []byte) runtime.Object {
-	var named corev1.Pod
-	if !decode(object, d.wanted.podName, &named) || named.Name == "" {
+	seen := &podSighting{}
+	ok := d.wanted.filtered(object, d.wanted.pod, func(used []byte) bool {
+		seen.undecoded = bytes.Clone(used)
+		return nameObject(used, &seen.ObjectMeta)
+	})
+	if !ok {
 		return nil
 	}
-	used, err := d.wanted.pod.filter(make([]byte, 0, min(len(object), typicalSize)), object)
-	if err != nil {
-		return nil
-	}
-	return &podSighting{ObjectMeta: named.ObjectMeta, undecoded: bytes.Clone(used)}
+	return seen
 }
 
 // sighting decodes the metadata of a slice and keeps the rest for later.
 func (d slimDecoder) sighting(object []byte) runtime.Object {
 	var slice discoveryv1.EndpointSlice
-	if !decode(object, d.wanted.sliceMeta, &slice) || slice.Name == "" {
+	if !d.wanted.decode(object, d.wanted.sliceMeta, &slice) || slice.Name == "" {
 		return nil
 	}
-	return &sighting{ObjectMeta: slice.ObjectMeta, undecoded: object, wanted: d.wanted.slice}
+	return &sighting{ObjectMeta: slice.ObjectMeta, undecoded: object, wanted: d.wanted}
 }
 
 // message is an object that decodes itself.
@@ -180,23 +180,34 @@ type named interface {
 
 // item decodes one object; nil for what has no name: the bookmarks of a watch
 // have none, and of them annotations count.
-func item(object []byte, wanted fields, to named) runtime.Object {
-	if !decode(object, wanted, to) || to.GetName() == "" {
+func (t *trees) item(object []byte, wanted fields, to named) runtime.Object {
+	if !t.decode(object, wanted, to) || to.GetName() == "" {
 		return nil
 	}
 	return to
 }
 
-// typicalSize is more than what is left of most pods.
-const typicalSize = 1 << 10
+// largeRoom is more than a pod or a node needs; what a whole list needed is not kept.
+const largeRoom = 16 << 10
+
+// filtered gives use the wanted fields of an object, which it must not keep, and
+// reports whether it could and use did.
+func (t *trees) filtered(object []byte, wanted fields, use func(used []byte) bool) bool {
+	room, _ := t.room.Get().(*[]byte)
+	used, err := wanted.filter((*room)[:0], object)
+	ok := err == nil && use(used)
+	if cap(used) <= largeRoom {
+		*room = used
+		t.room.Put(room)
+	}
+	return ok
+}
 
 // decode decodes the wanted fields of an object into to, which it empties first,
 // and reports whether it could.
-func decode(object []byte, wanted fields, to message) bool {
-	filtered, err := wanted.filter(make([]byte, 0, min(len(object), typicalSize)), object)
-	if err != nil {
-		return false
-	}
-	to.Reset()
-	return to.Unmarshal(filtered) == nil
+func (t *trees) decode(object []byte, wanted fields, to message) bool {
+	return t.filtered(object, wanted, func(used []byte) bool {
+		to.Reset()
+		return to.Unmarshal(used) == nil
+	})
 }

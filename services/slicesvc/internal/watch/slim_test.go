@@ -268,7 +268,11 @@ func BenchmarkKept(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					all = append(all, c.keep(object.(*corev1.Pod)))
+					pod, ok := podOf(object)
+					if !ok {
+						b.Fatalf("%T is no pod", object)
+					}
+					all = append(all, c.keep(pod))
 				}
 				b.ReportMetric(float64(heap()-before)/pods, "B/pod")
 				goruntime.KeepAlive(all)

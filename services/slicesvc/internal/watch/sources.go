@@ -81,9 +81,9 @@ func podStore(w *Watch, filled func()) cache.ReflectorStore {
 			if !ok {
 				return nil, false
 			}
-			kept := stripPod(pod)
-			words.ofPod(kept)
-			return kept, true
+			*pod = strippedPod(pod)
+			words.ofPod(pod)
+			return pod, true
 		},
 		last:   func(meta metav1.ObjectMeta) *corev1.Pod { return &corev1.Pod{ObjectMeta: meta} },
 		put:    always(w.sink.PutPod),

@@ -26,7 +26,13 @@ func stripMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 func stripPod(pod *corev1.Pod) *corev1.Pod {
-	stripped := &corev1.Pod{
+	stripped := strippedPod(pod)
+	return &stripped
+}
+
+// strippedPod is stripPod without a place of its own for the result.
+func strippedPod(pod *corev1.Pod) corev1.Pod {
+	stripped := corev1.Pod{
 		ObjectMeta: stripMeta(&pod.ObjectMeta),
 		Spec: corev1.PodSpec{
 			NodeName:  pod.Spec.NodeName,
