@@ -69,7 +69,7 @@ func (e *Engine) plan(key Key, taken job) (plan pack.Plan, known *placement.Plac
 	if index.Management(observed.Service) != index.Managed {
 		return e.cleanUp(observed), nil
 	}
-	in := e.input(observed, desired.Resolve(observed.Service, observed.Candidates))
+	in := e.input(observed, desired.ResolveEach(observed.Service, observed.Candidates()))
 	if taken.compacting {
 		return pack.Compact(in, taken.budget), nil
 	}

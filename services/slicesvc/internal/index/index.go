@@ -1,6 +1,7 @@
 package index
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -159,12 +160,34 @@ func CompareKeys(a, b Key) int {
 // Observed is what is known about one Service.
 type Observed struct {
 	Service *corev1.Service
-	// Candidates are the pods the selector matches, in no particular order; none when the Service is not managed.
-	Candidates []desired.Candidate
 	// Slices are the slices that name the Service and are ours by their labels, in no particular order.
 	Slices []*discoveryv1.EndpointSlice
 	// Shares are the zones' parts of the cluster, for hints that depend on all nodes.
 	Shares hints.Shares
+	// members are the pods the selector matches; none when the Service is not managed.
+	members []member
+}
+
+// member is a pod with what was known of its node.
+type member struct {
+	*kept
+	nodeKnown bool
+	zone      string
+}
+
+// Candidates are the pods the selector matches, in no particular order; none when
+// the Service is not managed. Each is good until the next one is asked for: to make
+// the API's type of all of them at once would take more memory than to keep them.
+func (o Observed) Candidates() iter.Seq[desired.Candidate] {
+	return func(yield func(desired.Candidate) bool) {
+		pod := &corev1.Pod{}
+		for _, one := range o.members {
+			one.fill(pod)
+			if !yield(desired.Candidate{Pod: pod, NodeKnown: one.nodeKnown, Zone: one.zone}) {
+				return
+			}
+		}
+	}
 }
 
 // Observed gathers what is known about a Service; false when there is no such
@@ -176,13 +199,13 @@ func (x *Index) Observed(key Key) (Observed, bool) {
 	}
 	found := ns.services[key.Name]
 	observed := Observed{
-		Service:    found.object,
-		Candidates: make([]desired.Candidate, 0, len(found.pods)),
-		Slices:     ns.ownSlices(key.Name),
-		Shares:     x.shares,
+		Service: found.object,
+		Slices:  ns.ownSlices(key.Name),
+		Shares:  x.shares,
+		members: make([]member, 0, len(found.pods)),
 	}
-	for member := range found.pods {
-		observed.Candidates = append(observed.Candidates, x.candidate(member))
+	for selected := range found.pods {
+		observed.members = append(observed.members, x.member(selected))
 	}
 	return observed, true
 }
@@ -194,11 +217,12 @@ func (x *Index) Candidate(key Key, pod string) (desired.Candidate, bool) {
 	if ns == nil || ns.services[key.Name] == nil {
 		return desired.Candidate{}, false
 	}
-	member := ns.pods[pod]
-	if member == nil || !slices.Contains(member.services, ns.services[key.Name]) {
+	selected := ns.pods[pod]
+	if selected == nil || !slices.Contains(selected.services, ns.services[key.Name]) {
 		return desired.Candidate{}, false
 	}
-	return x.candidate(member), true
+	found := x.member(selected)
+	return desired.Candidate{Pod: found.object(), NodeKnown: found.nodeKnown, Zone: found.zone}, true
 }
 
 // Affinity is desired.AffinityOf a pod; 0 when there is none of that name.
@@ -243,12 +267,12 @@ func (x *Index) HasSlice(key Key) bool {
 	return ns != nil && ns.slices[key.Name] != nil
 }
 
-func (x *Index) candidate(member *pod) desired.Candidate {
-	candidate := desired.Candidate{Pod: member.object()}
-	if bound := x.nodes[member.node]; bound != nil && bound.known {
-		candidate.NodeKnown, candidate.Zone = true, bound.object.Zone
+func (x *Index) member(of *pod) member {
+	found := member{kept: of.kept}
+	if bound := x.nodes[of.node]; bound != nil && bound.known {
+		found.nodeKnown, found.zone = true, bound.object.Zone
 	}
-	return candidate
+	return found
 }
 
 func (x *Index) namespace(name string) *namespace {

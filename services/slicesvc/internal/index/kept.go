@@ -65,7 +65,15 @@ func keep(object *corev1.Pod) *kept {
 
 // object makes the API's type of a pod again, with what is remembered of it.
 func (p *kept) object() *corev1.Pod {
-	object := &corev1.Pod{
+	object := &corev1.Pod{}
+	p.fill(object)
+	return object
+}
+
+// fill makes object, which may have been another pod, what is remembered of this one.
+func (p *kept) fill(object *corev1.Pod) {
+	conditions := object.Status.Conditions[:0]
+	*object = corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:       p.namespace,
 			Name:            p.name,
@@ -83,16 +91,15 @@ func (p *kept) object() *corev1.Pod {
 		Status: corev1.PodStatus{Phase: p.phase, PodIPs: p.addresses},
 	}
 	if p.ready != nil {
-		object.Status.Conditions = []corev1.PodCondition{{
+		object.Status.Conditions = append(conditions, corev1.PodCondition{
 			Type:               corev1.PodReady,
 			Status:             p.ready.status,
 			LastTransitionTime: p.ready.since,
-		}}
+		})
 	}
 	if p.ending != nil {
 		object.DeletionTimestamp, object.DeletionGracePeriodSeconds = &p.ending.at, p.ending.grace
 	}
-	return object
 }
 
 func (p *kept) key() Key { return Key{Namespace: p.namespace, Name: p.name} }
