@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -9,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -105,91 +103,4 @@ func withhold(plan *pack.Plan) bool {
 		return change.Verb != pack.Create && change.Added == 0
 	})
 	return len(plan.Changes) < all
-}
-
-// carryOut makes the writes of a plan, one after the other. A write that fails
-// stops no other, except that slices stay whose endpoints were to be found in
-// the slice that could not be written, and that a kube-apiserver which asks to be
-// left alone is.
-func (e *Engine) carryOut(h *holding, key Key, how *outcome, known *placement.Placement) {
-	var failures []error
-	how.reread = true // until something fails that reading does not help with
-	for _, change := range how.plan.Changes {
-		if len(failures) > 0 && change.Supersedes() {
-			continue
-		}
-		err := e.write(h, key, change, how, known)
-		switch {
-		case h.ctx.Err() != nil:
-			how.err = h.ctx.Err()
-			return
-		case errors.Is(err, apply.ErrNamespaceTerminating):
-			e.logger.Debug("slice not created", "service", key.String(), "error", err)
-			how.terminating = true
-		case errors.Is(err, apply.ErrConflict):
-			how.conflict = true
-			how.reread = e.reread(h, change) && how.reread
-			failures = append(failures, err)
-		case err != nil:
-			how.reread = false
-			failures = append(failures, err)
-		}
-		if how.rest = restAfter(err); how.rest > 0 {
-			break
-		}
-	}
-	how.err = errors.Join(failures...)
-}
-
-// restAfter is how long the kube-apiserver asks to be left alone after a write, 0
-// if it does not. More than longestRest is not granted: who asks for it may be wrong.
-func restAfter(err error) time.Duration {
-	pause, asked := apply.RetryAfter(err)
-	if !asked {
-		return 0
-	}
-	return min(max(pause, firstRetry), longestRest)
-}
-
-// write makes one write and takes down what it left.
-func (e *Engine) write(h *holding, key Key, change pack.Change, how *outcome, known *placement.Placement) error {
-	name := change.Slice.Name
-	start := time.Now()
-	h.writes(key, name)
-	stored, err := e.deps.Writer.Write(h.ctx, change)
-	now := time.Now()
-	if e.deps.Pace != nil {
-		e.deps.Pace.Wrote(now, now.Sub(start), err)
-	}
-	if err != nil {
-		h.failed(key, name, !apply.Refused(err))
-		return err
-	}
-	e.metrics.change(change.Verb)
-	how.written = append(how.written, change)
-	if change.Verb == pack.Delete {
-		e.cache.bury(change.Slice)
-	} else {
-		e.cache.keep(stored)
-	}
-	e.overtaken(h, key, stored, h.wrote(key, change.Verb, stored, now))
-	switch change.Verb {
-	case pack.Create:
-		how.last.Creates++
-	case pack.Update:
-		how.last.Updates++
-	case pack.Delete:
-		how.last.Deletes++
-	}
-	if known == nil {
-		return nil
-	}
-	if change.Verb == pack.Delete {
-		known.Deleted(name)
-		return nil
-	}
-	if !known.Wrote(stored) {
-		return fmt.Errorf("%s endpointslice %s/%s: what was stored is not what was written", change.Verb, stored.Namespace, name)
-	}
-	return nil
 }
