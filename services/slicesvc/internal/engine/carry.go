@@ -27,7 +27,7 @@ type carrying struct {
 
 	mu       sync.Mutex           // guards all below; never held across I/O
 	how      *outcome             // what came of it
-	known    *placement.Placement // nil when the plan was made from everything
+	known    *placement.Placement // what the plan was made from; nil for everything
 	failures []error
 }
 

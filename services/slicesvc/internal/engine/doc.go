@@ -19,6 +19,8 @@
 // are shown late count for nothing, newer ones are somebody else's and lead to a
 // pass. A slice that was not as planned from is read, that one alone, and planned
 // anew; what other slices the plan had is written all the same.
+// Slices of a plan are written some at the same time; one that loses endpoints to
+// others, only after these.
 // What a watch shows of a slice during a write is left to the answer; where that
 // says nothing, or what it calls for cannot be read, the next pass reads the slice
 // before it plans.
