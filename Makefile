@@ -80,9 +80,10 @@ damage: assets ## Every kind of damage to allocations, leaks too, every cut of a
 	go test -race -count=1 -v -timeout 60m -run Histories ./test/faults/apiservers -args -apiservers.histories=5 -apiservers.each=15
 
 .PHONY: conformance
-conformance: assets-rivals ## Beside upstream's own lease client and kube-controller-manager without its node-lifecycle controller: 3 minutes
+conformance: assets-rivals ## Beside upstream's own lease client and kube-controller-manager without the controllers we stand in for: 6 minutes
 	cd test/conformance && go test -race -count=1 ./leaseclient
 	cd test/conformance && go test -race -count=1 -v ./nodehealth -args -manager="$(CURDIR)/.assets/kube-controller-manager"
+	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
 .PHONY: check
 check: lint gen-check law ## What needs no control plane: linters, generated code, import law

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -59,10 +61,18 @@ func serviceName(namespace, name string) string {
 func (p *pantry) put(name string, endpoints int32) {
 	p.change(func() {
 		p.services[name] = &slicev1.ServiceSlices{
-			Name: name, Managed: true, Endpoints: endpoints, IdealSlices: 1,
-			Slices: []*slicev1.EndpointSlice{{Name: "s", Endpoints: endpoints, Capacity: 100}},
+			Name: name, Managed: true, Endpoints: endpoints, ReadyEndpoints: endpoints, IdealSlices: 1,
+			Slices: []*slicev1.EndpointSlice{{
+				Name: name[strings.LastIndex(name, "/")+1:] + "-a", AddressType: "IPv4", Endpoints: endpoints, ReadyEndpoints: endpoints, Capacity: 100,
+				Ports: []*slicev1.EndpointSlice_Port{{Name: "http", Protocol: "TCP", Port: 8080}}, CreateTime: timestamppb.Now(),
+			}},
 		}
 	})
+}
+
+// contend lets somebody else write the slices of a Service, too.
+func (p *pantry) contend(name, by string) {
+	p.change(func() { p.services[name].ContendedBy = by })
 }
 
 func (p *pantry) remove(name string) { p.change(func() { delete(p.services, name) }) }
@@ -84,8 +94,9 @@ type packer struct {
 	pantry *pantry
 	id     string
 	// filling is whether its caches are not filled yet, stuck whether it never answers.
-	filling, stuck atomic.Bool
-	calls          atomic.Int64
+	// lagging is whether its watch has not shown any Service yet.
+	filling, stuck, lagging atomic.Bool
+	calls                   atomic.Int64
 }
 
 // hire starts a replica on loopback.
@@ -124,7 +135,7 @@ func (c *packer) all(parent string) map[string]*slicev1.ServiceSlices {
 		service.Shard = int32(number)
 		if p.holders[number] == c.id {
 			service.Epoch = p.epochs[number]
-			service.LastPlan = &slicev1.ServiceSlices_LastPlan{Trigger: "POD", Creates: 1}
+			service.LastPlan = &slicev1.ServiceSlices_LastPlan{Trigger: "POD", Creates: 1, Time: service.Slices[0].CreateTime}
 		}
 		told[name] = service
 	}
@@ -136,10 +147,25 @@ func (c *packer) find(ctx context.Context, name string) (*slicev1.ServiceSlices,
 		return nil, nil, err
 	}
 	service := c.all("")[name]
-	if service == nil {
-		return nil, nil, rpcerror.New(codes.NotFound, "SERVICE_NOT_FOUND", "no service "+name)
+	if service == nil || c.lagging.Load() {
+		return nil, nil, rpcerror.New(codes.NotFound, "SERVICE_NOT_FOUND", "no service "+name,
+			rpcerror.WithMetadata("epoch", fmt.Sprint(c.pantry.epochOf(name, c.id))), rpcerror.WithMetadata("resource_version", c.version()))
 	}
-	return service, &statusv1.Freshness{ReplicaId: c.id, Epoch: service.Epoch, ResourceVersion: "7" + strings.Repeat("0", len(c.id))}, nil
+	return service, &statusv1.Freshness{ReplicaId: c.id, Epoch: service.Epoch, ResourceVersion: c.version()}, nil
+}
+
+// version is how much of the cluster it has seen: of two replicas the one with the longer name sees more.
+func (c *packer) version() string { return "7" + strings.Repeat("0", len(c.id)) }
+
+// epochOf is that of the term under which a replica works on a Service, which need not exist.
+func (p *pantry) epochOf(name, replica string) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	number := shard.Of("service", name, len(p.holders))
+	if p.holders[number] != replica {
+		return 0
+	}
+	return p.epochs[number]
 }
 
 func (c *packer) GetServiceSlices(ctx context.Context, request *slicev1.GetServiceSlicesRequest) (*slicev1.GetServiceSlicesResponse, error) {
@@ -157,7 +183,10 @@ func (c *packer) ListServiceSlices(ctx context.Context, request *slicev1.ListSer
 
 func (c *packer) PlanService(ctx context.Context, request *slicev1.PlanServiceRequest) (*slicev1.PlanServiceResponse, error) {
 	_, freshness, err := c.find(ctx, request.Name)
-	return &slicev1.PlanServiceResponse{Changes: []*statusv1.Change{{Verb: statusv1.Change_VERB_UPDATE, Reason: "ENDPOINTS_CHANGED"}}, Freshness: freshness}, err
+	return &slicev1.PlanServiceResponse{Changes: []*statusv1.Change{{
+		Verb: statusv1.Change_VERB_UPDATE, Reason: "ENDPOINTS_CHANGED", Detail: "1 endpoints added, 0 removed, 0 changed",
+		Object: &statusv1.ObjectReference{Kind: "EndpointSlice", Name: "s-a"},
+	}}, Freshness: freshness}, err
 }
 
 func (c *packer) ReconcileService(ctx context.Context, request *slicev1.ReconcileServiceRequest) (*slicev1.ReconcileServiceResponse, error) {

@@ -16,12 +16,13 @@ import (
 )
 
 var (
-	show        = flag.String("show", "", "serve the page over a simulated fleet on this address, until interrupted")
-	showNodes   = flag.Int("show-nodes", 10_000, "nodes of the simulated fleet")
-	showChanges = flag.Int("show-changes", 500, "changes of the simulated fleet per second")
-	showOff     = flag.Bool("show-off", false, "switch the loop node-health off")
-	showMissing = flag.Bool("show-missing", false, "let one of the replicas be dead")
-	showWell    = flag.Bool("show-well", false, "let nothing be wrong with allocations")
+	show         = flag.String("show", "", "serve the page over a simulated fleet on this address, until interrupted")
+	showNodes    = flag.Int("show-nodes", 10_000, "nodes of the simulated fleet")
+	showChanges  = flag.Int("show-changes", 500, "changes of the simulated fleet per second")
+	showServices = flag.Int("show-services", 40, "Services of the simulated fleet")
+	showOff      = flag.Bool("show-off", false, "switch the loop node-health off")
+	showMissing  = flag.Bool("show-missing", false, "let one of the replicas be dead")
+	showWell     = flag.Bool("show-well", false, "let nothing be wrong with allocations")
 )
 
 // Not a test but a way to look at the page and to measure it:
@@ -46,6 +47,12 @@ func TestShow_SimulatedFleet(t *testing.T) {
 		if *showMissing && id == "l3" {
 			member = dead(t, "leasesvc", id)
 		}
+		members.members = append(members.members, member)
+	}
+	p := stocked(*showServices, "s1", "s2", "s1", "s2")
+	p.contend(serviceName("shop", "s07"), "kube-controller-manager")
+	for _, id := range []string{"s1", "s2"} {
+		_, member := p.hire(t, id)
 		members.members = append(members.members, member)
 	}
 	var sick []int

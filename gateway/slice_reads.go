@@ -1,22 +1,13 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
-	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/gateway/internal/fanout"
-	"github.com/trivet-dev/trivet/gateway/internal/feed"
 	"github.com/trivet-dev/trivet/gateway/internal/owner"
-	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/term"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
-	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // GetServiceSlices implements SliceService.
@@ -70,82 +61,4 @@ func (s *sliceServer) ReconcileService(ctx context.Context, request *gatewayv1.R
 		return nil, err
 	}
 	return &gatewayv1.ReconcileServiceResponse{Changes: answer.Changes, Applied: answer.Applied, Freshness: answer.Freshness}, nil
-}
-
-// fresh is an answer that says what it was made from.
-type fresh interface {
-	comparable
-	GetFreshness() *statusv1.Freshness
-}
-
-// reply is how one replica answered.
-type reply[Answer fresh] struct {
-	answer Answer
-	err    error
-	member term.Member
-	took   time.Duration
-}
-
-// best asks all replicas at once and takes the answer of the one that made it under a term, as soon as it is there; without one,
-// the answer from the newest cache. The error is what replicas said that could be asked, or NO_SOURCE.
-func best[Answer fresh](ctx context.Context, s *replicas, call func(context.Context, grpc.ClientConnInterface) (Answer, error)) (Answer, error) {
-	asking, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	members := s.members()
-	replies := make(chan reply[Answer], len(members)) // nobody waits for who is not needed any more
-	for _, member := range members {
-		go func() {
-			started := time.Now()
-			answer, err := askOne(asking, s, member, call)
-			replies <- reply[Answer]{answer: answer, err: err, member: member, took: time.Since(started)}
-		}()
-	}
-	var found, none Answer
-	var failures []feed.Failure
-	for range members {
-		next := <-replies
-		switch {
-		case next.err != nil:
-			failures = append(failures, feed.Failure{Err: next.err, Status: fanout.Failure(next.member, next.err, next.took)})
-		case next.answer.GetFreshness().GetEpoch() != 0:
-			return next.answer, nil
-		case found == none || newer(next.answer.GetFreshness(), found.GetFreshness()):
-			found = next.answer
-		}
-	}
-	switch {
-	case found != none:
-		return found, nil
-	case ctx.Err() != nil:
-		return none, context.Cause(ctx) // else a caller that left would be told that nobody answered
-	}
-	return none, s.noAnswer(failures)
-}
-
-func askOne[Answer any](ctx context.Context, s *replicas, member term.Member, call func(context.Context, grpc.ClientConnInterface) (Answer, error)) (Answer, error) {
-	conn, err := s.pool.Connection(member)
-	if err != nil {
-		var none Answer
-		return none, err
-	}
-	return call(ctx, conn)
-}
-
-// newer says whether a cache has seen more than another one. Resource versions are numbers without leading zeros.
-func newer(a, b *statusv1.Freshness) bool {
-	of, than := a.GetResourceVersion(), b.GetResourceVersion()
-	return cmp.Or(cmp.Compare(len(of), len(than)), cmp.Compare(of, than)) > 0
-}
-
-// noAnswer is what replicas said about the question, if any could be asked that knows; else that nobody could.
-func (s *replicas) noAnswer(failures []feed.Failure) error {
-	for _, failure := range failures {
-		switch code := status.Code(failure.Err); {
-		case rpcerror.ReasonOf(failure.Err) == "" || code == codes.Unavailable || code == codes.DeadlineExceeded:
-		case rpcerror.ReasonOf(failure.Err) == rpcerror.UnknownMethodReason:
-		default:
-			return failure.Err
-		}
-	}
-	return s.noneTells(failures)
 }

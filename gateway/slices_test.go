@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -75,7 +76,7 @@ func TestSliceReads_AHangingHolderCostsItsPartOnly(t *testing.T) {
 
 func TestSliceReads_HandOnWhatReplicasSay(t *testing.T) {
 	p := stocked(1, "r1")
-	one, m1 := p.hire(t, "r1")
+	_, m1 := p.hire(t, "r1")
 	_, m2 := p.hire(t, "r2")
 	client := sliceClient(t, newDirectory(m1, m2))
 	name := serviceName("shop", "s00")
@@ -95,9 +96,57 @@ func TestSliceReads_HandOnWhatReplicasSay(t *testing.T) {
 	_, err = client.ListServiceSlices(t.Context(), &gatewayv1.ListServiceSlicesRequest{PageToken: "pforged"})
 	checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
 
-	one.filling.Store(true)
-	_, err = client.PlanService(t.Context(), &gatewayv1.PlanServiceRequest{Name: serviceName("shop", "none")})
-	checkReason(t, err, codes.NotFound, "SERVICE_NOT_FOUND")
+}
+
+// A replica whose watch lags has not seen what is new, and still knows what is gone.
+func TestSliceReads_ThatAServiceDoesNotExistIsForThoseToSayWhoKnow(t *testing.T) {
+	there, absent := serviceName("shop", "s00"), serviceName("shop", "none")
+	for name, c := range map[string]struct {
+		prepare func(holder, lagging, newest *packer)
+		service string
+		reason  rpcerror.Reason // none if there is an answer
+	}{
+		"the holder says so": {
+			prepare: func(_, _, newest *packer) { newest.stuck.Store(true) }, service: absent, reason: "SERVICE_NOT_FOUND",
+		},
+		"one that lags says so, and the holder cannot be asked": {
+			prepare: func(holder, lagging, newest *packer) {
+				holder.stuck.Store(true)
+				newest.stuck.Store(true)
+				lagging.lagging.Store(true)
+			}, service: there, reason: gateway.NoSourceReason,
+		},
+		"one that lags says so, and another one knows better": {
+			prepare: func(holder, lagging, _ *packer) {
+				holder.stuck.Store(true)
+				lagging.lagging.Store(true)
+			}, service: there,
+		},
+		"nobody holds it, and all say so": {
+			prepare: func(holder, _, _ *packer) { holder.pantry.move("") }, service: absent, reason: "SERVICE_NOT_FOUND",
+		},
+		"nobody holds it, and the newest says that it has gone": {
+			prepare: func(holder, _, newest *packer) {
+				holder.pantry.move("")
+				newest.lagging.Store(true)
+			}, service: there, reason: "SERVICE_NOT_FOUND",
+		},
+		"the holder is being filled, and others say so": {
+			prepare: func(holder, _, _ *packer) { holder.filling.Store(true) }, service: absent, reason: gateway.NoSourceReason,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := stocked(1, "r1")
+			holder, m1 := p.hire(t, "r1")
+			lagging, m2 := p.hire(t, "r2")
+			newest, m3 := p.hire(t, "r3-newest")
+			c.prepare(holder, lagging, newest)
+			_, err := sliceClient(t, newDirectory(m1, m2, m3)).PlanService(t.Context(), &gatewayv1.PlanServiceRequest{Name: c.service})
+			if got := rpcerror.ReasonOf(err); got != c.reason {
+				t.Errorf("PlanService() = %v, want reason %q", err, c.reason)
+			}
+		})
+	}
 }
 
 func TestSliceReads_NobodyCanBeAsked(t *testing.T) {

@@ -2,7 +2,8 @@
 //
 // [RESTConfig] says how to reach it, [Probe] says whether it answers, and
 // [Fence] makes the rule that Kubernetes is written only under a held term
-// impossible to forget: the rule is part of the connection.
+// impossible to forget: the rule is part of the connection. [Prompt] lets whoever
+// paces its writes know that they are too many.
 //
 // # Invariants
 //

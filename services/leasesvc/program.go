@@ -4,11 +4,12 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/rpcclient"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 )
 
 // kubeRate is far beyond what the writers can send: they bound themselves by how many there are, so that how soon a Lease is
@@ -36,7 +37,7 @@ func Program(cfg *Config) process.Program {
 }
 
 func build(cfg Config, deps process.Deps) (process.Service, error) {
-	kube, err := kubernetes.NewForConfig(leaseobject.Prompt(deps.KubeConfig))
+	kube, err := kubernetes.NewForConfig(kubeconn.Prompt(deps.KubeConfig, coordinationv1.Resource("leases")))
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)
 	}

@@ -3,11 +3,13 @@ package slicesvc
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 )
 
@@ -21,6 +23,8 @@ const (
 	ServiceUnmanagedReason rpcerror.Reason = "SERVICE_UNMANAGED"
 	// ConflictReason: a slice changed while it was being written, and what others wrote stands.
 	ConflictReason rpcerror.Reason = "CONFLICT"
+	// APIServerUnreachableReason: the kube-apiserver asks to be left alone for a while.
+	APIServerUnreachableReason rpcerror.Reason = "APISERVER_UNREACHABLE"
 	// CacheNotSyncedReason: this replica has not read the whole cluster yet.
 	CacheNotSyncedReason rpcerror.Reason = "CACHE_NOT_SYNCED"
 )
@@ -30,6 +34,10 @@ const retryWhileFilling = time.Second
 
 // retryAfterConflict is how soon a Service is planned again after a conflict.
 const retryAfterConflict = time.Second
+
+// retryAfterThrottle is how soon a Service is planned again at the earliest after the
+// kube-apiserver has refused a write as one too many.
+const retryAfterThrottle = time.Second
 
 // serviceName is what this service is called among others.
 const serviceName = "slicesvc"
@@ -45,15 +53,20 @@ type cacheError struct{ cause error }
 func (e *cacheError) Error() string { return e.cause.Error() }
 func (e *cacheError) Unwrap() error { return e.cause }
 
-// notFoundError names a Service that does not exist.
-type notFoundError struct{ name string }
+// notFoundError names a Service that does not exist, as far as seen goes; nil for
+// one that cannot exist.
+type notFoundError struct {
+	name string
+	seen *statusv1.Freshness
+}
 
 func (e *notFoundError) Error() string { return fmt.Sprintf("no service %q", e.name) }
 
-func notFound(name string) error { return &notFoundError{name: name} }
-
-// podNotFoundError names a pod that does not exist.
-type podNotFoundError struct{ namespace, name string }
+// podNotFoundError names a pod that does not exist, as far as seen goes.
+type podNotFoundError struct {
+	namespace, name string
+	seen            *statusv1.Freshness
+}
 
 func (e *podNotFoundError) Error() string {
 	return fmt.Sprintf("no pod %q in namespace %q", e.name, e.namespace)
@@ -85,20 +98,41 @@ func toStatus(err error) error {
 	case errors.Is(err, errStopping):
 		return rpcerror.ShuttingDown()
 	case errors.As(err, &missing):
-		return rpcerror.New(codes.NotFound, ServiceNotFoundReason, err.Error(), rpcerror.WithMetadata("name", missing.name))
+		return rpcerror.New(codes.NotFound, ServiceNotFoundReason, err.Error(), append(seenIn(missing.seen), rpcerror.WithMetadata("name", missing.name))...)
 	case errors.As(err, &pod):
-		return rpcerror.New(codes.NotFound, PodNotFoundReason, err.Error(), rpcerror.WithMetadata("pod", pod.name))
+		return rpcerror.New(codes.NotFound, PodNotFoundReason, err.Error(), append(seenIn(pod.seen), rpcerror.WithMetadata("pod", pod.name))...)
 	case errors.As(err, &unmanaged):
 		return rpcerror.New(codes.FailedPrecondition, ServiceUnmanagedReason, err.Error(), rpcerror.WithMetadata("unmanaged_reason", unmanaged.reason))
 	case errors.As(err, &elsewhere):
 		return rpcerror.NotLeader(serviceName, elsewhere.address)
 	case errors.Is(err, apply.ErrConflict):
 		return rpcerror.New(codes.Aborted, ConflictReason, err.Error(), rpcerror.WithRetryAfter(retryAfterConflict))
+	case throttled(err):
+		pause, _ := apply.RetryAfter(err)
+		return rpcerror.New(codes.Unavailable, APIServerUnreachableReason, err.Error(), rpcerror.WithRetryAfter(max(pause, retryAfterThrottle)))
 	case errors.As(err, &cache):
 		return rpcerror.New(codes.Unavailable, CacheNotSyncedReason, err.Error(), rpcerror.WithRetryAfter(retryWhileFilling))
 	case errors.Is(err, errPageToken):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
 	default:
 		return err
+	}
+}
+
+// throttled reports whether the kube-apiserver asks to be left alone.
+func throttled(err error) bool {
+	_, asked := apply.RetryAfter(err)
+	return asked
+}
+
+// seenIn says how much of the cluster an answer was made from that is an error: a
+// replica whose watch lags misses what others know.
+func seenIn(freshness *statusv1.Freshness) []rpcerror.Option {
+	if freshness == nil {
+		return nil
+	}
+	return []rpcerror.Option{
+		rpcerror.WithMetadata("epoch", strconv.FormatInt(freshness.GetEpoch(), 10)),
+		rpcerror.WithMetadata("resource_version", freshness.GetResourceVersion()),
 	}
 }

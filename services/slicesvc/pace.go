@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/batch"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
@@ -31,10 +29,9 @@ func (p *pace) Wait(now time.Time, due engine.Due) time.Duration {
 	return p.pace.Wait(now, batch.Change{Since: due.Since, Urgency: due.Urgency, Depth: due.Depth})
 }
 
-// Wrote takes note of a write. What client-go repeated after a Retry-After shows
-// as a write that took long.
+// Wrote takes note of a write.
 func (p *pace) Wrote(now time.Time, took time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pace.Wrote(now, took, apierrors.IsTooManyRequests(err) || errors.Is(err, apply.ErrConflict))
+	p.pace.Wrote(now, took, throttled(err) || errors.Is(err, apply.ErrConflict))
 }

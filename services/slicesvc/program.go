@@ -1,8 +1,6 @@
 package slicesvc
 
 import (
-	"k8s.io/client-go/kubernetes"
-
 	"github.com/trivet-dev/trivet/internal/process"
 )
 
@@ -18,12 +16,12 @@ func Program(cfg *Config) process.Program {
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,
 		Build: func(deps process.Deps) (process.Service, error) {
-			kube, err := kubernetes.NewForConfig(deps.KubeConfig)
+			cluster, err := Connect(deps.KubeConfig)
 			if err != nil {
 				return nil, err
 			}
 			return New(*cfg, Deps{
-				Member: deps.Member, Kube: kube, KubeConfig: deps.KubeConfig, Leadership: deps.Candidate,
+				Member: deps.Member, Cluster: cluster, Leadership: deps.Candidate,
 				Logger: deps.Logger, Metrics: deps.Metrics, Ready: deps.Ready, LoopSelection: deps.LoopSelection,
 			})
 		},

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -33,13 +34,19 @@ import (
 func member() term.Member { return term.Member{ID: "slicesvc-1", Service: "slicesvc"} }
 
 func fakeDeps(t *testing.T, objects ...runtime.Object) slicesvc.Deps {
+	cluster := slicetest.Clientset{Interface: fake.NewClientset(objects...)}
 	return slicesvc.Deps{
 		Member:     member(),
-		Kube:       fake.NewClientset(objects...),
+		Cluster:    slicesvc.Cluster{Objects: cluster, Slices: cluster, Events: cluster.Events()},
 		Leadership: termtest.NewCandidate(member(), slicesvc.DefaultConfig().Shards),
 		Logger:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Ready:      observe.NewChecks(),
 	}
+}
+
+// kubeOf is the clientset that stands for the cluster of fakeDeps.
+func kubeOf(deps slicesvc.Deps) kubernetes.Interface {
+	return deps.Cluster.Objects.(slicetest.Clientset).Interface
 }
 
 // run runs a service until the test ends and returns a client of it, and a
@@ -180,7 +187,7 @@ func TestPlanService_ShowsWhatAStandbyWouldWrite(t *testing.T) {
 	if answer.Freshness.Epoch != 0 {
 		t.Errorf("epoch is %d, though no term is held", answer.Freshness.Epoch)
 	}
-	if slices, err := deps.Kube.DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{}); err != nil || len(slices.Items) != 0 {
+	if slices, err := kubeOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{}); err != nil || len(slices.Items) != 0 {
 		t.Errorf("a standby wrote %d slices (%v)", len(slices.Items), err)
 	}
 	wantCounts := map[string]int64{"services": 0, "endpoint_slices": 0, "endpoints": 0, "pods": 0, "queue": 0}
@@ -252,7 +259,7 @@ func TestRPCs_ErrorsSayWhatHappened(t *testing.T) {
 
 func TestRPCs_RefuseWhileTheCachesAreBeingFilled(t *testing.T) {
 	deps := fakeDeps(t, slicetest.Service("web"))
-	deps.Kube.(*fake.Clientset).PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+	kubeOf(deps).(*fake.Clientset).PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("no pods today")
 	})
 	_, client, _ := run(t, deps)

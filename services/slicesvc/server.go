@@ -33,12 +33,12 @@ func (s *server) GetServiceSlices(_ context.Context, request *slicev1.GetService
 	}
 	key, ok := parseName(request.GetName())
 	if !ok {
-		return nil, toStatus(notFound(request.GetName()))
+		return nil, toStatus(&notFoundError{name: request.GetName()})
 	}
 	freshness := s.freshness(s.service.epochOf(key))
 	state, ok := s.service.engine.State(key)
 	if !ok {
-		return nil, toStatus(notFound(request.GetName()))
+		return nil, toStatus(&notFoundError{name: request.GetName(), seen: freshness})
 	}
 	return &slicev1.GetServiceSlicesResponse{
 		ServiceSlices: s.convert(key, state),
@@ -79,12 +79,12 @@ func (s *server) PlanService(_ context.Context, request *slicev1.PlanServiceRequ
 	}
 	key, ok := parseName(request.GetName())
 	if !ok {
-		return nil, toStatus(notFound(request.GetName()))
+		return nil, toStatus(&notFoundError{name: request.GetName()})
 	}
 	freshness := s.freshness(s.service.epochOf(key))
 	preview, ok := s.service.engine.Preview(key)
 	if !ok {
-		return nil, toStatus(notFound(request.GetName()))
+		return nil, toStatus(&notFoundError{name: request.GetName(), seen: freshness})
 	}
 	return &slicev1.PlanServiceResponse{
 		Changes:    convertPlan(preview.Plan),

@@ -18,16 +18,16 @@ func (s *server) ExplainEndpoint(_ context.Context, request *slicev1.ExplainEndp
 	}
 	key, ok := parseName(request.GetName())
 	if !ok {
-		return nil, toStatus(notFound(request.GetName()))
+		return nil, toStatus(&notFoundError{name: request.GetName()})
 	}
 	epoch := s.service.epochOf(key)
 	freshness := s.freshness(epoch)
 	known, err := s.service.engine.Endpoint(key, request.GetPod())
 	switch {
 	case errors.Is(err, engine.ErrNoService):
-		return nil, toStatus(notFound(request.GetName()))
+		return nil, toStatus(&notFoundError{name: request.GetName(), seen: freshness})
 	case errors.Is(err, engine.ErrNoPod):
-		return nil, toStatus(&podNotFoundError{namespace: key.Namespace, name: request.GetPod()})
+		return nil, toStatus(&podNotFoundError{namespace: key.Namespace, name: request.GetPod(), seen: freshness})
 	case err != nil:
 		return nil, toStatus(err)
 	}

@@ -2,6 +2,7 @@ package slicesvc_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -91,6 +92,44 @@ func TestExplainEndpoint_SaysWhatDoesNotExist(t *testing.T) {
 	}
 }
 
+// Whether to believe it depends on who says that something does not exist.
+func TestReads_SayByWhomSomethingIsFoundMissing(t *testing.T) {
+	deps := fakeDeps(t, slicetest.Service("web"))
+	_, client, _ := run(t, deps)
+	ready(t, deps)
+	const none = "namespaces/shop/services/none"
+	for name, call := range map[string]func() error{
+		"get": func() error {
+			_, err := client.GetServiceSlices(t.Context(), &slicev1.GetServiceSlicesRequest{Name: none})
+			return err
+		},
+		"plan": func() error {
+			_, err := client.PlanService(t.Context(), &slicev1.PlanServiceRequest{Name: none})
+			return err
+		},
+		"explain": func() error {
+			_, err := client.ExplainEndpoint(t.Context(), &slicev1.ExplainEndpointRequest{Name: none, Pod: "web-0"})
+			return err
+		},
+		"explain a pod": func() error {
+			_, err := client.ExplainEndpoint(t.Context(), &slicev1.ExplainEndpointRequest{Name: "namespaces/shop/services/web", Pod: "web-0"})
+			return err
+		},
+		"reconcile": func() error {
+			_, err := client.ReconcileService(t.Context(), &slicev1.ReconcileServiceRequest{Name: none, ValidateOnly: true})
+			return err
+		},
+	} {
+		testkit.Eventually(t, 30*time.Second, func() error {
+			err := call()
+			if epoch := rpcerror.MetadataOf(err, "epoch"); status.Code(err) != codes.NotFound || epoch == "" || epoch == "0" {
+				return fmt.Errorf("%s: error %w of epoch %q, want NOT_FOUND of the term in which it was found out", name, err, epoch)
+			}
+			return nil
+		})
+	}
+}
+
 func TestReconcileService_BringsAServiceInLine(t *testing.T) {
 	deps := fakeDeps(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
@@ -110,7 +149,7 @@ func TestReconcileService_BringsAServiceInLine(t *testing.T) {
 	if err != nil || !again.Applied || len(again.Changes) != 0 || again.Freshness.GetEpoch() == 0 {
 		t.Errorf("a second call gives %v (%v), want that nothing was to be done", again, err)
 	}
-	slices, err := deps.Kube.DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
+	slices, err := kubeOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(slices.Items) != 1 {
 		t.Errorf("%d slices (%v), want 1", len(slices.Items), err)
 	}
@@ -150,7 +189,7 @@ func TestReconcileService_AStandbyOnlySaysWhatItWould(t *testing.T) {
 			t.Errorf("%s: error is %v, want %s %s", name, err, c.code, c.reason)
 		}
 	}
-	slices, err := deps.Kube.DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
+	slices, err := kubeOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(slices.Items) != 0 {
 		t.Errorf("a standby wrote %d slices (%v)", len(slices.Items), err)
 	}

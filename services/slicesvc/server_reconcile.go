@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
@@ -16,12 +17,12 @@ func (s *server) ReconcileService(ctx context.Context, request *slicev1.Reconcil
 	}
 	key, ok := parseName(request.GetName())
 	if !ok {
-		return nil, toStatus(notFound(request.GetName()))
+		return nil, toStatus(&notFoundError{name: request.GetName()})
 	}
 	freshness := s.freshness(s.service.epochOf(key))
 	outcome, err := s.reconcile(ctx, key, request.GetValidateOnly())
 	if err != nil {
-		return nil, toStatus(s.reconcileError(request.GetName(), key, err))
+		return nil, toStatus(s.reconcileError(request.GetName(), key, freshness, err))
 	}
 	return &slicev1.ReconcileServiceResponse{Changes: convertPlan(outcome.Plan), Applied: outcome.Applied, Freshness: freshness}, nil
 }
@@ -45,14 +46,14 @@ func (s *server) reconcile(ctx context.Context, key engine.Key, only bool) (engi
 }
 
 // reconcileError says for the API what kept a Service from being brought in line.
-func (s *server) reconcileError(name string, key engine.Key, err error) error {
+func (s *server) reconcileError(name string, key engine.Key, seen *statusv1.Freshness, err error) error {
 	switch {
 	case errors.Is(err, engine.ErrNoService):
-		return notFound(name)
+		return &notFoundError{name: name, seen: seen}
 	case errors.Is(err, engine.ErrUnmanaged):
 		state, ok := s.service.engine.State(key)
 		if !ok {
-			return notFound(name)
+			return &notFoundError{name: name, seen: seen}
 		}
 		return &unmanagedError{name: name, reason: string(state.Unmanaged)}
 	case errors.Is(err, engine.ErrNotHeld):

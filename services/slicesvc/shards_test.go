@@ -16,7 +16,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
@@ -102,13 +101,13 @@ func (f *fleet) joinWith(name string, config *rest.Config) *fleetReplica {
 	candidate, err := term.New(etcd, term.Config{Member: self, Shards: fleetShards, TTL: 2 * time.Second, Logger: logger})
 	f.must(err)
 	fenced := kubeconn.Fence(f.audit.record(config, name))
-	kube, err := kubernetes.NewForConfig(fenced)
+	cluster, err := slicesvc.Connect(fenced)
 	f.must(err)
 	cfg := slicesvc.DefaultConfig()
 	cfg.Shards, cfg.MaxEndpointsPerSlice = fleetShards, fleetLimit
 	r := &fleetReplica{candidate: candidate, ready: observe.NewChecks()}
 	r.service, r.client, r.leave = runWith(f.t, cfg, slicesvc.Deps{
-		Member: self, Kube: kube, KubeConfig: fenced, Leadership: candidate, Logger: logger, Ready: r.ready,
+		Member: self, Cluster: cluster, Leadership: candidate, Logger: logger, Ready: r.ready,
 	})
 	testkit.Eventually(f.t, patience, func() error { return errors.Join(append(r.ready.Failed(), candidate.Check())...) })
 	return r

@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
 
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -39,11 +40,8 @@ const (
 type Deps struct {
 	// Member is this replica.
 	Member term.Member
-	// Kube reads and writes; its transport must refuse writes without a held term.
-	Kube kubernetes.Interface
-	// KubeConfig makes clients that read and write what is needed and no more; their
-	// transport, too, must refuse writes without a held term. Nil leaves it to Kube.
-	KubeConfig *rest.Config
+	// Cluster is what slices are made from and written to; see Connect.
+	Cluster Cluster
 	// Leadership says when to write.
 	Leadership Leadership
 	Logger     *slog.Logger
@@ -53,6 +51,29 @@ type Deps struct {
 	Ready *observe.Checks
 	// LoopSelection is --loops.
 	LoopSelection []string
+}
+
+// Cluster is a kube-apiserver as far as it is used here. Whatever writes slices
+// must refuse to without a held term.
+type Cluster struct {
+	Objects watch.Client
+	Slices  apply.Requests
+	Events  record.EventSink
+}
+
+// Connect returns the Cluster of a configuration, whose transport must refuse
+// writes without a held term, those of Events aside. It contacts nobody.
+func Connect(cfg *rest.Config) (Cluster, error) {
+	objects, err := watch.Slim(cfg)
+	if err != nil {
+		return Cluster{}, err
+	}
+	slices, err := apply.Lean(kubeconn.Prompt(cfg, discoveryv1.Resource("endpointslices")))
+	if err != nil {
+		return Cluster{}, err
+	}
+	events, err := dropin.NewSink(cfg)
+	return Cluster{Objects: objects, Slices: slices, Events: events}, err
 }
 
 // Service is slicesvc. Its methods are safe for concurrent use; Run is called once.
@@ -80,12 +101,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg:        cfg,
 		member:     deps.Member,
 		leadership: deps.Leadership,
-		events:     dropin.NewEvents(deps.Kube.CoreV1()),
+		events:     dropin.NewEvents(deps.Cluster.Events),
 	}
-	reader, slices, err := clients(cfg, deps)
-	if err != nil {
-		return nil, err
-	}
+	slices := apply.NewClient(deps.Cluster.Slices, cfg.ManagedBy)
+	var err error
 	s.engine, err = engine.New(engine.Config{
 		ManagedBy: cfg.ManagedBy,
 		Shards:    cfg.Shards,
@@ -114,7 +133,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.metrics, err = dropin.NewMetrics(deps.Metrics, s.engine.Sizes); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	s.watch = watch.New(reader, s.engine, deps.Logger)
+	s.watch = watch.New(deps.Cluster.Objects, s.engine, deps.Logger)
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops:     []loop.Loop{s.sliceLoop()},
 		Selection: deps.LoopSelection,
@@ -128,22 +147,6 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		deps.Ready.Add("caches", s.watch.Check)
 	}
 	return s, nil
-}
-
-// clients returns what the cluster is watched with, and what slices are written with.
-func clients(cfg Config, deps Deps) (watch.Client, *apply.Client, error) {
-	if deps.KubeConfig == nil {
-		return deps.Kube, apply.NewTypedClient(deps.Kube.DiscoveryV1(), cfg.ManagedBy), nil
-	}
-	slim, err := watch.Slim(deps.KubeConfig)
-	if err != nil {
-		return nil, nil, err
-	}
-	discovery, err := discoveryclient.NewForConfig(deps.KubeConfig)
-	if err != nil {
-		return nil, nil, fmt.Errorf("client of the kube-apiserver: %w", err)
-	}
-	return slim, apply.NewClient(discovery.RESTClient(), cfg.ManagedBy), nil
 }
 
 func (s *Service) sliceLoop() loop.Loop {

@@ -67,7 +67,7 @@ func TestWatchServiceSlices_TellsAllThenABookmarkThenChanges(t *testing.T) {
 		t.Fatalf("event is %v (%v), want a bookmark", event, err)
 	}
 
-	if _, err := deps.Kube.CoreV1().Pods("shop").Create(t.Context(), slicetest.Pod("web-1", "10.1.0.2"), metav1.CreateOptions{}); err != nil {
+	if _, err := kubeOf(deps).CoreV1().Pods("shop").Create(t.Context(), slicetest.Pod("web-1", "10.1.0.2"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
@@ -75,7 +75,7 @@ func TestWatchServiceSlices_TellsAllThenABookmarkThenChanges(t *testing.T) {
 		return slices.GetName() == "namespaces/shop/services/web" && slices.GetEndpoints() == 2 && slices.GetReadyEndpoints() == 2 &&
 			slices.GetIdealSlices() == 1 && slices.GetEpoch() != 0 && slices.GetLastPlan().GetTime() != nil
 	})
-	if err := deps.Kube.CoreV1().Services("shop").Delete(t.Context(), "api", metav1.DeleteOptions{}); err != nil {
+	if err := kubeOf(deps).CoreV1().Services("shop").Delete(t.Context(), "api", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	gone := until(t, stream, func(event *slicev1.WatchServiceSlicesResponse) bool {
@@ -124,7 +124,7 @@ func TestWatchServiceSlices_SlowReadersSkipStates(t *testing.T) {
 				service.Spec.Selector = nil
 			}
 		})
-		if _, err := deps.Kube.CoreV1().Services("shop").Update(t.Context(), service, metav1.UpdateOptions{}); err != nil {
+		if _, err := kubeOf(deps).CoreV1().Services("shop").Update(t.Context(), service, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

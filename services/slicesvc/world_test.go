@@ -60,16 +60,14 @@ func newWorldOn(t *testing.T, config *rest.Config) *world {
 // startService starts a replica that may write only during the candidate's terms.
 func (w *world) startService(config *rest.Config) {
 	w.t.Helper()
-	fencedConfig := kubeconn.Fence(config)
-	fenced, err := kubernetes.NewForConfig(fencedConfig)
+	cluster, err := slicesvc.Connect(kubeconn.Fence(config))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.candidate = termtest.NewCandidate(member(), slicesvc.DefaultConfig().Shards)
 	deps := slicesvc.Deps{
 		Member:     member(),
-		Kube:       fenced,
-		KubeConfig: fencedConfig,
+		Cluster:    cluster,
 		Leadership: w.candidate,
 		Logger:     slog.New(slog.NewTextHandler(w.t.Output(), nil)),
 		Ready:      observe.NewChecks(),

@@ -19,6 +19,7 @@ type answer struct {
 		Services []struct {
 			Service, Leader string
 			Healthy         bool
+			Problems        []string
 		}
 		Sources []source
 	}

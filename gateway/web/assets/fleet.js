@@ -50,7 +50,7 @@ class Fleet extends HTMLElement {
     this.nodes.take(event);
     this.field.show(this.nodes);
     this.soon();
-    if (event.node) this.dispatchEvent(new CustomEvent("news", { detail: event.node.name }));
+    if (event.node) this.dispatchEvent(new CustomEvent("news", { detail: event.node.name.replace(/^nodes\//, "") }));
   }
 
   broke(failure) {

@@ -9,6 +9,7 @@ import "./node.js";
 import "./plan.js";
 import "./pot.js";
 import "./repairs.js";
+import "./shelf.js";
 import "./slices.js";
 import "./sources.js";
 import "./summary.js";
@@ -21,9 +22,10 @@ const views = document.querySelectorAll("trivet-summary, trivet-pot, trivet-serv
 let clock = null;
 
 const fleet = document.querySelector("trivet-fleet");
-const panel = document.querySelector("trivet-node");
+const node = document.querySelector("trivet-node");
 const slices = document.querySelector("trivet-slices");
 const findings = document.querySelector("trivet-findings");
+const shelf = document.querySelector("trivet-shelf");
 
 const stream = new Stream("/v1/status:watch?interval=1s", {
   message({ status, partial }) {
@@ -51,9 +53,10 @@ function colourLegs(status) {
 
 banner.addEventListener("retry", () => stream.retryNow());
 addEventListener("online", retryAll);
-fleet.addEventListener("news", ({ detail }) => panel.heard(detail));
-panel.addEventListener("chosen", ({ detail }) => fleet.choose(detail));
-fleet.choose(panel.subject);
+fleet.addEventListener("news", ({ detail }) => node.heard(detail));
+node.addEventListener("chosen", ({ detail }) => fleet.choose(detail));
+fleet.choose(node.subject);
+slices.addEventListener("news", ({ detail }) => shelf.heard(detail));
 
 // A browser opens few connections to one server. Pages that nobody looks at leave them to the others.
 const patience = 15000;

@@ -1,15 +1,12 @@
 // <trivet-node> is one Node with its chain of evidence: from its heartbeat to the eviction of its pods, and the first link that
 // is broken. It shows the Node that the address names, #node/NAME, and asks anew while it is open.
 
-import { ago, Clock } from "./clock.js";
+import { AskingPanel, fact } from "./asking.js";
+import { ago } from "./clock.js";
 import { chain } from "./evidence.js";
 import { healths, rankOf } from "./health.js";
-import { Panel } from "./panel.js";
-import { ask, plain } from "./stream.js";
-import { h, render } from "./view.js";
-
-const pause = 2000;
-const limit = 8000;
+import { ask } from "./stream.js";
+import { h } from "./view.js";
 
 const sources = {
   SIGN_SOURCE_SESSION: "its session",
@@ -17,68 +14,16 @@ const sources = {
   SIGN_SOURCE_STATUS: "its Ready condition",
 };
 
-class NodePanel extends Panel {
-  // heard says that the stream had news of a Node.
-  heard(resource) {
-    if (resource === `nodes/${this.subject}` && this.wake) this.wake();
-  }
+class NodePanel extends AskingPanel {
+  gone = "NODE_NOT_FOUND";
 
   // subjectIn is the Node that an address names. Only what can be the name of one counts.
   subjectIn(hash) {
     return /^#node\/([a-z0-9]([-a-z0-9.]*[a-z0-9])?)$/.exec(hash)?.[1] ?? null;
   }
 
-  changed(name) {
-    this.answer = this.failure = null;
-    this.wake?.(true);
-    this.dispatchEvent(new CustomEvent("chosen", { detail: name }));
-  }
-
-  opened() {
-    this.draw();
-    this.keepAsking(this.subject);
-  }
-
-  async keepAsking(name) {
-    while (this.subject === name) {
-      if (!document.hidden) await this.refresh(name);
-      await new Promise((resolve) => {
-        const timer = setTimeout(resolve, pause);
-        const asked = performance.now();
-        this.wake = (now) => {
-          clearTimeout(timer);
-          setTimeout(resolve, now ? 0 : Math.max(0, 500 - (performance.now() - asked))); // not with every flicker
-        };
-      });
-    }
-  }
-
-  async refresh(name) {
-    try {
-      const answer = await ask(`/v1/nodes/${encodeURIComponent(name)}:explain`, AbortSignal.timeout(limit));
-      if (this.subject !== name) return;
-      this.answer = answer;
-      this.clock = new Clock(answer.freshness?.readTime ?? new Date().toISOString());
-      this.failure = null;
-    } catch (error) {
-      if (this.subject !== name) return;
-      this.failure = { cause: plain(error), reason: error.reason };
-      if (error.reason === "NODE_NOT_FOUND") this.answer = null;
-    }
-    this.draw();
-  }
-
-  draw() {
-    const { answer, failure, subject: name } = this;
-    render(
-      this,
-      h("header", {},
-        h("h2", { tabindex: "-1", class: "id", title: name }, name),
-        h("button", { type: "button", "data-do": "close", "aria-label": "Close" }, "✕")),
-      failure && h("p", { class: "notice", role: "status", "data-health": answer ? "fair" : "bad" }, answer ? "This is old: " : "", failure.cause),
-      !answer && !failure && h("p", { class: "quiet" }, "Asking…"),
-      answer && this.body(answer),
-    );
+  ask(name, signal) {
+    return ask(`/v1/nodes/${encodeURIComponent(name)}:explain`, signal);
   }
 
   body({ node, evidence, firstBroken, freshness }) {
@@ -102,10 +47,6 @@ class NodePanel extends Panel {
     const age = this.clock.age(signTime);
     return sources[signSource] ? `${ago(age)}, from ${sources[signSource]}` : `none seen for ${age}`;
   }
-}
-
-function fact(name, value) {
-  return value ? h("div", { key: name }, h("dt", {}, name), h("dd", {}, value)) : null;
 }
 
 customElements.define("trivet-node", NodePanel);

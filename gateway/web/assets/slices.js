@@ -1,5 +1,5 @@
 // <trivet-slices> is every Service with its EndpointSlices: how full each slice is, how many slices there are of how many would
-// do, and what the last pass wrote. Services that want to be looked at come first.
+// do, and what the last pass wrote. Services that want to be looked at come first; each leads to its panel.
 
 import { count } from "./clock.js";
 import { Stream } from "./stream.js";
@@ -50,6 +50,7 @@ class Slices extends HTMLElement {
     else if (type === "TYPE_DELETED") this.byName.delete(serviceSlices.name);
     else this.byName.set(serviceSlices.name, { ...summary(serviceSlices), round: this.round });
     this.soon();
+    if (serviceSlices) this.dispatchEvent(new CustomEvent("news", { detail: shortName(serviceSlices.name) }));
   }
 
   bookmark(missing) {
@@ -127,7 +128,7 @@ function summary({ name, managed, unmanagedReason, slices, endpoints, readyEndpo
   const reason = contendedBy ? `${contendedBy} writes the same slices` : lastError || (topologyProblem && `no hints: ${topologyProblem}`) || "";
   const ill = Boolean(contendedBy) || failures > 0;
   return {
-    name: name.replace(/^namespaces\//, "").replace("/services/", "/"),
+    name: shortName(name),
     fills: slices.map(({ name, endpoints, capacity }) => ({ name, endpoints, capacity })),
     endpoints, ready: readyEndpoints, ideal: idealSlices, managed, unmanagedReason, lastPlan, reason, ill,
     concern: ill ? 1000 : slices.length - idealSlices > 1 && managed ? slices.length - idealSlices : 0,
@@ -136,7 +137,7 @@ function summary({ name, managed, unmanagedReason, slices, endpoints, readyEndpo
 
 function line({ name, fills, endpoints, ready, ideal, managed, unmanagedReason, lastPlan, reason, ill }) {
   return h("li", { key: name, "data-health": ill ? "bad" : managed ? "good" : "off" },
-    h("span", { class: "id" }, name),
+    h("a", { href: `#service/${name}`, class: "id" }, name),
     h("span", { class: "figure", title: "endpoints that are ready, of all" }, `${count(ready)}/${count(endpoints)}`),
     h("span", { class: "figure", title: "slices, of how many would do" }, managed ? `${count(fills.length)}/${count(ideal)}` : "–"),
     h("span", { class: "fills" },
@@ -149,10 +150,15 @@ function line({ name, fills, endpoints, ready, ideal, managed, unmanagedReason, 
 }
 
 // plan says what the last pass wrote, and what for.
-function plan(last) {
+export function plan(last) {
   if (!last) return "";
   const wrote = last.creates + last.updates + last.deletes === 0 ? "nothing to write" : `+${last.creates} ~${last.updates} −${last.deletes}`;
   return `${wrote} · ${last.trigger.toLowerCase()}`;
+}
+
+// shortName turns namespaces/shop/services/web into shop/web.
+function shortName(name) {
+  return name.replace(/^namespaces\//, "").replace("/services/", "/");
 }
 
 customElements.define("trivet-slices", Slices);

@@ -68,11 +68,11 @@ func both(t *rapid.T, u *upstream, w world) (theirs, ours *store) {
 	if err != nil {
 		t.Fatalf("upstream: %v", err)
 	}
-	if ours, err = sync(w); err != nil {
+	if ours, err = syncOurs(w); err != nil {
 		t.Fatalf("ours: %v", err)
 	}
 	w.slices = sorted(ours)
-	again, err := sync(w)
+	again, err := syncOurs(w)
 	if err != nil || again.writes > 0 {
 		t.Fatalf("a second sync of ours: %d writes, %v", again.writes, err)
 	}

@@ -35,8 +35,8 @@ func (w world) input() pack.Input {
 	}
 }
 
-// sync plans and carries the plan out.
-func sync(w world) (*store, error) {
+// syncOurs plans and carries the plan out.
+func syncOurs(w world) (*store, error) {
 	result := newStore(w.slices)
 	for _, change := range pack.Make(w.input()).Changes {
 		if err := carryOut(result, change); err != nil {

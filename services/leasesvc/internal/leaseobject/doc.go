@@ -14,8 +14,7 @@
 //   - A Lease that names another holder is left alone.
 //   - A Lease is deleted only if this service was the last to renew it, as the kube-apiserver recorded, and guarded by the UID and
 //     the resourceVersion of that very state.
-//   - A write that the kube-apiserver throttles fails at once and says so: see [Prompt].
 //
-// The context given to each call must carry the held term, which the fenced client checks. The package keeps no state:
+// A write that the kube-apiserver throttles fails at once and says so if its client was made by kubeconn.Prompt. The context given to each call must carry the held term, which the fenced client checks. The package keeps no state:
 // callers pass in what the last call returned, a Known of 48 bytes that holds the whole object only if anybody else left something in it.
 package leaseobject

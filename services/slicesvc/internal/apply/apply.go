@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,8 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
@@ -39,30 +38,24 @@ var (
 // method blocks until the kube-apiserver answers, ctx ends or half a minute has
 // passed, List that long for each of its pages.
 type Client struct {
-	slices    requests
+	slices    Requests
 	managedBy string
 }
 
-// requests are those a Client makes. The slices that create and update return may
-// share memory with the one that was sent.
-type requests interface {
-	create(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error)
-	update(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error)
-	delete(ctx context.Context, slice *discoveryv1.EndpointSlice, options *metav1.DeleteOptions) error
-	get(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error)
-	list(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
+// Requests are those a Client makes. The slices that CreateSlice and UpdateSlice
+// return may share memory with the one that was sent.
+type Requests interface {
+	CreateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error)
+	UpdateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error)
+	DeleteSlice(ctx context.Context, slice *discoveryv1.EndpointSlice, options *metav1.DeleteOptions) error
+	GetSlice(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error)
+	ListSlices(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
 }
 
-// NewClient returns a Client that makes its requests by a REST client of
-// discovery.k8s.io/v1. managedBy is the label of the slices that List returns.
-func NewClient(discovery rest.Interface, managedBy string) *Client {
-	return &Client{slices: lean{rest: discovery}, managedBy: managedBy}
-}
-
-// NewTypedClient returns a Client like NewClient's, save that answers come whole:
-// a typed client is one that can be faked.
-func NewTypedClient(discovery discoveryclient.EndpointSlicesGetter, managedBy string) *Client {
-	return &Client{slices: typed{getter: discovery}, managedBy: managedBy}
+// NewClient returns a Client that makes its requests by requests. managedBy is the
+// label of the slices that List returns.
+func NewClient(requests Requests, managedBy string) *Client {
+	return &Client{slices: requests, managedBy: managedBy}
 }
 
 // Write carries out one change and returns the slice as stored; for a deletion,
@@ -81,11 +74,11 @@ func (c *Client) Write(ctx context.Context, change pack.Change) (*discoveryv1.En
 func (c *Client) write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	switch change.Verb {
 	case pack.Create:
-		return c.slices.create(ctx, change.Slice)
+		return c.slices.CreateSlice(ctx, change.Slice)
 	case pack.Update:
-		return c.slices.update(ctx, change.Slice)
+		return c.slices.UpdateSlice(ctx, change.Slice)
 	case pack.Delete:
-		err := c.slices.delete(ctx, change.Slice, &metav1.DeleteOptions{
+		err := c.slices.DeleteSlice(ctx, change.Slice, &metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{
 				UID:             &change.Slice.UID,
 				ResourceVersion: &change.Slice.ResourceVersion,
@@ -114,12 +107,32 @@ func classify(verb pack.Verb, err error) error {
 	}
 }
 
+// RetryAfter returns how long the kube-apiserver that refused a request asks to be
+// left alone; false if it does not ask. It asks with 429, of which it may have too
+// many, and when it is out of order.
+func RetryAfter(err error) (pause time.Duration, asked bool) {
+	seconds, asked := apierrors.SuggestsClientDelay(err)
+	return time.Duration(seconds) * time.Second, asked || apierrors.IsTooManyRequests(err)
+}
+
+// Refused reports whether a write failed with an answer that says it was not
+// stored. Any other may have been, or still be: one that was not answered in
+// time, or by a kube-apiserver that could not tell.
+func Refused(err error) bool {
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) {
+		return errors.Is(err, ErrConflict)
+	}
+	code := answer.Status().Code
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
+}
+
 // Get returns a slice as it is now, whoever's it is; nil when there is none of
 // that name.
 func (c *Client) Get(ctx context.Context, slice types.NamespacedName) (*discoveryv1.EndpointSlice, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	found, err := c.slices.get(ctx, slice.Namespace, slice.Name)
+	found, err := c.slices.GetSlice(ctx, slice.Namespace, slice.Name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -157,7 +170,7 @@ func (c *Client) List(ctx context.Context) (slices []metav1.ObjectMeta, resource
 func (c *Client) page(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return c.slices.list(ctx, options)
+	return c.slices.ListSlices(ctx, options)
 }
 
 // Newest keeps of the record of field managers who wrote last and when: enough

@@ -3,8 +3,10 @@ package apply_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -29,7 +31,7 @@ func sample() *discoveryv1.EndpointSlice {
 func TestWrite_EveryWriteIsGuarded(t *testing.T) {
 	slice := sample()
 	client := fake.NewClientset(slice)
-	writer := apply.NewTypedClient(client.DiscoveryV1(), slicetest.ManagedBy)
+	writer := apply.NewClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy)
 	for _, verb := range []pack.Verb{pack.Update, pack.Delete} {
 		if _, err := writer.Write(t.Context(), pack.Change{Verb: verb, Slice: slice}); err != nil {
 			t.Fatal(err)
@@ -52,7 +54,7 @@ func TestWrite_EveryWriteIsGuarded(t *testing.T) {
 func TestWrite_ReturnsWhatIsStored(t *testing.T) {
 	slice := sample()
 	client := fake.NewClientset()
-	stored, err := apply.NewTypedClient(client.DiscoveryV1(), slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Create, Slice: slice})
+	stored, err := apply.NewClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Create, Slice: slice})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,7 @@ func TestWrite_RefusalsThatMeanSomething(t *testing.T) {
 			client.PrependReactor(string(c.verb), "endpointslices", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, c.answer
 			})
-			_, err := apply.NewTypedClient(client.DiscoveryV1(), slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: c.verb, Slice: sample()})
+			_, err := apply.NewClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: c.verb, Slice: sample()})
 			if !errors.Is(err, c.want) {
 				t.Errorf("error is %v, want %v", err, c.want)
 			}
@@ -105,5 +107,44 @@ func TestWrite_RefusalsThatMeanSomething(t *testing.T) {
 				t.Errorf("error %v hides its cause %v", err, c.answer)
 			}
 		})
+	}
+}
+
+func TestRefused_OnlyWhatIsSaidToBeNotStored(t *testing.T) {
+	resource := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"changed":           {err: apierrors.NewConflict(resource, "web-1", errors.New("changed")), want: true},
+		"not as planned":    {err: apply.ErrConflict, want: true},
+		"forbidden":         {err: apierrors.NewForbidden(resource, "web-1", errors.New("no")), want: true},
+		"too many requests": {err: apierrors.NewTooManyRequests("later", 1), want: true},
+		"timed out there":   {err: apierrors.NewTimeoutError("etcd is slow", 1)},
+		"out of order":      {err: apierrors.NewInternalError(errors.New("etcd"))},
+		"timed out here":    {err: context.DeadlineExceeded},
+		"cut off":           {err: errors.New("connection reset by peer")},
+	} {
+		if got := apply.Refused(fmt.Errorf("update: %w", c.err)); got != c.want {
+			t.Errorf("%s: refused is %t, want %t", name, got, c.want)
+		}
+	}
+}
+
+func TestRetryAfter_TellsThePause(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		pause time.Duration
+		asked bool
+	}{
+		"busy":               {err: apierrors.NewTooManyRequests("later", 3), pause: 3 * time.Second, asked: true},
+		"busy, says no more": {err: apierrors.NewTooManyRequests("later", 0), asked: true},
+		"refused":            {err: apierrors.NewBadRequest("no")},
+		"cut off":            {err: context.DeadlineExceeded},
+		"nothing":            {},
+	} {
+		if pause, asked := apply.RetryAfter(c.err); pause != c.pause || asked != c.asked {
+			t.Errorf("%s: asked to wait %v (%t), want %v (%t)", name, pause, asked, c.pause, c.asked)
+		}
 	}
 }

@@ -47,9 +47,13 @@ func inRoom(t *testing.T, test func(room)) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			requests, err := apply.Lean(config)
+			if err != nil {
+				t.Fatal(err)
+			}
 			namespace := testkit.Namespace(t, kube)
 			test(room{
-				Client:    apply.NewClient(kube.DiscoveryV1().RESTClient(), namespace),
+				Client:    apply.NewClient(requests, namespace),
 				t:         t,
 				kube:      kube,
 				namespace: namespace,

@@ -13,8 +13,9 @@
 // changes on its way in, as a mutating webhook may, is therefore kept as it was
 // sent until a watch or a list shows another version of it.
 //
-// It decides nothing and keeps no state. client-go repeats what is refused with a
-// Retry-After, as long as the call's time allows; nothing else is retried.
+// It decides nothing, keeps no state and repeats no write: one that is refused with
+// a Retry-After fails with an error from which RetryAfter tells the pause, if its
+// client was made by kubeconn.Prompt.
 // Whether this process may write at all is decided by the client it is given,
 // whose transport refuses writes outside a held term.
 package apply

@@ -6,8 +6,10 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kubeapi"
 )
 
 const (
@@ -21,10 +23,25 @@ const (
 
 // lean asks for no more of an answer than is not known.
 type lean struct {
-	rest rest.Interface
+	rest       rest.Interface
+	parameters runtime.ParameterCodec
 }
 
-func (l lean) create(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
+// Lean returns Requests to the kube-apiserver of cfg that ask for no more of an
+// answer than is not known. It contacts nobody.
+func Lean(cfg *rest.Config) (Requests, error) {
+	scheme, err := kubeapi.NewScheme()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubeapi.NewClient(cfg, discoveryv1.SchemeGroupVersion, kubeapi.Serializer(scheme))
+	if err != nil {
+		return nil, err
+	}
+	return lean{rest: client, parameters: runtime.NewParameterCodec(scheme)}, nil
+}
+
+func (l lean) CreateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
 	return answered(ctx, slice, l.rest.Post().
 		UseProtobufAsDefault().
 		SetHeader("Accept", acceptMetadata).
@@ -33,7 +50,7 @@ func (l lean) create(ctx context.Context, slice *discoveryv1.EndpointSlice) (*di
 		Body(slice))
 }
 
-func (l lean) update(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
+func (l lean) UpdateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
 	return answered(ctx, slice, l.rest.Put().
 		UseProtobufAsDefault().
 		SetHeader("Accept", acceptMetadata).
@@ -58,7 +75,7 @@ func answered(ctx context.Context, sent *discoveryv1.EndpointSlice, request *res
 	return &stored, nil
 }
 
-func (l lean) delete(ctx context.Context, slice *discoveryv1.EndpointSlice, options *metav1.DeleteOptions) error {
+func (l lean) DeleteSlice(ctx context.Context, slice *discoveryv1.EndpointSlice, options *metav1.DeleteOptions) error {
 	return l.rest.Delete().
 		UseProtobufAsDefault().
 		SetHeader("Accept", acceptMetadata).
@@ -70,7 +87,7 @@ func (l lean) delete(ctx context.Context, slice *discoveryv1.EndpointSlice, opti
 		Error()
 }
 
-func (l lean) get(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error) {
+func (l lean) GetSlice(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error) {
 	var found discoveryv1.EndpointSlice
 	err := l.rest.Get().
 		UseProtobufAsDefault().
@@ -82,13 +99,13 @@ func (l lean) get(ctx context.Context, namespace, name string) (*discoveryv1.End
 	return &found, err
 }
 
-func (l lean) list(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+func (l lean) ListSlices(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	var page metav1.PartialObjectMetadataList
 	err := l.rest.Get().
 		UseProtobufAsDefault().
 		SetHeader("Accept", acceptMetadataList).
 		Resource(resource).
-		VersionedParams(&options, scheme.ParameterCodec).
+		VersionedParams(&options, l.parameters).
 		Do(ctx).
 		Into(&page)
 	return &page, err

@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"iter"
 	"maps"
 	"slices"
 
@@ -36,10 +37,15 @@ type Group struct {
 // Resolve gives the endpoints of a Service from the pods its selector matches.
 // The order of endpoints within a group is that of the candidates.
 func Resolve(service *corev1.Service, candidates []Candidate) Endpoints {
+	return ResolveEach(service, slices.Values(candidates))
+}
+
+// ResolveEach is Resolve for candidates of which each is good only until the next:
+// nothing of a pod is kept but texts.
+func ResolveEach(service *corev1.Service, candidates iter.Seq[Candidate]) Endpoints {
 	resolver := newResolver(service)
 	missing := map[string]struct{}{}
-	for i := range candidates {
-		candidate := candidates[i]
+	for candidate := range candidates {
 		reason := exclude(service, candidate)
 		if awaitsNode(candidate) && candidate.Pod.Spec.NodeName != "" && (reason == Included || reason == NodeMissing) {
 			missing[candidate.Pod.Spec.NodeName] = struct{}{}

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -104,7 +105,7 @@ func verdict(problem string) []pack.FamilyHints {
 func TestEvents_TellOfChangesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		events := dropin.NewEvents(client.CoreV1())
+		events := dropin.NewEvents(slicetest.Clientset{Interface: client}.Events())
 		ctx, cancel := context.WithCancel(t.Context())
 		returned := make(chan error, 1)
 		go func() { returned <- events.Run(ctx) }()
@@ -139,10 +140,18 @@ func TestEvents_TellOfChangesOnly(t *testing.T) {
 				want: []string{"Normal TopologyAwareHintsDisabled: endpoints have no hints any more (IPv4): the Service asks for none"},
 			},
 			{name: "a conflict", do: func() { events.Passed(engine.Pass{Service: not, Err: fmt.Errorf("update: %w", apply.ErrConflict)}) }},
+			{name: "a busy kube-apiserver", do: func() {
+				events.Passed(engine.Pass{Service: not, Err: fmt.Errorf("update: %w", apierrors.NewTooManyRequests("later", 1))})
+			}},
 			{
 				name: "a failure",
 				do:   func() { events.Passed(engine.Pass{Service: not, Err: errors.New("busy")}) },
 				want: []string{"Warning FailedToUpdateEndpointSlices: cannot update the EndpointSlices, will be tried again: busy"},
+			},
+			{
+				name: "a slice that cannot be read",
+				do:   func() { events.Passed(engine.Pass{Service: not, Err: fmt.Errorf("%w: no answer", engine.ErrUnread)}) },
+				want: []string{"Warning FailedToListEndpointSlices: cannot read the EndpointSlices, will be tried again: slices of the service cannot be read: no answer"},
 			},
 			{
 				name: "a second writer",

@@ -8,9 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
@@ -21,9 +20,11 @@ import (
 // component is upstream's name for the author of these Events: people filter by it.
 const component = "endpoint-slice-controller"
 
-// The reasons of Events; but for the last they are upstream's.
+// The reasons of Events; but for the last they are upstream's. Its FailedToListPods
+// has no counterpart: what pods a Service has is always known.
 const (
 	updateFailed  = "FailedToUpdateEndpointSlices"
+	listFailed    = "FailedToListEndpointSlices"
 	hintsEnabled  = "TopologyAwareHintsEnabled"
 	hintsDisabled = "TopologyAwareHintsDisabled"
 	// contended tells of a second controller at work on the same slices.
@@ -36,7 +37,7 @@ const remembered = 10_000
 
 // Events tells people what happens to the slices of their Services.
 type Events struct {
-	client corev1client.EventsGetter
+	sink record.EventSink
 
 	mu sync.Mutex // guards all below
 	// recorder takes Events while Run is running; nil otherwise, when there are none.
@@ -53,17 +54,18 @@ type family struct {
 // enabled is what is remembered of a family with hints; of one without, it is the problem.
 const enabled = ""
 
-// NewEvents returns Events that Run sends by client; it starts nothing.
-func NewEvents(client corev1client.EventsGetter) *Events {
-	return &Events{client: client, told: map[family]string{}}
+// NewEvents returns Events that Run sends to sink; it starts nothing.
+func NewEvents(sink record.EventSink) *Events {
+	return &Events{sink: sink, told: map[family]string{}}
 }
 
 // Run sends Events until ctx ends; what is not sent by then is lost.
 func (e *Events) Run(ctx context.Context) error {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: e.client.Events("")})
+	broadcaster.StartRecordingToSink(e.sink)
 	defer broadcaster.Shutdown()
-	e.use(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component}))
+	kinds := runtime.NewScheme() // an ObjectReference, which is all that is told of, says its kind itself
+	e.use(broadcaster.NewRecorder(kinds, corev1.EventSource{Component: component}))
 	<-ctx.Done()
 	e.use(nil)
 	return nil
@@ -76,13 +78,17 @@ func (e *Events) use(recorder record.EventRecorder) {
 }
 
 // Passed tells of a pass that failed and of hints that come and go. A slice that
-// was not as planned from is no failure: the next pass, at once, knows better.
+// was not as planned from is no failure: the next pass, at once, knows better. Nor
+// is a kube-apiserver that has too much to do one of the Service, and an Event
+// would be one thing more.
 func (e *Events) Passed(pass engine.Pass) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case e.recorder == nil:
-	case errors.Is(pass.Err, apply.ErrConflict):
+	case errors.Is(pass.Err, apply.ErrConflict), throttled(pass.Err):
+	case errors.Is(pass.Err, engine.ErrUnread):
+		e.send(pass.Service, corev1.EventTypeWarning, listFailed, fmt.Sprintf("cannot read the EndpointSlices, will be tried again: %v", pass.Err))
 	case pass.Err != nil:
 		e.send(pass.Service, corev1.EventTypeWarning, updateFailed, fmt.Sprintf("cannot update the EndpointSlices, will be tried again: %v", pass.Err))
 	case hints.ModeOf(pass.Service) == hints.Auto:
@@ -92,6 +98,11 @@ func (e *Events) Passed(pass engine.Pass) {
 	default:
 		e.unwanted(pass.Service)
 	}
+}
+
+func throttled(err error) bool {
+	_, asked := apply.RetryAfter(err)
+	return asked
 }
 
 // hinted tells what became of the hints of a family, if it was told otherwise

@@ -40,6 +40,8 @@ type apiserver struct {
 	reads int
 	// refuse, if set, may refuse a write before it is looked at.
 	refuse func(pack.Change) error
+	// lose, if set, may lose the answer of a write that was stored.
+	lose func(pack.Change) error
 	// underway counts, by shard, the writes that are not answered yet.
 	underway [shards]int
 }
@@ -248,11 +250,16 @@ func (a *apiserver) handle(change pack.Change) (*discoveryv1.EndpointSlice, erro
 		return nil, fmt.Errorf("%s %s: %w", change.Verb, change.Slice.Name, apply.ErrConflict)
 	}
 	a.writes = append(a.writes, string(change.Verb)+" "+change.Slice.Name)
+	stored := change.Slice
 	if change.Verb == pack.Delete {
 		a.remove(change.Slice.Name)
-		return change.Slice, nil
+	} else {
+		stored = a.store(change.Slice)
 	}
-	return a.store(change.Slice), nil
+	if a.lose != nil {
+		return stored, a.lose(change)
+	}
+	return stored, nil
 }
 
 // store needs a.mu.

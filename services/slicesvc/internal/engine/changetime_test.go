@@ -19,6 +19,12 @@ func turnedUnready(at time.Time) func(*corev1.Pod) {
 	}
 }
 
+func writtenAt(at time.Time) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: at}}}
+	}
+}
+
 func TestRun_SlicesSayWhenTheChangeCameAbout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, api, held := shop(t)
@@ -38,6 +44,15 @@ func TestRun_SlicesSayWhenTheChangeCameAbout(t *testing.T) {
 		e.DeletePod(slicetest.Pod("web-0", "10.1.0.1"))
 		expect("a pod that went, at a time nobody told", "")
 
+		e.PutPod(slicetest.Pod("web-1", "10.1.0.9", writtenAt(second)))
+		expect("a pod with another address", "2026-03-01T14:00:00Z")
+
+		now := time.Now().UTC().Format(time.RFC3339Nano)
+		e.DeletePod(slicetest.Pod("web-1", "10.1.0.9", func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(slicetest.Epoch()) }))
+		expect("a pod that was seen to go", now)
+
+		e.PutPod(slicetest.Pod("web-1", "10.1.0.2"))
+		settle(10 * time.Second)
 		api.refuseWith(func(pack.Change) error { return errBusy })
 		e.PutPod(slicetest.Pod("web-1", "10.1.0.2", turnedUnready(first)))
 		settle(10 * time.Second)

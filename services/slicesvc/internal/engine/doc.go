@@ -19,6 +19,8 @@
 // are shown late count for nothing, newer ones are somebody else's and lead to a
 // pass. A slice that was not as planned from is read, that one alone, and planned
 // anew; what other slices the plan had is written all the same.
+// Slices of a plan are written some at the same time; one that loses endpoints to
+// others, only after these.
 // What a watch shows of a slice during a write is left to the answer; where that
 // says nothing, or what it calls for cannot be read, the next pass reads the slice
 // before it plans.
@@ -33,6 +35,9 @@
 // Somebody else who keeps undoing what is written (package contention) is not
 // fought: the Service is left alone for a while, but for endpoints that are missing.
 //
+// Compaction has a budget of writes that all Services share, so that a cluster in
+// which all has become quiet is not rewritten at once.
+//
 // Services wait in the order of what waiting costs: what somebody asked for,
 // endpoints that clients use or may not use any more, others, compaction.
 //
@@ -44,7 +49,7 @@
 // to whoever holds ledger.mu; the records of a term (what is due, what was
 // written, what failed) to whoever holds the holding's mu; a Placement to the pass
 // that took it. None of the mutexes is taken while holding another, save the
-// queue's own and that of its line. A Service is worked on by one worker at a time,
+// queue's own, that of its line and the budget's. A Service is worked on by one worker at a time,
 // which the queue sees to.
 //
 // What it does not do: it does not watch a cluster, and it does not know what a

@@ -25,7 +25,7 @@ func TestDrop_ServiceThatCameBackKeepsItsPass(t *testing.T) {
 	key := keyOf(service.Namespace, service.Name)
 	e.PutService(service)
 	e.drop(key, ErrNoService)
-	if _, _, ok := h.take(key, service, time.Now()); !ok {
+	if _, _, ok := h.take(key, service, newBudget(), time.Now()); !ok {
 		t.Error("a Service that came back has no pass due")
 	}
 	e.DeleteService(service)

@@ -25,6 +25,9 @@ var (
 	ErrNoPod = errors.New("no such pod")
 	// ErrUnmanaged is returned for a Service that gets no slices from us.
 	ErrUnmanaged = errors.New("service is not managed")
+	// ErrUnread is wrapped by a pass that planned nothing, because a slice of the
+	// Service could not be read of which the cache has an older state.
+	ErrUnread = errors.New("slices of the service cannot be read")
 	// ErrNotHeld is returned when the Service's shard is not held here, or not any more.
 	ErrNotHeld = errors.New("shard is not held here")
 )
@@ -114,7 +117,7 @@ type Pass struct {
 	// Topology is what became of its wish for hints, if the pass could tell.
 	Topology []pack.FamilyHints
 	// Err is what it failed with. Of a slice that was not as planned from it wraps
-	// apply.ErrConflict.
+	// apply.ErrConflict, of one that could not be read ErrUnread.
 	Err error
 }
 
@@ -128,6 +131,7 @@ type Engine struct {
 	ledger  *ledger
 	feed    *feed
 	roll    *roll
+	budget  *budget
 	running chan struct{} // closed by Run
 }
 
@@ -140,6 +144,7 @@ func New(cfg Config, deps Deps) (*Engine, error) {
 		cache:   newCache(cfg.ManagedBy, cfg.Shards),
 		ledger:  newLedger(cfg.Shards),
 		feed:    newFeed(),
+		budget:  newBudget(),
 		running: make(chan struct{}),
 	}
 	if deps.Reader != nil {

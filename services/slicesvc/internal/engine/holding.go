@@ -79,7 +79,7 @@ func (h *holding) mark(key Key, c cause, now time.Time) (since time.Time, wait t
 	entry := h.record(key)
 	entry.due.add(key.Namespace, c, now)
 	if failed := h.failures[key]; failed.count > 0 {
-		wait = min(retryPause(failed.count), eagerRetry)
+		wait = failed.left(now)
 	}
 	return entry.due.since, wait, h.begun
 }
@@ -100,17 +100,24 @@ func (h *holding) ask(key Key, waiting chan<- outcome, now time.Time) {
 	entry.due.waiting = append(entry.due.waiting, waiting)
 }
 
-// take starts a pass over a Service with all that is due. ok is false when
-// nothing is, or not yet; it will be after a positive wait.
-func (h *holding) take(key Key, service *corev1.Service, now time.Time) (taken job, wait time.Duration, ok bool) {
+// take starts a pass over a Service with all that is due, or by what the budget
+// allows if that is compaction. ok is false when nothing is due, or not yet; it will
+// be after a positive wait.
+func (h *holding) take(key Key, service *corev1.Service, budget *budget, now time.Time) (taken job, wait time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	entry := h.records[key]
 	if entry == nil || !h.begun {
 		return job{}, 0, false
 	}
-	if wait := entry.compactable(now); entry.due.empty() && wait != 0 {
-		return job{}, wait, false
+	var granted int
+	if entry.due.empty() {
+		if wait = entry.compactable(now); wait == 0 {
+			granted, wait = budget.take(now, compactionBudget)
+		}
+		if wait != 0 {
+			return job{}, wait, false
+		}
 	}
 	taken = job{
 		due:        entry.due,
@@ -119,6 +126,7 @@ func (h *holding) take(key Key, service *corev1.Service, now time.Time) (taken j
 		creation:   entry.service == nil || entry.service.UID != service.UID,
 		resting:    entry.rivalry.Resting(now) > 0,
 		compacting: entry.due.empty(),
+		budget:     granted,
 	}
 	if taken.compacting {
 		taken.trigger, taken.since = ByCompaction, now
@@ -127,7 +135,7 @@ func (h *holding) take(key Key, service *corev1.Service, now time.Time) (taken j
 		taken.placement = entry.placement
 	}
 	if taken.creation {
-		entry.written, entry.last = nil, LastPlan{}
+		entry.written, entry.unsure, entry.last = nil, nil, LastPlan{}
 	}
 	entry.service, entry.placement, entry.due, entry.underway = service, nil, due{}, true
 	entry.unread = nil
@@ -144,7 +152,7 @@ func (h *holding) end(key Key, done job, how outcome, now time.Time) (again bool
 	entry.last, entry.placement = how.last, how.placement
 	entry.noteQuiet(done, how, now)
 	if how.err != nil {
-		failed := failure{count: h.failures[key].count + 1, err: how.err, at: now}
+		failed := failure{count: h.failures[key].count + 1, err: how.err, at: now, rest: how.rest}
 		h.failures[key] = failed
 		trigger := ByRetry
 		if how.conflict {
@@ -154,7 +162,7 @@ func (h *holding) end(key Key, done job, how outcome, now time.Time) (again bool
 		if how.reread && failed.count == 1 {
 			return true, 0
 		}
-		return true, retryPause(failed.count)
+		return true, failed.pause()
 	}
 	delete(h.failures, key)
 	switch {

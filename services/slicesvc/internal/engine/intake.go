@@ -13,7 +13,7 @@ import (
 
 // PutService takes in a new or changed Service. None of the Put and Delete
 // methods blocks for longer than it takes to note the change; the objects are
-// kept and must not be changed afterwards.
+// given away: they are kept and must not be used afterwards.
 func (e *Engine) PutService(service *corev1.Service) {
 	key := keyOf(service.Namespace, service.Name)
 	e.cache.change(service.ResourceVersion, func(x *index.Index) { x.PutService(service) })
@@ -42,8 +42,16 @@ func (e *Engine) PutPod(pod *corev1.Pod) {
 func (e *Engine) DeletePod(pod *corev1.Pod) {
 	var effect index.Effect
 	e.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.DeletePod(pod) })
+	if effect.Time.IsZero() && shownGoing(pod) {
+		effect.Time = time.Now()
+	}
 	e.affected(effect, ByPod)
 }
+
+// shownGoing reports whether a pod was seen to go, in which case it went just now.
+// Of one that was found missing after a watch was interrupted the names alone are
+// known, and nobody can say when it went.
+func shownGoing(pod *corev1.Pod) bool { return !pod.CreationTimestamp.IsZero() }
 
 // PutNode takes in a new or changed node.
 func (e *Engine) PutNode(node *corev1.Node) {

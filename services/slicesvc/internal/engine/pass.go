@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -9,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
@@ -27,7 +25,8 @@ func (e *Engine) pass(h *holding, key Key, taken job) (how outcome) {
 			e.logger.Error("panic while working on a service", "service", key.String(), "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
-	if how.err = e.readUp(h, key, taken.unread); how.err != nil {
+	if err := e.readUp(h, key, taken.unread); err != nil {
+		how.err = fmt.Errorf("%w: %w", ErrUnread, err)
 		return how
 	}
 	plan, known := e.plan(key, taken)
@@ -68,9 +67,9 @@ func (e *Engine) plan(key Key, taken job) (plan pack.Plan, known *placement.Plac
 	if index.Management(observed.Service) != index.Managed {
 		return e.cleanUp(observed), nil
 	}
-	in := e.input(observed, desired.Resolve(observed.Service, observed.Candidates))
+	in := e.input(observed, desired.ResolveEach(observed.Service, observed.Candidates()))
 	if taken.compacting {
-		return pack.Compact(in, compactionBudget), nil
+		return pack.Compact(in, taken.budget), nil
 	}
 	in.ChangeTime = taken.changed
 	if in.ChangeTime.IsZero() && taken.creation && len(observed.Slices) == 0 {
@@ -104,77 +103,4 @@ func withhold(plan *pack.Plan) bool {
 		return change.Verb != pack.Create && change.Added == 0
 	})
 	return len(plan.Changes) < all
-}
-
-// carryOut makes the writes of a plan, one after the other. A write that fails
-// stops no other, except that slices stay whose endpoints were to be found in
-// the slice that could not be written.
-func (e *Engine) carryOut(h *holding, key Key, how *outcome, known *placement.Placement) {
-	var failures []error
-	how.reread = true // until something fails that reading does not help with
-	for _, change := range how.plan.Changes {
-		if len(failures) > 0 && change.Supersedes() {
-			continue
-		}
-		err := e.write(h, key, change, how, known)
-		switch {
-		case h.ctx.Err() != nil:
-			how.err = h.ctx.Err()
-			return
-		case errors.Is(err, apply.ErrNamespaceTerminating):
-			e.logger.Debug("slice not created", "service", key.String(), "error", err)
-			how.terminating = true
-		case errors.Is(err, apply.ErrConflict):
-			how.conflict = true
-			how.reread = e.reread(h, change) && how.reread
-			failures = append(failures, err)
-		case err != nil:
-			how.reread = false
-			failures = append(failures, err)
-		}
-	}
-	how.err = errors.Join(failures...)
-}
-
-// write makes one write and takes down what it left.
-func (e *Engine) write(h *holding, key Key, change pack.Change, how *outcome, known *placement.Placement) error {
-	name := change.Slice.Name
-	start := time.Now()
-	h.writes(key, name)
-	stored, err := e.deps.Writer.Write(h.ctx, change)
-	now := time.Now()
-	if e.deps.Pace != nil {
-		e.deps.Pace.Wrote(now, now.Sub(start), err)
-	}
-	if err != nil {
-		h.failed(key, name)
-		return err
-	}
-	e.metrics.change(change.Verb)
-	how.written = append(how.written, change)
-	if change.Verb == pack.Delete {
-		e.cache.bury(change.Slice)
-	} else {
-		e.cache.keep(stored)
-	}
-	e.overtaken(h, key, stored, h.wrote(key, change.Verb, stored, now))
-	switch change.Verb {
-	case pack.Create:
-		how.last.Creates++
-	case pack.Update:
-		how.last.Updates++
-	case pack.Delete:
-		how.last.Deletes++
-	}
-	if known == nil {
-		return nil
-	}
-	if change.Verb == pack.Delete {
-		known.Deleted(name)
-		return nil
-	}
-	if !known.Wrote(stored) {
-		return fmt.Errorf("%s endpointslice %s/%s: what was stored is not what was written", change.Verb, stored.Namespace, name)
-	}
-	return nil
 }

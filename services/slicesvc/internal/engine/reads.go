@@ -126,7 +126,7 @@ func (e *Engine) Preview(key Key) (Preview, bool) {
 	if index.Management(observed.Service) != index.Managed {
 		return Preview{Plan: e.cleanUp(observed)}, true
 	}
-	endpoints := desired.Resolve(observed.Service, observed.Candidates)
+	endpoints := desired.ResolveEach(observed.Service, observed.Candidates())
 	return Preview{
 		Plan:         pack.Make(e.input(observed, endpoints)),
 		MissingNodes: endpoints.MissingNodes,

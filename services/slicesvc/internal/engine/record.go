@@ -36,6 +36,9 @@ type record struct {
 	last   LastPlan
 	// written is when slices were last written here.
 	written map[string]time.Time
+	// unsure has the slices of which a write failed that may have been stored all the
+	// same: the next that is seen of them may be it.
+	unsure  map[string]struct{}
 	rivalry contention.Record
 	// quiet is when the Service will have been quiet for long enough to be compacted;
 	// zero when there is nothing to compact.
@@ -97,6 +100,17 @@ type failure struct {
 	count int
 	err   error
 	at    time.Time
+	// rest is how long the kube-apiserver asked to be left alone.
+	rest time.Duration
+}
+
+// pause is how long the Service rests before it is tried again unless something
+// happens to it.
+func (f failure) pause() time.Duration { return max(retryPause(f.count), f.rest) }
+
+// left is how long the Service still rests when something has happened to it.
+func (f failure) left(now time.Time) time.Duration {
+	return max(min(retryPause(f.count), eagerRetry), f.rest-now.Sub(f.at))
 }
 
 // job is what a pass is given.
@@ -110,8 +124,10 @@ type job struct {
 	creation bool
 	// resting says that somebody else keeps undoing our writes.
 	resting bool
-	// compacting says that nothing is due but to make do with fewer slices.
+	// compacting says that nothing is due but to make do with fewer slices, by budget
+	// writes at most.
 	compacting bool
+	budget     int
 }
 
 // outcome is how a pass went.
@@ -124,6 +140,8 @@ type outcome struct {
 	// conflict says that a slice was not as planned from, and reread that what is
 	// there instead is known by now.
 	conflict, reread bool
+	// rest is how long the kube-apiserver asks to be left alone; 0 if it does not.
+	rest time.Duration
 	// withheld says that a part of the plan waits until the Service has rested, and
 	// terminating that one cannot be written any more, with all the namespace.
 	withheld, terminating bool
@@ -148,6 +166,16 @@ func (r *record) leaveUnread(name string) {
 		r.unread = map[string]struct{}{}
 	}
 	r.unread[name] = struct{}{}
+}
+
+// undone notes that a slice is not as it was left here, and reports whether the
+// Service rests from now on. A write of ours that was not answered undoes nothing.
+func (r *record) undone(name, by string, now time.Time) (rests bool) {
+	if _, ours := r.unsure[name]; ours {
+		delete(r.unsure, name)
+		return false
+	}
+	return r.rivalry.Undone(r.written[name], now, by)
 }
 
 // compactable returns how long it is until the Service may be compacted: 0 for

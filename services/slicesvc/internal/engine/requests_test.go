@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
@@ -230,6 +231,41 @@ func TestRun_CompactsAQuietService(t *testing.T) {
 	})
 }
 
+// A cluster that is found with many half-empty slices is not rewritten at once.
+func TestRun_CompactionHasOneBudgetForAllServices(t *testing.T) {
+	const services = 300
+	synctest.Test(t, func(t *testing.T) {
+		e, api := start(t, func(cfg *engine.Config, _ *engine.Deps) { cfg.CompactAfter = 5 * time.Second })
+		e.PutNode(node("node-a", "zone-a"))
+		for i := range services {
+			service := slicetest.Service(fmt.Sprint("web-", i), selectorOf(fmt.Sprint("web-", i)))
+			e.PutService(service)
+			for pod := range 2 {
+				name := fmt.Sprint(service.Name, "-", pod)
+				e.PutPod(slicetest.Pod(name, slicetest.Address(pod), labelledApp(service.Name)))
+				left := slicetest.Slice(service, name, []desired.Candidate{slicetest.Candidate(slicetest.Pod(name, slicetest.Address(pod)))})
+				api.mu.Lock()
+				api.store(left)
+				api.mu.Unlock()
+			}
+		}
+		settle(time.Second)
+		lead(t, e)
+		settle(5 * time.Second)
+		if got := api.took(); got != 0 || api.size() != 2*services {
+			t.Fatalf("%d writes and %d slices, want none before all is quiet", got, api.size())
+		}
+		most := 0
+		for range 60 {
+			settle(time.Second)
+			most = max(most, api.took())
+		}
+		if got := api.size(); most > 50 || got != services {
+			t.Errorf("up to %d writes a second, and %d slices after a minute; want few and %d", most, got, services)
+		}
+	})
+}
+
 // A second controller that writes its own idea each time we write ours.
 func TestRun_ASecondWriterIsNotFought(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -269,6 +305,47 @@ func TestRun_ASecondWriterIsNotFought(t *testing.T) {
 			t.Errorf("after the other one has gone: %+v", state)
 		}
 	})
+}
+
+// A write may be stored although its answer never comes. What is seen of it then is
+// our own work, and nobody's who would undo it.
+func TestRun_AnUnansweredWriteIsNoSecondWriter(t *testing.T) {
+	for name, lag := range map[string]time.Duration{"shown later": 100 * time.Millisecond, "shown meanwhile": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var told []string
+				e, api := start(t, func(_ *engine.Config, deps *engine.Deps) {
+					deps.Contended = func(service *corev1.Service, by string) { told = append(told, service.Name+" by "+by) }
+				})
+				lead(t, e)
+				fillShop(e, "web", 3)
+				settle(100 * time.Millisecond)
+				lost, writes := 0, 0
+				api.mu.Lock()
+				api.lag = lag
+				api.lose = func(pack.Change) error {
+					if writes++; writes%2 == 1 {
+						return nil
+					}
+					lost++
+					return fmt.Errorf("update: %w", context.DeadlineExceeded)
+				}
+				api.mu.Unlock()
+				for range 10 {
+					e.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
+					settle(time.Second)
+					e.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
+					settle(time.Second)
+				}
+				if state, _ := e.State(key("web")); state.ContendedBy != "" || len(told) > 0 || lost < 5 {
+					t.Errorf("contended by %q, told %q, after %d writes of which %d were not answered", state.ContendedBy, told, writes, lost)
+				}
+				if got := len(api.only(t).Endpoints); got != 3 || !*api.only(t).Endpoints[0].Conditions.Ready {
+					t.Errorf("slice is %+v, want three endpoints, all ready", api.only(t))
+				}
+			})
+		})
+	}
 }
 
 func TestSliceSeen_AsksForWhatIsNews(t *testing.T) {

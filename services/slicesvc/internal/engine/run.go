@@ -21,6 +21,8 @@ const (
 	// eagerRetry is how often a Service that fails is tried at most when its pods
 	// change all the time.
 	eagerRetry = time.Second
+	// longestRest bounds how long a worker rests because the kube-apiserver asks for it.
+	longestRest = 10 * time.Second
 	// healthPeriod is how often Run reports.
 	healthPeriod = time.Second
 )
@@ -35,7 +37,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	var busy atomic.Int32
 	var workers sync.WaitGroup
 	for range e.cfg.Workers {
-		workers.Go(func() { e.work(work, &busy) })
+		workers.Go(func() { e.work(ctx, work, &busy) })
 	}
 	e.reportHealth(ctx, &busy)
 
@@ -73,62 +75,69 @@ func (e *Engine) Hold(ctx context.Context, shard int, report func(error)) error 
 }
 
 // work takes Services from the queue until it is shut down and empty. A Service
-// whose shard was lost while it waited is dropped.
-func (e *Engine) work(work queue, busy *atomic.Int32) {
+// whose shard was lost while it waited is dropped. When the kube-apiserver asks to
+// be left alone the worker rests, without a Service in its hands: what is most
+// urgent when the rest is over goes first.
+func (e *Engine) work(ctx context.Context, work queue, busy *atomic.Int32) {
 	for {
 		key, shutDown := work.Get()
 		if shutDown {
 			return
 		}
+		var rest time.Duration
 		if h := e.ledger.enter(key); h != nil {
 			busy.Add(1)
-			e.process(h, key)
+			rest = e.process(h, key)
 			busy.Add(-1)
 			h.underway.Done()
 		}
 		work.Done(key)
+		if rest > 0 {
+			pause(ctx, rest)
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 
 // process makes one pass over a Service, if one is due, and sees to it that
-// another follows where one is needed.
-func (e *Engine) process(h *holding, key Key) {
+// another follows where one is needed. It returns how long the kube-apiserver
+// asks to be left alone, 0 if it does not.
+func (e *Engine) process(h *holding, key Key) (rest time.Duration) {
 	service, ok := e.cache.service(key)
 	switch {
 	case !ok:
 		e.drop(key, ErrNoService)
-		return
+		return 0
 	case !e.serves(service):
 		e.drop(key, ErrUnmanaged)
-		return
+		return 0
 	}
 	start := time.Now()
-	taken, wait, ok := h.take(key, service, start)
+	taken, wait, ok := h.take(key, service, e.budget, start)
 	if !ok {
 		if wait > 0 {
 			e.ledger.enqueue(key, rankOf(index.Lazy), wait)
 		}
-		return
+		return 0
 	}
 	how := e.pass(h, key, taken)
+	e.budget.giveBack(taken.budget - len(how.plan.Changes))
 	if h.ctx.Err() != nil {
 		// Cut short by the end of the term, which says nothing about the Service.
 		taken.answer(outcome{err: ErrNotHeld})
-		return
+		return 0
 	}
 	now := time.Now()
 	failed := h.failureOf(key).count > 0
 	again, wait := h.end(key, taken, how, now)
 	e.ledger.ended(key, how.err, now)
-	e.tell(key, how, now.Sub(start))
-	if e.deps.Passed != nil {
-		e.deps.Passed(Pass{
-			Service:  service,
-			Written:  how.written,
-			Topology: how.plan.Topology,
-			Err:      how.err,
-		})
-	}
+	e.tell(key, service, how, now.Sub(start))
 	if how.last.writes() > 0 || failed != (how.err != nil) {
 		e.feed.touch(Changed{Key: key, UID: service.UID})
 	}
@@ -136,6 +145,7 @@ func (e *Engine) process(h *holding, key Key) {
 	if again {
 		e.ledger.enqueue(key, rankOf(index.Normal), wait)
 	}
+	return how.rest
 }
 
 // serves reports whether there may be anything to do for a Service.
@@ -152,12 +162,23 @@ func (e *Engine) drop(key Key, why error) {
 	}
 }
 
-// tell counts and logs how a pass went.
-func (e *Engine) tell(key Key, how outcome, took time.Duration) {
+// tell counts and logs how a pass went, and tells whoever wants to know.
+func (e *Engine) tell(key Key, service *corev1.Service, how outcome, took time.Duration) {
+	if e.deps.Passed != nil {
+		e.deps.Passed(Pass{
+			Service:  service,
+			Written:  how.written,
+			Topology: how.plan.Topology,
+			Err:      how.err,
+		})
+	}
 	switch {
 	case errors.Is(how.err, apply.ErrConflict):
 		e.metrics.pass(resultConflict, took)
 		e.logger.Debug("slices changed under a plan", "service", key.String(), "error", how.err)
+	case how.rest > 0:
+		e.metrics.pass(resultError, took)
+		e.logger.Debug("kube-apiserver asks to be left alone", "service", key.String(), "for", how.rest, "error", how.err)
 	case how.err != nil:
 		e.metrics.pass(resultError, took)
 		e.logger.Warn("service failed, will be tried again", "service", key.String(), "error", how.err)

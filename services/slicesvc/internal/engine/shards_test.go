@@ -90,16 +90,16 @@ func slicesOf(t *testing.T, e *engine.Engine, service string) []*discoveryv1.End
 	return state.Slices
 }
 
-// A pass over a Service of three slices makes a write every two milliseconds.
+// A pass over a Service of ten slices makes four writes every two milliseconds.
 func TestHold_ReturnsAfterItsPassesAndLeavesOthersAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, api := start(t, blind)
 		lost, kept := namesIn(1, 1)[0], namesIn(2, 1)[0]
-		fillShop(e, lost, 250)
-		fillShop(e, kept, 250)
+		fillShop(e, lost, 950)
+		fillShop(e, kept, 950)
 		first := hold(t, e, 1)
 		hold(t, e, 2)
-		time.Sleep(3500 * time.Microsecond) // the second write is stored and not yet answered
+		time.Sleep(3500 * time.Microsecond) // the second four are stored and not yet answered
 		began := time.Now()
 		first.end()
 		if took := time.Since(began); took != 500*time.Microsecond {
@@ -113,7 +113,7 @@ func TestHold_ReturnsAfterItsPassesAndLeavesOthersAlone(t *testing.T) {
 		for _, name := range servicesWithSlices(api) {
 			count[name]++
 		}
-		if diff := gocmp.Diff(map[string]int{lost: 2, kept: 3}, count); diff != "" {
+		if diff := gocmp.Diff(map[string]int{lost: 8, kept: 10}, count); diff != "" {
 			t.Errorf("slices of Services (-want +got):\n%s", diff)
 		}
 		if state, _ := e.State(key(lost)); state.History != (engine.History{}) {
@@ -121,8 +121,8 @@ func TestHold_ReturnsAfterItsPassesAndLeavesOthersAlone(t *testing.T) {
 		}
 		hold(t, e, 1)
 		settle(time.Minute)
-		if got := len(endpointsOf(t, api)); got != 500 {
-			t.Errorf("%d endpoints after the next term, want 500", got)
+		if got := len(endpointsOf(t, api)); got != 1900 {
+			t.Errorf("%d endpoints after the next term, want 1900", got)
 		}
 	})
 }

@@ -35,6 +35,7 @@ func (h *holding) wrote(key Key, verb pack.Verb, stored *discoveryv1.EndpointSli
 	entry := h.record(key)
 	saw := entry.writing[stored.Name]
 	delete(entry.writing, stored.Name)
+	delete(entry.unsure, stored.Name)
 	if verb == pack.Delete {
 		delete(entry.written, stored.Name)
 		return sighting{} // whatever was shown of it, it is gone
@@ -52,12 +53,19 @@ func (h *holding) wrote(key Key, verb pack.Verb, stored *discoveryv1.EndpointSli
 
 // failed notes that a write of a slice ended without an answer to go by. What the
 // watch showed of the slice meanwhile was left to that answer, and is to be read.
-func (h *holding) failed(key Key, name string) {
+// unsure says that the write may have been stored.
+func (h *holding) failed(key Key, name string, unsure bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	entry := h.record(key)
 	saw := entry.writing[name]
 	delete(entry.writing, name)
+	if unsure {
+		if entry.unsure == nil {
+			entry.unsure = map[string]struct{}{}
+		}
+		entry.unsure[name] = struct{}{}
+	}
 	if saw != nil && saw.seen && !saw.gone {
 		entry.leaveUnread(name)
 	}
@@ -85,7 +93,7 @@ func (h *holding) sliceNews(key Key, news sliceNews, now time.Time) (pass, rests
 		return false, false, ""
 	}
 	if !news.ending {
-		rests = entry.rivalry.Undone(entry.written[news.name], now, news.by)
+		rests = entry.undone(news.name, news.by, now)
 	}
 	delete(entry.written, news.name)
 	entry.due.add(key.Namespace, cause{trigger: BySlice}, now)

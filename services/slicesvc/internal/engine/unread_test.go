@@ -43,9 +43,15 @@ func TestRun_AWriteThatWasStoredWithoutAnAnswerIsNoticed(t *testing.T) {
 func TestRun_AnEditThatCannotBeReadAtOnceIsReadLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reads *deafReader
+		unread := 0
 		e, api := start(t, func(_ *engine.Config, deps *engine.Deps) {
 			reads = &deafReader{Reader: deps.Reader}
 			deps.Reader = reads
+			deps.Passed = func(pass engine.Pass) {
+				if errors.Is(pass.Err, engine.ErrUnread) {
+					unread++
+				}
+			}
 		})
 		lead(t, e)
 		fillShop(e, "web", 2)
@@ -62,6 +68,9 @@ func TestRun_AnEditThatCannotBeReadAtOnceIsReadLater(t *testing.T) {
 		})
 		e.PutPod(slicetest.Pod("web-9", "10.1.0.99"))
 		settle(20 * time.Second)
+		if unread == 0 {
+			t.Error("no pass said that it failed because a slice could not be read")
+		}
 		if got := len(api.only(t).Endpoints); got != want+1 || reads.refuse != 0 {
 			t.Errorf("%d endpoints in the end, want %d; %d reads were to be refused still", got, want+1, reads.refuse)
 		}

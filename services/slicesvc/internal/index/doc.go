@@ -15,7 +15,8 @@
 //   - A shard knows its Services and its sizes, so that to begin with a shard
 //     costs what is in it. The Index itself always holds all shards.
 //
-// Invariants: no I/O, no clock; objects are kept as given and never changed;
+// Invariants: no I/O, no clock; objects are kept as given and never changed, and
+// of a pod what endpoints are made from;
 // the result of any sequence of calls depends only on the objects last put, not
 // on the order in which they came. An Index is not safe for concurrent writing;
 // readers may share it while nobody writes.

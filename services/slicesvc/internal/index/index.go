@@ -1,6 +1,7 @@
 package index
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -67,7 +68,7 @@ type namespace struct {
 	// anchors files each managed Service under one pair of its selector.
 	anchors map[pair]map[string]*service
 	// byPair files each pod under every pair of its labels.
-	byPair map[pair]map[string]*pod
+	byPair map[pair]map[*pod]struct{}
 	// byService files our slices by the Service they name, which may not exist.
 	byService map[string]map[string]*slice
 }
@@ -78,20 +79,21 @@ type pair struct{ key, value string }
 type service struct {
 	object *corev1.Service
 	anchor pair
-	pods   map[string]*pod
+	pods   map[*pod]struct{}
 }
 
 type pod struct {
-	object *corev1.Pod
+	*kept
 	// affinity is desired.AffinityOf the object.
 	affinity uint32
-	services map[string]*service
+	// services are those that select it, in no particular order: one, for nearly all pods.
+	services []*service
 }
 
 type node struct {
 	known  bool
 	object hints.Node
-	pods   map[Key]*pod
+	pods   map[*pod]struct{}
 }
 
 // New returns an empty Index that files Services under so many shards, at least
@@ -158,12 +160,34 @@ func CompareKeys(a, b Key) int {
 // Observed is what is known about one Service.
 type Observed struct {
 	Service *corev1.Service
-	// Candidates are the pods the selector matches, in no particular order; none when the Service is not managed.
-	Candidates []desired.Candidate
 	// Slices are the slices that name the Service and are ours by their labels, in no particular order.
 	Slices []*discoveryv1.EndpointSlice
 	// Shares are the zones' parts of the cluster, for hints that depend on all nodes.
 	Shares hints.Shares
+	// members are the pods the selector matches; none when the Service is not managed.
+	members []member
+}
+
+// member is a pod with what was known of its node.
+type member struct {
+	*kept
+	nodeKnown bool
+	zone      string
+}
+
+// Candidates are the pods the selector matches, in no particular order; none when
+// the Service is not managed. Each is good until the next one is asked for: to make
+// the API's type of all of them at once would take more memory than to keep them.
+func (o Observed) Candidates() iter.Seq[desired.Candidate] {
+	return func(yield func(desired.Candidate) bool) {
+		pod := &corev1.Pod{}
+		for _, one := range o.members {
+			one.fill(pod)
+			if !yield(desired.Candidate{Pod: pod, NodeKnown: one.nodeKnown, Zone: one.zone}) {
+				return
+			}
+		}
+	}
 }
 
 // Observed gathers what is known about a Service; false when there is no such
@@ -175,13 +199,13 @@ func (x *Index) Observed(key Key) (Observed, bool) {
 	}
 	found := ns.services[key.Name]
 	observed := Observed{
-		Service:    found.object,
-		Candidates: make([]desired.Candidate, 0, len(found.pods)),
-		Slices:     ns.ownSlices(key.Name),
-		Shares:     x.shares,
+		Service: found.object,
+		Slices:  ns.ownSlices(key.Name),
+		Shares:  x.shares,
+		members: make([]member, 0, len(found.pods)),
 	}
-	for _, member := range found.pods {
-		observed.Candidates = append(observed.Candidates, x.candidate(member))
+	for selected := range found.pods {
+		observed.members = append(observed.members, x.member(selected))
 	}
 	return observed, true
 }
@@ -193,11 +217,12 @@ func (x *Index) Candidate(key Key, pod string) (desired.Candidate, bool) {
 	if ns == nil || ns.services[key.Name] == nil {
 		return desired.Candidate{}, false
 	}
-	member := ns.services[key.Name].pods[pod]
-	if member == nil {
+	selected := ns.pods[pod]
+	if selected == nil || !slices.Contains(selected.services, ns.services[key.Name]) {
 		return desired.Candidate{}, false
 	}
-	return x.candidate(member), true
+	found := x.member(selected)
+	return desired.Candidate{Pod: found.object(), NodeKnown: found.nodeKnown, Zone: found.zone}, true
 }
 
 // Affinity is desired.AffinityOf a pod; 0 when there is none of that name.
@@ -242,12 +267,12 @@ func (x *Index) HasSlice(key Key) bool {
 	return ns != nil && ns.slices[key.Name] != nil
 }
 
-func (x *Index) candidate(member *pod) desired.Candidate {
-	candidate := desired.Candidate{Pod: member.object}
-	if bound := x.nodes[member.object.Spec.NodeName]; bound != nil && bound.known {
-		candidate.NodeKnown, candidate.Zone = true, bound.object.Zone
+func (x *Index) member(of *pod) member {
+	found := member{kept: of.kept}
+	if bound := x.nodes[of.node]; bound != nil && bound.known {
+		found.nodeKnown, found.zone = true, bound.object.Zone
 	}
-	return candidate
+	return found
 }
 
 func (x *Index) namespace(name string) *namespace {
@@ -258,7 +283,7 @@ func (x *Index) namespace(name string) *namespace {
 			pods:      map[string]*pod{},
 			slices:    map[string]*slice{},
 			anchors:   map[pair]map[string]*service{},
-			byPair:    map[pair]map[string]*pod{},
+			byPair:    map[pair]map[*pod]struct{}{},
 			byService: map[string]map[string]*slice{},
 		}
 		x.namespaces[name] = ns

@@ -2,6 +2,7 @@ package index_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
@@ -131,7 +133,7 @@ func TestPutNode_WakesThoseWhoWaitForIt(t *testing.T) {
 	x.PutService(slicetest.Service("web"))
 	x.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
 	observed, _ := x.Observed(key("web"))
-	if observed.Candidates[0].NodeKnown {
+	if first(t, observed).NodeKnown {
 		t.Error("the node is known before it exists")
 	}
 	for _, step := range []struct {
@@ -149,12 +151,12 @@ func TestPutNode_WakesThoseWhoWaitForIt(t *testing.T) {
 		}
 	}
 	observed, _ = x.Observed(key("web"))
-	if got := observed.Candidates[0]; !got.NodeKnown || got.Zone != "zone-b" {
+	if got := first(t, observed); !got.NodeKnown || got.Zone != "zone-b" {
 		t.Errorf("candidate is %+v, want a known node in zone-b", got)
 	}
 	x.DeleteNode("node-a")
 	observed, _ = x.Observed(key("web"))
-	if got := observed.Candidates[0]; got.NodeKnown || got.Zone != "" {
+	if got := first(t, observed); got.NodeKnown || got.Zone != "" {
 		t.Errorf("candidate is %+v, though the node is gone", got)
 	}
 	if diff := gocmp.Diff(keys("web"), x.PutNode("node-a", hints.Node{}).Services); diff != "" {
@@ -216,7 +218,7 @@ func TestManagement(t *testing.T) {
 		x.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
 		x.PutService(service)
 		observed, _ := x.Observed(key("web"))
-		if selects := len(observed.Candidates) > 0; selects != (c.want == index.Managed) {
+		if selects := len(slices.Collect(observed.Candidates())) > 0; selects != (c.want == index.Managed) {
 			t.Errorf("%s: selects pods: %t", name, selects)
 		}
 	}
@@ -232,4 +234,14 @@ func TestPutService_IsFiledUnderItsOwnLabel(t *testing.T) {
 	if got := index.Crowding(x, slicetest.Namespace); got != 1 {
 		t.Errorf("%d Services are filed under one pair, want 1", got)
 	}
+}
+
+// first returns one of the candidates, of which there must be some.
+func first(t *testing.T, observed index.Observed) desired.Candidate {
+	t.Helper()
+	for candidate := range observed.Candidates() {
+		return candidate
+	}
+	t.Fatal("there is no candidate")
+	return desired.Candidate{}
 }

@@ -57,7 +57,7 @@ func (m *model) selects(service *corev1.Service, pod *corev1.Pod) bool {
 func podsOf(x *index.Index, service string) []string {
 	observed, _ := x.Observed(key(service))
 	var names []string
-	for _, candidate := range observed.Candidates {
+	for candidate := range observed.Candidates() {
 		names = append(names, candidate.Pod.Name)
 	}
 	slices.Sort(names)

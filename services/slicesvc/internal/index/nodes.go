@@ -13,7 +13,7 @@ import (
 func (x *Index) PutNode(name string, object hints.Node) Effect {
 	entry := x.nodes[name]
 	if entry == nil {
-		entry = &node{pods: map[Key]*pod{}}
+		entry = &node{pods: map[*pod]struct{}{}}
 		x.nodes[name] = entry
 	}
 	before, known := entry.object, entry.known
@@ -84,12 +84,12 @@ func (x *Index) pruneNode(name string) {
 func (n *node) effect() Effect {
 	found := map[Key]struct{}{}
 	var concerned []Key
-	for key, member := range n.pods {
-		for name := range member.services {
-			found[Key{Namespace: key.Namespace, Name: name}] = struct{}{}
+	for member := range n.pods {
+		for _, selecting := range member.services {
+			found[objectKey(selecting.object)] = struct{}{}
 		}
 		if len(member.services) > 0 {
-			concerned = append(concerned, key)
+			concerned = append(concerned, member.key())
 		}
 	}
 	if len(found) == 0 {

@@ -19,7 +19,8 @@ type Effect struct {
 	// Hinted are Services whose hints depend on all nodes and may have changed,
 	// whatever their pods; sorted.
 	Hinted []Key
-	// Time is when the change came about, as its pod says; zero when it does not say.
+	// Time is when the change came about, as its pod says; zero when it does not say,
+	// as no pod says when it was removed.
 	Time time.Time
 	// Urgency says what waiting would cost.
 	Urgency Urgency
@@ -41,38 +42,34 @@ const (
 // PutPod takes in a new or changed pod. The effect is empty when nothing changed
 // that endpoints are made from.
 func (x *Index) PutPod(object *corev1.Pod) Effect {
-	ns := x.namespace(object.Namespace)
+	ns, next := x.namespace(object.Namespace), keep(object)
 	entry := ns.pods[object.Name]
 	if entry == nil {
-		entry = &pod{
-			object:   object,
-			affinity: desired.AffinityOf(object),
-			services: map[string]*service{},
-		}
+		entry = &pod{kept: next, affinity: desired.AffinityOf(object)}
 		ns.pods[object.Name] = entry
-		x.share(objectKey(object)).counts.Pods++
-		x.place(entry, object.Spec.NodeName)
+		x.share(next.key()).counts.Pods++
+		x.place(entry)
 		ns.label(entry)
-		return effect(entry.services, nil, object)
+		return effect(entry.services, nil, next, dated(nil, next))
 	}
-	before := entry.object
-	changed := endpointChanged(before, object)
-	x.move(entry, object)
-	if maps.Equal(before.Labels, object.Labels) {
-		entry.object = object
-		if before.UID != object.UID {
+	before := entry.kept
+	changed, at := endpointChanged(before, next), changeTime(before, next, object)
+	if maps.Equal(before.labels, next.labels) {
+		x.replacePod(entry, next)
+		if before.uid != next.uid {
 			entry.affinity = desired.AffinityOf(object)
 		}
 		if !changed {
 			return Effect{}
 		}
-		return effect(entry.services, before, object)
+		return effect(entry.services, before, next, at)
 	}
-	selecting := maps.Clone(entry.services)
+	selecting := slices.Clone(entry.services)
 	ns.unlabel(entry)
-	entry.object, entry.affinity = object, desired.AffinityOf(object)
+	x.replacePod(entry, next)
+	entry.affinity = desired.AffinityOf(object)
 	ns.label(entry)
-	return effect(union(selecting, entry.services, changed), before, object)
+	return effect(union(selecting, entry.services, changed), before, next, at)
 }
 
 // DeletePod forgets a pod and names the Services that lose it. last is the pod as
@@ -84,37 +81,39 @@ func (x *Index) DeletePod(last *corev1.Pod) Effect {
 		return Effect{}
 	}
 	entry := ns.pods[key.Name]
-	affected := maps.Clone(entry.services)
+	affected := slices.Clone(entry.services)
 	x.displace(entry)
 	ns.unlabel(entry)
 	delete(ns.pods, key.Name)
 	x.share(key).counts.Pods--
 	x.prune(key.Namespace)
-	went := effect(affected, entry.object, last)
-	if desired.Ready(entry.object) {
+	gone := keep(last)
+	went := effect(affected, entry.kept, gone, dated(entry.kept, gone))
+	if entry.isReady() {
 		went.Urgency = Urgent
 	}
 	return went
 }
 
-// Pod returns a pod; false when there is none of that name.
+// Pod returns a pod, with the fields that endpoints are made from; false when
+// there is none of that name.
 func (x *Index) Pod(key Key) (*corev1.Pod, bool) {
 	ns := x.namespaces[key.Namespace]
 	if ns == nil || ns.pods[key.Name] == nil {
 		return nil, false
 	}
-	return ns.pods[key.Name].object, true
+	return ns.pods[key.Name].object(), true
 }
 
 // label files a pod under its labels and joins it with the Services that select it.
 func (ns *namespace) label(entry *pod) {
-	for key, value := range entry.object.Labels {
+	for key, value := range entry.labels {
 		under := pair{key: key, value: value}
-		file(ns.byPair, under, entry.object.Name, entry)
-		for name, candidate := range ns.anchors[under] {
-			if selectorOf(candidate.object).matches(entry.object.Labels) {
-				candidate.pods[entry.object.Name] = entry
-				entry.services[name] = candidate
+		file(ns.byPair, under, entry, struct{}{})
+		for _, candidate := range ns.anchors[under] {
+			if selectorOf(candidate.object).matches(entry.labels) {
+				candidate.pods[entry] = struct{}{}
+				entry.services = append(entry.services, candidate)
 			}
 		}
 	}
@@ -122,136 +121,158 @@ func (ns *namespace) label(entry *pod) {
 
 // unlabel undoes label.
 func (ns *namespace) unlabel(entry *pod) {
-	for key, value := range entry.object.Labels {
-		unfile(ns.byPair, pair{key: key, value: value}, entry.object.Name)
+	for key, value := range entry.labels {
+		unfile(ns.byPair, pair{key: key, value: value}, entry)
 	}
-	for name, selecting := range entry.services {
-		delete(selecting.pods, entry.object.Name)
-		delete(entry.services, name)
+	for _, selecting := range entry.services {
+		delete(selecting.pods, entry)
 	}
+	entry.services = nil
 }
 
-// move files a pod anew when its next version is bound to another node.
-func (x *Index) move(entry *pod, next *corev1.Pod) {
-	if entry.object.Spec.NodeName == next.Spec.NodeName {
+// replacePod takes in the next version of a pod, and files it anew when that is
+// bound to another node.
+func (x *Index) replacePod(entry *pod, next *kept) {
+	if entry.node == next.node {
+		entry.kept = next
 		return
 	}
 	x.displace(entry)
-	x.place(entry, next.Spec.NodeName)
+	entry.kept = next
+	x.place(entry)
 }
 
-// place files a pod under a node, displace takes it away from its node.
-func (x *Index) place(entry *pod, name string) {
-	if name == "" {
+// place files a pod under its node, displace takes it away from there.
+func (x *Index) place(entry *pod) {
+	if entry.node == "" {
 		return
 	}
-	bound := x.nodes[name]
+	bound := x.nodes[entry.node]
 	if bound == nil {
-		bound = &node{pods: map[Key]*pod{}}
-		x.nodes[name] = bound
+		bound = &node{pods: map[*pod]struct{}{}}
+		x.nodes[entry.node] = bound
 	}
-	bound.pods[objectKey(entry.object)] = entry
+	bound.pods[entry] = struct{}{}
 }
 
 func (x *Index) displace(entry *pod) {
-	name := entry.object.Spec.NodeName
-	if bound := x.nodes[name]; bound != nil {
-		delete(bound.pods, objectKey(entry.object))
-		x.pruneNode(name)
+	if bound := x.nodes[entry.node]; bound != nil {
+		delete(bound.pods, entry)
+		x.pruneNode(entry.node)
 	}
 }
 
 // endpointChanged reports whether anything but the labels differs that an
 // endpoint is made from. Ports count although they cannot change while a pod
 // lives: a pod may have been deleted and made again under its name unseen.
-func endpointChanged(a, b *corev1.Pod) bool {
-	return a.UID != b.UID ||
-		a.Spec.NodeName != b.Spec.NodeName ||
-		a.Spec.Hostname != b.Spec.Hostname ||
-		a.Spec.Subdomain != b.Spec.Subdomain ||
-		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
-		desired.Finished(a) != desired.Finished(b) ||
-		desired.Ready(a) != desired.Ready(b) ||
-		!slices.Equal(a.Status.PodIPs, b.Status.PodIPs)
+func endpointChanged(a, b *kept) bool {
+	return a.uid != b.uid ||
+		a.node != b.node ||
+		a.hostname != b.hostname ||
+		a.subdomain != b.subdomain ||
+		(a.ending == nil) != (b.ending == nil) ||
+		a.finished() != b.finished() ||
+		a.isReady() != b.isReady() ||
+		!slices.Equal(a.addresses, b.addresses)
 }
 
-// changeTime gives when a change of a pod came about, as far as the pod says so:
-// the times of what is new in it, its readiness or that it is to be deleted, and
-// of these the earliest. before is nil for a pod that was not known.
-func changeTime(before, after *corev1.Pod) time.Time {
-	if before != nil && before.UID != after.UID {
+// changeTime gives when a change of a pod to what it is now came about, as far as
+// the pod says so: the times of what is new in it, its readiness or that it is to
+// be deleted, and of these the earliest. Other changes, as of its phase or
+// addresses, have no time of their own and came about when that version of the pod
+// was written.
+func changeTime(before, after *kept, object *corev1.Pod) time.Time {
+	if at := dated(before, after); !at.IsZero() {
+		return at
+	}
+	return lastWrite(object)
+}
+
+// dated gives the earliest of the times that the pod has for what is new in it.
+// before is nil for a pod that was not known.
+func dated(before, after *kept) time.Time {
+	if before != nil && before.uid != after.uid {
 		before = nil
 	}
 	at := transition(before, after)
-	if asked := deletionAsked(after); !asked.IsZero() && (before == nil || before.DeletionTimestamp == nil) && (at.IsZero() || asked.Before(at)) {
+	if asked := deletionAsked(after); !asked.IsZero() && (before == nil || before.ending == nil) && (at.IsZero() || asked.Before(at)) {
 		at = asked
 	}
 	return at
 }
 
 // transition gives the time of the pod's last change of readiness if it is new.
-func transition(before, after *corev1.Pod) time.Time {
-	condition := desired.ReadyCondition(after)
-	if condition == nil {
+func transition(before, after *kept) time.Time {
+	switch {
+	case after.ready == nil:
 		return time.Time{}
+	case before != nil && before.ready != nil && !after.ready.since.After(before.ready.since.Time):
+		return time.Time{}
+	default:
+		return after.ready.since.Time
 	}
-	if before != nil {
-		if earlier := desired.ReadyCondition(before); earlier != nil && !condition.LastTransitionTime.After(earlier.LastTransitionTime.Time) {
-			return time.Time{}
-		}
-	}
-	return condition.LastTransitionTime.Time
 }
 
 // deletionAsked gives when somebody asked for the pod's deletion: the
 // deletionTimestamp is when its grace will have passed.
-func deletionAsked(object *corev1.Pod) time.Time {
-	if object.DeletionTimestamp == nil || object.DeletionGracePeriodSeconds == nil {
+func deletionAsked(pod *kept) time.Time {
+	if pod.ending == nil || pod.ending.grace == nil {
 		return time.Time{}
 	}
-	return object.DeletionTimestamp.Add(-time.Duration(*object.DeletionGracePeriodSeconds) * time.Second)
+	return pod.ending.at.Add(-time.Duration(*pod.ending.grace) * time.Second)
+}
+
+// lastWrite gives when that version of the pod was written.
+func lastWrite(object *corev1.Pod) time.Time {
+	var newest time.Time
+	for i := range object.ManagedFields {
+		if at := object.ManagedFields[i].Time; at != nil && at.After(newest) {
+			newest = at.Time
+		}
+	}
+	return newest
 }
 
 // union merges the Services that select a pod before and after its labels
 // changed. A Service that selects it both times is left out unless the pod
 // itself changed too.
-func union(before, after map[string]*service, changed bool) map[string]*service {
-	merged := map[string]*service{}
-	for name, entry := range before {
-		if changed || after[name] == nil {
-			merged[name] = entry
+func union(before, after []*service, changed bool) []*service {
+	var merged []*service
+	for _, entry := range before {
+		if changed || !slices.Contains(after, entry) {
+			merged = append(merged, entry)
 		}
 	}
-	for name, entry := range after {
-		if changed || before[name] == nil {
-			merged[name] = entry
+	for _, entry := range after {
+		if !slices.Contains(before, entry) {
+			merged = append(merged, entry)
 		}
 	}
 	return merged
 }
 
-// effect is what a change of a pod means for the Services it concerns; before is
-// nil for a new pod.
-func effect(services map[string]*service, before, after *corev1.Pod) Effect {
+// effect is what a change of a pod, that came about at a time, means for the
+// Services it concerns; before is nil for a new pod.
+func effect(services []*service, before, after *kept, at time.Time) Effect {
 	if len(services) == 0 {
 		return Effect{}
 	}
 	urgency := Normal
 	keys := make([]Key, 0, len(services))
-	for name, selecting := range services {
-		keys = append(keys, Key{Namespace: after.Namespace, Name: name})
+	for _, selecting := range services {
+		keys = append(keys, objectKey(selecting.object))
 		if selecting.object.Spec.PublishNotReadyAddresses {
 			urgency = Urgent // clients are sent to the pod, ready or not
 		}
 	}
 	slices.SortFunc(keys, CompareKeys)
-	if desired.Ready(after) || (before != nil && desired.Ready(before)) {
+	if after.isReady() || (before != nil && before.isReady()) {
 		urgency = Urgent
 	}
 	return Effect{
 		Services: keys,
-		Pods:     []Key{objectKey(after)},
-		Time:     changeTime(before, after),
+		Pods:     []Key{after.key()},
+		Time:     at,
 		Urgency:  urgency,
 	}
 }

@@ -90,7 +90,7 @@ func (x *Index) strike(key Key) {
 
 // link files a Service under its anchor and finds its pods.
 func (x *Index) link(ns *namespace, entry *service) {
-	entry.pods = map[string]*pod{}
+	entry.pods = map[*pod]struct{}{}
 	selector := selectorOf(entry.object)
 	if len(selector) == 0 {
 		return
@@ -99,10 +99,10 @@ func (x *Index) link(ns *namespace, entry *service) {
 	pairs := selector.pairs()
 	entry.anchor = ns.lightestAnchor(pairs)
 	file(ns.anchors, entry.anchor, entry.object.Name, entry)
-	for name, member := range ns.byPair[ns.rarest(pairs)] {
-		if selector.matches(member.object.Labels) {
-			entry.pods[name] = member
-			member.services[entry.object.Name] = entry
+	for member := range ns.byPair[ns.rarest(pairs)] {
+		if selector.matches(member.labels) {
+			entry.pods[member] = struct{}{}
+			member.services = append(member.services, entry)
 		}
 	}
 }
@@ -114,8 +114,8 @@ func (x *Index) unlink(ns *namespace, entry *service) {
 	}
 	x.share(objectKey(entry.object)).counts.Managed--
 	unfile(ns.anchors, entry.anchor, entry.object.Name)
-	for _, member := range entry.pods {
-		delete(member.services, entry.object.Name)
+	for member := range entry.pods {
+		member.services = slices.DeleteFunc(member.services, func(s *service) bool { return s == entry })
 	}
 }
 

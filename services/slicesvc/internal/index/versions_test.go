@@ -103,6 +103,22 @@ func TestPutPod_SaysHowUrgentItIsAndSinceWhen(t *testing.T) {
 		"stops serving":    {before: ready, after: unready, want: index.Effect{Urgency: index.Urgent}},
 		"moves unready":    {before: unready, after: moved, want: index.Effect{Urgency: index.Normal}},
 		"is to be deleted": {before: ready, after: slicetest.Pod("web-0", "10.1.0.1", dying), want: index.Effect{Urgency: index.Urgent, Time: asked}},
+		"fails unready": {
+			before: unready,
+			after: slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready, writtenAt(asked), func(pod *corev1.Pod) {
+				pod.Status.Phase = corev1.PodFailed
+			}),
+			want: index.Effect{Urgency: index.Normal, Time: asked},
+		},
+		"moves, and says when": {
+			before: unready,
+			after:  slicetest.Pod("web-0", "10.1.0.9", slicetest.Unready, writtenAt(asked)),
+			want:   index.Effect{Urgency: index.Normal, Time: asked},
+		},
+		"comes, and was written since": {
+			after: slicetest.Pod("web-0", "10.1.0.1", writtenAt(asked)),
+			want:  index.Effect{Urgency: index.Urgent, Time: slicetest.Epoch().Add(time.Minute)},
+		},
 	} {
 		x := index.New(slicetest.ManagedBy, shards)
 		x.PutService(slicetest.Service("web"))
@@ -113,6 +129,24 @@ func TestPutPod_SaysHowUrgentItIsAndSinceWhen(t *testing.T) {
 		if diff := gocmp.Diff(c.want, x.PutPod(c.after)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// writtenAt says of a pod that somebody wrote it then, and others before.
+func writtenAt(last time.Time) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		for _, at := range []time.Time{last.Add(-time.Hour), last, last.Add(-time.Minute)} {
+			pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{Time: &metav1.Time{Time: at}})
+		}
+	}
+}
+
+func TestDeletePod_WasNotRemovedWhenItWasLastWritten(t *testing.T) {
+	x := index.New(slicetest.ManagedBy, shards)
+	x.PutService(slicetest.Service("web"))
+	x.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
+	if got := x.DeletePod(slicetest.Pod("web-0", "10.1.0.1", writtenAt(slicetest.Epoch()))).Time; !got.IsZero() {
+		t.Errorf("removed at %v, though nothing says when", got)
 	}
 }
 

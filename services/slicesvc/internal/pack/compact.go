@@ -27,7 +27,7 @@ import (
 func Compact(in Input, budget int) Plan {
 	in.Limit = max(in.Limit, 1)
 	in.ChangeTime = time.Time{} // no endpoint changes
-	if in.Part != nil || in.Service.DeletionTimestamp != nil || !Make(in).Empty() {
+	if in.Part != nil || in.ending() || !Make(in).Empty() {
 		return Plan{}
 	}
 	existing := sorted(in.Slices)

@@ -219,6 +219,31 @@ func TestChange_SupersedesOnlyWhereEndpointsMoved(t *testing.T) {
 	}
 }
 
+// The pod of an emptied slice may have another address by now, in another slice,
+// which must be written before the emptied one goes.
+func TestMake_EmptiedSliceWaitsForItsPods(t *testing.T) {
+	service := slicetest.Service("web")
+	for name, c := range map[string]struct {
+		pods []desired.Candidate
+		want bool
+	}{
+		"its pod has another address": {pods: append(slicetest.Pods(1, 3), slicetest.Candidate(slicetest.Pod("web-0", "10.1.0.99"))), want: true},
+		"its pod is gone":             {pods: slicetest.Pods(1, 4)},
+		"its pod was made again": {pods: append(slicetest.Pods(1, 3), slicetest.Candidate(slicetest.Pod("web-0", "10.1.0.99", func(pod *corev1.Pod) {
+			pod.UID = "made again"
+		})))},
+	} {
+		in := input(service, c.pods, slicetest.Slice(service, "a", slicetest.Pods(0, 1)), slicetest.Slice(service, "b", slicetest.Pods(1, 3)))
+		plan := pack.Make(in)
+		if len(plan.Changes) != 2 || plan.Changes[1].Reason != pack.Emptied {
+			t.Fatalf("%s: plan %v, want an update and then a deletion", name, reasons(plan))
+		}
+		if got := plan.Changes[1].Supersedes(); got != c.want {
+			t.Errorf("%s: the deletion supersedes: %t, want %t", name, got, c.want)
+		}
+	}
+}
+
 func TestMake_PodsThatShareAnAddressKeepTheirOwnEndpoints(t *testing.T) {
 	candidates := []desired.Candidate{
 		slicetest.Candidate(slicetest.Pod("web-0", "10.1.0.1")),

@@ -42,7 +42,8 @@
 // Invariants: no I/O, no clock; inputs are never changed, and what a plan writes
 // may share memory with them, so it must not be changed either; the order of
 // inputs does not matter; a plan made after a plan was carried out is empty; no
-// slice of a plan holds an endpoint twice, or more endpoints than allowed.
+// slice of a plan holds an endpoint twice, or more endpoints than allowed, save
+// that slices of a Service that goes away keep those they have.
 //
 // What it does not do: it never touches slices that it is not given, and it does
 // not decide when a Service is quiet.

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
@@ -24,8 +25,8 @@ type draft struct {
 
 	reason                  Reason
 	added, removed, changed int
-	// overfull says that endpoints above the limit were taken out, to go elsewhere.
-	overfull bool
+	// moved says that endpoints or their pods were taken out to go elsewhere.
+	moved bool
 }
 
 // touched reports whether the endpoints differ from those of the slice that exists.
@@ -33,7 +34,7 @@ func (d *draft) touched() bool { return d.added+d.removed+d.changed > 0 }
 
 // take adds endpoints up to the limit and returns the others.
 func (d *draft) take(endpoints []desired.Endpoint, limit int) []desired.Endpoint {
-	n := min(limit-len(d.endpoints), len(endpoints))
+	n := max(min(limit-len(d.endpoints), len(endpoints)), 0)
 	for i := range n {
 		d.endpoints = append(d.endpoints, endpoints[i].Object())
 	}
@@ -101,6 +102,38 @@ func (d *drafts) recycle(service *corev1.Service) {
 	d.delete = still
 }
 
+// markMoved finds the emptied slices whose pods have endpoints elsewhere, at another
+// address or under another hostname: they must be there before the slice goes.
+func (d *drafts) markMoved(family desired.Family) {
+	var wanted map[types.UID]struct{} // made when it is needed, which is rare
+	for _, dropped := range d.delete {
+		if dropped.reason != Emptied {
+			continue
+		}
+		if wanted == nil {
+			wanted = podsOf(family)
+		}
+		dropped.moved = slices.ContainsFunc(dropped.from.Endpoints, func(gone discoveryv1.Endpoint) bool {
+			if gone.TargetRef == nil {
+				return false
+			}
+			_, elsewhere := wanted[gone.TargetRef.UID]
+			return elsewhere
+		})
+	}
+}
+
+// podsOf gives the pods that have endpoints in a family.
+func podsOf(family desired.Family) map[types.UID]struct{} {
+	pods := map[types.UID]struct{}{}
+	for _, group := range family.Groups {
+		for i := range group.Endpoints {
+			pods[group.Endpoints[i].PodUID] = struct{}{}
+		}
+	}
+	return pods
+}
+
 // plan renders the drafts in the order in which they are written.
 func (d *drafts) plan(in Input, naming *naming) Plan {
 	labels := newLabeling(in.Service, in.ManagedBy)
@@ -109,7 +142,7 @@ func (d *drafts) plan(in Input, naming *naming) Plan {
 		changes = append(changes, draft.change(Create, draft.fresh(in, labels, naming)))
 	}
 	slices.SortStableFunc(d.update, byExisting)
-	slices.SortStableFunc(d.update, overfullLast)
+	slices.SortStableFunc(d.update, movedLast)
 	for _, draft := range d.update {
 		changes = append(changes, draft.change(Update, draft.rewritten(in, labels)))
 	}
@@ -128,8 +161,7 @@ func (d *draft) change(verb Verb, slice *discoveryv1.EndpointSlice) Change {
 		Added:   d.added,
 		Removed: d.removed,
 		Changed: d.changed,
-
-		Overfull: d.overfull,
+		Moved:   d.moved,
 	}
 }
 
@@ -183,12 +215,12 @@ func nonNil(endpoints []discoveryv1.Endpoint) []discoveryv1.Endpoint {
 	return endpoints
 }
 
-// overfullLast puts slices that endpoints leave behind those that they may have gone to.
-func overfullLast(a, b *draft) int {
+// movedLast puts slices that endpoints leave behind those that they may have gone to.
+func movedLast(a, b *draft) int {
 	switch {
-	case a.overfull == b.overfull:
+	case a.moved == b.moved:
 		return 0
-	case b.overfull:
+	case b.moved:
 		return -1
 	default:
 		return 1

@@ -28,7 +28,7 @@ func Make(in Input) Plan {
 			all.drop(slice, FamilyGone)
 		}
 	}
-	if in.Service.DeletionTimestamp != nil {
+	if in.ending() {
 		// The garbage collector deletes the slices of a Service that goes away; a new one would race it.
 		all.create = nil
 	}
@@ -63,6 +63,7 @@ func packFamily(in Input, labels labeling, family desired.Family, existing []*di
 		result.placeholder(labels, family.AddressType)
 	}
 	result.recycle(in.Service)
+	result.markMoved(family)
 	return result
 }
 

@@ -122,7 +122,7 @@ func (p *places) fullestFirst() []*draft {
 	return byFill
 }
 
-func (p *places) room(draft *draft) int { return p.limit - len(draft.endpoints) }
+func (p *places) room(draft *draft) int { return max(p.limit-len(draft.endpoints), 0) }
 
 func (p *places) roomOf(drafts []*draft) int {
 	room := 0

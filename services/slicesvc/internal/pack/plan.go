@@ -39,6 +39,9 @@ type Input struct {
 	ChangeTime time.Time
 }
 
+// ending reports whether the Service is being deleted.
+func (in *Input) ending() bool { return in.Service.DeletionTimestamp != nil }
+
 // affinity is that of a pod.
 func (in *Input) affinity(pod string) uint32 {
 	if in.Affinity == nil {
@@ -93,19 +96,20 @@ type Change struct {
 	Reason Reason
 	// Added, Removed and Changed count the slice's endpoints.
 	Added, Removed, Changed int
-	// Overfull says that of those removed some are wanted, but above the limit: other slices of the plan take them.
-	Overfull bool
+	// Moved says that of those removed some go elsewhere: they are above the limit, or
+	// their pods have other endpoints in slices of the plan.
+	Moved bool
 }
 
 // Supersedes reports whether the change takes endpoints out of a slice that may
 // have moved to other slices of the plan, so that it must not happen unless those
-// were written. A slice that was emptied, or whose family is not served any
-// more, has nothing to lose.
+// were written. A slice whose pods are all gone, or whose family is not served
+// any more, has nothing to lose.
 func (c Change) Supersedes() bool {
 	if c.Verb != Delete {
-		return c.Overfull
+		return c.Moved
 	}
-	return c.Reason == PortsGone || c.Reason == NotOwned || c.Reason == Compacted
+	return c.Moved || c.Reason == PortsGone || c.Reason == NotOwned || c.Reason == Compacted
 }
 
 // Detail says for people what the change does.

@@ -211,6 +211,15 @@ func TestMake_ServiceThatGoesAwayGetsNoNewSlices(t *testing.T) {
 			in:   input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", nil)),
 			want: outcome{Updates: 1, Fill: []int{2}},
 		},
+		"one above the limit, which was lowered, keeps what it has": {
+			in:   limited(4, input(service, slicetest.Pods(0, 6), slicetest.Slice(service, "a", slicetest.Pods(0, 6)))),
+			want: outcome{Fill: []int{6}},
+		},
+		"and follows the pods, while others take what is new": {
+			in: limited(4, input(service, slicetest.Pods(1, 9),
+				slicetest.Slice(service, "a", slicetest.Pods(0, 6)), slicetest.Slice(service, "b", slicetest.Pods(6, 7)))),
+			want: outcome{Updates: 2, Fill: []int{5, 3}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := gocmp.Diff(c.want, outcomeOf(t, c.in)); diff != "" {
@@ -218,4 +227,9 @@ func TestMake_ServiceThatGoesAwayGetsNoNewSlices(t *testing.T) {
 			}
 		})
 	}
+}
+
+func limited(limit int, in pack.Input) pack.Input {
+	in.Limit = limit
+	return in
 }

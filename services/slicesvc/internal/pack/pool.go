@@ -63,7 +63,8 @@ func (p *pool) rest() []desired.Endpoint {
 
 // keep starts a draft from an existing slice with those of its endpoints that
 // are wanted, in their places. Repeats go, and so does what is above the limit,
-// which finds a place elsewhere: it happens when the limit was lowered.
+// which finds a place elsewhere: it happens when the limit was lowered. A Service
+// that goes away gets no slice where that place could be, and keeps what it has.
 func keep(slice *discoveryv1.EndpointSlice, wanted *pool, in Input) *draft {
 	kept := &draft{
 		from:        slice,
@@ -81,9 +82,9 @@ func keep(slice *discoveryv1.EndpointSlice, wanted *pool, in Input) *draft {
 		n++
 	}
 	for i := range slice.Endpoints {
-		if n == in.Limit {
+		if n == in.Limit && !in.ending() {
 			kept.removed++
-			kept.overfull = true
+			kept.moved = true
 			continue
 		}
 		if in.Part.keeps(&slice.Endpoints[i]) {

@@ -60,7 +60,7 @@ func BenchmarkFlip(b *testing.B) {
 func settled(b *testing.B, x *index.Index, in pack.Input) *placement.Placement {
 	b.Helper()
 	observed, _ := x.Observed(index.Key{Namespace: slicetest.Namespace, Name: "web"})
-	in.Endpoints = desired.Resolve(in.Service, observed.Candidates)
+	in.Endpoints = desired.ResolveEach(in.Service, observed.Candidates())
 	var slices []*discoveryv1.EndpointSlice
 	for _, change := range pack.Make(in).Changes {
 		slices = append(slices, change.Slice)

@@ -1,6 +1,10 @@
 package watch
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
 
 // trees are the wanted fields of every kind. They are numbered as in Kubernetes'
 // generated.proto files, where a number never changes its meaning, and name at
@@ -8,14 +12,17 @@ import "google.golang.org/protobuf/encoding/protowire"
 type trees struct {
 	pod, node, service, slice, sliceMeta fields
 	podList, nodeList                    fields
+	// room has buffers to filter messages in, as *[]byte.
+	room sync.Pool
 }
 
 func newTrees() *trees {
 	var (
 		pod = fields{
 			// name, namespace, uid, resourceVersion, the three of the deletion and
-			// creation, labels; of owners kind, name, uid, apiVersion, controller
-			1: merge(all(1, 3, 5, 6, 8, 9, 10, 11), fields{13: all(1, 3, 4, 5, 6)}),
+			// creation, labels; of owners kind, name, uid, apiVersion, controller; of
+			// those who wrote it when they did
+			1: merge(all(1, 3, 5, 6, 8, 9, 10, 11), fields{13: all(1, 3, 4, 5, 6), 17: all(4)}),
 			2: merge(
 				all(10, 16, 17), // nodeName, hostname, subdomain
 				fields{
@@ -38,6 +45,7 @@ func newTrees() *trees {
 		slice = merge(all(2, 3, 4), fields{1: meta})
 	)
 	return &trees{
+		room:      sync.Pool{New: func() any { return new([]byte) }},
 		pod:       pod,
 		node:      node,
 		service:   service,

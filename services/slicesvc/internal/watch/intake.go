@@ -8,13 +8,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// errKind is returned for an object that is not of an intake's kind.
-var errKind = errors.New("object of another kind than is watched")
+// errKind is returned for an object that is not of an intake's kind, as far as it
+// can be read.
+var errKind = errors.New("object is not of the kind that is watched, or cannot be decoded")
 
 // intake takes the objects of one kind from a reflector and passes them on; what
 // it remembers of them are names and versions. One goroutine uses it.
 type intake[T metav1.Object] struct {
-	// read makes what is passed on of what a client returned; false for another kind.
+	// read makes what is passed on of what a client returned; false for another kind,
+	// and for what cannot be decoded.
 	read func(object any) (T, bool)
 	// last makes an object of which no more is known than it was.
 	last func(metav1.ObjectMeta) T

@@ -1,63 +1,80 @@
 package watch
 
 import (
-	"fmt"
-	"net/http"
+	"bytes"
+	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
+	kubewatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kubeapi"
 )
 
-// Client is what a Watch reads with; a clientset is one.
-type Client interface {
-	CoreV1() corev1client.CoreV1Interface
-	DiscoveryV1() discoveryclient.DiscoveryV1Interface
+// Slim returns a Client that decodes no more of what it lists and watches than a
+// Watch uses: it is good for nothing else. It contacts nobody.
+func Slim(cfg *rest.Config) (Client, error) {
+	scheme, err := kubeapi.NewScheme()
+	if err != nil {
+		return nil, err
+	}
+	own := rest.CopyConfig(cfg)
+	own.ContentType = runtime.ContentTypeProtobuf
+	own.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	codecs := slimCodecs{NegotiatedSerializer: kubeapi.Serializer(scheme), wanted: newTrees()}
+	client := slimClient{parameters: runtime.NewParameterCodec(scheme)}
+	if client.core, err = kubeapi.NewClient(own, corev1.SchemeGroupVersion, codecs); err != nil {
+		return nil, err
+	}
+	if client.discovery, err = kubeapi.NewClient(own, discoveryv1.SchemeGroupVersion, codecs); err != nil {
+		return nil, err
+	}
+	return client, nil
 }
 
 // slimClient decodes no more than a Watch uses.
 type slimClient struct {
-	core      corev1client.CoreV1Interface
-	discovery discoveryclient.DiscoveryV1Interface
+	core, discovery rest.Interface
+	parameters      runtime.ParameterCodec
 }
 
-func (c slimClient) CoreV1() corev1client.CoreV1Interface { return c.core }
-
-func (c slimClient) DiscoveryV1() discoveryclient.DiscoveryV1Interface { return c.discovery }
-
-// Slim returns a client that decodes no more of what it lists and watches than a
-// Watch uses: it is good for nothing else. It contacts nobody.
-func Slim(cfg *rest.Config) (Client, error) {
-	httpClient, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("client of the kube-apiserver: %w", err)
+func (c slimClient) List(ctx context.Context, kind string, options metav1.ListOptions) (runtime.Object, error) {
+	var list runtime.Object
+	switch kind {
+	case services:
+		list = &corev1.ServiceList{}
+	case pods:
+		list = &corev1.PodList{}
+	case nodes:
+		list = &corev1.NodeList{}
+	default:
+		list = &discoveryv1.EndpointSliceList{}
 	}
-	core, err := slimREST(cfg, httpClient, "/api", corev1.SchemeGroupVersion)
-	if err != nil {
-		return nil, fmt.Errorf("client of the kube-apiserver: %w", err)
-	}
-	discovery, err := slimREST(cfg, httpClient, "/apis", discoveryv1.SchemeGroupVersion)
-	if err != nil {
-		return nil, fmt.Errorf("client of the kube-apiserver: %w", err)
-	}
-	return slimClient{core: corev1client.New(core), discovery: discoveryclient.New(discovery)}, nil
+	err := c.get(kind, options).Do(ctx).Into(list)
+	return list, err
 }
 
-func slimREST(cfg *rest.Config, httpClient *http.Client, path string, version schema.GroupVersion) (rest.Interface, error) {
-	own := rest.CopyConfig(cfg)
-	own.APIPath, own.GroupVersion = path, &version
-	own.ContentType = runtime.ContentTypeProtobuf
-	own.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	own.NegotiatedSerializer = slimCodecs{
-		NegotiatedSerializer: rest.CodecFactoryForGeneratedClient(scheme.Scheme, scheme.Codecs).WithoutConversion(),
-		wanted:               newTrees(),
+func (c slimClient) Watch(ctx context.Context, kind string, options metav1.ListOptions) (kubewatch.Interface, error) {
+	options.Watch = true
+	return c.get(kind, options).Watch(ctx)
+}
+
+// get asks for the objects of a kind, for as long as the options say.
+func (c slimClient) get(kind string, options metav1.ListOptions) *rest.Request {
+	group := c.core
+	if kind == endpointSlices {
+		group = c.discovery
 	}
-	return rest.RESTClientForConfigAndClient(own, httpClient)
+	request := group.Get().UseProtobufAsDefault().Resource(kind).VersionedParams(&options, c.parameters)
+	if options.TimeoutSeconds != nil {
+		request = request.Timeout(time.Duration(*options.TimeoutSeconds) * time.Second)
+	}
+	return request
 }
 
 // slimCodecs are client-go's, with decoders that look at protobuf first.
@@ -99,11 +116,11 @@ func (d slimDecoder) slim(kind string, object []byte, into runtime.Object) runti
 	}
 	switch kind {
 	case "v1 Pod":
-		return item(object, d.wanted.pod, &corev1.Pod{})
+		return d.pod(object)
 	case "v1 Node":
-		return item(object, d.wanted.node, &corev1.Node{})
+		return d.wanted.item(object, d.wanted.node, &corev1.Node{})
 	case "v1 Service":
-		return item(object, d.wanted.service, &corev1.Service{})
+		return d.wanted.item(object, d.wanted.service, &corev1.Service{})
 	case "discovery.k8s.io/v1 EndpointSlice":
 		return d.sighting(object)
 	default:
@@ -114,24 +131,38 @@ func (d slimDecoder) slim(kind string, object []byte, into runtime.Object) runti
 func (d slimDecoder) list(kind string, object []byte, into runtime.Object) runtime.Object {
 	switch list := into.(type) {
 	case *corev1.PodList:
-		if kind == "v1 PodList" && decode(object, d.wanted.podList, list) {
+		if kind == "v1 PodList" && d.wanted.decode(object, d.wanted.podList, list) {
 			return list
 		}
 	case *corev1.NodeList:
-		if kind == "v1 NodeList" && decode(object, d.wanted.nodeList, list) {
+		if kind == "v1 NodeList" && d.wanted.decode(object, d.wanted.nodeList, list) {
 			return list
 		}
 	}
 	return nil
 }
 
+// pod reads of a pod what tells it from others, and keeps what else is used of it
+// for later: when the caches are filled, all pods wait in this form.
+func (d slimDecoder) pod(object []byte) runtime.Object {
+	seen := &podSighting{}
+	ok := d.wanted.filtered(object, d.wanted.pod, func(used []byte) bool {
+		seen.undecoded = bytes.Clone(used)
+		return nameObject(used, &seen.ObjectMeta)
+	})
+	if !ok {
+		return nil
+	}
+	return seen
+}
+
 // sighting decodes the metadata of a slice and keeps the rest for later.
 func (d slimDecoder) sighting(object []byte) runtime.Object {
 	var slice discoveryv1.EndpointSlice
-	if !decode(object, d.wanted.sliceMeta, &slice) || slice.Name == "" {
+	if !d.wanted.decode(object, d.wanted.sliceMeta, &slice) || slice.Name == "" {
 		return nil
 	}
-	return &sighting{ObjectMeta: slice.ObjectMeta, undecoded: object, wanted: d.wanted.slice}
+	return &sighting{ObjectMeta: slice.ObjectMeta, undecoded: object, wanted: d.wanted}
 }
 
 // message is an object that decodes itself.
@@ -149,23 +180,34 @@ type named interface {
 
 // item decodes one object; nil for what has no name: the bookmarks of a watch
 // have none, and of them annotations count.
-func item(object []byte, wanted fields, to named) runtime.Object {
-	if !decode(object, wanted, to) || to.GetName() == "" {
+func (t *trees) item(object []byte, wanted fields, to named) runtime.Object {
+	if !t.decode(object, wanted, to) || to.GetName() == "" {
 		return nil
 	}
 	return to
 }
 
-// typicalSize is more than what is left of most pods.
-const typicalSize = 1 << 10
+// largeRoom is more than a pod or a node needs; what a whole list needed is not kept.
+const largeRoom = 16 << 10
+
+// filtered gives use the wanted fields of an object, which it must not keep, and
+// reports whether it could and use did.
+func (t *trees) filtered(object []byte, wanted fields, use func(used []byte) bool) bool {
+	room, _ := t.room.Get().(*[]byte)
+	used, err := wanted.filter((*room)[:0], object)
+	ok := err == nil && use(used)
+	if cap(used) <= largeRoom {
+		*room = used
+		t.room.Put(room)
+	}
+	return ok
+}
 
 // decode decodes the wanted fields of an object into to, which it empties first,
 // and reports whether it could.
-func decode(object []byte, wanted fields, to message) bool {
-	filtered, err := wanted.filter(make([]byte, 0, min(len(object), typicalSize)), object)
-	if err != nil {
-		return false
-	}
-	to.Reset()
-	return to.Unmarshal(filtered) == nil
+func (t *trees) decode(object []byte, wanted fields, to message) bool {
+	return t.filtered(object, wanted, func(used []byte) bool {
+		to.Reset()
+		return to.Unmarshal(used) == nil
+	})
 }

@@ -11,39 +11,34 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
+// The kinds that are watched, as the API names them in the plural.
+const (
+	services       = "services"
+	pods           = "pods"
+	nodes          = "nodes"
+	endpointSlices = "endpointslices"
+)
+
+// Client lists and watches the objects of one kind in all namespaces. It is called
+// from several goroutines.
+type Client interface {
+	List(ctx context.Context, kind string, options metav1.ListOptions) (runtime.Object, error)
+	Watch(ctx context.Context, kind string, options metav1.ListOptions) (kubewatch.Interface, error)
+}
+
 // source is one kind of object: where it comes from and where it goes.
 type source struct {
-	kind  string
-	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	watch func(context.Context, metav1.ListOptions) (kubewatch.Interface, error)
+	kind string
 	// store makes what takes the objects in; filled is called when it has them all.
 	store func(w *Watch, filled func()) cache.ReflectorStore
 }
 
-// lister lists and watches the objects of one kind.
-type lister[L runtime.Object] interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (kubewatch.Interface, error)
-}
-
-func from[L runtime.Object](kind string, client lister[L], store func(*Watch, func()) cache.ReflectorStore) source {
-	return source{
-		kind: kind,
-		list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return client.List(ctx, options)
-		},
-		watch: client.Watch,
-		store: store,
-	}
-}
-
-func (w *Watch) sources() []source {
-	core, discovery := w.client.CoreV1(), w.client.DiscoveryV1()
+func sources() []source {
 	return []source{
-		from("services", core.Services(metav1.NamespaceAll), serviceStore),
-		from("pods", core.Pods(metav1.NamespaceAll), podStore),
-		from("nodes", core.Nodes(), nodeStore),
-		from("endpointslices", discovery.EndpointSlices(metav1.NamespaceAll), sliceStore),
+		{kind: services, store: serviceStore},
+		{kind: pods, store: podStore},
+		{kind: nodes, store: nodeStore},
+		{kind: endpointSlices, store: sliceStore},
 	}
 }
 
@@ -51,14 +46,14 @@ func (w *Watch) sources() []source {
 func (w *Watch) observed(source source) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			list, err := source.list(ctx, options)
+			list, err := w.client.List(ctx, source.kind, options)
 			if err != nil {
 				w.failed(source.kind, err)
 			}
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (kubewatch.Interface, error) {
-			events, err := source.watch(ctx, options)
+			events, err := w.client.Watch(ctx, source.kind, options)
 			if err != nil {
 				w.failed(source.kind, err)
 			}
@@ -81,11 +76,15 @@ func serviceStore(w *Watch, filled func()) cache.ReflectorStore {
 func podStore(w *Watch, filled func()) cache.ReflectorStore {
 	words := newVocabulary()
 	return &intake[*corev1.Pod]{
-		read: stripped(func(pod *corev1.Pod) *corev1.Pod {
-			kept := stripPod(pod)
-			words.ofPod(kept)
-			return kept
-		}),
+		read: func(object any) (*corev1.Pod, bool) {
+			pod, ok := podOf(object)
+			if !ok {
+				return nil, false
+			}
+			*pod = strippedPod(pod)
+			words.ofPod(pod)
+			return pod, true
+		},
 		last:   func(meta metav1.ObjectMeta) *corev1.Pod { return &corev1.Pod{ObjectMeta: meta} },
 		put:    always(w.sink.PutPod),
 		drop:   w.sink.DeletePod,

@@ -26,7 +26,13 @@ func stripMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 func stripPod(pod *corev1.Pod) *corev1.Pod {
-	stripped := &corev1.Pod{
+	stripped := strippedPod(pod)
+	return &stripped
+}
+
+// strippedPod is stripPod without a place of its own for the result.
+func strippedPod(pod *corev1.Pod) corev1.Pod {
+	stripped := corev1.Pod{
 		ObjectMeta: stripMeta(&pod.ObjectMeta),
 		Spec: corev1.PodSpec{
 			NodeName:  pod.Spec.NodeName,
@@ -39,6 +45,7 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 		},
 	}
 	stripped.DeletionGracePeriodSeconds = pod.DeletionGracePeriodSeconds
+	stripped.ManagedFields = lastWrite(pod.ManagedFields)
 	if controller := metav1.GetControllerOfNoCopy(pod); controller != nil {
 		stripped.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: controller.APIVersion,
@@ -58,6 +65,15 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 		}}
 	}
 	return stripped
+}
+
+// lastWrite keeps when an object was last written, and not by whom; nil if it does not say.
+func lastWrite(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	newest := apply.Newest(fields)
+	if len(newest) == 0 || newest[0].Time == nil {
+		return nil
+	}
+	return []metav1.ManagedFieldsEntry{{Time: newest[0].Time}}
 }
 
 // namedPorts keeps of some containers what a Service can name of them: ports, in

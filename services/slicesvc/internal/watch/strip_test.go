@@ -21,7 +21,7 @@ func fullPod() *corev1.Pod {
 		return []corev1.ContainerPort{{Name: name, Protocol: corev1.ProtocolTCP, ContainerPort: number, HostPort: 1}, {ContainerPort: 1}}
 	}
 	return slicetest.Pod("web-0", "10.1.0.1", slicetest.Terminating, func(pod *corev1.Pod) {
-		pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+		pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", Time: &metav1.Time{Time: slicetest.Epoch()}}}
 		pod.Annotations = map[string]string{"a": "b"}
 		pod.Spec.Hostname, pod.Spec.Subdomain = "host", "web"
 		pod.Spec.Containers = []corev1.Container{{Name: "silent", Image: "i"}, {Name: "main", Image: "i", Ports: named("http", 8080)}}
@@ -66,13 +66,25 @@ func TestStrip_KeepsEverythingThatSlicesAreMadeFrom(t *testing.T) {
 	}
 }
 
+// By it a pod that was seen to go is told from one that was found missing.
+func TestStrip_KeepsWhenAPodWasMade(t *testing.T) {
+	pod := fullPod()
+	pod.CreationTimestamp = metav1.NewTime(slicetest.Epoch())
+	if got := stripPod(pod).CreationTimestamp; !got.Equal(&pod.CreationTimestamp) {
+		t.Errorf("made at %v, want %v", got, pod.CreationTimestamp)
+	}
+}
+
 func TestStrip_LeavesTheRestOut(t *testing.T) {
 	pod := stripPod(fullPod())
 	if got := len(pod.Spec.Containers) + len(pod.Spec.InitContainers) + len(pod.Status.Conditions); got != 3 {
 		t.Errorf("%d containers and conditions are kept, want 3: %+v", got, pod)
 	}
-	if pod.ManagedFields != nil || pod.Annotations != nil || stripService(fullService()).ManagedFields != nil {
-		t.Error("managed fields or annotations are kept")
+	if diff := gocmp.Diff([]metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: slicetest.Epoch()}}}, pod.ManagedFields); diff != "" {
+		t.Errorf("when it was written (-want +got):\n%s", diff)
+	}
+	if pod.Annotations != nil || stripService(fullService()).ManagedFields != nil {
+		t.Error("managed fields of a Service or annotations are kept")
 	}
 	node := stripNode(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{corev1.LabelTopologyZone: "z", "x": "y"}},

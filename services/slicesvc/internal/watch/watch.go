@@ -68,7 +68,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	var filling []chan struct{}
-	for _, source := range w.sources() {
+	for _, source := range sources() {
 		filled := make(chan struct{})
 		filling = append(filling, filled)
 		store := source.store(w, sync.OnceFunc(func() { close(filled) }))

@@ -59,7 +59,7 @@ func TestRun_PutsEverythingThenEveryChange(t *testing.T) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
 		client := fake.NewClientset(service, node, slicetest.Pod("web-0", "10.1.0.1"), slicetest.Slice(service, "web-1", nil))
 		var seen log
-		w := watch.New(client, &seen, slog.New(slog.DiscardHandler))
+		w := watch.New(slicetest.Clientset{Interface: client}, &seen, slog.New(slog.DiscardHandler))
 		if w.Check() == nil {
 			t.Error("the caches count as filled before Run")
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // errWire is returned for bytes that are no protobuf message, and for messages
@@ -125,4 +127,35 @@ func stringField(message []byte) (number protowire.Number, value []byte, size in
 		return 0, nil, -1
 	}
 	return number, value, tag + size
+}
+
+// nameObject reads what tells an object from others out of its message, and reports
+// whether it could.
+func nameObject(object []byte, as *metav1.ObjectMeta) bool {
+	number, meta, size := stringField(object) // which Kubernetes encodes first
+	if size < 0 || number != 1 {
+		return false
+	}
+	for len(meta) > 0 {
+		number, kind, size := protowire.ConsumeField(meta)
+		if size < 0 {
+			return false
+		}
+		_, value, _ := stringField(meta)
+		meta = meta[size:]
+		if kind != protowire.BytesType {
+			continue
+		}
+		switch number {
+		case 1:
+			as.Name = string(value)
+		case 3:
+			as.Namespace = string(value)
+		case 5:
+			as.UID = types.UID(value)
+		case 6:
+			as.ResourceVersion = string(value)
+		}
+	}
+	return as.Name != ""
 }

@@ -2,10 +2,7 @@ package wardtest
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -14,8 +11,6 @@ import (
 
 	"github.com/trivet-dev/trivet/agent"
 	"github.com/trivet-dev/trivet/internal/devcluster"
-	"github.com/trivet-dev/trivet/internal/etcdconn"
-	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 )
 
@@ -30,21 +25,7 @@ type Leasesvc struct {
 // not meet. It ends with the test.
 func StartLeasesvc(t *testing.T, cluster *devcluster.Cluster, name string, cfg leasesvc.Config, loops ...string) *Leasesvc {
 	t.Helper()
-	program := leasesvc.Program(&cfg)
-	settings := process.DefaultConfig(program)
-	settings.Cluster, settings.Loops = name, append([]string{"*"}, loops...)
-	settings.RPC.Listen, settings.Admin.Listen, settings.RPC.Insecure = "127.0.0.1:0", "127.0.0.1:0", true
-	settings.RPC.DrainTimeout = time.Second
-	settings.Kube.Kubeconfig = cluster.Kubeconfig()
-	settings.Etcd = etcdOf(cluster)
-	if err := errors.Join(append(settings.Validate(program), program.Validate()...)...); err != nil {
-		t.Fatal(err)
-	}
-	p, err := process.New(settings, program, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	inBackground(t, "leasesvc", p.Run)
+	p := StartProgram(t, cluster, name, leasesvc.Program(&cfg), loops...)
 	l := &Leasesvc{t: t, address: p.Member().GRPCAddress}
 	connection, err := l.dial(l.address)
 	if err != nil {
@@ -53,13 +34,6 @@ func StartLeasesvc(t *testing.T, cluster *devcluster.Cluster, name string, cfg l
 	t.Cleanup(func() { _ = connection.Close() })
 	l.client = leasev1.NewLeaseServiceClient(connection)
 	return l
-}
-
-func etcdOf(cluster *devcluster.Cluster) etcdconn.Config {
-	cfg := etcdconn.DefaultConfig()
-	cfg.Endpoints = cluster.EtcdEndpoints()
-	cfg.CAFile, cfg.CertFile, cfg.KeyFile = cluster.EtcdFiles()
-	return cfg
 }
 
 func (l *Leasesvc) dial(target string) (*grpc.ClientConn, error) {

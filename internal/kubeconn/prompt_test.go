@@ -1,4 +1,4 @@
-package leaseobject_test
+package kubeconn_test
 
 import (
 	"errors"
@@ -8,22 +8,21 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
+	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
-// refusing is a kube-apiserver that has no Leases and answers every write in one way.
+// refusing is a kube-apiserver that answers every write in one way, and how many there were.
 func refusing(t *testing.T, code int, retryAfter string) (cfg *rest.Config, writes *atomic.Int32) {
 	t.Helper()
 	writes = &atomic.Int32{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet {
-			http.NotFound(w, r)
-			return
-		}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writes.Add(1)
 		if retryAfter != "" {
 			w.Header().Set("Retry-After", retryAfter)
@@ -32,6 +31,15 @@ func refusing(t *testing.T, code int, retryAfter string) (cfg *rest.Config, writ
 	}))
 	t.Cleanup(server.Close)
 	return &rest.Config{Host: server.URL}, writes
+}
+
+func promptClient(t *testing.T, cfg *rest.Config) kubernetes.Interface {
+	t.Helper()
+	kube, err := kubernetes.NewForConfig(kubeconn.Prompt(cfg, coordinationv1.Resource("leases")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kube
 }
 
 // A writer that sleeps is of no use to who becomes urgent meanwhile, and one that does not tell of being throttled goes on as
@@ -51,20 +59,15 @@ func TestPrompt_ThrottledWriteFailsAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, writes := refusing(t, c.code, c.retryAfter)
-			kube, err := kubernetes.NewForConfig(leaseobject.Prompt(cfg))
-			if err != nil {
-				t.Fatal(err)
-			}
+			leases := promptClient(t, cfg).CoordinationV1().Leases("agents")
 			begin := time.Now()
-			_, verb, err := leaseobject.NewWriter(kube.CoordinationV1(), nil).Write(t.Context(), leaseobject.Renewal{
-				Namespace: "agents", Name: "a", Class: "agent", Duration: time.Second, RenewTime: begin,
-			})
+			_, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 			if took := time.Since(begin); took > 900*time.Millisecond || writes.Load() != 1 {
 				t.Errorf("%d writes in %v, want one and no sleep", writes.Load(), took)
 			}
 			var status apierrors.APIStatus
-			if verb != leaseobject.Create || !errors.As(err, &status) || int(status.Status().Code) != c.code {
-				t.Fatalf("verb %s, error %v; want a create that was answered with %d", verb, err, c.code)
+			if !errors.As(err, &status) || int(status.Status().Code) != c.code {
+				t.Fatalf("error %v, want one that was answered with %d", err, c.code)
 			}
 			if got := apierrors.IsTooManyRequests(err); got != c.throttled {
 				t.Errorf("throttled %v, want %v: %v", got, c.throttled, err)
@@ -72,6 +75,17 @@ func TestPrompt_ThrottledWriteFailsAtOnce(t *testing.T) {
 			if got, _ := apierrors.SuggestsClientDelay(err); got != c.seconds {
 				t.Errorf("asked for a pause of %d s, want %d", got, c.seconds)
 			}
+			if err := leases.Delete(t.Context(), "a", metav1.DeleteOptions{}); err == nil || writes.Load() != 2 {
+				t.Errorf("%d writes after a deletion that ended with %v, want two", writes.Load(), err)
+			}
 		})
+	}
+}
+
+func TestPrompt_WritesOfOtherResourcesAreRepeatedAsEver(t *testing.T) {
+	cfg, writes := refusing(t, http.StatusTooManyRequests, "0")
+	configMaps := promptClient(t, cfg).CoreV1().ConfigMaps("leases")
+	if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err == nil || writes.Load() < 2 {
+		t.Errorf("%d writes that ended with %v, want several", writes.Load(), err)
 	}
 }
