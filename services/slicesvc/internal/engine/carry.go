@@ -184,7 +184,14 @@ func (e *Engine) write(h *holding, key Key, change pack.Change) (*discoveryv1.En
 	name := change.Slice.Name
 	start := time.Now()
 	h.writes(key, name)
+	returned := false
+	defer func() {
+		if !returned { // but panicked
+			h.failed(key, name, true)
+		}
+	}()
 	stored, err := e.deps.Writer.Write(h.ctx, change)
+	returned = true
 	now := time.Now()
 	if e.deps.Pace != nil {
 		e.deps.Pace.Wrote(now, now.Sub(start), err)
