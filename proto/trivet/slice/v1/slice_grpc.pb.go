@@ -69,14 +69,16 @@ type SliceServiceClient interface {
 	// Ordering: the newest state of each Service wins. A reader that is slow skips states, and never misses the last one.
 	// Errors: UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	WatchServiceSlices(ctx context.Context, in *WatchServiceSlicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServiceSlicesResponse], error)
-	// ReconcileService brings a Service's slices in line now: it goes before all that waits, and compaction is not put off.
+	// ReconcileService brings a Service's slices in line now: it goes before all that waits. It puts compaction off if it
+	// writes, like any other write, and else it does not.
 	//
 	// Caller: operators, the gateway.
 	// Leadership: the holder of the term of the Service's shard; with validate_only any replica.
 	// Idempotency: a second call right after finds nothing to change.
 	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); FAILED_PRECONDITION (SERVICE_UNMANAGED); ABORTED (CONFLICT) when a slice changed
 	// between read and write and the writes of others stand: call again; UNAVAILABLE (NOT_LEADER with "grpc_address",
-	// CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// APISERVER_UNREACHABLE when the kube-apiserver asks to be left alone for as long as the error says, CACHE_NOT_SYNCED,
+	// SHUTTING_DOWN).
 	ReconcileService(ctx context.Context, in *ReconcileServiceRequest, opts ...grpc.CallOption) (*ReconcileServiceResponse, error)
 	// ExplainEndpoint says why a pod is an endpoint of a Service or is not, link by link.
 	//
@@ -204,14 +206,16 @@ type SliceServiceServer interface {
 	// Ordering: the newest state of each Service wins. A reader that is slow skips states, and never misses the last one.
 	// Errors: UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	WatchServiceSlices(*WatchServiceSlicesRequest, grpc.ServerStreamingServer[WatchServiceSlicesResponse]) error
-	// ReconcileService brings a Service's slices in line now: it goes before all that waits, and compaction is not put off.
+	// ReconcileService brings a Service's slices in line now: it goes before all that waits. It puts compaction off if it
+	// writes, like any other write, and else it does not.
 	//
 	// Caller: operators, the gateway.
 	// Leadership: the holder of the term of the Service's shard; with validate_only any replica.
 	// Idempotency: a second call right after finds nothing to change.
 	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); FAILED_PRECONDITION (SERVICE_UNMANAGED); ABORTED (CONFLICT) when a slice changed
 	// between read and write and the writes of others stand: call again; UNAVAILABLE (NOT_LEADER with "grpc_address",
-	// CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// APISERVER_UNREACHABLE when the kube-apiserver asks to be left alone for as long as the error says, CACHE_NOT_SYNCED,
+	// SHUTTING_DOWN).
 	ReconcileService(context.Context, *ReconcileServiceRequest) (*ReconcileServiceResponse, error)
 	// ExplainEndpoint says why a pod is an endpoint of a Service or is not, link by link.
 	//

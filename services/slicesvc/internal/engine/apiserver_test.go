@@ -347,6 +347,12 @@ func (a *apiserver) refuseWith(refuse func(pack.Change) error) {
 	a.refuse = refuse
 }
 
+func (a *apiserver) loseWith(lose func(pack.Change) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lose = lose
+}
+
 // only returns the one slice there is.
 func (a *apiserver) only(t *testing.T) *discoveryv1.EndpointSlice {
 	t.Helper()

@@ -33,9 +33,10 @@ type carrying struct {
 
 // carryOut makes the writes of a plan: at the same time those that take nothing
 // away from where it was to be found elsewhere, then the others, one after the
-// other. A write that fails stops no other, except that slices stay whose
-// endpoints were to be found in the slice that could not be written, and that a
-// kube-apiserver which asks to be left alone is.
+// other. A write that fails, or that a namespace which goes does not let happen,
+// stops no other, except that slices stay whose endpoints were to be found in the
+// slice that could not be written, and that a kube-apiserver which asks to be left
+// alone is.
 func (e *Engine) carryOut(h *holding, key Key, how *outcome, known *placement.Placement) {
 	how.reread = true // until something fails that reading does not help with
 	c := &carrying{Engine: e, h: h, key: key, how: how, known: known}
@@ -49,7 +50,7 @@ func (e *Engine) carryOut(h *holding, key Key, how *outcome, known *placement.Pl
 	}
 	c.together(first)
 	for _, change := range then {
-		if len(c.failures) > 0 || c.over() {
+		if len(c.failures) > 0 || how.terminating || c.over() {
 			break
 		}
 		c.carry(change)
@@ -184,7 +185,14 @@ func (e *Engine) write(h *holding, key Key, change pack.Change) (*discoveryv1.En
 	name := change.Slice.Name
 	start := time.Now()
 	h.writes(key, name)
+	returned := false
+	defer func() {
+		if !returned { // but panicked
+			h.failed(key, name, true)
+		}
+	}()
 	stored, err := e.deps.Writer.Write(h.ctx, change)
+	returned = true
 	now := time.Now()
 	if e.deps.Pace != nil {
 		e.deps.Pace.Wrote(now, now.Sub(start), err)

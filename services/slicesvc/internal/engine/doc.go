@@ -23,7 +23,8 @@
 // others, only after these.
 // What a watch shows of a slice during a write is left to the answer; where that
 // says nothing, or what it calls for cannot be read, the next pass reads the slice
-// before it plans.
+// before it plans; where there will be none, because the term has ended, it is read
+// all the same, so that every replica soon shows what there is.
 //
 // A shard is held from Hold to its return. It begins with reading, past the
 // watch, which slices there are, so that a watch that is late does not hide what

@@ -123,29 +123,31 @@ type Pass struct {
 
 // Engine keeps the slices of all Services. Its methods are safe for concurrent use.
 type Engine struct {
-	cfg     Config
-	deps    Deps
-	logger  *slog.Logger
-	metrics *metrics
-	cache   *cache
-	ledger  *ledger
-	feed    *feed
-	roll    *roll
-	budget  *budget
-	running chan struct{} // closed by Run
+	cfg       Config
+	deps      Deps
+	logger    *slog.Logger
+	metrics   *metrics
+	cache     *cache
+	ledger    *ledger
+	feed      *feed
+	roll      *roll
+	budget    *budget
+	leftovers *leftovers
+	running   chan struct{} // closed by Run
 }
 
 // New returns an Engine with an empty cache; it starts nothing.
 func New(cfg Config, deps Deps) (*Engine, error) {
 	e := &Engine{
-		cfg:     cfg,
-		deps:    deps,
-		logger:  deps.Logger,
-		cache:   newCache(cfg.ManagedBy, cfg.Shards),
-		ledger:  newLedger(cfg.Shards),
-		feed:    newFeed(),
-		budget:  newBudget(),
-		running: make(chan struct{}),
+		cfg:       cfg,
+		deps:      deps,
+		logger:    deps.Logger,
+		cache:     newCache(cfg.ManagedBy, cfg.Shards),
+		ledger:    newLedger(cfg.Shards),
+		feed:      newFeed(),
+		budget:    newBudget(),
+		leftovers: newLeftovers(),
+		running:   make(chan struct{}),
 	}
 	if deps.Reader != nil {
 		e.roll = newRoll(deps.Reader, cfg.Shards)

@@ -50,15 +50,20 @@ func (h *holding) tell(err error) {
 }
 
 // finish waits for the passes under way; after it nothing is reported, and
-// whoever waits for a pass is told that none will come.
-func (h *holding) finish() {
+// whoever waits for a pass is told that none will come. It returns the slices that
+// are still to be read.
+func (h *holding) finish() (unread []Key) {
 	h.underway.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.report = nil
-	for _, entry := range h.records {
+	for key, entry := range h.records {
 		entry.due.answer(outcome{err: ErrNotHeld})
+		for name := range entry.unread {
+			unread = append(unread, keyOf(key.Namespace, name))
+		}
 	}
+	return unread
 }
 
 // record returns that of a Service and makes it if there is none. It needs h.mu.

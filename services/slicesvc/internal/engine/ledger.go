@@ -87,12 +87,12 @@ func (l *ledger) hold(h *holding) error {
 }
 
 // release ends a term: no pass begins any more. It returns when those under way
-// have returned.
-func (l *ledger) release(h *holding) {
+// have returned, and gives the slices they left to be read.
+func (l *ledger) release(h *holding) (unread []Key) {
 	l.mu.Lock()
 	l.held[h.shard] = nil
 	l.mu.Unlock()
-	h.finish()
+	return h.finish()
 }
 
 // enter begins a pass over a Service, which must end with underway.Done; nil

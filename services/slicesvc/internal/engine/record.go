@@ -190,12 +190,14 @@ func (r *record) compactable(now time.Time) time.Duration {
 // noteQuiet sets when the Service may be compacted if nothing else happens.
 func (r *record) noteQuiet(done job, how outcome, now time.Time) {
 	// After what was compacted there may be more to do, and after anything else
-	// nothing may happen for a while before there is.
+	// nothing may be written for a while before there is.
 	switch {
 	case !how.slack, done.compacting && how.plan.Empty():
 		r.quiet = time.Time{}
 	case done.compacting:
 		r.quiet = now.Add(compactionPause)
+	case how.last.writes() == 0 && !r.quiet.IsZero():
+		// It is as quiet as it was.
 	default:
 		r.quiet = now.Add(how.quiet)
 	}

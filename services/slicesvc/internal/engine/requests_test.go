@@ -266,6 +266,32 @@ func TestRun_CompactionHasOneBudgetForAllServices(t *testing.T) {
 	})
 }
 
+// A Service is quiet as long as nothing is written for it, whatever it is looked at for.
+func TestRun_APassThatWritesNothingDoesNotPutCompactionOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api := start(t, func(cfg *engine.Config, _ *engine.Deps) { cfg.CompactAfter = 5 * time.Second })
+		lead(t, e)
+		fillShop(e, "web", 300)
+		settle(time.Second)
+		for i := range 300 {
+			if i%3 > 0 {
+				e.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i), labelledApp("web")))
+			}
+		}
+		settle(time.Second)
+		scattered := api.size()
+		for range 6 {
+			if _, err := e.Reconcile(t.Context(), key("web")); err != nil {
+				t.Fatal(err)
+			}
+			settle(time.Second)
+		}
+		if got := api.size(); scattered < 2 || got != 1 {
+			t.Errorf("%d slices for 100 endpoints after they were quiet for 5s, and %d before", got, scattered)
+		}
+	})
+}
+
 // A second controller that writes its own idea each time we write ours.
 func TestRun_ASecondWriterIsNotFought(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

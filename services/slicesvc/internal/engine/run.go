@@ -39,6 +39,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	for range e.cfg.Workers {
 		workers.Go(func() { e.work(ctx, work, &busy) })
 	}
+	if e.deps.Reader != nil {
+		workers.Go(func() { e.readLeftovers(ctx) })
+	}
 	e.reportHealth(ctx, &busy)
 
 	e.ledger.close()
@@ -62,7 +65,7 @@ func (e *Engine) Hold(ctx context.Context, shard int, report func(error)) error 
 	if err := e.ledger.hold(h); err != nil {
 		return err
 	}
-	defer e.ledger.release(h)
+	defer func() { e.leftovers.add(e.ledger.release(h)) }()
 	if !e.catchUp(h) {
 		return nil
 	}

@@ -186,6 +186,37 @@ func TestRun_TerminatingNamespaceIsNoFailure(t *testing.T) {
 	})
 }
 
+// Pods of a namespace that goes serve until they are gone: what would move to a
+// slice that cannot be made any more stays where it is.
+func TestRun_NothingMovesWhereATerminatingNamespaceLetsNothingBeMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api := start(t)
+		e.PutNode(node("node-a", "zone-a"))
+		service := slicetest.Service("web")
+		e.PutService(service)
+		for i := range 150 {
+			e.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+		}
+		full := slicetest.Slice(service, "web-full", slicetest.Pods(0, 150))
+		api.mu.Lock()
+		api.store(full)
+		api.mu.Unlock()
+		creates := 0
+		api.refuseWith(func(change pack.Change) error {
+			if change.Verb != pack.Create {
+				return nil
+			}
+			creates++
+			return fmt.Errorf("create: %w", apply.ErrNamespaceTerminating)
+		})
+		lead(t, e)
+		settle(time.Minute)
+		if got := len(api.only(t).Endpoints); got != 150 || creates != 1 {
+			t.Errorf("%d endpoints are left of 150 after %d attempts to make a slice, want all after one", got, creates)
+		}
+	})
+}
+
 // As long as the slice with the new ports cannot be written, the one with the
 // old ports is all that clients have.
 func TestRun_NothingIsDeletedBeforeItsReplacementIsWritten(t *testing.T) {

@@ -38,6 +38,56 @@ func TestRun_AWriteThatWasStoredWithoutAnAnswerIsNoticed(t *testing.T) {
 	})
 }
 
+// Nor must a panic on the way back.
+func TestRun_AWriteThatWasStoredBeforeAPanicIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, api, _ := shop(t)
+		api.loseWith(func(pack.Change) error {
+			api.lose = nil
+			go e.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
+			panic("on the way back")
+		})
+		e.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
+		settle(10 * time.Second)
+		if got := describe(api.only(t)); got != "10.1.0.1 ready zone-a, 10.1.0.2 ready zone-a" {
+			t.Errorf("slice holds %q in the end", got)
+		}
+	})
+}
+
+// What the watch shows while a write is under way is left to the answer. When the
+// term ends before there is one, a replica that does not get the shard again must
+// not go on showing what was there before, also if it cannot read at once.
+func TestHold_WhatAWriteCutOffHasStoredIsShownAfterTheTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reads *deafReader
+		e, api := start(t, func(_ *engine.Config, deps *engine.Deps) {
+			reads = &deafReader{Reader: deps.Reader}
+			deps.Reader = reads
+		})
+		held := lead(t, e)
+		fillShop(e, "web", 2)
+		settle(time.Second)
+		reads.refuse = 2
+		api.loseWith(func(pack.Change) error {
+			go func() {
+				time.Sleep(700 * time.Microsecond) // after the event, and before the answer
+				held.end()
+			}()
+			return context.Canceled
+		})
+		e.PutPod(slicetest.Pod("web-0", "10.1.0.200"))
+		settle(10 * time.Second)
+		state, _ := e.State(key("web"))
+		if len(state.Slices) != 1 || state.Slices[0].ResourceVersion != api.only(t).ResourceVersion {
+			t.Errorf("shown are %v, there is %v", state.Slices, api.only(t))
+		}
+		if reads.refuse != 0 {
+			t.Errorf("%d reads were to be refused still", reads.refuse)
+		}
+	})
+}
+
 // Somebody else's edit right after a write of ours is read past the watch, which
 // does not show it again; while it cannot be read it must not be forgotten.
 func TestRun_AnEditThatCannotBeReadAtOnceIsReadLater(t *testing.T) {

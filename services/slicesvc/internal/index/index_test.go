@@ -245,3 +245,31 @@ func first(t *testing.T, observed index.Observed) desired.Candidate {
 	t.Fatal("there is no candidate")
 	return desired.Candidate{}
 }
+
+// What is not kept of a pod cannot be used for an endpoint, nor to explain one.
+func TestPod_IsGivenBackWithAllThatEndpointsAreMadeFrom(t *testing.T) {
+	x := index.New(slicetest.ManagedBy, 1)
+	grace, always := int64(30), corev1.ContainerRestartPolicyAlways
+	asked := metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	want := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: slicetest.Namespace, Name: "web-0", UID: "uid-0", ResourceVersion: "7", Labels: map[string]string{"app": "web"},
+			DeletionTimestamp: &asked, DeletionGracePeriodSeconds: &grace,
+		},
+		Spec: corev1.PodSpec{
+			NodeName: "node-a", Hostname: "db", Subdomain: "web",
+			Containers:     []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}},
+			InitContainers: []corev1.Container{{RestartPolicy: &always, Ports: []corev1.ContainerPort{{Name: "mesh", ContainerPort: 15000}}}},
+		},
+		Status: corev1.PodStatus{
+			Phase:      corev1.PodRunning,
+			PodIPs:     []corev1.PodIP{{IP: "10.1.0.1"}, {IP: "fd00::1"}},
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: asked}},
+		},
+	}
+	x.PutPod(want.DeepCopy())
+	got, _ := x.Pod(key("web-0"))
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("the pod (-as put in +as kept):\n%s", diff)
+	}
+}

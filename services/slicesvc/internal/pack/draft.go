@@ -32,6 +32,25 @@ type draft struct {
 // touched reports whether the endpoints differ from those of the slice that exists.
 func (d *draft) touched() bool { return d.added+d.removed+d.changed > 0 }
 
+// unchanged reports whether the draft of a slice that exists has the very endpoints
+// of that slice, in whatever order, although some were taken out and put in.
+func (d *draft) unchanged() bool {
+	if d.changed > 0 || d.added != d.removed {
+		return false
+	}
+	there := make(map[desired.Endpoint]struct{}, len(d.from.Endpoints))
+	for i := range d.from.Endpoints {
+		if found, exact := desired.Observe(&d.from.Endpoints[i]); exact {
+			there[found] = struct{}{}
+		}
+	}
+	return !slices.ContainsFunc(d.endpoints, func(endpoint discoveryv1.Endpoint) bool {
+		found, _ := desired.Observe(&endpoint)
+		_, ok := there[found]
+		return !ok
+	})
+}
+
 // take adds endpoints up to the limit and returns the others.
 func (d *draft) take(endpoints []desired.Endpoint, limit int) []desired.Endpoint {
 	n := max(min(limit-len(d.endpoints), len(endpoints)), 0)

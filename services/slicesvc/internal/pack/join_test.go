@@ -64,6 +64,11 @@ func TestMake_SlicesThatAreWrittenAnywayJoin(t *testing.T) {
 				"delete b COMPACTED: 20 endpoints moved to other slices",
 			},
 		},
+		"they joined before, but one did not go any more": {
+			pods:   slicetest.Pods(0, 30),
+			slices: []*discoveryv1.EndpointSlice{old("a", 25, 35), old("b", 0, 30)},
+			want:   []string{"delete a COMPACTED: 10 endpoints moved to other slices"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input(service, c.pods, c.slices...)

@@ -86,7 +86,9 @@ func packGroup(in Input, labels labeling, addressType discoveryv1.AddressType, g
 		result.update = append(result.update, opened...)
 	}
 	staying, going := join(result.update, in.Limit)
-	result.update = staying
+	// What was to be found twice, as after a plan that was cut short, may leave a slice
+	// in one place and come into it in another.
+	result.update = slices.DeleteFunc(staying, func(d *draft) bool { return !labels.differ(d.from) && d.unchanged() })
 	result.delete = append(result.delete, going...)
 	return result
 }

@@ -90,6 +90,34 @@ func TestMake_NoEndpointIsMissingAfterAWriteFailed(t *testing.T) {
 	})
 }
 
+// A plan that was cut short, by the end of a term say, leaves endpoints in two
+// slices. What has its place already is not written once more.
+func TestMake_NothingIsWrittenInVainAfterAPlanWasCutShort(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := slicetest.Input(t)
+		plan := pack.Make(in)
+		for n := range plan.Changes {
+			left, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: plan.Changes[:n]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			again := in
+			again.Slices = left
+			noWriteInVain(t, left, pack.Make(again))
+		}
+	})
+}
+
+func noWriteInVain(t *rapid.T, from []*discoveryv1.EndpointSlice, plan pack.Plan) {
+	for _, change := range plan.Changes {
+		for _, was := range from {
+			if change.Verb == pack.Update && was.Name == change.Slice.Name && gocmp.Equal(was, change.Slice) {
+				t.Fatalf("slice %s is written as it is: %v", was.Name, reasons(plan))
+			}
+		}
+	}
+}
+
 // withoutWrite carries a plan out of which one write fails.
 func withoutWrite(t *rapid.T, in pack.Input, plan pack.Plan, failed int) []*discoveryv1.EndpointSlice {
 	written := slices.Clone(plan.Changes[:failed])
