@@ -121,7 +121,7 @@ func versionOf(step allocation.Step) string {
 // targetOf names the object that a step writes; for a bit it is the range that the bit is of.
 func targetOf(step allocation.Step) *statusv1.ObjectReference {
 	if step.Store.Bits() {
-		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: step.Store.String()}
+		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: string(auditor.RangeName(step.Store))}
 	}
 	return addressReference(step.Object.Name, step.Guard.UID)
 }

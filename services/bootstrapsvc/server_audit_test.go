@@ -171,3 +171,14 @@ func TestWatchFindings_SaysOfWhatEndedWhatItWasAndHow(t *testing.T) {
 		t.Errorf("what was told of ends (-want +got):\n%s", diff)
 	}
 }
+
+func TestStepOf_NamesTheRangeAsKubeAPIServerDoes(t *testing.T) {
+	for store, want := range map[allocation.Store]string{
+		allocation.NodePorts: "servicenodeports", allocation.ClusterIPs: "serviceips", allocation.SecondaryClusterIPs: "secondaryserviceips",
+	} {
+		step := stepOf(allocation.Step{Store: store, Verb: allocation.SetBit}, journal.Outcome{})
+		if got := step.GetChange().GetObject().GetName(); got != want {
+			t.Errorf("a step on %s is on range %q, want %q", store, got, want)
+		}
+	}
+}

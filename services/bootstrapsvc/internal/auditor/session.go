@@ -201,7 +201,8 @@ func storeOf(name rangestore.Name) (allocation.Store, bool) {
 	}
 }
 
-func nameOf(store allocation.Store) rangestore.Name {
+// RangeName is what the stored range of a store with bits is called.
+func RangeName(store allocation.Store) rangestore.Name {
 	switch store {
 	case allocation.ClusterIPs:
 		return rangestore.ClusterIPs

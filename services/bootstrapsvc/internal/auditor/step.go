@@ -16,8 +16,10 @@ import (
 const (
 	// maxBatch bounds the steps that are made from one look: a list of all Services is worth sharing, and grows old.
 	maxBatch = 50
-	// maxAttempts is how often a step is tried at once when somebody else writes at the same moment.
-	maxAttempts = 5
+	// maxAttempts is how often a step is tried at once when somebody else writes at the same moment. A kube-apiserver that
+	// allocates ports at full speed is often faster than one look and write; the pause after a failed pass is longer than
+	// all attempts.
+	maxAttempts = 30
 )
 
 // batchOf returns how many of the first steps can be made from one look: bits of one range, or addresses that are freed.
@@ -55,7 +57,7 @@ func (s *session) look(ctx context.Context, steps []allocation.Step) (*sight, er
 	seen := &sight{addresses: map[string]*allocation.IPAddress{}}
 	var err error
 	if store := steps[0].Store; store.Bits() {
-		if seen.value, err = s.Ranges.Read(ctx, nameOf(store)); err != nil {
+		if seen.value, err = s.Ranges.Read(ctx, RangeName(store)); err != nil {
 			return nil, err
 		}
 		seen.bitmap = bitmapOf(store, seen.value)
@@ -107,7 +109,8 @@ func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]jour
 		if err != nil {
 			return nil, err
 		}
-		outcomes, going := check(steps, seen)
+		outcomes, _ := check(steps, seen)
+		going := s.spare(steps, outcomes)
 		if len(going) == 0 {
 			return outcomes, nil
 		}
@@ -115,7 +118,7 @@ func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]jour
 		if err != nil {
 			return settled(outcomes, failed(err)), nil
 		}
-		name := nameOf(steps[0].Store)
+		name := RangeName(steps[0].Store)
 		_, err = s.Ranges.Swap(ctx, name, seen.value.ModRevision, seen.value.Range.With(data))
 		switch {
 		case err == nil:
