@@ -83,7 +83,7 @@ class Plan extends Panel {
     );
   }
 
-  body({ steps, left, token, expireTime }) {
+  body({ steps, left, leftOmitted, token, expireTime }) {
     const safe = steps.filter(({ safe }) => safe).length;
     return [
       steps.length === 0 && h("p", { key: "nothing", class: "notice", "data-health": left.length > 0 ? "fair" : "good" },
@@ -95,6 +95,7 @@ class Plan extends Panel {
       left.length > 0 && h("h3", { key: "left" }, "What the plan leaves"),
       left.length > 0 && h("ul", { key: "rest", class: "left" }, left.map(({ name, subject, code, message, unsafeReason }) =>
         h("li", { key: name }, h("strong", { class: "id" }, subject || name), ` ${codes.get(code)?.words ?? code}. `, h("span", { class: "quiet" }, sentence(unsafeReason || message))))),
+      leftOmitted > 0 && h("p", { key: "omitted", class: "quiet" }, `And ${count(leftOmitted)} more, among the findings.`),
     ];
   }
 
