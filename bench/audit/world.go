@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -142,7 +141,7 @@ func place(i int) (namespace, name string) {
 func (w *world) service(i int) (key string, object runtime.Object) {
 	s := w.template.DeepCopy()
 	s.Namespace, s.Name = place(i)
-	s.UID, s.ResourceVersion = types.UID(uuid.NewUUID()), ""
+	s.UID, s.ResourceVersion = uuid.NewUUID(), ""
 	s.Spec.ClusterIP, s.Spec.ClusterIPs = address(i), []string{address(i)}
 	if s.Spec.Ports[0].NodePort = int32(firstPort + i); s.Spec.Ports[0].NodePort > lastPort {
 		s.Spec.Type, s.Spec.Ports[0].NodePort, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, 0, ""
@@ -154,7 +153,7 @@ func (w *world) ipAddress(i int) (key string, object runtime.Object) {
 	namespace, name := place(i)
 	return "/registry/ipaddresses/" + address(i), &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: address(i), UID: types.UID(uuid.NewUUID()), CreationTimestamp: metav1.NewTime(time.Now()),
+			Name: address(i), UID: uuid.NewUUID(), CreationTimestamp: metav1.NewTime(time.Now()),
 			Labels: map[string]string{networkingv1.LabelIPAddressFamily: "IPv4", networkingv1.LabelManagedBy: "ipallocator.k8s.io"},
 		},
 		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: namespace, Name: name}},
