@@ -83,7 +83,7 @@ type Snapshot struct {
 	Servers []Server
 	// Endpoints is the object default/kubernetes, nil when there is none.
 	Endpoints *corev1.Endpoints
-	// Slices are all EndpointSlices of the Service in any order, whoever made them.
+	// Slices are all EndpointSlices of the Service and those that have one of SliceNames, in any order, whoever made them.
 	Slices []*discoveryv1.EndpointSlice
 }
 
@@ -101,7 +101,7 @@ func NewPlan(want Want, have Snapshot) Plan {
 	if want.Kind == Untouched {
 		return Plan{Standings: standings(have, "endpoints are left to others")}
 	}
-	foreign := reportForeign(have.Slices)
+	foreign := reportForeign(want, have.Slices)
 	if !want.ServiceIP.IsValid() {
 		return Plan{
 			Standings: standings(have, "the family of the service default/kubernetes is not known"),
@@ -125,7 +125,7 @@ func NewPlan(want Want, have Snapshot) Plan {
 		plan.Addresses = slices.Concat(plan.Addresses, secondary.addresses)
 		plan.Changes = append(plan.Changes, secondary.reports...)
 		if len(secondary.addresses) > 0 {
-			plan.Changes = append(plan.Changes, planSlice(nameOf(secondary.family), secondary, have.Slices)...)
+			plan.Changes = append(plan.Changes, planSlice(want.secondSlice(), secondary, have.Slices)...)
 		}
 		why = joined(why, secondary.why)
 	}

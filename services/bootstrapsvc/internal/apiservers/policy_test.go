@@ -228,6 +228,33 @@ func TestNewPlan_SliceOfOthersUnderTheSecondNameIsLeftToThem(t *testing.T) {
 	}
 }
 
+// What lost its label is not of the Service any more, and its name is taken all the same.
+func TestNewPlan_SecondSliceThatLostItsLabelIsRepairedUnlessItIsOthers(t *testing.T) {
+	want := onIPv4()
+	want.DualStack = true
+	have := Snapshot{Servers: []Server{ready("10.1.0.1"), ready("fd00::1")}}
+	have = applied(t, have, NewPlan(want, have).Changes)
+	second := named(have.Slices, "kubernetes-ipv6")
+	delete(second.Labels, discoveryv1.LabelServiceName)
+	if diff := cmp.Diff([]string{"10.1.0.1"}, PublishedInSlices(have.Slices)); diff != "" {
+		t.Errorf("published (-want +got):\n%s", diff)
+	}
+	repair := []step{{Verb: change.Update, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceDrifted}}
+	if diff := cmp.Diff(repair, steps(NewPlan(want, have).Changes)); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+
+	delete(second.Labels, discoveryv1.LabelManagedBy)
+	inTheWay := []step{{Verb: change.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
+	if diff := cmp.Diff(inTheWay, steps(NewPlan(want, have).Changes)); diff != "" {
+		t.Errorf("plan without either label (-want +got):\n%s", diff)
+	}
+	want.DualStack, have.Servers = false, have.Servers[:1]
+	if plan := NewPlan(want, have); len(plan.Changes) != 0 {
+		t.Errorf("plan for one family = %v, want none: the slice is nobody's business here", steps(plan.Changes))
+	}
+}
+
 func TestNewPlan_ExtraPortsAreServedToo(t *testing.T) {
 	want := onIPv4()
 	want.ExtraPorts = []Port{{Name: "konnectivity", Protocol: corev1.ProtocolTCP, Port: 8132}}

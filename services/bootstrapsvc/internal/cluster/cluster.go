@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -71,30 +73,30 @@ func (c *Cluster) Endpoints(ctx context.Context) (*corev1.Endpoints, error) {
 	return endpoints, nil
 }
 
-// EndpointSlices returns the slices of default/kubernetes, and the one that carries its name even without its label.
+// EndpointSlices returns the slices of default/kubernetes, and those that are kept for it even without its label: their names
+// are taken all the same.
 func (c *Cluster) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
 	client := c.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
 	if err != nil {
 		return nil, fmt.Errorf("list endpointslices of default/kubernetes: %w", classified(err))
 	}
-	hasNamesake := false
-	slices := make([]*discoveryv1.EndpointSlice, 0, len(list.Items)+1)
+	found := make([]*discoveryv1.EndpointSlice, 0, len(list.Items))
+	missing := apiservers.SliceNames()
 	for i := range list.Items {
-		slices = append(slices, &list.Items[i])
-		hasNamesake = hasNamesake || list.Items[i].Name == name
+		found = append(found, &list.Items[i])
+		missing = slices.DeleteFunc(missing, func(name string) bool { return name == list.Items[i].Name })
 	}
-	if hasNamesake {
-		return slices, nil
+	for _, name := range missing {
+		unlabelled, err := get(ctx, client.Get, name)
+		if err != nil {
+			return nil, fmt.Errorf("get endpointslice default/%s: %w", name, err)
+		}
+		if unlabelled != nil {
+			found = append(found, unlabelled)
+		}
 	}
-	namesake, err := get(ctx, client.Get, name)
-	if err != nil {
-		return nil, fmt.Errorf("get endpointslice default/kubernetes: %w", err)
-	}
-	if namesake != nil {
-		slices = append(slices, namesake)
-	}
-	return slices, nil
+	return found, nil
 }
 
 // ServiceCIDR returns the default ServiceCIDR.
