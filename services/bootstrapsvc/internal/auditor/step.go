@@ -16,10 +16,8 @@ import (
 const (
 	// maxBatch bounds the steps that are made from one look: a list of all Services is worth sharing, and grows old.
 	maxBatch = 50
-	// maxAttempts is how often a step is tried at once when somebody else writes at the same moment. A kube-apiserver that
-	// allocates ports at full speed is often faster than one look and write; the pause after a failed pass is longer than
-	// all attempts.
-	maxAttempts = 30
+	// maxAttempts is how often a step is tried at once when somebody else writes at the same moment.
+	maxAttempts = 5
 )
 
 // batchOf returns how many of the first steps can be made from one look: bits of one range, or addresses that are freed.
@@ -109,8 +107,7 @@ func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]jour
 		if err != nil {
 			return nil, err
 		}
-		outcomes, _ := check(steps, seen)
-		going := s.spare(steps, outcomes)
+		outcomes, going := check(steps, seen)
 		if len(going) == 0 {
 			return outcomes, nil
 		}
