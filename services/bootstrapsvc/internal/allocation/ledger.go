@@ -212,6 +212,14 @@ func (l *Ledger) PutBitmap(b Bitmap) {
 	}
 }
 
+// Revision is that of the bitmap which was put last; 0 where there is none.
+func (l *Ledger) Revision(store Store) int64 {
+	if g := l.world.grids[store]; g != nil {
+		return g.Bitmap.Revision
+	}
+	return 0
+}
+
 // markStore has everything judged that a bitmap may say something about. Whatever ripened under another range begins anew.
 func (l *Ledger) markStore(g *grid) {
 	l.verdicts.restartStore(g.Store)

@@ -293,6 +293,65 @@ func TestAuditor_WhatALiveListShowsInUseIsNotFreed(t *testing.T) {
 	})
 }
 
+// A port that was freed and given out again between the last event of the watch and the write may be that of a Service that
+// kube-apiserver is about to write, so no list has it yet.
+func TestAuditor_WhatWasGivenOutAnewBehindTheWatchIsNotFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.bits(30005)
+		w.interfere(func(write string, after bool) error {
+			if write == "begin" && after {
+				w.bits()
+				w.bits(30005)
+			}
+			return nil
+		})
+		cfg := w.config()
+		cfg.AutoRepair = true
+		r := w.lead(t, cfg)
+		defer r.end()
+		time.Sleep(100 * time.Second)
+		if len(w.repairs(t)) == 0 || !w.has(30005) {
+			t.Errorf("repairs %+v, allocated: %t, want one that did not free it", w.repairs(t), w.has(30005))
+		}
+	})
+}
+
+// The same may have happened while nobody watched: what an earlier leader was sure of is not what this one saw.
+func TestAuditor_WhatAnEarlierLeaderWouldHaveFreedHasToRipenAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.bits(30005)
+		first := w.lead(t, w.config())
+		time.Sleep(100 * time.Second)
+		plan, err := first.PlanRepair(nil, time.Now())
+		if err != nil || len(plan.Steps) != 1 {
+			t.Fatalf("plan %v, %v", plan, err)
+		}
+		w.interfere(func(write string, after bool) error {
+			if write == "begin" && after {
+				first.lose()
+				return errCrash
+			}
+			return nil
+		})
+		if _, err := first.Apply(first.ctx, plan.Token, "somebody"); err == nil {
+			t.Error("applied by a process that died")
+		}
+		first.end()
+		w.interfere(nil)
+		w.bits()
+		w.bits(30005)
+		next := w.lead(t, w.config())
+		defer next.end()
+		time.Sleep(aWhile)
+		repairs := w.repairs(t)
+		if len(repairs) != 1 || repairs[0].Ended.IsZero() || repairs[0].Outcomes[0].State != journal.Failed || !w.has(30005) {
+			t.Errorf("repairs %+v, allocated: %t, want one that has ended and did not free it", repairs, w.has(30005))
+		}
+	})
+}
+
 func TestAuditor_APlanIsRefusedWhenItIsOldOrAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := damaged(t)

@@ -15,6 +15,8 @@
 //   - Right before each step, what it was planned from is read anew and live, first the address or range and then the
 //     Services, and the write is guarded by what was read. A step that does not hold any more is not made, and neither are the
 //     later steps of the same finding.
+//   - A bit is cleared only at a revision that the watch has reached, and only while this term has watched it unused for long
+//     enough: a bit that was cleared and set again meanwhile looks the same, and is somebody else's.
 //   - A write whose outcome is not known is looked at again. A step is never given up because a dependency is away.
 //   - What a person applies is what was shown to that person: the plan is made anew, and it is the same or is refused.
 //   - A term that has ended writes nothing; see the packages of the ports.

@@ -59,6 +59,11 @@ func (s *session) look(ctx context.Context, steps []allocation.Step) (*sight, er
 			return nil, err
 		}
 		seen.bitmap = bitmapOf(store, seen.value)
+		if anyFrees(steps) {
+			if err := s.catchUp(ctx, store, seen.value.ModRevision); err != nil {
+				return nil, err
+			}
+		}
 	} else {
 		for _, step := range steps {
 			if seen.addresses[step.Object.Name], err = s.Cluster.IPAddress(ctx, step.Object.Name); err != nil {
@@ -107,7 +112,8 @@ func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]jour
 		if err != nil {
 			return nil, err
 		}
-		outcomes, going := check(steps, seen)
+		outcomes, _ := check(steps, seen)
+		going := s.spare(steps, outcomes)
 		if len(going) == 0 {
 			return outcomes, nil
 		}
