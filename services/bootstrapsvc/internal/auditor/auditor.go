@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -175,7 +176,7 @@ func answer(ctx context.Context, s *session, asked request) {
 
 // doubt takes back what was known.
 func (a *Auditor) doubt(err error) {
-	problem := err.Error()
+	problem := strings.TrimPrefix(err.Error(), ErrNotSynced.Error()+": ") // View says it
 	a.problem.Store(&problem)
 	a.view.Store(nil)
 }

@@ -498,3 +498,12 @@ func TestNewPlan_OfManyFindingsTellsSomeAndHowManyMore(t *testing.T) {
 		t.Errorf("the first is %s", first)
 	}
 }
+
+func TestView_SaysOnceThatNothingHasBeenReadAndWhatIsMissing(t *testing.T) {
+	a := &Auditor{}
+	a.doubt(fmt.Errorf("%w: %w", ErrNotSynced, errors.New("services have not been read yet")))
+	_, err := a.View()
+	if want := "what is allocated has not been read yet: services have not been read yet"; !errors.Is(err, ErrNotSynced) || err.Error() != want {
+		t.Errorf("View() = %v, want %s", err, want)
+	}
+}
