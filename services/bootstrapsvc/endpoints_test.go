@@ -59,37 +59,6 @@ func TestEndpoints_SilentServerIsOutInFifteenSecondsAndNotSooner(t *testing.T) {
 	})
 }
 
-func TestEndpoints_LeaderGivesWayWhileItsOwnServerIsDownAndAnotherIsReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
-		h.start(t)
-		defer h.end(t)
-		time.Sleep(aMoment)
-		wantConceded := func(when string, want bool) {
-			t.Helper()
-			if got := h.candidate.Conceded(); (got != nil) != want {
-				t.Errorf("%s: conceded = %v, want %t", when, got, want)
-			}
-		}
-		h.prober.set(true)
-		time.Sleep(5 * time.Second)
-		wantConceded("nobody else is ready", false)
-		h.keys.put(neighbour("10.1.0.2"))
-		time.Sleep(time.Second)
-		wantConceded("another is ready", true)
-		sick := neighbour("10.1.0.2")
-		sick.Ready = false
-		h.keys.put(sick)
-		time.Sleep(time.Second)
-		wantConceded("the other is not ready any more", false)
-		h.keys.put(neighbour("10.1.0.2"))
-		time.Sleep(time.Second)
-		h.prober.set(false)
-		time.Sleep(time.Second)
-		wantConceded("the own one is back", false)
-	})
-}
-
 func TestEndpoints_FloorKeepsAServerThatIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouseOf(t, configured(func(c *EndpointsConfig) { c.MinReady = 2 }))
@@ -223,9 +192,7 @@ func TestAdoption_ServersWithoutASidecarAreKnownByTheirOwnKeys(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		h.wantPublished(t, "10.1.0.1")
 		h.leases.set(renewed("10.1.0.1"), renewed("10.1.0.3"))
-		sick := neighbour("10.1.0.3")
-		sick.Ready = false
-		h.keys.put(sick)
+		h.keys.put(sick("10.1.0.3"))
 		time.Sleep(2 * time.Second)
 		h.wantPublished(t, "10.1.0.1")
 		h.keys.drop("10.1.0.3")
@@ -302,11 +269,7 @@ func TestEndpoints_KeyWithoutALeaseIsReportedAndLeftOut(t *testing.T) {
 		h.start(t)
 		defer h.end(t)
 		h.keys.put(neighbour("10.1.0.2"))
-		h.keys.mu.Lock()
-		restored := h.keys.entries[netip.MustParseAddr("10.1.0.2")]
-		restored.Leased = false
-		h.keys.entries[restored.Address] = restored
-		h.keys.mu.Unlock()
+		h.keys.strip("10.1.0.2")
 		time.Sleep(time.Minute)
 		h.wantPublished(t, "10.1.0.1")
 		h.wantFindings(t, "APISERVER_KEY_UNLEASED")
