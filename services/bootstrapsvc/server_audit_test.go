@@ -182,3 +182,14 @@ func TestStepOf_NamesTheRangeAsKubeAPIServerDoes(t *testing.T) {
 		}
 	}
 }
+
+func TestStepOf_SaysWhatIsDoneWithABit(t *testing.T) {
+	for verb, want := range map[allocation.Verb]string{
+		allocation.SetBit: "set its bit: why", allocation.ClearBit: "clear its bit: why", allocation.Create: "why",
+	} {
+		step := stepOf(allocation.Step{Store: allocation.NodePorts, Verb: verb, Detail: "why"}, journal.Outcome{})
+		if got := step.GetChange().GetDetail(); got != want {
+			t.Errorf("detail of %s is %q, want %q", verb, got, want)
+		}
+	}
+}

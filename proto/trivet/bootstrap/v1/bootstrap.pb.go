@@ -1708,7 +1708,8 @@ type RepairStep struct {
 	Safe bool `protobuf:"varint,3,opt,name=safe" json:"safe,omitempty"`
 	// What can go wrong by it, for people; empty when nothing can.
 	Risk string `protobuf:"bytes,4,opt,name=risk" json:"risk,omitempty"`
-	// The version that it is guarded by: a resourceVersion, or a modification revision of etcd.
+	// The version that it was planned from: the resourceVersion that it is guarded by, or the modification revision of a bitmap in etcd.
+	// That one moves with every port that is allocated, so it does not bind: the step is looked at anew, and guarded by what was read then.
 	Version string `protobuf:"bytes,5,opt,name=version" json:"version,omitempty"`
 	// How it stands.
 	State RepairStep_State `protobuf:"varint,6,opt,name=state,enum=trivet.bootstrap.v1.RepairStep_State" json:"state,omitempty"`
