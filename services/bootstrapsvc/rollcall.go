@@ -124,6 +124,7 @@ func (c *caller) reporting(entry registry.Entry) present {
 		each.unreadable = true
 		object(fmt.Sprintf("key %s: %s", each.key, entry.Unreadable))
 	case !entry.Leased:
+		each.server.Stale = true
 		object(fmt.Sprintf("key %s has no lease, so it would outlive its sidecar; delete it", each.key))
 	case entry.Left:
 		each.server.Detail = "its sidecar stopped in good order"
