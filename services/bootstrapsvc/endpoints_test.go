@@ -1,6 +1,7 @@
 package bootstrapsvc
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -146,6 +147,27 @@ func TestEndpoints_StaticNameIsFollowedAndItsFailureChangesNothing(t *testing.T)
 		h.wantFindings(t, "STATIC_ADDRESS_UNRESOLVED")
 		h.end(t)
 		h.wantPublished(t, "192.0.2.8", "192.0.2.9") // a stop says nothing about a static address
+	})
+}
+
+// A DNS that says nothing is no reason for a pass to fail, nor for a list to say nothing.
+func TestEndpoints_DNSThatHangsIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouseOf(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "api.example" }))
+		h.names.set(nil, "192.0.2.7")
+		h.start(t)
+		defer h.end(t)
+		time.Sleep(aMoment)
+		h.names.hang()
+		for _, timeout := range []time.Duration{readTimeout, passTimeout} {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			found, err := h.surveyor.endpoints(ctx, nil)
+			if err != nil || ctx.Err() != nil || found.roll.unresolved == "" {
+				t.Errorf("look at endpoints within %v = %q, %v, time left %t; want what DNS does, and time left", timeout, found.roll.unresolved, err, ctx.Err() == nil)
+			}
+			cancel()
+		}
+		h.wantPublished(t, "192.0.2.7")
 	})
 }
 
