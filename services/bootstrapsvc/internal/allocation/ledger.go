@@ -215,7 +215,7 @@ func (l *Ledger) PutBitmap(b Bitmap) {
 // Revision is that of the bitmap which was put last; 0 where there is none.
 func (l *Ledger) Revision(store Store) int64 {
 	if g := l.world.grids[store]; g != nil {
-		return g.Bitmap.Revision
+		return g.Revision
 	}
 	return 0
 }

@@ -121,11 +121,11 @@ func (a *Auditor) ask(ctx context.Context, do func(ctx context.Context, s *sessi
 // Audit makes a pass now and returns what it left.
 func (a *Auditor) Audit(ctx context.Context) (*View, error) {
 	var view *View
-	err := a.ask(ctx, func(_ context.Context, s *session) error {
+	err := a.ask(ctx, func(ctx context.Context, s *session) error {
 		if err := s.healthy(); err != nil {
 			return err
 		}
-		if err := s.judge(time.Now()); err != nil {
+		if err := s.judge(ctx, time.Now()); err != nil {
 			return err
 		}
 		view = s.publish()

@@ -163,7 +163,7 @@ func (s *session) apply(ctx context.Context, token repairtoken.Token, id, reques
 	if now.After(token.Expires) {
 		return journal.Repair{}, fmt.Errorf("%w at %s", ErrExpired, token.Expires.Format(time.RFC3339))
 	}
-	if err := s.judge(now); err != nil {
+	if err := s.judge(ctx, now); err != nil {
 		return journal.Repair{}, err
 	}
 	steps, err := s.planned(token)

@@ -29,7 +29,7 @@ func (s *session) catchUp(ctx context.Context, store allocation.Store, revision 
 			return fmt.Errorf("watch range %s: %w: %w", RangeName(store), rangestore.ErrUnavailable, context.Cause(ctx))
 		}
 	}
-	return s.judge(time.Now())
+	return s.judge(ctx, time.Now())
 }
 
 // spare takes back the steps that would clear what is not ripe in this term, whoever planned them: what an earlier leader saw

@@ -36,6 +36,10 @@ type world struct {
 	ranges map[chan rangestore.Value]struct{}
 	// stale are kinds of which no change is told to watchers.
 	stale map[inventory.Kind]bool
+	// unread is what reading the range ends with; nil while it can be read.
+	unread error
+	// lists counts the lists of all Services that were asked for.
+	lists int
 
 	findings map[string]journal.Finding
 	plans    map[string]journal.Plan
@@ -89,6 +93,22 @@ func (w *world) service(name, address string, ports ...int32) allocation.Service
 	w.services[s.Key] = s
 	w.tell(inventory.Change{Kind: inventory.Services, Put: inventory.Objects{Services: []allocation.Service{s}}})
 	return s
+}
+
+// remove takes a Service away; what it used stays allocated.
+func (w *world) remove(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.services, allocation.Key{Namespace: "default", Name: name})
+	w.tell(inventory.Change{Kind: inventory.Services, Gone: []types.NamespacedName{{Namespace: "default", Name: name}}})
+}
+
+// free takes an address away.
+func (w *world) free(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.addresses, name)
+	w.tellAddress(name)
 }
 
 // address allocates an address in the name of a Service.
@@ -273,6 +293,7 @@ func (c memoryCluster) Service(_ context.Context, key allocation.Key) (*allocati
 func (c memoryCluster) Services(context.Context) ([]allocation.Service, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lists++
 	return slices.Collect(maps.Values(c.services)), nil
 }
 
@@ -331,7 +352,7 @@ func (r memoryRanges) Read(_ context.Context, name rangestore.Name) (rangestore.
 	if name != rangestore.NodePorts {
 		return rangestore.Value{}, nil
 	}
-	return r.ports, nil
+	return r.ports, r.unread
 }
 
 func (r memoryRanges) Swap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error) {
