@@ -201,6 +201,9 @@ func (l *Ledger) PutBitmap(b Bitmap) {
 	}
 	before := l.world.grids[b.Store]
 	now := newGrid(b, l.world.expected[b.Store])
+	if b.Missing && b.Doubt == "" && b.Store == ClusterIPs && l.world.has(IPAddresses) {
+		now.fault = notThere() // 1.33 may be told to write none beside its IPAddress objects
+	}
 	l.world.grids[b.Store] = now
 	l.mark(subject{store: b.Store})
 	if before == nil || before.Range != now.Range || before.judged() != now.judged() {

@@ -125,7 +125,11 @@ func (a *Auditor) Audit(ctx context.Context) (*View, error) {
 		if err := s.healthy(); err != nil {
 			return err
 		}
-		if err := s.judge(ctx, time.Now()); err != nil {
+		now := time.Now()
+		if err := s.ascertain(ctx, now); err != nil {
+			return err
+		}
+		if err := s.judge(ctx, now); err != nil {
 			return err
 		}
 		view = s.publish()

@@ -352,6 +352,58 @@ func TestAuditor_WhatAnEarlierLeaderWouldHaveFreedHasToRipenAnew(t *testing.T) {
 	})
 }
 
+// Another cluster's range looks full of leaks, and lacks what is in use here.
+func TestAuditor_ARangeOfAnotherClusterIsNeitherJudgedNorWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.service("user", "None", 30001)
+		w.bits(30005)
+		w.strange = "it is another cluster's"
+		cfg := w.config()
+		cfg.AutoRepair = true
+		r := w.lead(t, cfg)
+		defer r.end()
+		time.Sleep(10 * time.Minute)
+		if standing := r.standing(t); len(standing) != 0 || len(w.written()) != 0 || r.lastError() != nil {
+			t.Errorf("%v stand, written %v, %v, want nothing", standing, w.written(), r.lastError())
+		}
+		view, err := r.View()
+		if err != nil || view.States[1].Present || view.States[1].Problem != w.strange {
+			t.Errorf("states %+v, %v", view.States, err)
+		}
+		w.mu.Lock()
+		w.strange = ""
+		w.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if !w.has(30001) {
+			t.Error("the port in use is not allocated once the range is known to be this cluster's")
+		}
+		if view, err = r.View(); err != nil || !view.States[1].Present || view.States[1].Problem != "" {
+			t.Errorf("states %+v, %v", view.States, err)
+		}
+	})
+}
+
+func TestAuditor_WithoutAWitnessTheRangesWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		witness := allocation.Key{Namespace: "default", Name: "kubernetes"}
+		delete(w.services, witness)
+		w.service("user", "None", 30001)
+		r := w.lead(t, w.config())
+		defer r.end()
+		time.Sleep(time.Minute)
+		if standing := r.standing(t); len(standing) != 0 {
+			t.Errorf("%v stand before anybody knows whose range it is", standing)
+		}
+		w.service("kubernetes", "None")
+		time.Sleep(10 * time.Second)
+		if standing := r.standing(t); len(standing) != 1 {
+			t.Errorf("%v stand, want port 30001", standing)
+		}
+	})
+}
+
 func TestAuditor_APlanIsRefusedWhenItIsOldOrAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := damaged(t)

@@ -56,7 +56,7 @@ func (s *session) readTargets(ctx context.Context, steps []allocation.Step, seen
 	if seen.value, err = s.Ranges.Read(ctx, RangeName(store)); err != nil {
 		return err
 	}
-	seen.bitmap = bitmapOf(store, seen.value)
+	seen.bitmap = s.bitmapOf(store, seen.value)
 	if anyFrees(steps) {
 		return s.catchUp(ctx, store, seen.value.ModRevision)
 	}

@@ -30,6 +30,9 @@ func (s *session) schedule(now time.Time, err error) {
 	if next := s.ledger.Next(); !next.IsZero() {
 		s.hurry(next)
 	}
+	if s.ranges.doubt != "" {
+		s.hurry(now.Add(doubtPeriod))
+	}
 	if next, any := s.nextAttempt(); any {
 		s.hurry(next)
 	}
@@ -53,6 +56,9 @@ func (s *session) pass(ctx context.Context) error {
 func (s *session) round(ctx context.Context) error {
 	now := time.Now()
 	if err := s.whole(); err != nil {
+		return err
+	}
+	if err := s.ascertain(ctx, now); err != nil {
 		return err
 	}
 	err := s.judge(ctx, now)

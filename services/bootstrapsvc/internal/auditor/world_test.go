@@ -34,6 +34,8 @@ type world struct {
 	// feeds are those of who watches objects, and ranges of who watches the range: all that happened, in order.
 	feeds  map[chan inventory.Change]struct{}
 	ranges map[chan rangestore.Value]struct{}
+	// strange says why the range is another cluster's.
+	strange string
 	// stale are kinds of which no change is told to watchers.
 	stale map[inventory.Kind]bool
 	// unread is what reading the range ends with; nil while it can be read.
@@ -290,6 +292,15 @@ func (c memoryCluster) Service(_ context.Context, key allocation.Key) (*allocati
 	return nil, nil
 }
 
+func (c memoryCluster) Witness(context.Context) (*rangestore.Witness, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if service, ok := c.services[allocation.Key{Namespace: "default", Name: "kubernetes"}]; ok {
+		return &rangestore.Witness{UID: service.UID}, nil
+	}
+	return nil, nil
+}
+
 func (c memoryCluster) Services(context.Context) ([]allocation.Service, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -382,6 +393,15 @@ func (r memoryRanges) Watch(ctx context.Context, sink rangestore.Sink) {
 	r.mu.Lock()
 	delete(r.ranges, feed)
 	r.mu.Unlock()
+}
+
+func (r memoryRanges) Doubt(_ context.Context, of rangestore.Witness) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if of != (rangestore.Witness{UID: "uid-of-kubernetes"}) {
+		return "", fmt.Errorf("asked for %+v", of)
+	}
+	return r.strange, nil
 }
 
 // memoryJournal is the world as journal shows it.
