@@ -74,27 +74,33 @@ func (c *Cluster) Endpoints(ctx context.Context) (*corev1.Endpoints, error) {
 }
 
 // EndpointSlices returns the slices of default/kubernetes, and those that are kept for it even without its label: their names
-// are taken all the same.
+// are taken all the same. It needs the right to list slices and no other.
 func (c *Cluster) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
-	client := c.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
-	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+	found, err := c.slices(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
 	if err != nil {
-		return nil, fmt.Errorf("list endpointslices of default/kubernetes: %w", classified(err))
+		return nil, fmt.Errorf("list endpointslices of default/kubernetes: %w", err)
+	}
+	for _, name := range apiservers.SliceNames() {
+		if slices.ContainsFunc(found, func(slice *discoveryv1.EndpointSlice) bool { return slice.Name == name }) {
+			continue
+		}
+		unlabelled, err := c.slices(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+		if err != nil {
+			return nil, fmt.Errorf("look for endpointslice default/%s: %w", name, err)
+		}
+		found = append(found, unlabelled...)
+	}
+	return found, nil
+}
+
+func (c *Cluster) slices(ctx context.Context, which metav1.ListOptions) ([]*discoveryv1.EndpointSlice, error) {
+	list, err := c.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, which)
+	if err != nil {
+		return nil, classified(err)
 	}
 	found := make([]*discoveryv1.EndpointSlice, 0, len(list.Items))
-	missing := apiservers.SliceNames()
 	for i := range list.Items {
 		found = append(found, &list.Items[i])
-		missing = slices.DeleteFunc(missing, func(name string) bool { return name == list.Items[i].Name })
-	}
-	for _, name := range missing {
-		unlabelled, err := get(ctx, client.Get, name)
-		if err != nil {
-			return nil, fmt.Errorf("get endpointslice default/%s: %w", name, err)
-		}
-		if unlabelled != nil {
-			found = append(found, unlabelled)
-		}
 	}
 	return found, nil
 }
