@@ -23,6 +23,8 @@ const (
 	passTimeout = 30 * time.Second
 	// retryMin and retryMax bound the pause after a pass that failed; it doubles from one to the other.
 	retryMin, retryMax = time.Second, 20 * time.Second
+	// runningPatience is how long somebody who wants a repair applied waits while another one is.
+	runningPatience = time.Second
 	// announceAfter is how long passes may fail before the error says since when.
 	announceAfter = time.Minute
 )
@@ -74,6 +76,8 @@ type Auditor struct {
 	view atomic.Pointer[View]
 	// problem says why view is nil.
 	problem atomic.Pointer[string]
+	// underway is the id of the repair whose steps are being made; nil if there is none.
+	underway atomic.Pointer[string]
 }
 
 // New returns an auditor; it starts nothing.
@@ -99,13 +103,12 @@ type request struct {
 	reply chan error
 }
 
-// ask has the goroutine do something and waits for it, at most until ctx ends; it goes on when nobody waits any more.
-func (a *Auditor) ask(ctx context.Context, do func(ctx context.Context, s *session) error) error {
+// ask has the goroutine do something and waits for it, at most until ctx ends; it goes on when nobody waits any more. Who has
+// waited for a while to be taken asks refuse whether to go on waiting.
+func (a *Auditor) ask(ctx context.Context, do func(ctx context.Context, s *session) error, refuse func() error) error {
 	asked := request{do: do, reply: make(chan error, 1)}
-	select {
-	case a.requests <- asked:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := a.handOver(ctx, asked, refuse); err != nil {
+		return err
 	}
 	select {
 	case err, ok := <-asked.reply:
@@ -115,6 +118,23 @@ func (a *Auditor) ask(ctx context.Context, do func(ctx context.Context, s *sessi
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+}
+
+func (a *Auditor) handOver(ctx context.Context, asked request, refuse func() error) error {
+	patience := time.NewTicker(runningPatience)
+	defer patience.Stop()
+	for {
+		select {
+		case a.requests <- asked:
+			return nil
+		case <-patience.C:
+			if err := refuse(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 
@@ -134,7 +154,7 @@ func (a *Auditor) Audit(ctx context.Context) (*View, error) {
 		}
 		view = s.publish()
 		return nil
-	})
+	}, func() error { return nil })
 	if err != nil {
 		return nil, err
 	}

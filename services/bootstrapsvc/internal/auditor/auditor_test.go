@@ -404,6 +404,51 @@ func TestAuditor_WithoutAWitnessTheRangesWait(t *testing.T) {
 	})
 }
 
+// Whoever comes second is told so soon, and not when the first one's steps are made. The same token waits.
+func TestAuditor_WhileARepairRunsAnotherIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := damaged(t)
+		r := w.lead(t, w.config())
+		defer r.end()
+		time.Sleep(aWhile)
+		first, err := r.PlanRepair([]string{"findings/not-allocated.ip-addresses.10.0.0.1"}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := r.PlanRepair(nil, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.interfere(func(write string, after bool) error {
+			if write == "create 10.0.0.1" && !after {
+				time.Sleep(20 * time.Second)
+			}
+			return nil
+		})
+		outcome := func(token string) chan error {
+			told := make(chan error, 1)
+			go func() {
+				_, err := r.Apply(r.ctx, token, "somebody")
+				told <- err
+			}()
+			return told
+		}
+		one := outcome(first.Token)
+		time.Sleep(time.Millisecond)
+		begun := time.Now()
+		again, other := outcome(first.Token), outcome(second.Token)
+		if err := <-other; !errors.Is(err, ErrRunning) || time.Since(begun) > 2*time.Second {
+			t.Errorf("the other one is told %v after %s, want %v soon", err, time.Since(begun), ErrRunning)
+		}
+		if errs := []error{<-one, <-again}; errs[0] != nil || errs[1] != nil {
+			t.Errorf("the first one and the same again: %v", errs)
+		}
+		if repairs := w.repairs(t); len(repairs) != 1 {
+			t.Errorf("%d repairs, want one", len(repairs))
+		}
+	})
+}
+
 func TestAuditor_APlanIsRefusedWhenItIsOldOrAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := damaged(t)

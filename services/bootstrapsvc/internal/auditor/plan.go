@@ -131,15 +131,24 @@ func (a *Auditor) Apply(ctx context.Context, text, requester string) (journal.Re
 		return journal.Repair{}, err
 	}
 	var repair journal.Repair
+	id := repairtoken.ID(text)
 	err = a.ask(ctx, func(ctx context.Context, s *session) error {
 		var err error
-		repair, err = s.apply(ctx, token, repairtoken.ID(text), requester)
+		repair, err = s.apply(ctx, token, id, requester)
 		return err
-	})
+	}, func() error { return a.refuse(id) })
 	if err != nil {
 		return journal.Repair{}, err
 	}
 	return repair, nil
+}
+
+// refuse tells that another repair is being applied. The same one is worth waiting for.
+func (a *Auditor) refuse(id string) error {
+	if underway := a.underway.Load(); underway != nil && *underway != id {
+		return fmt.Errorf("%w: %s", ErrRunning, *underway)
+	}
+	return nil
 }
 
 func (s *session) apply(ctx context.Context, token repairtoken.Token, id, requester string) (journal.Repair, error) {
