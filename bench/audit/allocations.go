@@ -67,7 +67,7 @@ type auditing struct {
 	upstream []time.Duration // until kube-apiserver itself had made good what was deleted
 }
 
-// calm waits until kube-apiserver has taken in what was done to it.
+// calm waits until kube-apiserver has taken in what was done to it, and makes sure that nothing got lost by that.
 func (a *auditing) calm(ctx context.Context) error {
 	pids, err := child.Children("kube-apiserver")
 	if err != nil {
@@ -79,7 +79,7 @@ func (a *auditing) calm(ctx context.Context) error {
 			return err
 		}
 		if spent < 300*time.Millisecond {
-			return nil
+			return a.whole(ctx)
 		}
 	}
 	return errors.New("kube-apiserver does not come to rest")
