@@ -2,7 +2,9 @@ package auditor
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
@@ -49,7 +51,7 @@ func (s *session) confirm(ctx context.Context, steps []allocation.Step) (doubted
 	for _, step := range steps {
 		doubted[step.Finding] = true
 	}
-	for steps = steps[:min(len(steps), maxConfirm)]; len(steps) > 0; {
+	for steps = chosen(steps); len(steps) > 0; {
 		batch := steps[:batchOf(steps)]
 		seen := newSight()
 		if err := s.readTargets(ctx, batch, seen); err != nil {
@@ -66,4 +68,15 @@ func (s *session) confirm(ctx context.Context, steps []allocation.Step) (doubted
 		steps = steps[len(batch):]
 	}
 	return doubted, nil
+}
+
+// chosen are as many of the steps as one pass looks at, by chance: those that are doubted each time must not hide the others.
+func chosen(steps []allocation.Step) []allocation.Step {
+	if len(steps) <= maxConfirm {
+		return steps
+	}
+	rand.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	steps = steps[:maxConfirm]
+	slices.SortFunc(steps, func(a, b allocation.Step) int { return strings.Compare(a.Finding, b.Finding) })
+	return steps
 }

@@ -3,6 +3,7 @@ package auditor
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,6 +84,30 @@ func TestAuditor_MoreThanAPassLooksAtIsOpenAfterAWhile(t *testing.T) {
 		}
 		if open != many {
 			t.Errorf("%d findings are open, want %d", open, many)
+		}
+	})
+}
+
+// However many look wrong and are not, what is wrong is found.
+func TestAuditor_WhatIsDoubtedAgainAndAgainHidesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for i := range 2 * maxConfirm {
+			w.service(fmt.Sprint("gone", i), "None", int32(30000+i))
+		}
+		w.service("robbed", "None", 32000) // the last by name
+		r := w.lead(t, w.config())
+		defer r.end()
+		time.Sleep(settle) // it has read all, and nothing is ripe
+		w.mu.Lock()
+		w.stale[inventory.Services] = true
+		w.mu.Unlock()
+		for i := range 2 * maxConfirm {
+			w.remove(fmt.Sprint("gone", i))
+		}
+		time.Sleep(10 * time.Second)
+		if opened, want := r.herald.told(), []string{"findings/not-allocated.node-ports.32000"}; !slices.Equal(opened, want) {
+			t.Errorf("opened %v, want %v", opened, want)
 		}
 	})
 }
