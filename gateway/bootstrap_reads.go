@@ -65,7 +65,8 @@ func (s *bootstrapServer) PlanRepair(ctx context.Context, request *gatewayv1.Pla
 		return nil, s.notAnswered(ctx, err)
 	}
 	return &gatewayv1.PlanRepairResponse{
-		Steps: answer.Steps, Left: answer.Left, Token: answer.Token, ExpireTime: answer.ExpireTime, Freshness: answer.Freshness,
+		Steps: answer.Steps, Left: answer.Left, LeftOmitted: answer.LeftOmitted, Token: answer.Token, ExpireTime: answer.ExpireTime,
+		Freshness: answer.Freshness,
 	}, nil
 }
 

@@ -269,7 +269,9 @@ func (s *steward) PlanRepair(ctx context.Context, request *bootstrapv1.PlanRepai
 	if len(names) == 0 {
 		names = slices.Sorted(maps.Keys(s.cellar.findings))
 	}
-	plan := &bootstrapv1.PlanRepairResponse{ExpireTime: timestamppb.New(time.Now().Add(10 * time.Minute)), Freshness: &statusv1.Freshness{ReplicaId: s.id}}
+	plan := &bootstrapv1.PlanRepairResponse{
+		LeftOmitted: 3, ExpireTime: timestamppb.New(time.Now().Add(10 * time.Minute)), Freshness: &statusv1.Freshness{ReplicaId: s.id},
+	}
 	for _, name := range names {
 		finding := s.cellar.findings[name]
 		switch {

@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// auditTarget and memoryTarget are what an audit of a large cluster may cost, and changeTarget one changed Service.
+	// auditTarget and memoryTarget are what the whole process may cost until a large cluster is compared, reading it included,
+	// and changeTarget one changed Service.
 	auditTarget  = time.Second
 	memoryTarget = 150 << 20
 	changeTarget = time.Millisecond
@@ -66,7 +67,7 @@ type auditing struct {
 	upstream []time.Duration // until kube-apiserver itself had made good what was deleted
 }
 
-// calm waits until kube-apiserver has taken in what was done to it.
+// calm waits until kube-apiserver has taken in what was done to it, and makes sure that nothing got lost by that.
 func (a *auditing) calm(ctx context.Context) error {
 	pids, err := child.Children("kube-apiserver")
 	if err != nil {
@@ -78,7 +79,7 @@ func (a *auditing) calm(ctx context.Context) error {
 			return err
 		}
 		if spent < 300*time.Millisecond {
-			return nil
+			return a.whole(ctx)
 		}
 	}
 	return errors.New("kube-apiserver does not come to rest")
@@ -120,7 +121,7 @@ func (a *auditing) starts(ctx context.Context) ([]row, error) {
 	what := fmt.Sprintf("%d Services and IPAddresses, all ports: ", a.services)
 	return []row{
 		{what: what + "from the start of the process until all is compared", ours: wall.Seconds(), show: brief},
-		row{what: what + "CPU of the whole process until then", ours: cpu.Seconds(), show: brief}.than("the floor", floorCPU.Seconds()),
+		row{what: what + "CPU of the whole process until then", ours: cpu.Seconds(), show: brief, most: auditTarget.Seconds()}.than("the floor", floorCPU.Seconds()),
 		row{what: what + "resident memory then", ours: float64(resident), show: mebibytes, most: memoryTarget}.than("the floor", float64(floorMemory)),
 	}, errors.Join(err1, err2)
 }
@@ -222,7 +223,7 @@ func (a *auditing) audits(ctx context.Context, leg *child.Leg, client bootstrapv
 		}
 		spent = append(spent, cpu)
 	}
-	return []row{worstOf(fmt.Sprintf("%d Services and IPAddresses, all ports: CPU of an audit that is asked for", a.services), spent, auditTarget)}, nil
+	return []row{worstOf("the same: CPU of an audit that is asked for, which judges what changed since", spent, 0)}, nil
 }
 
 // plausible makes sure that what was measured was an audit of all there is, which is well.

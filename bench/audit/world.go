@@ -9,13 +9,13 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -28,8 +28,8 @@ const (
 	// firstPort and lastPort are the ports that Services are given where nobody says otherwise, all of which are used.
 	firstPort, lastPort = 30000, 32767
 	portsKey            = "/registry/ranges/servicenodeports"
-	// together is how many keys are written in one transaction, well below etcd's limit.
-	together = 100
+	// writers is how many objects are written at the same time.
+	writers = 64
 	// namespaces is over how many namespaces the Services are spread.
 	namespaces = 100
 )
@@ -111,21 +111,34 @@ func (w *world) fillPorts(ctx context.Context) error {
 	return err
 }
 
+// write puts every object at a revision of its own, as kube-apiserver does. Several in one transaction share a revision, and a
+// watch that begins anew after it misses those that had not been told: kube-apiserver's repairer then takes Services for
+// missing, and deletes the IPAddresses that they use as soon as these are a minute old.
 func (w *world) write(ctx context.Context, make func(int) (string, runtime.Object)) error {
-	var ops []clientv3.Op
+	writing, ctx := errgroup.WithContext(ctx)
+	writing.SetLimit(writers)
 	for i := range w.services {
 		key, object := make(i)
-		value, err := encode(object)
-		if err != nil {
+		writing.Go(func() error {
+			value, err := encode(object)
+			if err != nil {
+				return err
+			}
+			_, err = w.etcd.Put(ctx, key, value)
 			return err
-		}
-		if ops = append(ops, clientv3.OpPut(key, value)); len(ops) < together && i < w.services-1 {
-			continue
-		}
-		if _, err := w.etcd.Txn(ctx).Then(ops...).Commit(); err != nil {
-			return err
-		}
-		ops = nil
+		})
+	}
+	return writing.Wait()
+}
+
+// whole makes sure that nobody has deleted what is in use.
+func (w *world) whole(ctx context.Context) error {
+	there, err := w.etcd.Get(ctx, "/registry/ipaddresses/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return err
+	}
+	if missing := int64(w.services) + 1 - there.Count; missing > 0 { // one is that of default/kubernetes
+		return fmt.Errorf("%d IPAddresses that are in use are gone: kube-apiserver's own repairer took them for unused", missing)
 	}
 	return nil
 }
@@ -142,7 +155,7 @@ func place(i int) (namespace, name string) {
 func (w *world) service(i int) (key string, object runtime.Object) {
 	s := w.template.DeepCopy()
 	s.Namespace, s.Name = place(i)
-	s.UID, s.ResourceVersion = types.UID(uuid.NewUUID()), ""
+	s.UID, s.ResourceVersion = uuid.NewUUID(), ""
 	s.Spec.ClusterIP, s.Spec.ClusterIPs = address(i), []string{address(i)}
 	if s.Spec.Ports[0].NodePort = int32(firstPort + i); s.Spec.Ports[0].NodePort > lastPort {
 		s.Spec.Type, s.Spec.Ports[0].NodePort, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, 0, ""
@@ -154,7 +167,7 @@ func (w *world) ipAddress(i int) (key string, object runtime.Object) {
 	namespace, name := place(i)
 	return "/registry/ipaddresses/" + address(i), &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: address(i), UID: types.UID(uuid.NewUUID()), CreationTimestamp: metav1.NewTime(time.Now()),
+			Name: address(i), UID: uuid.NewUUID(), CreationTimestamp: metav1.NewTime(time.Now()),
 			Labels: map[string]string{networkingv1.LabelIPAddressFamily: "IPv4", networkingv1.LabelManagedBy: "ipallocator.k8s.io"},
 		},
 		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: namespace, Name: name}},

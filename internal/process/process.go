@@ -100,6 +100,10 @@ func (p *Process) assemble(cfg Config, logger *slog.Logger) error {
 		return err
 	}
 	p.ready.Add("etcd", setApart(p.candidate.Check))
+	if p.program.shards() > 0 {
+		lead := &led{holdings: func() []term.Holding { return p.candidate.Status().Shards }}
+		p.ready.Add("leadership", setApart(lead.check))
+	}
 	kube, err := p.connectKube(cfg)
 	if err != nil {
 		return &UsageError{Err: err}

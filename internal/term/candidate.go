@@ -145,8 +145,9 @@ func (c *Candidate) SetUnready(reason error) {
 
 // Concede says that this replica cannot do the work of a shard now and that others are known to be able to; nil takes that
 // back. Where SetUnready leaves time to find out whether all suffer from the same, nothing is waited for here: what this replica
-// holds goes to the ready ones at once. Nor is it held against the replica afterwards. Like SetUnready it does not block, and
-// what either says holds by itself.
+// holds goes to the ready ones at once, but for shards just taken over from one that let them lie. Nor is it held against the
+// replica afterwards: it gets its shards back as soon as it takes the concession back, so who calls this has to be sure by then.
+// Where all concede, all stay where they are. Like SetUnready it does not block, and what either says holds by itself.
 func (c *Candidate) Concede(reason error) {
 	c.tell(&c.conceded, reason)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/herald"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/inventory"
@@ -55,6 +56,21 @@ func (a audit) loop() loop.Loop {
 		Name: auditLoop, Scope: loop.Leader, Stall: auditStall, Run: a.run,
 		Doc: "Compares the ClusterIPs and node ports that Services use with what is allocated, and mends what is safe to mend.",
 	}
+}
+
+// countInto adds how many findings stand, where that is known.
+func (a audit) countInto(all facts) {
+	view, err := a.View()
+	if err != nil {
+		return
+	}
+	pending := int64(0)
+	for _, finding := range view.Standing {
+		if finding.State == allocation.Pending {
+			pending++
+		}
+	}
+	all["pending_findings"], all["open_findings"] = pending, int64(len(view.Standing))-pending
 }
 
 func (a audit) run(ctx context.Context, report loop.Report) error {

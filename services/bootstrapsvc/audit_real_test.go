@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/big"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,6 +129,23 @@ func ended(t *testing.T, client bootstrapv1.BootstrapServiceClient, subject stri
 		}
 	}
 	return fmt.Errorf("findings are %v", answer.GetFindings())
+}
+
+// Another prefix, or another cluster's etcd, is no cluster without a range.
+func TestAuditReal_RangesOfAnotherClusterAreNotAudited(t *testing.T) {
+	r := startReplica(t, "10.99.24.1", func(cfg *bootstrapsvc.Config) { cfg.EtcdPrefix = "/elsewhere" })
+	client := r.client(t)
+	audited(t, client)
+	answer, err := client.Audit(t.Context(), &bootstrapv1.AuditRequest{})
+	if err != nil || answer.GetFindings() != 0 {
+		t.Fatalf("audit: %v, %v, want no finding", answer, err)
+	}
+	for _, store := range answer.GetStores() {
+		if store.GetStore() == bootstrapv1.Finding_STORE_NODE_PORTS &&
+			(store.GetPresent() || !strings.Contains(store.GetProblem(), "/elsewhere/services/specs/default/kubernetes")) {
+			t.Errorf("node ports: %v, want them to be another cluster's", store)
+		}
+	}
 }
 
 func TestAuditReal_APlanIsAppliedOnceAndRemembered(t *testing.T) {

@@ -203,11 +203,13 @@ func (s *Service) newKeeper(name string, objects objects) *keeper {
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
 // Counts are "namespaces" (system namespaces that exist), "apiservers", "ready_apiservers" and "endpoint_addresses", known
-// only while this replica leads, and "repairs", its writes since it started.
+// only while this replica leads, as are "open_findings" and "pending_findings" of the audit, and "repairs", its writes since it
+// started.
 func (s *Service) Counts() map[string]int64 {
 	counts := facts{"repairs": s.repairs.Load()}
 	for _, k := range s.keepers {
 		k.countInto(counts)
 	}
+	s.audit.countInto(counts)
 	return counts
 }

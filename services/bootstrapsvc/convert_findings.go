@@ -106,7 +106,19 @@ func stepOf(step allocation.Step, outcome journal.Outcome) *bootstrapv1.RepairSt
 	return &bootstrapv1.RepairStep{
 		Finding: step.Finding, Safe: step.Safe, Risk: step.Risk, Version: versionOf(step), Error: outcome.Error,
 		State: stepStateOf(outcome.State), Time: timeOf(outcome.Time),
-		Change: &statusv1.Change{Verb: stepVerbOf(step.Verb), Object: targetOf(step), Reason: string(step.Reason), Detail: step.Detail},
+		Change: &statusv1.Change{Verb: stepVerbOf(step.Verb), Object: targetOf(step), Reason: string(step.Reason), Detail: detailOf(step)},
+	}
+}
+
+// detailOf says of a bit what is done with it, too: that its range is updated tells nobody.
+func detailOf(step allocation.Step) string {
+	switch step.Verb {
+	case allocation.SetBit:
+		return "set its bit: " + step.Detail
+	case allocation.ClearBit:
+		return "clear its bit: " + step.Detail
+	default:
+		return step.Detail
 	}
 }
 
@@ -121,7 +133,7 @@ func versionOf(step allocation.Step) string {
 // targetOf names the object that a step writes; for a bit it is the range that the bit is of.
 func targetOf(step allocation.Step) *statusv1.ObjectReference {
 	if step.Store.Bits() {
-		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: step.Store.String()}
+		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: string(auditor.RangeName(step.Store))}
 	}
 	return addressReference(step.Object.Name, step.Guard.UID)
 }

@@ -1,6 +1,7 @@
 package bootstrapsvc
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -56,37 +57,6 @@ func TestEndpoints_SilentServerIsOutInFifteenSecondsAndNotSooner(t *testing.T) {
 		h.prober.hang(false)
 		time.Sleep(4 * time.Second)
 		h.wantPublished(t, "10.1.0.1", "10.1.0.2")
-	})
-}
-
-func TestEndpoints_LeaderGivesWayWhileItsOwnServerIsDownAndAnotherIsReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
-		h.start(t)
-		defer h.end(t)
-		time.Sleep(aMoment)
-		wantConceded := func(when string, want bool) {
-			t.Helper()
-			if got := h.candidate.Conceded(); (got != nil) != want {
-				t.Errorf("%s: conceded = %v, want %t", when, got, want)
-			}
-		}
-		h.prober.set(true)
-		time.Sleep(5 * time.Second)
-		wantConceded("nobody else is ready", false)
-		h.keys.put(neighbour("10.1.0.2"))
-		time.Sleep(time.Second)
-		wantConceded("another is ready", true)
-		sick := neighbour("10.1.0.2")
-		sick.Ready = false
-		h.keys.put(sick)
-		time.Sleep(time.Second)
-		wantConceded("the other is not ready any more", false)
-		h.keys.put(neighbour("10.1.0.2"))
-		time.Sleep(time.Second)
-		h.prober.set(false)
-		time.Sleep(time.Second)
-		wantConceded("the own one is back", false)
 	})
 }
 
@@ -180,6 +150,27 @@ func TestEndpoints_StaticNameIsFollowedAndItsFailureChangesNothing(t *testing.T)
 	})
 }
 
+// A DNS that says nothing is no reason for a pass to fail, nor for a list to say nothing.
+func TestEndpoints_DNSThatHangsIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouseOf(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "api.example" }))
+		h.names.set(nil, "192.0.2.7")
+		h.start(t)
+		defer h.end(t)
+		time.Sleep(aMoment)
+		h.names.hang()
+		for _, timeout := range []time.Duration{readTimeout, passTimeout} {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			found, err := h.surveyor.endpoints(ctx, nil)
+			if err != nil || ctx.Err() != nil || found.roll.unresolved == "" {
+				t.Errorf("look at endpoints within %v = %q, %v, time left %t; want what DNS does, and time left", timeout, found.roll.unresolved, err, ctx.Err() == nil)
+			}
+			cancel()
+		}
+		h.wantPublished(t, "192.0.2.7")
+	})
+}
+
 func TestEndpoints_StaticAddressIsPublishedWhoeverReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouseOf(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "192.0.2.7" }))
@@ -223,9 +214,7 @@ func TestAdoption_ServersWithoutASidecarAreKnownByTheirOwnKeys(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		h.wantPublished(t, "10.1.0.1")
 		h.leases.set(renewed("10.1.0.1"), renewed("10.1.0.3"))
-		sick := neighbour("10.1.0.3")
-		sick.Ready = false
-		h.keys.put(sick)
+		h.keys.put(sick("10.1.0.3"))
 		time.Sleep(2 * time.Second)
 		h.wantPublished(t, "10.1.0.1")
 		h.keys.drop("10.1.0.3")
@@ -302,11 +291,7 @@ func TestEndpoints_KeyWithoutALeaseIsReportedAndLeftOut(t *testing.T) {
 		h.start(t)
 		defer h.end(t)
 		h.keys.put(neighbour("10.1.0.2"))
-		h.keys.mu.Lock()
-		restored := h.keys.entries[netip.MustParseAddr("10.1.0.2")]
-		restored.Leased = false
-		h.keys.entries[restored.Address] = restored
-		h.keys.mu.Unlock()
+		h.keys.strip("10.1.0.2")
 		time.Sleep(time.Minute)
 		h.wantPublished(t, "10.1.0.1")
 		h.wantFindings(t, "APISERVER_KEY_UNLEASED")

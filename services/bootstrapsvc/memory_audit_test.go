@@ -21,6 +21,8 @@ func (emptyCluster) Stores(context.Context) ([]allocation.Store, error) {
 	return []allocation.Store{allocation.IPAddresses}, nil
 }
 
+func (emptyCluster) Witness(context.Context) (*rangestore.Witness, error) { return nil, nil }
+
 func (emptyCluster) Watch(ctx context.Context, kinds []inventory.Kind, sink inventory.Sink) {
 	for _, kind := range kinds {
 		sink.Change(inventory.Change{Kind: kind, Whole: true})
@@ -55,6 +57,8 @@ func (emptyRanges) Watch(ctx context.Context, sink rangestore.Sink) {
 	sink.Begin(nil)
 	<-ctx.Done()
 }
+
+func (emptyRanges) Doubt(context.Context, rangestore.Witness) (string, error) { return "", nil }
 
 type emptyJournal struct{}
 

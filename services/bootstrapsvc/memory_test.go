@@ -451,6 +451,14 @@ type memoryNames struct {
 	mu        sync.Mutex // guards what follows
 	addresses []netip.Addr
 	err       error
+	hung      bool
+}
+
+// hang makes every question go unanswered.
+func (m *memoryNames) hang() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hung = true
 }
 
 func (m *memoryNames) set(err error, addresses ...string) {
@@ -462,8 +470,13 @@ func (m *memoryNames) set(err error, addresses ...string) {
 	}
 }
 
-func (m *memoryNames) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
+func (m *memoryNames) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.addresses), m.err
+	hung, addresses, err := m.hung, slices.Clone(m.addresses), m.err
+	m.mu.Unlock()
+	if hung {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return addresses, err
 }

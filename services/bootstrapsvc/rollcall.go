@@ -124,6 +124,7 @@ func (c *caller) reporting(entry registry.Entry) present {
 		each.unreadable = true
 		object(fmt.Sprintf("key %s: %s", each.key, entry.Unreadable))
 	case !entry.Leased:
+		each.server.Stale = true
 		object(fmt.Sprintf("key %s has no lease, so it would outlive its sidecar; delete it", each.key))
 	case entry.Left:
 		each.server.Detail = "its sidecar stopped in good order"
@@ -157,11 +158,16 @@ func (c *caller) adopt(ctx context.Context, roll *rollcall, spoken []netip.Addr)
 	return nil
 }
 
+// resolveTimeout leaves a pass time for the rest when DNS does not answer.
+const resolveTimeout = 3 * time.Second
+
 // resolve adds the static address, or those to which the static name leads now. A failure is no address, which changes nothing
 // that is published.
 func (c *caller) resolve(ctx context.Context, roll *rollcall) {
 	addresses := []netip.Addr{c.static.address}
 	if c.static.name != "" {
+		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+		defer cancel()
 		var err error
 		addresses, err = c.resolver.LookupNetIP(ctx, "ip", c.static.name)
 		switch {

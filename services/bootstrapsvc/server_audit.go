@@ -14,6 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/status"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
 )
 
@@ -94,7 +95,7 @@ func listed(view *auditor.View, list listArguments) []auditor.Finding {
 
 // WatchFindings sends all standing findings, a bookmark, and then what changes.
 func (s *server) WatchFindings(_ *bootstrapv1.WatchFindingsRequest, wire grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
-	w := &findingsWatcher{service: s.service, wire: wire, told: map[string]uint64{}}
+	w := &findingsWatcher{service: s.service, wire: wire, told: map[string]auditor.Finding{}}
 	return s.service.statusOf(wire.Context(), w.follow())
 }
 
@@ -102,8 +103,8 @@ func (s *server) WatchFindings(_ *bootstrapv1.WatchFindingsRequest, wire grpc.Se
 type findingsWatcher struct {
 	service *Service
 	wire    grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]
-	// told are the findings that the reader knows, each as of its last change.
-	told map[string]uint64
+	// told are the findings that the reader knows, each as it was told last.
+	told map[string]auditor.Finding
 }
 
 // follow ends with the call, the term or the service. What happens while a slow reader is waited for is looked at only after
@@ -170,15 +171,15 @@ func (w *findingsWatcher) tell(view *auditor.View) (sent bool, err error) {
 	stands := make(map[string]struct{}, len(view.Standing))
 	for _, finding := range view.Standing {
 		stands[finding.Name] = struct{}{}
-		change, known := w.told[finding.Name]
-		if known && change == finding.Change {
+		before, known := w.told[finding.Name]
+		if known && before.Change == finding.Change {
 			continue
 		}
 		what := bootstrapv1.WatchFindingsResponse_TYPE_MODIFIED
 		if !known {
 			what = bootstrapv1.WatchFindingsResponse_TYPE_ADDED
 		}
-		w.told[finding.Name] = finding.Change
+		w.told[finding.Name] = finding
 		if err := w.send(what, findingOf(finding, view.Audited, w.service.member.ID), view); err != nil {
 			return true, err
 		}
@@ -188,8 +189,9 @@ func (w *findingsWatcher) tell(view *auditor.View) (sent bool, err error) {
 		if _, is := stands[name]; is {
 			continue
 		}
+		last := w.told[name]
 		delete(w.told, name)
-		if err := w.send(bootstrapv1.WatchFindingsResponse_TYPE_DELETED, w.ended(view, name), view); err != nil {
+		if err := w.send(bootstrapv1.WatchFindingsResponse_TYPE_DELETED, w.ended(view, last), view); err != nil {
 			return true, err
 		}
 		sent = true
@@ -197,14 +199,23 @@ func (w *findingsWatcher) tell(view *auditor.View) (sent bool, err error) {
 	return sent, nil
 }
 
-// ended is a finding that does not stand any more. One that was never sure is not remembered.
-func (w *findingsWatcher) ended(view *auditor.View, name string) *bootstrapv1.Finding {
+// ended is a finding that does not stand any more; if it is not remembered, as it was told last. One that was never sure is not: it
+// went away by itself. How another one ended that is not is not known.
+func (w *findingsWatcher) ended(view *auditor.View, last auditor.Finding) *bootstrapv1.Finding {
 	for _, finding := range view.Ended {
-		if finding.Name == name {
+		if finding.Name == last.Name && finding.FirstSeen.Equal(last.FirstSeen) { // else it is of an earlier time
 			return findingOf(finding, view.Audited, w.service.member.ID)
 		}
 	}
-	return &bootstrapv1.Finding{Name: name, State: bootstrapv1.Finding_STATE_GONE, EndTime: timeOf(view.Audited)}
+	ended := findingOf(last, time.Time{}, w.service.member.ID)
+	ended.EndTime = timeOf(view.Audited)
+	switch last.State {
+	case allocation.Pending:
+		ended.State = bootstrapv1.Finding_STATE_GONE
+	default:
+		ended.State = bootstrapv1.Finding_STATE_UNSPECIFIED
+	}
+	return ended
 }
 
 func (w *findingsWatcher) send(what bootstrapv1.WatchFindingsResponse_Type, finding *bootstrapv1.Finding, view *auditor.View) error {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
@@ -115,5 +117,79 @@ func TestListed_IsOrderedByFirstSightAndFiltered(t *testing.T) {
 	}
 	if len(view.Standing) != 2 || view.Standing[0].Name != "b" {
 		t.Error("the view was changed")
+	}
+}
+
+// tape is a watch's wire that keeps what is sent.
+type tape struct {
+	grpc.ServerStream
+
+	sent []*bootstrapv1.WatchFindingsResponse
+}
+
+func (t *tape) Send(event *bootstrapv1.WatchFindingsResponse) error {
+	t.sent = append(t.sent, event)
+	return nil
+}
+
+func TestWatchFindings_SaysOfWhatEndedWhatItWasAndHow(t *testing.T) {
+	finding := func(name string, state allocation.State, seen int64, change uint64) auditor.Finding {
+		return auditor.Finding{Change: change, Finding: journal.Finding{
+			Finding:   allocation.Finding{Name: name, Code: allocation.Leaked, State: state, Message: "port of " + name},
+			FirstSeen: time.Unix(seen, 0),
+		}}
+	}
+	mended := func(f auditor.Finding) auditor.Finding {
+		f.End, f.RepairedBy = journal.Repaired, "r"
+		return f
+	}
+	wire := &tape{}
+	w := &findingsWatcher{service: &Service{}, wire: wire, told: map[string]auditor.Finding{}}
+	earlier := mended(finding("findings/unsure", allocation.Open, 1, 0)) // it was there once before
+	views := []*auditor.View{
+		{Ended: []auditor.Finding{earlier}, Standing: []auditor.Finding{
+			finding("findings/unsure", allocation.Pending, 7, 1), finding("findings/mended", allocation.Open, 7, 2), finding("findings/forgotten", allocation.Open, 7, 3),
+		}},
+		{Ended: []auditor.Finding{earlier, mended(finding("findings/mended", allocation.Open, 7, 4))}},
+	}
+	for _, view := range views {
+		if _, err := w.tell(view); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for _, event := range wire.sent[3:] {
+		f := event.GetFinding()
+		got = append(got, fmt.Sprintf("%s %s %s %s %q", event.GetType(), f.GetState(), f.GetCode(), f.GetRepairedBy(), f.GetMessage()))
+	}
+	want := []string{
+		`TYPE_DELETED STATE_UNSPECIFIED CODE_LEAKED  "port of findings/forgotten"`,
+		`TYPE_DELETED STATE_REPAIRED CODE_LEAKED repairs/r "port of findings/mended"`,
+		`TYPE_DELETED STATE_GONE CODE_LEAKED  "port of findings/unsure"`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("what was told of ends (-want +got):\n%s", diff)
+	}
+}
+
+func TestStepOf_NamesTheRangeAsKubeAPIServerDoes(t *testing.T) {
+	for store, want := range map[allocation.Store]string{
+		allocation.NodePorts: "servicenodeports", allocation.ClusterIPs: "serviceips", allocation.SecondaryClusterIPs: "secondaryserviceips",
+	} {
+		step := stepOf(allocation.Step{Store: store, Verb: allocation.SetBit}, journal.Outcome{})
+		if got := step.GetChange().GetObject().GetName(); got != want {
+			t.Errorf("a step on %s is on range %q, want %q", store, got, want)
+		}
+	}
+}
+
+func TestStepOf_SaysWhatIsDoneWithABit(t *testing.T) {
+	for verb, want := range map[allocation.Verb]string{
+		allocation.SetBit: "set its bit: why", allocation.ClearBit: "clear its bit: why", allocation.Create: "why",
+	} {
+		step := stepOf(allocation.Step{Store: allocation.NodePorts, Verb: verb, Detail: "why"}, journal.Outcome{})
+		if got := step.GetChange().GetDetail(); got != want {
+			t.Errorf("detail of %s is %q, want %q", verb, got, want)
+		}
 	}
 }

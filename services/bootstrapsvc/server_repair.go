@@ -24,7 +24,7 @@ func (s *server) PlanRepair(ctx context.Context, request *bootstrapv1.PlanRepair
 	}
 	response := &bootstrapv1.PlanRepairResponse{
 		Steps: plannedSteps(plan.Steps), Left: findingsOf(plan.Left, view.Audited, s.service.member.ID),
-		Token: plan.Token, Freshness: s.service.viewed(view),
+		LeftOmitted: int32(plan.Omitted), Token: plan.Token, Freshness: s.service.viewed(view),
 	}
 	if plan.Token != "" {
 		response.ExpireTime = timestamppb.New(plan.Expires)

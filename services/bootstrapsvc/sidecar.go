@@ -3,9 +3,7 @@ package bootstrapsvc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -53,6 +51,9 @@ type beat struct {
 	// What was written last, and under which session; a zero probe time: nothing yet.
 	written registry.Entry
 	session clientv3.LeaseID
+	// conceded is whether leadership was given up, readySince when the server last became ready.
+	conceded   bool
+	readySince time.Time
 }
 
 // stall is how long the loop may take for one pass before something must be wrong: far longer than its parts are bounded to.
@@ -92,34 +93,19 @@ func (s *sidecar) pass(ctx context.Context, state *beat) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	if entry := s.entry(state.verdict); state.isDue(entry, session) {
-		if err := s.keys.Publish(ctx, entry, session); err != nil {
-			return err
-		}
-		state.written, state.session = entry, session
-	}
-	return s.giveWay(ctx, state.verdict)
+	// Whoever cannot say how its server is, because another one has the address, gives way all the same.
+	return errors.Join(s.publish(ctx, state, session), s.giveWay(ctx, state))
 }
 
-// giveWay concedes leadership while the kube-apiserver beside this replica, through which a leader writes, is not ready and
-// another one is: otherwise nobody would take it out of the endpoints before the replica is found to be failing.
-func (s *sidecar) giveWay(ctx context.Context, verdict readiness.Verdict) error {
-	if verdict.Ready {
-		s.concede(nil)
+func (s *sidecar) publish(ctx context.Context, state *beat, session clientv3.LeaseID) error {
+	entry := s.entry(state.verdict)
+	if !state.isDue(entry, session) {
 		return nil
 	}
-	entries, err := s.keys.Read(ctx)
-	if err != nil {
+	if err := s.keys.Publish(ctx, entry, session); err != nil {
 		return err
 	}
-	isReadyElsewhere := slices.ContainsFunc(entries, func(entry registry.Entry) bool {
-		return entry.Ready && entry.ReplicaID != s.replica
-	})
-	if !isReadyElsewhere {
-		s.concede(nil) // there would be nobody to concede to
-		return nil
-	}
-	s.concede(fmt.Errorf("the kube-apiserver beside this replica is not ready and others are: %s", verdict.Last.Detail))
+	state.written, state.session = entry, session
 	return nil
 }
 
@@ -140,6 +126,9 @@ func (s *sidecar) judge(ctx context.Context, state *beat) {
 	before := state.verdict
 	state.verdict = before.After(outcome, s.cfg.patience())
 	s.metrics.probed(outcome.OK)
+	if state.verdict.Ready && !before.Ready {
+		state.readySince = outcome.Time
+	}
 	if state.verdict.Ready != before.Ready {
 		s.logger.Info("readiness of the kube-apiserver changed",
 			"address", s.at.primary, "ready", state.verdict.Ready, "probe", outcome.Detail)

@@ -83,7 +83,7 @@ class Plan extends Panel {
     );
   }
 
-  body({ steps, left, token, expireTime }) {
+  body({ steps, left, leftOmitted, token, expireTime }) {
     const safe = steps.filter(({ safe }) => safe).length;
     return [
       steps.length === 0 && h("p", { key: "nothing", class: "notice", "data-health": left.length > 0 ? "fair" : "good" },
@@ -95,6 +95,7 @@ class Plan extends Panel {
       left.length > 0 && h("h3", { key: "left" }, "What the plan leaves"),
       left.length > 0 && h("ul", { key: "rest", class: "left" }, left.map(({ name, subject, code, message, unsafeReason }) =>
         h("li", { key: name }, h("strong", { class: "id" }, subject || name), ` ${codes.get(code)?.words ?? code}. `, h("span", { class: "quiet" }, sentence(unsafeReason || message))))),
+      leftOmitted > 0 && h("p", { key: "omitted", class: "quiet" }, `And ${count(leftOmitted)} more, among the findings.`),
     ];
   }
 
@@ -120,7 +121,14 @@ function stepView({ finding, change, safe, risk, version }, place) {
       h("h4", {}, `${verbs[verb] ?? verb} ${object ? nameOf(object) : ""}`, !safe && h("span", { class: "pill", "data-health": "fair" }, "ask first")),
       detail && h("p", {}, sentence(detail)),
       risk && h("p", { class: "risk" }, h("strong", {}, "Risk: "), sentence(risk)),
-      h("p", { class: "quiet origin" }, [reason, finding, version ? `only at version ${version}` : verb === "VERB_CREATE" && "only while it does not exist"].filter(Boolean).join(" · "))));
+      h("p", { class: "quiet origin" }, [reason, finding, guard(change, version)].filter(Boolean).join(" · "))));
+}
+
+// guard says what must hold for a step to be made. A bitmap moves with every port that is allocated; its bits are looked at anew.
+function guard({ verb, object } = {}, version) {
+  if (verb === "VERB_CREATE") return "only while it does not exist";
+  if (object?.kind === "RangeAllocation") return "only while the bit is still like this";
+  return version && `only at version ${version}`;
 }
 
 function again() {

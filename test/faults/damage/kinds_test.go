@@ -83,7 +83,8 @@ func kinds() map[string]func(*hand) injury {
 		"address with the wrong family": func(h *hand) injury {
 			ip := h.service(plain).Spec.ClusterIP
 			h.rename(ip, func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelIPAddressFamily] = "IPv6" }, asProtobuf)
-			return injury{subject: address(bootstrapv1.Finding_CODE_WRONG_LABELS, ip), used: []string{ip}}
+			// kube-apiserver's own repairer, if it is first, deletes it and makes it anew.
+			return injury{subject: address(bootstrapv1.Finding_CODE_WRONG_LABELS, ip), used: []string{ip}, reseated: true}
 		},
 		"two Services with one address": func(h *hand) injury {
 			first := h.service(plain)

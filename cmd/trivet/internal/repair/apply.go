@@ -41,8 +41,8 @@ func newApplyCommand(streams terminal.Streams) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "apply TOKEN",
 		Short: "Carry out the plan of a token",
-		Long: `Carry out the plan that "trivet repair plan" gave the token for: step by step, each only on the version of things that the plan
-was made from. When what would be done now is not what was shown, nothing is written. The same token again goes on where the first
+		Long: `Carry out the plan that "trivet repair plan" gave the token for: step by step, each looked at anew and written only if nothing
+changes meanwhile. When what would be done now is not what was shown, nothing is written. The same token again goes on where the first
 time stopped, or shows what came of it; so after a lost answer, give the same command again.
 
 On a terminal you are asked first. Without one, --yes says that somebody has read the plan.

@@ -68,7 +68,7 @@ func TestPlan_Transcripts(t *testing.T) {
 		{name: "plan-token", plan: planned(), args: []string{"-o", "token"}, code: exit.Findings},
 		{name: "plan-json", plan: &gatewayv1.PlanRepairResponse{Steps: steps()[:1], Token: "eyJ2IjoxfQ"}, args: []string{"-o", "json"}, code: exit.Findings},
 		{name: "plan-nothing", plan: &gatewayv1.PlanRepairResponse{}, code: exit.OK},
-		{name: "plan-only-left", plan: &gatewayv1.PlanRepairResponse{Left: planned().Left}, code: exit.OK},
+		{name: "plan-only-left", plan: &gatewayv1.PlanRepairResponse{Left: planned().Left, LeftOmitted: 19_500}, code: exit.OK},
 		{name: "plan-unknown", err: rpcerror.New(codes.NotFound, "FINDING_NOT_FOUND", "findings/a is not open"), args: []string{"a"}, code: exit.Undetermined},
 		{name: "plan-usage", args: []string{"A", "b/c", "-o", "yaml"}, code: exit.Usage},
 	}

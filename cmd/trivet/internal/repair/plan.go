@@ -100,6 +100,9 @@ func showPlan(streams terminal.Streams, flags *inquiry.Flags, response *gatewayv
 		why := cmp.Or(finding.GetUnsafeReason(), finding.GetMessage(), "nothing that could be written would mend it")
 		fmt.Fprintf(streams.Err, "left: %s: %s\n", terminal.Plain(findings.ShortName(finding.GetName())), terminal.Plain(why))
 	}
+	if more := response.GetLeftOmitted(); more > 0 {
+		fmt.Fprintf(streams.Err, "left: %d more; `trivet findings` lists them\n", more)
+	}
 	if response.GetToken() != "" {
 		fmt.Fprintf(streams.Err, "to apply it%s: trivet repair apply %s\n", until(response), terminal.Plain(response.GetToken()))
 	}

@@ -306,7 +306,7 @@ const (
 	WatchFindingsResponse_TYPE_ADDED WatchFindingsResponse_Type = 1
 	// Something that is shown of it changed.
 	WatchFindingsResponse_TYPE_MODIFIED WatchFindingsResponse_Type = 2
-	// It has ended; its state says how.
+	// It has ended; its state says how, and is unspecified where that is not remembered any more.
 	WatchFindingsResponse_TYPE_DELETED WatchFindingsResponse_Type = 3
 	// All that were open at the start have been sent, or nothing happened for a while.
 	WatchFindingsResponse_TYPE_BOOKMARK WatchFindingsResponse_Type = 4
@@ -1611,14 +1611,16 @@ type PlanRepairResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The steps, in the order in which they would be carried out; empty when nothing can be mended.
 	Steps []*RepairStep `protobuf:"bytes,1,rep,name=steps" json:"steps,omitempty"`
-	// The findings that the plan leaves, each with why in its unsafe_reason or message.
+	// The findings that the plan leaves, each with why in its unsafe_reason or message; the first 500, ordered by first sight and name.
 	Left []*Finding `protobuf:"bytes,2,rep,name=left" json:"left,omitempty"`
 	// What ApplyRepair takes; empty without steps.
 	Token string `protobuf:"bytes,3,opt,name=token" json:"token,omitempty"`
 	// When the token expires.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime" json:"expire_time,omitempty"`
 	// How fresh the answer is.
-	Freshness     *v1.Freshness `protobuf:"bytes,5,opt,name=freshness" json:"freshness,omitempty"`
+	Freshness *v1.Freshness `protobuf:"bytes,5,opt,name=freshness" json:"freshness,omitempty"`
+	// How many more the plan leaves that are not in left.
+	LeftOmitted   int32 `protobuf:"varint,6,opt,name=left_omitted,json=leftOmitted" json:"left_omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1688,6 +1690,13 @@ func (x *PlanRepairResponse) GetFreshness() *v1.Freshness {
 	return nil
 }
 
+func (x *PlanRepairResponse) GetLeftOmitted() int32 {
+	if x != nil {
+		return x.LeftOmitted
+	}
+	return 0
+}
+
 // RepairStep is one write.
 type RepairStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1699,7 +1708,8 @@ type RepairStep struct {
 	Safe bool `protobuf:"varint,3,opt,name=safe" json:"safe,omitempty"`
 	// What can go wrong by it, for people; empty when nothing can.
 	Risk string `protobuf:"bytes,4,opt,name=risk" json:"risk,omitempty"`
-	// The version that it is guarded by: a resourceVersion, or a modification revision of etcd.
+	// The version that it was planned from: the resourceVersion that it is guarded by, or the modification revision of a bitmap in etcd.
+	// That one moves with every port that is allocated, so it does not bind: the step is looked at anew, and guarded by what was read then.
 	Version string `protobuf:"bytes,5,opt,name=version" json:"version,omitempty"`
 	// How it stands.
 	State RepairStep_State `protobuf:"varint,6,opt,name=state,enum=trivet.bootstrap.v1.RepairStep_State" json:"state,omitempty"`
@@ -2609,14 +2619,15 @@ const file_trivet_bootstrap_v1_bootstrap_proto_rawDesc = "" +
 	"\fTYPE_DELETED\x10\x03\x12\x11\n" +
 	"\rTYPE_BOOKMARK\x10\x04\"U\n" +
 	"\x11PlanRepairRequest\x12@\n" +
-	"\x05names\x18\x01 \x03(\tB*\xbaH'\x92\x01$\x10\xe8\a\"\x1fr\x1d\x18\x80\x022\x18^findings/[-a-z0-9._:]+$R\x05names\"\x8b\x02\n" +
+	"\x05names\x18\x01 \x03(\tB*\xbaH'\x92\x01$\x10\xe8\a\"\x1fr\x1d\x18\x80\x022\x18^findings/[-a-z0-9._:]+$R\x05names\"\xae\x02\n" +
 	"\x12PlanRepairResponse\x125\n" +
 	"\x05steps\x18\x01 \x03(\v2\x1f.trivet.bootstrap.v1.RepairStepR\x05steps\x120\n" +
 	"\x04left\x18\x02 \x03(\v2\x1c.trivet.bootstrap.v1.FindingR\x04left\x12\x14\n" +
 	"\x05token\x18\x03 \x01(\tR\x05token\x12;\n" +
 	"\vexpire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\x129\n" +
-	"\tfreshness\x18\x05 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"\x86\x03\n" +
+	"\tfreshness\x18\x05 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\x12!\n" +
+	"\fleft_omitted\x18\x06 \x01(\x05R\vleftOmitted\"\x86\x03\n" +
 	"\n" +
 	"RepairStep\x12\x18\n" +
 	"\afinding\x18\x01 \x01(\tR\afinding\x120\n" +

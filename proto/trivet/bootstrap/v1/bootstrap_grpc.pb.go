@@ -100,8 +100,8 @@ type BootstrapServiceClient interface {
 	// Errors: NOT_FOUND (FINDING_NOT_FOUND) for a name that is not an open finding; UNAVAILABLE (NOT_LEADER with "grpc_address",
 	// APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	PlanRepair(ctx context.Context, in *PlanRepairRequest, opts ...grpc.CallOption) (*PlanRepairResponse, error)
-	// ApplyRepair carries out the plan of a token, step by step, each guarded by the versions that the plan was made from, and
-	// records each.
+	// ApplyRepair carries out the plan of a token, step by step, each guarded by the version at which it was found to be still right,
+	// and records each.
 	//
 	// Caller: operators, the gateway.
 	// Leadership: the holder of the term; a plan may be made under one term and applied under the next.
@@ -312,8 +312,8 @@ type BootstrapServiceServer interface {
 	// Errors: NOT_FOUND (FINDING_NOT_FOUND) for a name that is not an open finding; UNAVAILABLE (NOT_LEADER with "grpc_address",
 	// APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	PlanRepair(context.Context, *PlanRepairRequest) (*PlanRepairResponse, error)
-	// ApplyRepair carries out the plan of a token, step by step, each guarded by the versions that the plan was made from, and
-	// records each.
+	// ApplyRepair carries out the plan of a token, step by step, each guarded by the version at which it was found to be still right,
+	// and records each.
 	//
 	// Caller: operators, the gateway.
 	// Leadership: the holder of the term; a plan may be made under one term and applied under the next.

@@ -692,14 +692,16 @@ type PlanRepairResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The steps, in the order in which they would be carried out; empty when nothing can be mended.
 	Steps []*v1.RepairStep `protobuf:"bytes,1,rep,name=steps" json:"steps,omitempty"`
-	// The findings that the plan leaves.
+	// The findings that the plan leaves; the first 500.
 	Left []*v1.Finding `protobuf:"bytes,2,rep,name=left" json:"left,omitempty"`
 	// What ApplyRepair takes; empty without steps.
 	Token string `protobuf:"bytes,3,opt,name=token" json:"token,omitempty"`
 	// When the token expires.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime" json:"expire_time,omitempty"`
 	// How fresh the answer is.
-	Freshness     *v11.Freshness `protobuf:"bytes,5,opt,name=freshness" json:"freshness,omitempty"`
+	Freshness *v11.Freshness `protobuf:"bytes,5,opt,name=freshness" json:"freshness,omitempty"`
+	// How many more the plan leaves that are not in left.
+	LeftOmitted   int32 `protobuf:"varint,6,opt,name=left_omitted,json=leftOmitted" json:"left_omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -767,6 +769,13 @@ func (x *PlanRepairResponse) GetFreshness() *v11.Freshness {
 		return x.Freshness
 	}
 	return nil
+}
+
+func (x *PlanRepairResponse) GetLeftOmitted() int32 {
+	if x != nil {
+		return x.LeftOmitted
+	}
+	return 0
 }
 
 // ApplyRepairRequest names the plan.
@@ -1005,14 +1014,15 @@ const file_trivet_gateway_v1_bootstrap_proto_rawDesc = "" +
 	"\bfindings\x18\x02 \x01(\x05R\bfindings\x129\n" +
 	"\tfreshness\x18\x03 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\"U\n" +
 	"\x11PlanRepairRequest\x12@\n" +
-	"\x05names\x18\x01 \x03(\tB*\xbaH'\x92\x01$\x10\xe8\a\"\x1fr\x1d\x18\x80\x022\x18^findings/[-a-z0-9._:]+$R\x05names\"\x8b\x02\n" +
+	"\x05names\x18\x01 \x03(\tB*\xbaH'\x92\x01$\x10\xe8\a\"\x1fr\x1d\x18\x80\x022\x18^findings/[-a-z0-9._:]+$R\x05names\"\xae\x02\n" +
 	"\x12PlanRepairResponse\x125\n" +
 	"\x05steps\x18\x01 \x03(\v2\x1f.trivet.bootstrap.v1.RepairStepR\x05steps\x120\n" +
 	"\x04left\x18\x02 \x03(\v2\x1c.trivet.bootstrap.v1.FindingR\x04left\x12\x14\n" +
 	"\x05token\x18\x03 \x01(\tR\x05token\x12;\n" +
 	"\vexpire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\x129\n" +
-	"\tfreshness\x18\x05 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\":\n" +
+	"\tfreshness\x18\x05 \x01(\v2\x1b.trivet.status.v1.FreshnessR\tfreshness\x12!\n" +
+	"\fleft_omitted\x18\x06 \x01(\x05R\vleftOmitted\":\n" +
 	"\x12ApplyRepairRequest\x12$\n" +
 	"\x05token\x18\x01 \x01(\tB\x0e\xe0A\x02\xbaH\br\x06\x10\x01\x18\x80\x80\x04R\x05token\"\x85\x01\n" +
 	"\x13ApplyRepairResponse\x123\n" +

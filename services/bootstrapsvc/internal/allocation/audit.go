@@ -215,6 +215,14 @@ func (l *Ledger) Sight(now time.Time) {
 	}
 }
 
+// Doubt has a finding ripen anew, whether it is open or not: somebody looked, and it was not so.
+func (l *Ledger) Doubt(name string) {
+	if e := l.verdicts.byName[name]; e != nil {
+		e.fresh = true
+		l.mark(e.subject)
+	}
+}
+
 // Next is when the next pending finding can change by time or by a pass; zero when none can. A time that has passed
 // asks for an audit at once. Audit has nothing to do before, unless something is put, deleted or sighted.
 func (l *Ledger) Next() time.Time {

@@ -15,16 +15,21 @@ type grid struct {
 	fault fault
 }
 
-// fault is why a whole store cannot be judged; its code is 0 when it can.
+// fault is why a whole store cannot be judged; it is zero when it can. One without a code is no finding.
 type fault struct {
 	code    Code
 	message string
+	// absent: the cluster has no such range, and need not.
+	absent bool
 }
+
+// notThere is the fault of a range that a cluster can do without.
+func notThere() fault { return fault{message: "there is no stored range", absent: true} }
 
 func newGrid(b Bitmap, expected string) *grid {
 	g := &grid{Bitmap: b}
 	g.fault = g.read(expected)
-	if g.fault.code == 0 {
+	if g.fault == (fault{}) {
 		g.set = countBits(g.Data)
 	}
 	return g
@@ -32,10 +37,14 @@ func newGrid(b Bitmap, expected string) *grid {
 
 func (g *grid) read(expected string) fault {
 	switch {
+	case g.Doubt != "":
+		return fault{message: g.Doubt}
 	case g.Problem != "":
 		return fault{code: Unreadable, message: "the stored value cannot be read: " + g.Problem}
 	case g.Missing && g.Store == NodePorts:
 		return fault{code: RangeMismatch, message: "there is no stored range, so no port can be allocated; kube-apiserver makes it"}
+	case g.Missing && g.Store == SecondaryClusterIPs:
+		return notThere() // as in every cluster of one family
 	case g.Missing:
 		return fault{code: RangeMismatch, message: "there is no stored range, so no address can be allocated; kube-apiserver makes it"}
 	}
@@ -56,7 +65,7 @@ func (g *grid) read(expected string) fault {
 }
 
 // judged tells whether single ports or addresses of it can be judged.
-func (g *grid) judged() bool { return g != nil && g.fault.code == 0 }
+func (g *grid) judged() bool { return g != nil && g.fault == (fault{}) }
 
 // subject is what a bit stands for.
 func (g *grid) subject(offset int) subject {

@@ -116,7 +116,7 @@ func (w *world) full(family string) (bool, int64) {
 func (w *world) judgeRange(s subject) []draft {
 	g := w.grids[s.store]
 	switch {
-	case g == nil:
+	case g == nil, g.fault.code == 0 && !g.judged():
 		return nil
 	case g.fault.code != 0:
 		return []draft{{Finding: Finding{

@@ -52,14 +52,17 @@ func (w *world) usersOf(s subject) (users []*holder, named bool) {
 	return users, named
 }
 
-// elsewhere tells whether an address is for the bitmap of the other family to judge. Where there is none, the first
-// bitmap says that nobody holds it.
+// elsewhere tells whether an address is for the bitmap of the other family to judge, or would be if that could be read. Where
+// there is none, the first bitmap says that nobody holds it.
 func (w *world) elsewhere(s subject, g *grid) bool {
 	if familyOf(g.span.prefix.Addr()) == familyOf(s.address) {
 		return false
 	}
 	other := w.grids[SecondaryClusterIPs]
-	return s.store != ClusterIPs || other.judged() && familyOf(other.span.prefix.Addr()) == familyOf(s.address)
+	if !w.has(SecondaryClusterIPs) || other != nil && other.fault.absent {
+		return s.store != ClusterIPs
+	}
+	return s.store != ClusterIPs || !other.judged() || familyOf(other.span.prefix.Addr()) == familyOf(s.address)
 }
 
 // conflicts tells whether two use the same, or one uses a port twice with the same protocol.

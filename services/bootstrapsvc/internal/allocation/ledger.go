@@ -201,6 +201,9 @@ func (l *Ledger) PutBitmap(b Bitmap) {
 	}
 	before := l.world.grids[b.Store]
 	now := newGrid(b, l.world.expected[b.Store])
+	if b.Missing && b.Doubt == "" && b.Store == ClusterIPs && l.world.has(IPAddresses) {
+		now.fault = notThere() // 1.33 may be told to write none beside its IPAddress objects
+	}
 	l.world.grids[b.Store] = now
 	l.mark(subject{store: b.Store})
 	if before == nil || before.Range != now.Range || before.judged() != now.judged() {
@@ -210,6 +213,14 @@ func (l *Ledger) PutBitmap(b Bitmap) {
 	if now.judged() {
 		l.markBits(before, now)
 	}
+}
+
+// Revision is that of the bitmap which was put last; 0 where there is none.
+func (l *Ledger) Revision(store Store) int64 {
+	if g := l.world.grids[store]; g != nil {
+		return g.Revision
+	}
+	return 0
 }
 
 // markStore has everything judged that a bitmap may say something about. Whatever ripened under another range begins anew.

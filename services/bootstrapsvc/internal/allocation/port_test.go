@@ -172,7 +172,9 @@ func TestLedger_AddressOfAFamilyWithoutBitmapIsOutOfRange(t *testing.T) {
 	settings := allocation.Settings{Stores: []allocation.Store{allocation.ClusterIPs, allocation.SecondaryClusterIPs}}
 	l := load(settings, allocation.Snapshot{
 		Services: []allocation.Service{service("a", "192.168.1.1", "2000::1")},
-		Bitmaps:  []allocation.Bitmap{bitmap(allocation.ClusterIPs, "192.168.1.0/24", 0)},
+		Bitmaps: []allocation.Bitmap{
+			bitmap(allocation.ClusterIPs, "192.168.1.0/24", 0), {Store: allocation.SecondaryClusterIPs, Missing: true},
+		},
 	})
 	ripen(l, start)
 	expect(t, l, "out-of-range 2000::1 a:")

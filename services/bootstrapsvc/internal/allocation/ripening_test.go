@@ -100,6 +100,26 @@ func TestRipening_BeginsAnew(t *testing.T) {
 	}
 }
 
+func TestRipening_WhatWasDoubtedBeginsAnew(t *testing.T) {
+	l := load(portSettings(), allocation.Snapshot{
+		Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, "100-200")}, Services: []allocation.Service{nodePorts("a", 111)},
+	})
+	pass(l, 0)
+	pass(l, 250*time.Millisecond)
+	expect(t, l, "not-allocated 111 a: set")
+	l.Doubt("findings/not-allocated.node-ports.111")
+	l.Doubt("findings/not-allocated.node-ports.112") // of which nothing is known
+	pass(l, 300*time.Millisecond)
+	expect(t, l, "? not-allocated 111 a:")
+	pass(l, 549*time.Millisecond)
+	expect(t, l, "? not-allocated 111 a:")
+	if next := l.Next(); !next.Equal(start.Add(550 * time.Millisecond)) {
+		t.Errorf("next is %s, want %s", next, start.Add(550*time.Millisecond))
+	}
+	pass(l, 550*time.Millisecond)
+	expect(t, l, "not-allocated 111 a: set")
+}
+
 func leak() allocation.Bitmap { return bitmap(allocation.NodePorts, "100-200", 11) }
 
 func TestRipening_OtherPortsDoNotDisturb(t *testing.T) {

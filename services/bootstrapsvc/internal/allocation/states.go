@@ -37,7 +37,10 @@ func (w *world) state(store Store) StoreState {
 	case grid == nil:
 		state.Problem = "it has not been read yet"
 	default:
-		state.Present = !grid.Missing
+		if grid.fault.absent {
+			return StoreState{Store: store}
+		}
+		state.Present = !grid.Missing && grid.Doubt == ""
 		state.Problem = grid.fault.message
 		state.Allocated, state.Capacity = int64(grid.set), int64(grid.span.size)
 		if grid.Range != "" {

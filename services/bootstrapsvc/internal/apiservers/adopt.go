@@ -44,9 +44,11 @@ func Adopt(claim Claim) (Server, []change.Change) {
 	case claim.Unreadable != "":
 		return object(KeyUnreadable, fmt.Sprintf("key %s: %s", claim.Key, claim.Unreadable))
 	case !claim.Leased:
+		server.Stale = true
 		return object(KeyUnleased, fmt.Sprintf(
 			"key %s has no lease, so it would outlive its server; delete it if the server is gone", claim.Key))
 	case !claim.Alive:
+		server.Stale = true
 		return object(KeyDead, fmt.Sprintf("key %s has a lease that etcd does not know; delete it if the server is gone", claim.Key))
 	case claim.Silence != "":
 		return object(Silent, fmt.Sprintf("kube-apiserver %s renews %s and is not ready: %s", claim.Address, claim.Key, claim.Silence))

@@ -8,11 +8,11 @@
 //   - The last address is never taken away because of what is not known. When no apiserver reports, or none of those
 //     that report is ready, or a name leads nowhere, what is published stays untouched and the plan only reports.
 //   - The one exception is a server that is leaving: the leader's own, at its orderly stop, or one that wrote that it left. It is
-//     taken out, and nobody else when no other server is ready. The last server thus leaves nothing behind, unless it is to,
-//     while the address of a server whose key is merely missing survives it. A server whose next life reports already does not
-//     leave.
+//     taken out, and nobody else when no other server of its family is ready. The last server thus leaves nothing behind,
+//     unless it is to, while the address of a server whose key is merely missing survives it. A server whose next life reports
+//     already does not leave, and neither does a static address.
 //   - A ready server that can be reached is an endpoint. One that is not ready is none, but for those that a floor or a count
-//     keeps; these were published before, and are reported.
+//     keeps; these were published before, and are reported. For a floor, a key that may have outlived its server counts as none.
 //   - One address family, that of the Service's ClusterIP, unless both are asked for: then one slice for each, and Endpoints
 //     of the first. A server of the other family is reported and left out, for one slice has one address type and a Service
 //     without that family has no use for it. A family of which nobody is ready keeps what it has.

@@ -231,6 +231,7 @@ func drawServer(t *rapid.T) Server {
 		Ready:   rapid.Bool().Draw(t, "ready"),
 	}
 	drawn.Left = !drawn.Ready && rapid.Bool().Draw(t, "left")
+	drawn.Stale = !drawn.Ready && rapid.Bool().Draw(t, "stale")
 	return drawn
 }
 

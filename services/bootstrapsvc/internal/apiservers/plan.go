@@ -51,6 +51,8 @@ type Server struct {
 	Ready   bool
 	// Left says that it stopped in good order. It is then not ready.
 	Left bool
+	// Stale says that its key may have outlived it, so that nothing shows that it lives. It is then not ready.
+	Stale bool
 	// Detail says for people why it is not ready.
 	Detail string
 }
@@ -83,7 +85,7 @@ type Snapshot struct {
 	Servers []Server
 	// Endpoints is the object default/kubernetes, nil when there is none.
 	Endpoints *corev1.Endpoints
-	// Slices are all EndpointSlices of the Service in any order, whoever made them.
+	// Slices are all EndpointSlices of the Service and those that have one of SliceNames, in any order, whoever made them.
 	Slices []*discoveryv1.EndpointSlice
 }
 
@@ -101,7 +103,7 @@ func NewPlan(want Want, have Snapshot) Plan {
 	if want.Kind == Untouched {
 		return Plan{Standings: standings(have, "endpoints are left to others")}
 	}
-	foreign := reportForeign(have.Slices)
+	foreign := reportForeign(want, have.Slices)
 	if !want.ServiceIP.IsValid() {
 		return Plan{
 			Standings: standings(have, "the family of the service default/kubernetes is not known"),
@@ -124,9 +126,7 @@ func NewPlan(want Want, have Snapshot) Plan {
 		secondary := elect(want, otherThan(family), have)
 		plan.Addresses = slices.Concat(plan.Addresses, secondary.addresses)
 		plan.Changes = append(plan.Changes, secondary.reports...)
-		if len(secondary.addresses) > 0 {
-			plan.Changes = append(plan.Changes, planSlice(nameOf(secondary.family), secondary, have.Slices)...)
-		}
+		plan.Changes = append(plan.Changes, planSecond(want, secondary, have)...)
 		why = joined(why, secondary.why)
 	}
 	plan.Changes = append(plan.Changes, planUnwanted(want, have.Slices)...)
@@ -137,17 +137,35 @@ func NewPlan(want Want, have Snapshot) Plan {
 	return plan
 }
 
+// planSecond plans the slice of the second family. Where nobody of it is ready, only who leaves is taken out.
+func planSecond(want Want, elected roster, have Snapshot) []change.Change {
+	if len(elected.addresses) > 0 {
+		return planSlice(want.secondSlice(), elected, have.Slices)
+	}
+	second := named(have.Slices, want.secondSlice())
+	if second == nil {
+		return nil
+	}
+	return part(want, Snapshot{Servers: have.Servers, Slices: []*discoveryv1.EndpointSlice{second}})
+}
+
+// part takes those who leave out of what is published, or reports that the last one stays.
+func part(want Want, have Snapshot) []change.Change {
+	parting := withdraw(leaving(want, have.Servers), have)
+	if len(parting) > 0 && want.KeepLast {
+		return []change.Change{report(LastServerKept, "the last kube-apiserver stops; its address stays, because --keep-last-address is set")}
+	}
+	return parting
+}
+
 // stay is what happens when nobody can be published: nothing, unless the last server stops in good order.
 func stay(want Want, have Snapshot) []change.Change {
-	left := leaving(want, have.Servers)
-	parting := withdraw(left, have)
+	parting := part(want, have)
 	reporting := len(have.Servers)
 	switch {
 	case want.Kind == Static && reporting == 0:
 		return []change.Change{report(StaticUnresolved, want.Unresolved+"; the published addresses stay until it does")}
-	case len(parting) > 0 && want.KeepLast:
-		return []change.Change{report(LastServerKept, "the last kube-apiserver stops; its address stays, because --keep-last-address is set")}
-	case len(parting) > 0, len(left) > 0 && len(want.Leaving) > 0:
+	case len(parting) > 0, len(want.Leaving) > 0 && len(leaving(want, have.Servers)) > 0:
 		return parting
 	case reporting == 0:
 		return []change.Change{report(NoServerReports,
@@ -158,8 +176,12 @@ func stay(want Want, have Snapshot) []change.Change {
 	}
 }
 
-// leaving are the addresses of servers that stopped in good order and of which nothing was heard since.
+// leaving are the addresses of servers that stopped in good order and of which nothing was heard since. A static address is
+// nobody's who could.
 func leaving(want Want, servers []Server) []netip.Addr {
+	if want.Kind == Static {
+		return nil
+	}
 	left := slices.Clone(want.Leaving)
 	for _, server := range servers {
 		if server.Left {
@@ -167,7 +189,7 @@ func leaving(want Want, servers []Server) []netip.Addr {
 		}
 	}
 	reports := func(address netip.Addr) bool {
-		return slices.ContainsFunc(servers, func(server Server) bool { return server.Address == address && !server.Left })
+		return slices.ContainsFunc(servers, func(server Server) bool { return server.Address == address && !server.Left && !server.Stale })
 	}
 	if slices.ContainsFunc(want.Leaving, reports) {
 		return nil

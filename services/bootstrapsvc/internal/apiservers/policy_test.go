@@ -17,6 +17,10 @@ func left(address string) Server {
 	return Server{Address: addr(address), Port: 6443, Left: true}
 }
 
+func stale(address string) Server {
+	return Server{Address: addr(address), Port: 6443, Stale: true}
+}
+
 // publishing is a cluster whose endpoints hold addresses, and in which servers report.
 func publishing(t *testing.T, addresses []string, servers ...Server) Snapshot {
 	t.Helper()
@@ -45,6 +49,10 @@ func TestNewPlan_Policies(t *testing.T) {
 	floor := func(n int) Policy { return Policy{MinReady: n} }
 	count := func(n int) Policy { return Policy{Kind: Counted, Count: n} }
 	cases := map[string]row{
+		"count: who reports goes before whose key is stale": {
+			policy: count(2), published: []string{one, two, three}, servers: []Server{ready(one), stale(two), notReady(three)},
+			want: []string{one, three}, steps: []step{reported(Kept)},
+		},
 		"floor: a published server that is not ready stays": {
 			policy: floor(2), published: []string{one, two}, servers: []Server{ready(one), notReady(two)},
 			want: []string{one, two}, steps: []step{reported(Kept)},
@@ -225,6 +233,84 @@ func TestNewPlan_SliceOfOthersUnderTheSecondNameIsLeftToThem(t *testing.T) {
 	expected := []step{{Verb: change.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
 	if diff := cmp.Diff(expected, steps(NewPlan(want, have).Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+}
+
+// A name that leads nowhere useful says as little as one that leads nowhere, and a stop of a sidecar says nothing about it.
+func TestNewPlan_StaticAddressesDoNotLeave(t *testing.T) {
+	want := onIPv4()
+	want.Kind, want.Leaving = Static, []netip.Addr{addr("10.1.0.1")}
+	have := publishing(t, []string{"10.1.0.1"}, ready("127.0.0.1"))
+	expected := []step{reported(NotRoutable), reported(NoServerReady)}
+	if diff := cmp.Diff(expected, steps(NewPlan(want, have).Changes)); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+}
+
+// A key that outlived its server is no report of it: no floor counts on it, and nobody stays for its sake.
+func TestNewPlan_StaleKeyKeepsNobody(t *testing.T) {
+	want := onIPv4()
+	want.MinReady = 2
+	have := publishing(t, []string{"10.1.0.1", "10.1.0.2"}, ready("10.1.0.1"), stale("10.1.0.2"))
+	after := applied(t, have, NewPlan(want, have).Changes)
+	if diff := cmp.Diff([]string{"10.1.0.1"}, PublishedInSlices(after.Slices)); diff != "" {
+		t.Errorf("with a floor of two (-want +got):\n%s", diff)
+	}
+	want.Leaving = []netip.Addr{addr("10.1.0.1")}
+	after.Servers = []Server{stale("10.1.0.1"), stale("10.1.0.2")}
+	after = applied(t, after, NewPlan(want, after).Changes)
+	if published := PublishedInSlices(after.Slices); len(published) != 0 {
+		t.Errorf("published = %v after the last server left, want nothing", published)
+	}
+}
+
+// Where one server has both families and the other only the first, the second loses its last address when the former leaves.
+func TestNewPlan_DualStackServerLeavesTheFamilyThatNobodyElseHas(t *testing.T) {
+	want := onIPv4()
+	want.DualStack = true
+	have := Snapshot{Servers: []Server{ready("10.1.0.1"), ready("fd00::1"), ready("10.1.0.2")}}
+	have = applied(t, have, NewPlan(want, have).Changes)
+	have.Servers = []Server{ready("10.1.0.2")}
+	missed := applied(t, have, NewPlan(want, have).Changes)
+	if diff := cmp.Diff([]string{"10.1.0.2", "fd00::1"}, PublishedInSlices(missed.Slices)); diff != "" {
+		t.Errorf("published while a key is missing (-want +got):\n%s", diff)
+	}
+	want.Leaving = []netip.Addr{addr("10.1.0.1"), addr("fd00::1")}
+	kept := want
+	kept.KeepLast = true
+	if published := PublishedInSlices(applied(t, have, NewPlan(kept, have).Changes).Slices); !slices.Contains(published, "fd00::1") {
+		t.Errorf("published = %v, want the last of the second family kept", published)
+	}
+	after := applied(t, have, NewPlan(want, have).Changes)
+	if diff := cmp.Diff([]string{"10.1.0.2"}, PublishedInSlices(after.Slices)); diff != "" {
+		t.Errorf("published (-want +got):\n%s", diff)
+	}
+}
+
+// What lost its label is not of the Service any more, and its name is taken all the same.
+func TestNewPlan_SecondSliceThatLostItsLabelIsRepairedUnlessItIsOthers(t *testing.T) {
+	want := onIPv4()
+	want.DualStack = true
+	have := Snapshot{Servers: []Server{ready("10.1.0.1"), ready("fd00::1")}}
+	have = applied(t, have, NewPlan(want, have).Changes)
+	second := named(have.Slices, "kubernetes-ipv6")
+	delete(second.Labels, discoveryv1.LabelServiceName)
+	if diff := cmp.Diff([]string{"10.1.0.1"}, PublishedInSlices(have.Slices)); diff != "" {
+		t.Errorf("published (-want +got):\n%s", diff)
+	}
+	repair := []step{{Verb: change.Update, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceDrifted}}
+	if diff := cmp.Diff(repair, steps(NewPlan(want, have).Changes)); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+
+	delete(second.Labels, discoveryv1.LabelManagedBy)
+	inTheWay := []step{{Verb: change.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
+	if diff := cmp.Diff(inTheWay, steps(NewPlan(want, have).Changes)); diff != "" {
+		t.Errorf("plan without either label (-want +got):\n%s", diff)
+	}
+	want.DualStack, have.Servers = false, have.Servers[:1]
+	if plan := NewPlan(want, have); len(plan.Changes) != 0 {
+		t.Errorf("plan for one family = %v, want none: the slice is nobody's business here", steps(plan.Changes))
 	}
 }
 

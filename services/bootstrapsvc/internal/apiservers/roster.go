@@ -96,7 +96,7 @@ func (r *roster) hold(want Want, others []Server, have Snapshot) {
 		if len(r.addresses) >= want.MinReady {
 			return
 		}
-		if !server.Left && server.Port == r.port && slices.Contains(published, server.Address) {
+		if !server.Left && !server.Stale && server.Port == r.port && slices.Contains(published, server.Address) {
 			r.keep(server.Address, fmt.Sprintf("it is not ready, and stays because fewer than %d are", want.MinReady))
 		}
 	}
@@ -114,7 +114,7 @@ func (r *roster) count(want Want, others []Server, have Snapshot) {
 		return !isFit || slices.Contains(gone, address) || slices.Contains(r.addresses, address)
 	})
 	reports := func(address netip.Addr) bool {
-		return slices.ContainsFunc(others, func(server Server) bool { return server.Address == address })
+		return slices.ContainsFunc(others, func(server Server) bool { return server.Address == address && !server.Stale })
 	}
 	slices.SortStableFunc(published, func(a, b netip.Addr) int { return first(reports(a)) - first(reports(b)) })
 	for _, address := range published {
@@ -157,13 +157,14 @@ func (r *roster) published(have Snapshot) []netip.Addr {
 }
 
 // ordered returns the servers by address, each address once; a server that is ready goes before its own double, and one that
-// left behind it.
+// left, or may be no more, behind it.
 func ordered(servers []Server) []Server {
 	sorted := slices.Clone(servers)
 	slices.SortFunc(sorted, func(a, b Server) int {
 		return cmp.Or(
 			a.Address.Compare(b.Address),
 			first(a.Ready)-first(b.Ready),
+			first(!a.Stale)-first(!b.Stale),
 			first(!a.Left)-first(!b.Left),
 			int(a.Port)-int(b.Port),
 			cmp.Compare(a.Detail, b.Detail),

@@ -20,7 +20,8 @@ const (
 	SliceWrongFamily change.Reason = "ENDPOINT_SLICE_WRONG_FAMILY"
 	// SliceUnwanted: a slice that was made here is of a family that endpoints are not to have any more. It is deleted.
 	SliceUnwanted change.Reason = "ENDPOINT_SLICE_UNWANTED"
-	// SliceForeign: somebody else's slice adds endpoints to the Service. It is never touched here.
+	// SliceForeign: somebody else's slice adds endpoints to the Service, or has the name that the second slice should have. It is
+	// never touched here.
 	SliceForeign change.Reason = "ENDPOINT_SLICE_FOREIGN"
 )
 
@@ -30,6 +31,11 @@ const managedBy = "bootstrapsvc.trivet.dev"
 // nameOf is what the slice of the other family than the Service's first is called.
 func nameOf(family discoveryv1.AddressType) string {
 	return serviceName + "-" + strings.ToLower(string(family))
+}
+
+// SliceNames are the names that slices kept here may have, whoever made those that have them.
+func SliceNames() []string {
+	return []string{serviceName, nameOf(discoveryv1.AddressTypeIPv4), nameOf(discoveryv1.AddressTypeIPv6)}
 }
 
 // isOwn tells whether a slice is kept here: the one that is named after the Service, which kube-apiserver and this service
@@ -42,6 +48,14 @@ func isSecondary(slice *discoveryv1.EndpointSlice) bool {
 	return slice.Labels[discoveryv1.LabelManagedBy] == managedBy &&
 		(slice.Name == nameOf(discoveryv1.AddressTypeIPv4) || slice.Name == nameOf(discoveryv1.AddressTypeIPv6))
 }
+
+// isOfService tells whether a slice adds its endpoints to the Service.
+func isOfService(slice *discoveryv1.EndpointSlice) bool {
+	return slice.Labels[discoveryv1.LabelServiceName] == serviceName
+}
+
+// secondSlice is the name of the slice of the other family than the Service's first.
+func (w Want) secondSlice() string { return nameOf(otherThan(FamilyOf(w.ServiceIP))) }
 
 func byName(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	return slices.SortedFunc(slices.Values(all), func(a, b *discoveryv1.EndpointSlice) int {
@@ -58,18 +72,25 @@ func named(all []*discoveryv1.EndpointSlice, name string) *discoveryv1.EndpointS
 	return nil
 }
 
-func reportForeign(all []*discoveryv1.EndpointSlice) []change.Change {
+// reportForeign reports slices of others: those of the Service, and one that is in the way of the second slice.
+func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []change.Change {
 	var reports []change.Change
 	for _, slice := range byName(all) {
-		if isOwn(slice) {
+		var harm string
+		switch {
+		case isOwn(slice):
 			continue
+		case isOfService(slice):
+			harm = "also adds " + addressesText(publishedIn(slice)) + " to service default/kubernetes"
+		case want.DualStack && slice.Name == want.secondSlice():
+			harm = "has the name of the second slice of service default/kubernetes, which cannot be made"
+		default:
+			continue // it has nothing to do with the Service
 		}
 		reports = append(reports, change.Change{
-			Verb:   change.Report,
-			Object: slice.DeepCopy(),
-			Reason: SliceForeign,
-			Detail: fmt.Sprintf("slice %s of %q also adds %s to service default/kubernetes; delete it if nobody owns it",
-				slice.Name, slice.Labels[discoveryv1.LabelManagedBy], addressesText(publishedIn(slice))),
+			Verb: change.Report, Object: slice.DeepCopy(), Reason: SliceForeign,
+			Detail: fmt.Sprintf("slice %s of %q %s; delete it if nobody owns it",
+				slice.Name, slice.Labels[discoveryv1.LabelManagedBy], harm),
 		})
 	}
 	return reports
@@ -77,10 +98,9 @@ func reportForeign(all []*discoveryv1.EndpointSlice) []change.Change {
 
 // planUnwanted removes what was made here for a family that is not asked for any more.
 func planUnwanted(want Want, all []*discoveryv1.EndpointSlice) []change.Change {
-	wanted := nameOf(otherThan(FamilyOf(want.ServiceIP)))
 	var changes []change.Change
 	for _, slice := range byName(all) {
-		if !isSecondary(slice) || want.DualStack && slice.Name == wanted {
+		if !isSecondary(slice) || want.DualStack && slice.Name == want.secondSlice() {
 			continue
 		}
 		changes = append(changes, change.Change{
@@ -204,11 +224,13 @@ func samePorts(has, want []discoveryv1.EndpointPort) bool {
 
 func equal[T comparable](has, want *T) bool { return has != nil && *has == *want }
 
-// PublishedInSlices lists the ready addresses of the slices, each once, ordered.
+// PublishedInSlices lists the ready addresses of the slices that are the Service's, each once, ordered.
 func PublishedInSlices(all []*discoveryv1.EndpointSlice) []string {
 	var published []string
 	for _, slice := range all {
-		published = append(published, publishedIn(slice)...)
+		if isOfService(slice) {
+			published = append(published, publishedIn(slice)...)
+		}
 	}
 	slices.Sort(published)
 	return slices.Compact(published)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,8 @@ const (
 	passTimeout = 30 * time.Second
 	// retryMin and retryMax bound the pause after a pass that failed; it doubles from one to the other.
 	retryMin, retryMax = time.Second, 20 * time.Second
+	// runningPatience is how long somebody who wants a repair applied waits while another one is.
+	runningPatience = time.Second
 	// announceAfter is how long passes may fail before the error says since when.
 	announceAfter = time.Minute
 )
@@ -73,6 +76,8 @@ type Auditor struct {
 	view atomic.Pointer[View]
 	// problem says why view is nil.
 	problem atomic.Pointer[string]
+	// underway is the id of the repair whose steps are being made; nil if there is none.
+	underway atomic.Pointer[string]
 }
 
 // New returns an auditor; it starts nothing.
@@ -98,13 +103,12 @@ type request struct {
 	reply chan error
 }
 
-// ask has the goroutine do something and waits for it, at most until ctx ends; it goes on when nobody waits any more.
-func (a *Auditor) ask(ctx context.Context, do func(ctx context.Context, s *session) error) error {
+// ask has the goroutine do something and waits for it, at most until ctx ends; it goes on when nobody waits any more. Who has
+// waited for a while to be taken asks refuse whether to go on waiting.
+func (a *Auditor) ask(ctx context.Context, do func(ctx context.Context, s *session) error, refuse func() error) error {
 	asked := request{do: do, reply: make(chan error, 1)}
-	select {
-	case a.requests <- asked:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := a.handOver(ctx, asked, refuse); err != nil {
+		return err
 	}
 	select {
 	case err, ok := <-asked.reply:
@@ -117,19 +121,40 @@ func (a *Auditor) ask(ctx context.Context, do func(ctx context.Context, s *sessi
 	}
 }
 
+func (a *Auditor) handOver(ctx context.Context, asked request, refuse func() error) error {
+	patience := time.NewTicker(runningPatience)
+	defer patience.Stop()
+	for {
+		select {
+		case a.requests <- asked:
+			return nil
+		case <-patience.C:
+			if err := refuse(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // Audit makes a pass now and returns what it left.
 func (a *Auditor) Audit(ctx context.Context) (*View, error) {
 	var view *View
-	err := a.ask(ctx, func(_ context.Context, s *session) error {
+	err := a.ask(ctx, func(ctx context.Context, s *session) error {
 		if err := s.healthy(); err != nil {
 			return err
 		}
-		if err := s.judge(time.Now()); err != nil {
+		now := time.Now()
+		if err := s.ascertain(ctx, now); err != nil {
+			return err
+		}
+		if err := s.judge(ctx, now); err != nil {
 			return err
 		}
 		view = s.publish()
 		return nil
-	})
+	}, func() error { return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +200,7 @@ func answer(ctx context.Context, s *session, asked request) {
 
 // doubt takes back what was known.
 func (a *Auditor) doubt(err error) {
-	problem := err.Error()
+	problem := strings.TrimPrefix(err.Error(), ErrNotSynced.Error()+": ") // View says it
 	a.problem.Store(&problem)
 	a.view.Store(nil)
 }

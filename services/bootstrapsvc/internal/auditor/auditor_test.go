@@ -293,6 +293,162 @@ func TestAuditor_WhatALiveListShowsInUseIsNotFreed(t *testing.T) {
 	})
 }
 
+// A port that was freed and given out again between the last event of the watch and the write may be that of a Service that
+// kube-apiserver is about to write, so no list has it yet.
+func TestAuditor_WhatWasGivenOutAnewBehindTheWatchIsNotFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.bits(30005)
+		w.interfere(func(write string, after bool) error {
+			if write == "begin" && after {
+				w.bits()
+				w.bits(30005)
+			}
+			return nil
+		})
+		cfg := w.config()
+		cfg.AutoRepair = true
+		r := w.lead(t, cfg)
+		defer r.end()
+		time.Sleep(100 * time.Second)
+		if len(w.repairs(t)) == 0 || !w.has(30005) {
+			t.Errorf("repairs %+v, allocated: %t, want one that did not free it", w.repairs(t), w.has(30005))
+		}
+	})
+}
+
+// The same may have happened while nobody watched: what an earlier leader was sure of is not what this one saw.
+func TestAuditor_WhatAnEarlierLeaderWouldHaveFreedHasToRipenAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.bits(30005)
+		first := w.lead(t, w.config())
+		time.Sleep(100 * time.Second)
+		plan, err := first.PlanRepair(nil, time.Now())
+		if err != nil || len(plan.Steps) != 1 {
+			t.Fatalf("plan %v, %v", plan, err)
+		}
+		w.interfere(func(write string, after bool) error {
+			if write == "begin" && after {
+				first.lose()
+				return errCrash
+			}
+			return nil
+		})
+		if _, err := first.Apply(first.ctx, plan.Token, "somebody"); err == nil {
+			t.Error("applied by a process that died")
+		}
+		first.end()
+		w.interfere(nil)
+		w.bits()
+		w.bits(30005)
+		next := w.lead(t, w.config())
+		defer next.end()
+		time.Sleep(aWhile)
+		repairs := w.repairs(t)
+		if len(repairs) != 1 || repairs[0].Ended.IsZero() || repairs[0].Outcomes[0].State != journal.Failed || !w.has(30005) {
+			t.Errorf("repairs %+v, allocated: %t, want one that has ended and did not free it", repairs, w.has(30005))
+		}
+	})
+}
+
+// Another cluster's range looks full of leaks, and lacks what is in use here.
+func TestAuditor_ARangeOfAnotherClusterIsNeitherJudgedNorWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.service("user", "None", 30001)
+		w.bits(30005)
+		w.strange = "it is another cluster's"
+		cfg := w.config()
+		cfg.AutoRepair = true
+		r := w.lead(t, cfg)
+		defer r.end()
+		time.Sleep(10 * time.Minute)
+		if standing := r.standing(t); len(standing) != 0 || len(w.written()) != 0 || r.lastError() != nil {
+			t.Errorf("%v stand, written %v, %v, want nothing", standing, w.written(), r.lastError())
+		}
+		view, err := r.View()
+		if err != nil || view.States[1].Present || view.States[1].Problem != w.strange {
+			t.Errorf("states %+v, %v", view.States, err)
+		}
+		w.mu.Lock()
+		w.strange = ""
+		w.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if !w.has(30001) {
+			t.Error("the port in use is not allocated once the range is known to be this cluster's")
+		}
+		if view, err = r.View(); err != nil || !view.States[1].Present || view.States[1].Problem != "" {
+			t.Errorf("states %+v, %v", view.States, err)
+		}
+	})
+}
+
+func TestAuditor_WithoutAWitnessTheRangesWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		witness := allocation.Key{Namespace: "default", Name: "kubernetes"}
+		delete(w.services, witness)
+		w.service("user", "None", 30001)
+		r := w.lead(t, w.config())
+		defer r.end()
+		time.Sleep(time.Minute)
+		if standing := r.standing(t); len(standing) != 0 {
+			t.Errorf("%v stand before anybody knows whose range it is", standing)
+		}
+		w.service("kubernetes", "None")
+		time.Sleep(10 * time.Second)
+		if standing := r.standing(t); len(standing) != 1 {
+			t.Errorf("%v stand, want port 30001", standing)
+		}
+	})
+}
+
+// Whoever comes second is told so soon, and not when the first one's steps are made. The same token waits.
+func TestAuditor_WhileARepairRunsAnotherIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := damaged(t)
+		r := w.lead(t, w.config())
+		defer r.end()
+		time.Sleep(aWhile)
+		first, err := r.PlanRepair([]string{"findings/not-allocated.ip-addresses.10.0.0.1"}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := r.PlanRepair(nil, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.interfere(func(write string, after bool) error {
+			if write == "create 10.0.0.1" && !after {
+				time.Sleep(20 * time.Second)
+			}
+			return nil
+		})
+		outcome := func(token string) chan error {
+			told := make(chan error, 1)
+			go func() {
+				_, err := r.Apply(r.ctx, token, "somebody")
+				told <- err
+			}()
+			return told
+		}
+		one := outcome(first.Token)
+		time.Sleep(time.Millisecond)
+		begun := time.Now()
+		again, other := outcome(first.Token), outcome(second.Token)
+		if err := <-other; !errors.Is(err, ErrRunning) || time.Since(begun) > 2*time.Second {
+			t.Errorf("the other one is told %v after %s, want %v soon", err, time.Since(begun), ErrRunning)
+		}
+		if errs := []error{<-one, <-again}; errs[0] != nil || errs[1] != nil {
+			t.Errorf("the first one and the same again: %v", errs)
+		}
+		if repairs := w.repairs(t); len(repairs) != 1 {
+			t.Errorf("%d repairs, want one", len(repairs))
+		}
+	})
+}
+
 func TestAuditor_APlanIsRefusedWhenItIsOldOrAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := damaged(t)
@@ -416,5 +572,35 @@ func TestAuditor_AnOutageIsWaitedFor(t *testing.T) {
 				t.Errorf("afterwards: %v", err)
 			}
 		})
+	}
+}
+
+func TestNewPlan_OfManyFindingsTellsSomeAndHowManyMore(t *testing.T) {
+	const many = 20_000
+	chosen := map[string]Finding{}
+	for i := range many {
+		name := fmt.Sprintf("findings/duplicate-owner.ip-addresses.%05d", i)
+		chosen[name] = Finding{Finding: journal.Finding{
+			Finding: allocation.Finding{Name: name, Code: allocation.DuplicateOwner, State: allocation.Open, UnsafeReason: "a person must choose"},
+		}}
+	}
+	plan, err := newPlan(chosen, time.Unix(7, 0))
+	if err != nil || len(plan.Steps) != 0 || plan.Token != "" {
+		t.Fatalf("plan is %v with token %q, %v; want no steps", plan.Steps, plan.Token, err)
+	}
+	if len(plan.Left) != maxPlanLeft || plan.Omitted != many-maxPlanLeft {
+		t.Errorf("%d findings are left and %d omitted, want %d of %d to be told", len(plan.Left), plan.Omitted, maxPlanLeft, many)
+	}
+	if first := plan.Left[0].Name; first != "findings/duplicate-owner.ip-addresses.00000" {
+		t.Errorf("the first is %s", first)
+	}
+}
+
+func TestView_SaysOnceThatNothingHasBeenReadAndWhatIsMissing(t *testing.T) {
+	a := &Auditor{}
+	a.doubt(fmt.Errorf("%w: %w", ErrNotSynced, errors.New("services have not been read yet")))
+	_, err := a.View()
+	if want := "what is allocated has not been read yet: services have not been read yet"; !errors.Is(err, ErrNotSynced) || err.Error() != want {
+		t.Errorf("View() = %v, want %s", err, want)
 	}
 }

@@ -30,6 +30,9 @@ func (s *session) schedule(now time.Time, err error) {
 	if next := s.ledger.Next(); !next.IsZero() {
 		s.hurry(next)
 	}
+	if s.ranges.doubt != "" {
+		s.hurry(now.Add(doubtPeriod))
+	}
 	if next, any := s.nextAttempt(); any {
 		s.hurry(next)
 	}
@@ -52,10 +55,16 @@ func (s *session) pass(ctx context.Context) error {
 
 func (s *session) round(ctx context.Context) error {
 	now := time.Now()
-	if err := s.judge(now); err != nil {
+	if err := s.whole(); err != nil {
 		return err
 	}
-	err := s.mend(ctx, now)
+	if err := s.ascertain(ctx, now); err != nil {
+		return err
+	}
+	err := s.judge(ctx, now)
+	if err == nil {
+		err = s.mend(ctx, now)
+	}
 	if err == nil && s.healthy() == nil {
 		s.ledger.Sight(now)
 	}
@@ -66,18 +75,20 @@ func (s *session) round(ctx context.Context) error {
 	return err
 }
 
-// judge compares what is used with what is allocated, and takes what differs into the book.
-func (s *session) judge(now time.Time) error {
+// judge compares what is used with what is allocated, and takes what differs into the book. An error tells that something was
+// not read, so that it does not count as open yet; what else was found is in the book all the same.
+func (s *session) judge(ctx context.Context, now time.Time) error {
 	if err := s.whole(); err != nil {
 		return err
 	}
-	begun := time.Now()
-	delta := s.ledger.Audit(now)
-	s.took, s.audited, s.states = time.Since(begun), now, s.ledger.States()
-	for _, opened := range s.book.take(delta, now) {
-		s.Herald.Opened(opened)
+	deltas, err := s.compare(ctx, now)
+	s.audited, s.states = now, s.ledger.States()
+	for _, delta := range deltas {
+		for _, opened := range s.book.take(delta, now) {
+			s.Herald.Opened(opened)
+		}
 	}
-	return nil
+	return err
 }
 
 // keep writes what is new of findings to the journal. What could not be written is written with the next pass.

@@ -14,6 +14,8 @@ import (
 const (
 	// maxPlanSteps bounds a plan, so that a person can read it and one transaction can write it down.
 	maxPlanSteps = 500
+	// maxPlanLeft bounds what a plan says of findings that it leaves: there may be tens of thousands, and they are listed elsewhere.
+	maxPlanLeft = 500
 	// planLife is how long a plan may be applied.
 	planLife = 10 * time.Minute
 )
@@ -21,8 +23,10 @@ const (
 // Plan is what would be written, and the token with which it can be.
 type Plan struct {
 	Steps []allocation.Step
-	// Left are the findings that no step mends, ordered by name, each with why in its UnsafeReason.
-	Left []Finding
+	// Left are the findings that no step mends, ordered by first sight and name, each with why in its UnsafeReason. Of Omitted more it
+	// does not tell.
+	Left    []Finding
+	Omitted int
 	// Token is empty without steps.
 	Token   string
 	Expires time.Time
@@ -79,6 +83,9 @@ func newPlan(chosen map[string]Finding, now time.Time) (Plan, error) {
 		}
 	}
 	slices.SortFunc(plan.Left, bySight)
+	if omitted := len(plan.Left) - maxPlanLeft; omitted > 0 {
+		plan.Left, plan.Omitted = plan.Left[:maxPlanLeft], omitted
+	}
 	if len(plan.Steps) == 0 {
 		return plan, nil
 	}
@@ -124,15 +131,24 @@ func (a *Auditor) Apply(ctx context.Context, text, requester string) (journal.Re
 		return journal.Repair{}, err
 	}
 	var repair journal.Repair
+	id := repairtoken.ID(text)
 	err = a.ask(ctx, func(ctx context.Context, s *session) error {
 		var err error
-		repair, err = s.apply(ctx, token, repairtoken.ID(text), requester)
+		repair, err = s.apply(ctx, token, id, requester)
 		return err
-	})
+	}, func() error { return a.refuse(id) })
 	if err != nil {
 		return journal.Repair{}, err
 	}
 	return repair, nil
+}
+
+// refuse tells that another repair is being applied. The same one is worth waiting for.
+func (a *Auditor) refuse(id string) error {
+	if underway := a.underway.Load(); underway != nil && *underway != id {
+		return fmt.Errorf("%w: %s", ErrRunning, *underway)
+	}
+	return nil
 }
 
 func (s *session) apply(ctx context.Context, token repairtoken.Token, id, requester string) (journal.Repair, error) {
@@ -156,7 +172,7 @@ func (s *session) apply(ctx context.Context, token repairtoken.Token, id, reques
 	if now.After(token.Expires) {
 		return journal.Repair{}, fmt.Errorf("%w at %s", ErrExpired, token.Expires.Format(time.RFC3339))
 	}
-	if err := s.judge(now); err != nil {
+	if err := s.judge(ctx, now); err != nil {
 		return journal.Repair{}, err
 	}
 	steps, err := s.planned(token)

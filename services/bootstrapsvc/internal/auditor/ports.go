@@ -13,6 +13,7 @@ import (
 // Cluster is what Kubernetes knows; see package inventory, also for what its errors wrap. *inventory.Inventory is one.
 type Cluster interface {
 	Stores(ctx context.Context) ([]allocation.Store, error)
+	Witness(ctx context.Context) (*rangestore.Witness, error)
 	Watch(ctx context.Context, kinds []inventory.Kind, sink inventory.Sink)
 	Service(ctx context.Context, key allocation.Key) (*allocation.Service, error)
 	Services(ctx context.Context) ([]allocation.Service, error)
@@ -27,6 +28,7 @@ type Ranges interface {
 	Read(ctx context.Context, name rangestore.Name) (rangestore.Value, error)
 	Swap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error)
 	Watch(ctx context.Context, sink rangestore.Sink)
+	Doubt(ctx context.Context, of rangestore.Witness) (string, error)
 }
 
 // Journal is what survives a restart; see package journal. *journal.Journal is one.

@@ -45,6 +45,8 @@ func (s *session) resume(ctx context.Context) error {
 // carryOn makes the steps of the running repair that are to be done. An error leaves the rest to be done.
 func (s *session) carryOn(ctx context.Context) (journal.Repair, error) {
 	repair := s.running
+	s.underway.Store(&repair.ID)
+	defer s.underway.Store(nil)
 	for {
 		from, to := pendingIn(repair)
 		if from == to {

@@ -31,6 +31,7 @@ type session struct {
 
 	stores []allocation.Store
 	ledger *allocation.Ledger
+	ranges ownership
 	// missing are the sources that have not been read whole yet; trouble says why a source cannot be read now.
 	missing map[inventory.Kind]struct{}
 	trouble map[inventory.Kind]error
@@ -57,7 +58,7 @@ type session struct {
 func newSession(ctx context.Context, a *Auditor, stores []allocation.Store) *session {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &session{
-		Auditor: a, ctx: ctx, cancel: cancel, changes: make(chan func()), stores: stores,
+		Auditor: a, ctx: ctx, cancel: cancel, changes: make(chan func()), stores: stores, ranges: newOwnership(),
 		ledger:  allocation.New(allocation.Settings{Stores: stores, Ranges: a.Expected, Patience: a.Patience}),
 		missing: map[inventory.Kind]struct{}{ranges: {}}, trouble: map[inventory.Kind]error{},
 		attempts: map[string]attempt{},
@@ -181,13 +182,6 @@ func (s *session) begin(values map[rangestore.Name]rangestore.Value) {
 	s.read(ranges)
 }
 
-func (s *session) putRange(name rangestore.Name, value rangestore.Value) {
-	store, ok := storeOf(name)
-	if ok && slices.Contains(s.stores, store) {
-		s.ledger.PutBitmap(bitmapOf(store, value))
-	}
-}
-
 func storeOf(name rangestore.Name) (allocation.Store, bool) {
 	switch name {
 	case rangestore.NodePorts:
@@ -201,7 +195,8 @@ func storeOf(name rangestore.Name) (allocation.Store, bool) {
 	}
 }
 
-func nameOf(store allocation.Store) rangestore.Name {
+// RangeName is what the stored range of a store with bits is called.
+func RangeName(store allocation.Store) rangestore.Name {
 	switch store {
 	case allocation.ClusterIPs:
 		return rangestore.ClusterIPs
@@ -209,13 +204,6 @@ func nameOf(store allocation.Store) rangestore.Name {
 		return rangestore.SecondaryClusterIPs
 	default:
 		return rangestore.NodePorts
-	}
-}
-
-func bitmapOf(store allocation.Store, value rangestore.Value) allocation.Bitmap {
-	return allocation.Bitmap{
-		Store: store, Range: value.Range.Text(), Data: value.Range.Data(), Revision: value.ModRevision,
-		Missing: value.ModRevision == 0, Problem: value.Unreadable,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/term"
@@ -16,11 +17,16 @@ import (
 const (
 	// maxBatch bounds the steps that are made from one look: a list of all Services is worth sharing, and grows old.
 	maxBatch = 50
-	// maxAttempts is how often a step is tried at once when somebody else writes at the same moment.
-	maxAttempts = 5
+	// maxAttempts is how often a step is tried at once when somebody else writes at the same moment, and maxSetAttempts how
+	// often the setting of bits is, which needs no list of all Services: kube-apiserver writes them up to hundreds of times
+	// per second.
+	maxAttempts, maxSetAttempts = 5, 50
+	// conflictPause bounds the pause after somebody else wrote a bitmap first; how long it is, is chance.
+	conflictPause = 5 * time.Millisecond
 )
 
-// batchOf returns how many of the first steps can be made from one look: bits of one range, or addresses that are freed.
+// batchOf returns how many of the first steps can be made from one look: bits of one range that are all set or all cleared, or
+// addresses that are freed.
 func batchOf(steps []allocation.Step) int {
 	n := 1
 	for n < len(steps) && n < maxBatch && belong(steps[0], steps[n]) {
@@ -31,65 +37,9 @@ func batchOf(steps []allocation.Step) int {
 
 func belong(a, b allocation.Step) bool {
 	if a.Store.Bits() {
-		return b.Store == a.Store && b.Range == a.Range
+		return b.Store == a.Store && b.Range == a.Range && a.Frees() == b.Frees()
 	}
 	return a.Store == b.Store && a.Frees() && b.Frees()
-}
-
-// sight is what was read for steps that are made together.
-type sight struct {
-	bitmap    allocation.Bitmap
-	value     rangestore.Value
-	addresses map[string]*allocation.IPAddress
-	services  []allocation.Service
-}
-
-// live is what was read for one of the steps.
-func (v *sight) live(step allocation.Step) allocation.Live {
-	return allocation.Live{Services: v.services, IPAddress: v.addresses[step.Object.Name], Bitmap: v.bitmap}
-}
-
-// look reads what steps of one batch depend on: first what is to be written, and only then the Services. A Service that takes
-// something into use after the list was read has allocated it before, and that is seen by the guard of the write.
-func (s *session) look(ctx context.Context, steps []allocation.Step) (*sight, error) {
-	seen := &sight{addresses: map[string]*allocation.IPAddress{}}
-	var err error
-	if store := steps[0].Store; store.Bits() {
-		if seen.value, err = s.Ranges.Read(ctx, nameOf(store)); err != nil {
-			return nil, err
-		}
-		seen.bitmap = bitmapOf(store, seen.value)
-	} else {
-		for _, step := range steps {
-			if seen.addresses[step.Object.Name], err = s.Cluster.IPAddress(ctx, step.Object.Name); err != nil {
-				return nil, err
-			}
-		}
-	}
-	seen.services, err = s.users(ctx, steps)
-	return seen, err
-}
-
-// users reads all Services, or only those that steps allocate for when none of the steps frees anything.
-func (s *session) users(ctx context.Context, steps []allocation.Step) ([]allocation.Service, error) {
-	owners := map[allocation.Key]struct{}{}
-	for _, step := range steps {
-		if step.Frees() || step.Owner.Name == "" {
-			return s.Cluster.Services(ctx)
-		}
-		owners[step.Owner.Key] = struct{}{}
-	}
-	var found []allocation.Service
-	for owner := range owners {
-		service, err := s.Cluster.Service(ctx, owner)
-		if err != nil {
-			return nil, err
-		}
-		if service != nil {
-			found = append(found, *service)
-		}
-	}
-	return found, nil
 }
 
 // make makes the steps of one batch and returns what came of each; Pending where nothing did, which only an error explains.
@@ -102,12 +52,17 @@ func (s *session) make(ctx context.Context, steps []allocation.Step) ([]journal.
 
 // makeBits writes the bits of all steps at once.
 func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]journal.Outcome, error) {
+	attempts := maxAttempts
+	if setBits(steps) {
+		attempts = maxSetAttempts
+	}
 	for attempt := 1; ; attempt++ {
 		seen, err := s.look(ctx, steps)
 		if err != nil {
 			return nil, err
 		}
-		outcomes, going := check(steps, seen)
+		outcomes, _ := check(steps, seen)
+		going := s.spare(steps, outcomes)
 		if len(going) == 0 {
 			return outcomes, nil
 		}
@@ -115,12 +70,13 @@ func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]jour
 		if err != nil {
 			return settled(outcomes, failed(err)), nil
 		}
-		name := nameOf(steps[0].Store)
+		name := RangeName(steps[0].Store)
 		_, err = s.Ranges.Swap(ctx, name, seen.value.ModRevision, seen.value.Range.With(data))
 		switch {
 		case err == nil:
 			return settled(outcomes, done()), nil
-		case errors.Is(err, rangestore.ErrConflict) && attempt < maxAttempts:
+		case errors.Is(err, rangestore.ErrConflict) && attempt < attempts:
+			time.Sleep(rand.N(conflictPause))
 		case errors.Is(err, rangestore.ErrConflict), isPassing(ctx, err):
 			return outcomes, err
 		default:

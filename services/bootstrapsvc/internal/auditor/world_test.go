@@ -31,10 +31,17 @@ type world struct {
 	addresses map[string]allocation.IPAddress
 	ports     rangestore.Value
 	version   int64
-	sinks     map[inventory.Sink]struct{}
-	ranges    map[rangestore.Sink]struct{}
+	// feeds are those of who watches objects, and ranges of who watches the range: all that happened, in order.
+	feeds  map[chan inventory.Change]struct{}
+	ranges map[chan rangestore.Value]struct{}
+	// strange says why the range is another cluster's.
+	strange string
 	// stale are kinds of which no change is told to watchers.
 	stale map[inventory.Kind]bool
+	// unread is what reading the range ends with; nil while it can be read.
+	unread error
+	// lists counts the lists of all Services that were asked for.
+	lists int
 
 	findings map[string]journal.Finding
 	plans    map[string]journal.Plan
@@ -51,7 +58,7 @@ func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{
 		services: map[allocation.Key]allocation.Service{}, addresses: map[string]allocation.IPAddress{},
-		sinks: map[inventory.Sink]struct{}{}, ranges: map[rangestore.Sink]struct{}{}, stale: map[inventory.Kind]bool{},
+		feeds: map[chan inventory.Change]struct{}{}, ranges: map[chan rangestore.Value]struct{}{}, stale: map[inventory.Kind]bool{},
 		findings: map[string]journal.Finding{}, plans: map[string]journal.Plan{},
 		outcomes: map[string]map[int]journal.Outcome{}, ends: map[string]time.Time{},
 	}
@@ -70,6 +77,7 @@ func newWorld(t testing.TB) *world {
 	}
 	w.version = 1
 	w.ports = rangestore.Value{Range: stored, ModRevision: 1}
+	w.service("kubernetes", "None") // without any Service nothing is freed
 	return w
 }
 
@@ -83,15 +91,32 @@ func (w *world) service(name, address string, ports ...int32) allocation.Service
 		s.Ports = append(s.Ports, allocation.Port{Number: port, Protocol: "TCP"})
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.services[s.Key] = s
-	w.mu.Unlock()
-	w.told(inventory.Change{Kind: inventory.Services, Put: inventory.Objects{Services: []allocation.Service{s}}})
+	w.tell(inventory.Change{Kind: inventory.Services, Put: inventory.Objects{Services: []allocation.Service{s}}})
 	return s
+}
+
+// remove takes a Service away; what it used stays allocated.
+func (w *world) remove(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.services, allocation.Key{Namespace: "default", Name: name})
+	w.tell(inventory.Change{Kind: inventory.Services, Gone: []types.NamespacedName{{Namespace: "default", Name: name}}})
+}
+
+// free takes an address away.
+func (w *world) free(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.addresses, name)
+	w.tellAddress(name)
 }
 
 // address allocates an address in the name of a Service.
 func (w *world) address(name, parent string, change ...func(*allocation.IPAddress)) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	a := allocation.IPAddress{
 		Name: name, UID: fmt.Sprintf("uid-%d", w.next()), ResourceVersion: strconv.FormatInt(w.version, 10), Created: time.Now(),
 		Parent:    allocation.ServiceParent(allocation.Key{Namespace: "default", Name: parent}),
@@ -101,17 +126,15 @@ func (w *world) address(name, parent string, change ...func(*allocation.IPAddres
 		how(&a)
 	}
 	w.addresses[name] = a
-	w.mu.Unlock()
-	memoryCluster{w}.tellAddress(name)
+	w.tellAddress(name)
 }
 
 // relist tells all watchers all of a kind, as after a watch that had a gap.
 func (w *world) relist(kind inventory.Kind) {
 	w.mu.Lock()
-	sinks := slices.Collect(maps.Keys(w.sinks))
-	w.mu.Unlock()
-	for _, sink := range sinks {
-		memoryCluster{w}.list(kind, sink)
+	defer w.mu.Unlock()
+	for feed := range w.feeds {
+		feed <- w.all(kind)
 	}
 }
 
@@ -129,9 +152,16 @@ func (w *world) bits(ports ...int) {
 	if err != nil {
 		panic(err)
 	}
-	w.ports = rangestore.Value{Range: w.ports.Range.With(data), ModRevision: w.next()}
+	w.putRange(w.ports.Range.With(data))
 	w.mu.Unlock()
-	go w.toldRange()
+}
+
+// putRange needs the lock.
+func (w *world) putRange(next rangestore.Range) {
+	w.ports = rangestore.Value{Range: next, ModRevision: w.next()}
+	for feed := range w.ranges {
+		feed <- w.ports
+	}
 }
 
 func (w *world) has(port int) bool {
@@ -148,25 +178,22 @@ func (w *world) next() int64 {
 	return w.version
 }
 
-func (w *world) told(change inventory.Change) {
-	w.mu.Lock()
-	sinks, isStale := slices.Collect(maps.Keys(w.sinks)), w.stale[change.Kind]
-	w.mu.Unlock()
-	for _, sink := range sinks {
-		if !isStale {
-			sink.Change(change)
+// tell needs the lock.
+func (w *world) tell(change inventory.Change) {
+	for feed := range w.feeds {
+		if !w.stale[change.Kind] {
+			feed <- change
 		}
 	}
 }
 
-// toldRange tells the watchers of the range as it is now.
-func (w *world) toldRange() {
-	w.mu.Lock()
-	value, sinks := w.ports, slices.Collect(maps.Keys(w.ranges))
-	w.mu.Unlock()
-	for _, sink := range sinks {
-		sink.Change(rangestore.NodePorts, value)
+// tellAddress tells of an address as it is. It needs the lock.
+func (w *world) tellAddress(name string) {
+	if address, there := w.addresses[name]; there {
+		w.tell(inventory.Change{Kind: inventory.IPAddresses, Put: inventory.Objects{IPAddresses: []allocation.IPAddress{address}}})
+		return
 	}
+	w.tell(inventory.Change{Kind: inventory.IPAddresses, Gone: []types.NamespacedName{{Name: name}}})
 }
 
 // write does what changes something, under a term, between the two calls of at.
@@ -219,33 +246,41 @@ func (c memoryCluster) Stores(context.Context) ([]allocation.Store, error) {
 	return []allocation.Store{allocation.IPAddresses, allocation.NodePorts}, nil
 }
 
+// feedLength is more than any test changes at once, for who changes something holds the lock.
+const feedLength = 1000
+
 func (c memoryCluster) Watch(ctx context.Context, kinds []inventory.Kind, sink inventory.Sink) {
+	feed := make(chan inventory.Change, feedLength)
+	c.mu.Lock()
 	for _, kind := range kinds {
-		c.list(kind, sink)
+		feed <- c.all(kind)
+	}
+	c.feeds[feed] = struct{}{}
+	c.mu.Unlock()
+	for ctx.Err() == nil {
+		select {
+		case change := <-feed:
+			sink.Change(change)
+		case <-ctx.Done():
+		}
 	}
 	c.mu.Lock()
-	c.sinks[sink] = struct{}{}
-	c.mu.Unlock()
-	<-ctx.Done()
-	c.mu.Lock()
-	delete(c.sinks, sink)
+	delete(c.feeds, feed)
 	c.mu.Unlock()
 }
 
-// list tells all of a kind, as after a relist.
-func (c memoryCluster) list(kind inventory.Kind, sink inventory.Sink) {
-	c.mu.Lock()
+// all is what a list of a kind tells. It needs the lock.
+func (w *world) all(kind inventory.Kind) inventory.Change {
 	change := inventory.Change{Kind: kind, Whole: true}
 	switch kind {
 	case inventory.Services:
-		change.Put.Services = slices.Collect(maps.Values(c.services))
+		change.Put.Services = slices.Collect(maps.Values(w.services))
 	case inventory.IPAddresses:
-		change.Put.IPAddresses = slices.Collect(maps.Values(c.addresses))
+		change.Put.IPAddresses = slices.Collect(maps.Values(w.addresses))
 	case inventory.ServiceCIDRs:
 		change.Put.ServiceCIDRs = []allocation.CIDR{{Name: "kubernetes", Prefixes: []string{"10.0.0.0/16"}, Ready: true}}
 	}
-	c.mu.Unlock()
-	sink.Change(change)
+	return change
 }
 
 func (c memoryCluster) Service(_ context.Context, key allocation.Key) (*allocation.Service, error) {
@@ -257,9 +292,19 @@ func (c memoryCluster) Service(_ context.Context, key allocation.Key) (*allocati
 	return nil, nil
 }
 
+func (c memoryCluster) Witness(context.Context) (*rangestore.Witness, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if service, ok := c.services[allocation.Key{Namespace: "default", Name: "kubernetes"}]; ok {
+		return &rangestore.Witness{UID: service.UID}, nil
+	}
+	return nil, nil
+}
+
 func (c memoryCluster) Services(context.Context) ([]allocation.Service, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lists++
 	return slices.Collect(maps.Values(c.services)), nil
 }
 
@@ -273,55 +318,40 @@ func (c memoryCluster) IPAddress(_ context.Context, name string) (*allocation.IP
 }
 
 func (c memoryCluster) Create(ctx context.Context, wanted allocation.IPAddress) error {
-	err := c.write(ctx, "create "+wanted.Name, func() error {
+	return c.write(ctx, "create "+wanted.Name, func() error {
 		if _, there := c.addresses[wanted.Name]; there {
 			return inventory.ErrConflict
 		}
 		wanted.UID, wanted.ResourceVersion = fmt.Sprintf("uid-%d", c.next()), strconv.FormatInt(c.version, 10)
 		c.addresses[wanted.Name] = wanted
+		c.tellAddress(wanted.Name)
 		return nil
 	})
-	c.tellAddress(wanted.Name)
-	return err
 }
 
 func (c memoryCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error {
-	err := c.write(ctx, "relabel "+wanted.Name, func() error {
+	return c.write(ctx, "relabel "+wanted.Name, func() error {
 		stored, there := c.addresses[wanted.Name]
 		if !there || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
 			return inventory.ErrConflict
 		}
 		stored.ManagedBy, stored.Family, stored.ResourceVersion = wanted.ManagedBy, wanted.Family, strconv.FormatInt(c.next(), 10)
 		c.addresses[wanted.Name] = stored
+		c.tellAddress(wanted.Name)
 		return nil
 	})
-	c.tellAddress(wanted.Name)
-	return err
 }
 
 func (c memoryCluster) Delete(ctx context.Context, name string, guard allocation.Guard) error {
-	err := c.write(ctx, "delete "+name, func() error {
+	return c.write(ctx, "delete "+name, func() error {
 		stored, there := c.addresses[name]
 		if !there || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
 			return inventory.ErrConflict
 		}
 		delete(c.addresses, name)
+		c.tellAddress(name)
 		return nil
 	})
-	c.tellAddress(name)
-	return err
-}
-
-// tellAddress tells the watchers of an address as it is, later than the writer learns of it.
-func (c memoryCluster) tellAddress(name string) {
-	go func() {
-		address, _ := c.IPAddress(context.Background(), name)
-		if address == nil {
-			c.told(inventory.Change{Kind: inventory.IPAddresses, Gone: []types.NamespacedName{{Name: name}}})
-			return
-		}
-		c.told(inventory.Change{Kind: inventory.IPAddresses, Put: inventory.Objects{IPAddresses: []allocation.IPAddress{*address}}})
-	}()
 }
 
 // memoryRanges is the world as rangestore shows it.
@@ -333,31 +363,45 @@ func (r memoryRanges) Read(_ context.Context, name rangestore.Name) (rangestore.
 	if name != rangestore.NodePorts {
 		return rangestore.Value{}, nil
 	}
-	return r.ports, nil
+	return r.ports, r.unread
 }
 
 func (r memoryRanges) Swap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error) {
-	err := r.write(ctx, "swap "+string(name), func() error {
+	return 0, r.write(ctx, "swap "+string(name), func() error {
 		if r.ports.ModRevision != revision {
 			return rangestore.ErrConflict
 		}
-		r.ports = rangestore.Value{Range: next, ModRevision: r.next()}
+		r.putRange(next)
 		return nil
 	})
-	go r.toldRange()
-	return 0, err
 }
 
 func (r memoryRanges) Watch(ctx context.Context, sink rangestore.Sink) {
-	value, _ := r.Read(ctx, rangestore.NodePorts)
+	feed := make(chan rangestore.Value, feedLength)
+	r.mu.Lock()
+	value := r.ports
+	r.ranges[feed] = struct{}{}
+	r.mu.Unlock()
 	sink.Begin(map[rangestore.Name]rangestore.Value{rangestore.NodePorts: value})
+	for ctx.Err() == nil {
+		select {
+		case value := <-feed:
+			sink.Change(rangestore.NodePorts, value)
+		case <-ctx.Done():
+		}
+	}
 	r.mu.Lock()
-	r.ranges[sink] = struct{}{}
+	delete(r.ranges, feed)
 	r.mu.Unlock()
-	<-ctx.Done()
+}
+
+func (r memoryRanges) Doubt(_ context.Context, of rangestore.Witness) (string, error) {
 	r.mu.Lock()
-	delete(r.ranges, sink)
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	if of != (rangestore.Witness{UID: "uid-of-kubernetes"}) {
+		return "", fmt.Errorf("asked for %+v", of)
+	}
+	return r.strange, nil
 }
 
 // memoryJournal is the world as journal shows it.

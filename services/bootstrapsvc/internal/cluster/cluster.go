@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
@@ -71,30 +73,36 @@ func (c *Cluster) Endpoints(ctx context.Context) (*corev1.Endpoints, error) {
 	return endpoints, nil
 }
 
-// EndpointSlices returns the slices of default/kubernetes, and the one that carries its name even without its label.
+// EndpointSlices returns the slices of default/kubernetes, and those that are kept for it even without its label: their names
+// are taken all the same. It needs the right to list slices and no other.
 func (c *Cluster) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
-	client := c.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
-	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+	found, err := c.slices(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
 	if err != nil {
-		return nil, fmt.Errorf("list endpointslices of default/kubernetes: %w", classified(err))
+		return nil, fmt.Errorf("list endpointslices of default/kubernetes: %w", err)
 	}
-	hasNamesake := false
-	slices := make([]*discoveryv1.EndpointSlice, 0, len(list.Items)+1)
+	for _, name := range apiservers.SliceNames() {
+		if slices.ContainsFunc(found, func(slice *discoveryv1.EndpointSlice) bool { return slice.Name == name }) {
+			continue
+		}
+		unlabelled, err := c.slices(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+		if err != nil {
+			return nil, fmt.Errorf("look for endpointslice default/%s: %w", name, err)
+		}
+		found = append(found, unlabelled...)
+	}
+	return found, nil
+}
+
+func (c *Cluster) slices(ctx context.Context, which metav1.ListOptions) ([]*discoveryv1.EndpointSlice, error) {
+	list, err := c.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, which)
+	if err != nil {
+		return nil, classified(err)
+	}
+	found := make([]*discoveryv1.EndpointSlice, 0, len(list.Items))
 	for i := range list.Items {
-		slices = append(slices, &list.Items[i])
-		hasNamesake = hasNamesake || list.Items[i].Name == name
+		found = append(found, &list.Items[i])
 	}
-	if hasNamesake {
-		return slices, nil
-	}
-	namesake, err := get(ctx, client.Get, name)
-	if err != nil {
-		return nil, fmt.Errorf("get endpointslice default/kubernetes: %w", err)
-	}
-	if namesake != nil {
-		slices = append(slices, namesake)
-	}
-	return slices, nil
+	return found, nil
 }
 
 // ServiceCIDR returns the default ServiceCIDR.

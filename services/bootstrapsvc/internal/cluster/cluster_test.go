@@ -207,20 +207,27 @@ func TestReads_WhatIsThereAndWhatIsNot(t *testing.T) {
 	}
 }
 
-func TestReads_SliceWithoutItsLabelIsFoundByName(t *testing.T) {
-	c, kube := newCluster(t), testkit.Kube(t)
-	unlabelled := sliceIn(metav1.NamespaceDefault)
-	if _, err := kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Create(t.Context(), unlabelled, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Delete(context.Background(), "kubernetes", metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
+func TestReads_SlicesWithoutTheirLabelAreFoundByName(t *testing.T) {
+	c, client := newCluster(t), testkit.Kube(t).DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	for _, name := range []string{"kubernetes", "kubernetes-ipv6", "kubernetes-x"} {
+		unlabelled := sliceIn(metav1.NamespaceDefault)
+		unlabelled.Name = name
+		if _, err := client.Create(t.Context(), unlabelled, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
 		}
-	})
-	slices, err := c.EndpointSlices(t.Context())
-	if err != nil || len(slices) != 1 || slices[0].Name != "kubernetes" {
-		t.Errorf("slices = %v, %v, want the one named kubernetes", slices, err)
+		t.Cleanup(func() {
+			if err := client.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	found, err := c.EndpointSlices(t.Context())
+	var names []string
+	for _, slice := range found {
+		names = append(names, slice.Name)
+	}
+	if want := []string{"kubernetes", "kubernetes-ipv6"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("slices = %v, %v, want %v", names, err, want)
 	}
 }
 

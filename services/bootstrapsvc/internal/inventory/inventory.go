@@ -17,6 +17,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 )
 
 var (
@@ -90,6 +91,18 @@ func (i *Inventory) Service(ctx context.Context, key allocation.Key) (*allocatio
 	}
 	found := serviceOf(service)
 	return &found, nil
+}
+
+// Witness returns what tells this cluster from every other; nil if the Service default/kubernetes does not exist now.
+func (i *Inventory) Witness(ctx context.Context) (*rangestore.Witness, error) {
+	service, err := i.kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get service default/kubernetes: %w", classified(err))
+	}
+	return &rangestore.Witness{UID: string(service.UID), ResourceVersion: service.ResourceVersion}, nil
 }
 
 // listPage bounds what one answer to a list holds.

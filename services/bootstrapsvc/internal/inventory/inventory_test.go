@@ -12,7 +12,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
@@ -49,6 +52,38 @@ func TestStores_OfARecentCluster(t *testing.T) {
 	}
 }
 
+func TestStores_OfEachVersion(t *testing.T) {
+	stable := metav1.APIResourceList{GroupVersion: "networking.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "ingresses"}}}
+	beta := metav1.APIResourceList{GroupVersion: "networking.k8s.io/v1beta1", APIResources: []metav1.APIResource{{Name: "ipaddresses"}}}
+	withAddresses := metav1.APIResourceList{GroupVersion: "networking.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "ipaddresses"}}}
+	const objects, ports, first, second = allocation.IPAddresses, allocation.NodePorts, allocation.ClusterIPs, allocation.SecondaryClusterIPs
+	cases := map[string]struct {
+		minor     string
+		resources []*metav1.APIResourceList
+		want      []allocation.Store
+	}{
+		"only bitmaps": {minor: "30", resources: []*metav1.APIResourceList{&stable}, want: []allocation.Store{ports, first, second}},
+		// The bitmaps are written beside the objects then, and what is read in another version is not judged.
+		"objects are beta": {minor: "32+", resources: []*metav1.APIResourceList{&stable, &beta}, want: []allocation.Store{ports, first, second}},
+		"both":             {minor: "33", resources: []*metav1.APIResourceList{&withAddresses}, want: []allocation.Store{objects, ports, first, second}},
+		"only objects":     {minor: "34+", resources: []*metav1.APIResourceList{&withAddresses}, want: []allocation.Store{objects, ports}},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			kube := fake.NewClientset()
+			discovery, ok := kube.Discovery().(*fakediscovery.FakeDiscovery)
+			if !ok {
+				t.Fatalf("discovery is %T", kube.Discovery())
+			}
+			discovery.FakedServerVersion, discovery.Resources = &version.Info{Major: "1", Minor: test.minor}, test.resources
+			stores, err := New(kube, slog.New(slog.DiscardHandler)).Stores(t.Context())
+			if err != nil || !slices.Equal(stores, test.want) {
+				t.Errorf("stores are %v, %v, want %v", stores, err, test.want)
+			}
+		})
+	}
+}
+
 func TestReads_AreLive(t *testing.T) {
 	i, service := newInventory(t), newService(t)
 	if len(service.ClusterIPs) != 1 || len(service.Ports) != 1 || service.Ports[0].Number == 0 {
@@ -72,6 +107,18 @@ func TestReads_AreLive(t *testing.T) {
 	}
 	if address, err := i.IPAddress(t.Context(), "10.0.255.250"); address != nil || err != nil {
 		t.Errorf("an address that does not exist is %+v, %v", address, err)
+	}
+}
+
+func TestWitness_IsTheServiceOfTheAPI(t *testing.T) {
+	i := newInventory(t)
+	service, err := testkit.Kube(t).CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := i.Witness(t.Context())
+	if err != nil || got == nil || got.UID != string(service.UID) || got.ResourceVersion != service.ResourceVersion {
+		t.Errorf("witness is %+v, %v, want %s at %s", got, err, service.UID, service.ResourceVersion)
 	}
 }
 

@@ -16,6 +16,9 @@
 //     undo what the other has done.
 //   - A key is never created and never deleted here.
 //
+// That these are the ranges of the cluster in question cannot be seen in them. [Store.Doubt] compares an object that only this
+// cluster has; until it has no doubt, nothing here is worth believing or writing.
+//
 // # Not here
 //
 // The package does not know what a bit is used for, and decides nothing. It keeps no state and starts no goroutine; all methods

@@ -50,12 +50,14 @@ type Value struct {
 // Store is the ranges of one kube-apiserver's etcd.
 type Store struct {
 	client Client
-	prefix string
+	// root is kube-apiserver's prefix, and prefix that of its ranges.
+	root, prefix string
 }
 
 // New returns the store below the prefix with which kube-apiserver was started, "/registry" as a rule.
 func New(client Client, etcdPrefix string) *Store {
-	return &Store{client: client, prefix: "/" + strings.Trim(etcdPrefix, "/") + "/ranges/"}
+	root := "/" + strings.Trim(etcdPrefix, "/")
+	return &Store{client: client, root: root, prefix: root + "/ranges/"}
 }
 
 // Read returns one range as of a linearizable read. A range that is absent or unreadable is no error.
