@@ -42,6 +42,14 @@ func TestMoving_KeysOfKubeAPIServerAreAdopted(t *testing.T) {
 		return err
 	})
 
+	// The kube-apiserver has published its own port, which is repaired once: nobody else does.
+	testkit.Eventually(t, soon, func() error {
+		if published := portsOf(t, p.kube); !slices.Equal(published, []string{port}) {
+			return fmt.Errorf("ports %v are published, want %s", published, port)
+		}
+		return nil
+	})
+
 	before := writesOf(t, p.kube)
 	end := p.stays(old)
 	pause(t.Context(), 25*time.Second) // two and a half rounds of both
@@ -54,17 +62,34 @@ func TestMoving_KeysOfKubeAPIServerAreAdopted(t *testing.T) {
 // writesOf changes with every write of the slices.
 func writesOf(t *testing.T, kube kubernetes.Interface) string {
 	t.Helper()
+	var versions []string
+	for _, slice := range slicesOf(t, kube) {
+		versions = append(versions, slice.Name+" "+slice.ResourceVersion)
+	}
+	return fmt.Sprint(versions)
+}
+
+// portsOf are the ports in the slices.
+func portsOf(t *testing.T, kube kubernetes.Interface) []string {
+	t.Helper()
+	var ports []string
+	for _, slice := range slicesOf(t, kube) {
+		for _, port := range slice.Ports {
+			ports = append(ports, fmt.Sprint(*port.Port))
+		}
+	}
+	return ports
+}
+
+func slicesOf(t *testing.T, kube kubernetes.Interface) []discoveryv1.EndpointSlice {
+	t.Helper()
 	found, err := kube.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=kubernetes",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var versions []string
-	for _, slice := range found.Items {
-		versions = append(versions, slice.Name+" "+slice.ResourceVersion)
-	}
-	return fmt.Sprint(versions)
+	return found.Items
 }
 
 // serverOf is what a replica knows of the kube-apiserver at an address.
