@@ -32,8 +32,10 @@ type world struct {
 	ports     rangestore.Value
 	version   int64
 	// feeds are those of who watches objects, and ranges of who watches the range: all that happened, in order.
-	feeds  map[chan inventory.Change]struct{}
-	ranges map[chan rangestore.Value]struct{}
+	feeds map[chan inventory.Change]struct{}
+	// watcher is who watches objects now.
+	watcher inventory.Sink
+	ranges  map[chan rangestore.Value]struct{}
 	// strange says why the range is another cluster's.
 	strange string
 	// stale are kinds of which no change is told to watchers.
@@ -249,13 +251,20 @@ func (c memoryCluster) Stores(context.Context) ([]allocation.Store, error) {
 // feedLength is more than any test changes at once, for who changes something holds the lock.
 const feedLength = 1000
 
+// watching returns who watches objects now.
+func (w *world) watching() inventory.Sink {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.watcher
+}
+
 func (c memoryCluster) Watch(ctx context.Context, kinds []inventory.Kind, sink inventory.Sink) {
 	feed := make(chan inventory.Change, feedLength)
 	c.mu.Lock()
 	for _, kind := range kinds {
 		feed <- c.all(kind)
 	}
-	c.feeds[feed] = struct{}{}
+	c.feeds[feed], c.watcher = struct{}{}, sink
 	c.mu.Unlock()
 	for ctx.Err() == nil {
 		select {
