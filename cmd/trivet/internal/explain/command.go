@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,16 +73,8 @@ Exit codes: 0 the chain is whole; 1 it is broken, or the Node is not well; 2 a l
 }
 
 func explainNode(ctx context.Context, streams terminal.Streams, flags *inquiry.Flags, args []string) error {
-	problems := flags.Validate()
-	name := ""
-	if len(args) == 1 {
-		var err error
-		name, err = nodes.ParseName(args[0])
-		problems = append(problems, err)
-	} else {
-		problems = append(problems, fmt.Errorf("explain node takes the name of one Node, got %q", args))
-	}
-	if err := exit.UsageError(problems...); err != nil {
+	name, err := nameIn(args, "Node", nodes.ParseName)
+	if err := exit.UsageError(append(flags.Validate(), err)...); err != nil {
 		return err
 	}
 	conn, err := flags.Connect()
@@ -100,6 +93,14 @@ func explainNode(ctx context.Context, streams terminal.Streams, flags *inquiry.F
 		return inquiry.Unprinted("explanation", err)
 	}
 	return verdict(response)
+}
+
+// nameIn reads the one name that is an explanation's argument.
+func nameIn(args []string, noun string, parse func(string) (string, error)) (string, error) {
+	if len(args) != 1 {
+		return "", fmt.Errorf("explain %s takes the name of one %s, got %q", strings.ToLower(noun), noun, args)
+	}
+	return parse(args[0])
 }
 
 // message is a story as the API has it.

@@ -42,16 +42,8 @@ Exit codes: 0 it is not so any more; 1 it is, or may be; 2 there was no answer; 
 }
 
 func explainFinding(ctx context.Context, streams terminal.Streams, flags *inquiry.Flags, args []string) error {
-	problems := flags.Validate()
-	name := ""
-	if len(args) == 1 {
-		var err error
-		name, err = findings.ParseName(args[0])
-		problems = append(problems, err)
-	} else {
-		problems = append(problems, fmt.Errorf("explain finding takes the name of one finding, got %q", args))
-	}
-	if err := exit.UsageError(problems...); err != nil {
+	name, err := nameIn(args, "finding", findings.ParseName)
+	if err := exit.UsageError(append(flags.Validate(), err)...); err != nil {
 		return err
 	}
 	conn, err := flags.Connect()

@@ -9,6 +9,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal/table"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -30,7 +31,7 @@ func showSteps(streams terminal.Streams, flags *inquiry.Flags, steps []*bootstra
 	}
 	rows.AddAll(terminal.Strong, titles...)
 	for i, step := range steps {
-		verb, tone := verbOf(step.GetChange().GetVerb())
+		verb, tone := wording.Verb(step.GetChange().GetVerb())
 		rows.Add(table.Cell{Text: fmt.Sprint(i + 1)}, table.Cell{Text: verb, Tone: tone}, table.Cell{Text: objectOf(step.GetChange().GetObject())},
 			table.Cell{Text: findings.ShortName(step.GetFinding())}, standing(step, isRepair), table.Cell{Text: detail(step)})
 	}
@@ -73,18 +74,4 @@ func objectOf(object *statusv1.ObjectReference) string {
 		name = namespace + "/" + name
 	}
 	return cmp.Or(strings.TrimSpace(object.GetKind()+" "+name), "-")
-}
-
-func verbOf(verb statusv1.Change_Verb) (string, terminal.Tone) {
-	word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_"))
-	switch verb {
-	case statusv1.Change_VERB_CREATE:
-		return "+ " + word, terminal.Good
-	case statusv1.Change_VERB_UPDATE:
-		return "~ " + word, terminal.Fair
-	case statusv1.Change_VERB_DELETE:
-		return "- " + word, terminal.Bad
-	default:
-		return "? " + word, terminal.Usual
-	}
 }

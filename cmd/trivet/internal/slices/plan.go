@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -156,24 +155,10 @@ func show(streams terminal.Streams, flags *inquiry.Flags, response proto.Message
 	rows := &table.Table{Ink: streams.Ink(flags.Color), Width: streams.Width()}
 	rows.AddAll(terminal.Strong, "CHANGE", "SLICE", "REASON", "DETAIL")
 	for _, change := range changes {
-		word, tone := verbOf(change.GetVerb())
+		word, tone := wording.Verb(change.GetVerb())
 		rows.Add(table.Cell{Text: word, Tone: tone}, table.Cell{Text: cmp.Or(change.GetObject().GetName(), "-")},
 			table.Cell{Text: cmp.Or(change.GetReason(), "-")}, table.Cell{Text: change.GetDetail()})
 	}
 	_, err := rows.WriteTo(streams.Out)
 	return err
-}
-
-func verbOf(verb statusv1.Change_Verb) (string, terminal.Tone) {
-	word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_"))
-	switch verb {
-	case statusv1.Change_VERB_CREATE:
-		return "+ " + word, terminal.Good
-	case statusv1.Change_VERB_UPDATE:
-		return "~ " + word, terminal.Fair
-	case statusv1.Change_VERB_DELETE:
-		return "- " + word, terminal.Bad
-	default:
-		return "? " + word, terminal.Usual
-	}
 }

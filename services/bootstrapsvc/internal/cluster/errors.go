@@ -1,44 +1,10 @@
 package cluster
 
-import (
-	"errors"
-	"fmt"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/trivet-dev/trivet/internal/term"
-)
+import "github.com/trivet-dev/trivet/services/bootstrapsvc/internal/refusal"
 
 var (
-	// ErrConflict: the object is not, or no longer, what the plan was made from.
-	ErrConflict = errors.New("object changed meanwhile")
-	// ErrUnavailable: the apiserver did not answer, or answered that it cannot now.
-	ErrUnavailable = errors.New("kube-apiserver unavailable")
+	// ErrConflict is refusal.ErrConflict: the object is not what the plan was made from.
+	ErrConflict = refusal.ErrConflict
+	// ErrUnavailable is refusal.ErrUnavailable.
+	ErrUnavailable = refusal.ErrUnavailable
 )
-
-// classified adds to an error of a client what a caller has to know about it: whether planning again would help, or
-// waiting. The error itself stays in the chain. What remains as it is was refused for good: forbidden, or invalid.
-func classified(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
-		return fmt.Errorf("%w: %w", ErrConflict, err)
-	case errors.Is(err, term.ErrEnded), errors.Is(err, term.ErrNone):
-		return err
-	case isPassing(err):
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	default:
-		return err
-	}
-}
-
-// isPassing tells what goes by by itself. An error without a status of the apiserver never reached one.
-func isPassing(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return true
-	}
-	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
-}

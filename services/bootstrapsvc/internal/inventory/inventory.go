@@ -15,16 +15,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/refusal"
 )
 
 var (
-	// ErrConflict: the object is not, or no longer, what the step was planned from.
-	ErrConflict = errors.New("object changed meanwhile")
-	// ErrUnavailable: the apiserver did not answer, or answered that it cannot now.
-	ErrUnavailable = errors.New("kube-apiserver unavailable")
+	// ErrConflict is refusal.ErrConflict: the object is not what the step was planned from.
+	ErrConflict = refusal.ErrConflict
+	// ErrUnavailable is refusal.ErrUnavailable.
+	ErrUnavailable = refusal.ErrUnavailable
 )
 
 // Inventory is that of one cluster. It is safe for concurrent use; its methods block until the apiserver answers or their
@@ -54,7 +54,7 @@ func (i *Inventory) Stores(ctx context.Context) ([]allocation.Store, error) {
 	}
 	version, err := i.kube.Discovery().ServerVersionWithContext(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask kube-apiserver for its version: %w", classified(err))
+		return nil, fmt.Errorf("ask kube-apiserver for its version: %w", refusal.Classified(err))
 	}
 	minor, err := strconv.Atoi(strings.TrimRight(version.Minor, "+"))
 	if err != nil {
@@ -70,7 +70,7 @@ func (i *Inventory) Stores(ctx context.Context) ([]allocation.Store, error) {
 func (i *Inventory) hasIPAddresses(ctx context.Context) (bool, error) {
 	resources, err := i.kube.Discovery().ServerResourcesForGroupVersionWithContext(ctx, networkingv1.SchemeGroupVersion.String())
 	if err != nil {
-		return false, fmt.Errorf("ask kube-apiserver for its resources: %w", classified(err))
+		return false, fmt.Errorf("ask kube-apiserver for its resources: %w", refusal.Classified(err))
 	}
 	for _, resource := range resources.APIResources {
 		if resource.Name == "ipaddresses" {
@@ -87,7 +87,7 @@ func (i *Inventory) Service(ctx context.Context, key allocation.Key) (*allocatio
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get service %s: %w", key, classified(err))
+		return nil, fmt.Errorf("get service %s: %w", key, refusal.Classified(err))
 	}
 	found := serviceOf(service)
 	return &found, nil
@@ -100,7 +100,7 @@ func (i *Inventory) Witness(ctx context.Context) (*rangestore.Witness, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get service default/kubernetes: %w", classified(err))
+		return nil, fmt.Errorf("get service default/kubernetes: %w", refusal.Classified(err))
 	}
 	return &rangestore.Witness{UID: string(service.UID), ResourceVersion: service.ResourceVersion}, nil
 }
@@ -115,7 +115,7 @@ func (i *Inventory) Services(ctx context.Context) ([]allocation.Service, error) 
 	for {
 		page, err := i.kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
-			return nil, fmt.Errorf("list services: %w", classified(err))
+			return nil, fmt.Errorf("list services: %w", refusal.Classified(err))
 		}
 		for at := range page.Items {
 			all = append(all, serviceOf(&page.Items[at]))
@@ -133,7 +133,7 @@ func (i *Inventory) IPAddress(ctx context.Context, name string) (*allocation.IPA
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get ipaddress %s: %w", name, classified(err))
+		return nil, fmt.Errorf("get ipaddress %s: %w", name, refusal.Classified(err))
 	}
 	found := addressOf(address)
 	return &found, nil
@@ -151,7 +151,7 @@ func (i *Inventory) Create(ctx context.Context, wanted allocation.IPAddress) err
 		}},
 	}
 	if _, err := i.kube.NetworkingV1().IPAddresses().Create(ctx, address, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create ipaddress %s: %w", wanted.Name, classified(err))
+		return fmt.Errorf("create ipaddress %s: %w", wanted.Name, refusal.Classified(err))
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (i *Inventory) Relabel(ctx context.Context, wanted allocation.IPAddress, gu
 	client := i.kube.NetworkingV1().IPAddresses()
 	address, err := client.Get(ctx, wanted.Name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("get ipaddress %s: %w", wanted.Name, classified(err))
+		return fmt.Errorf("get ipaddress %s: %w", wanted.Name, refusal.Classified(err))
 	}
 	if string(address.UID) != guard.UID || address.ResourceVersion != guard.ResourceVersion {
 		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, ErrConflict)
@@ -172,7 +172,7 @@ func (i *Inventory) Relabel(ctx context.Context, wanted allocation.IPAddress, gu
 	address.Labels[networkingv1.LabelManagedBy] = wanted.ManagedBy
 	address.Labels[networkingv1.LabelIPAddressFamily] = wanted.Family
 	if _, err := client.Update(ctx, address, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, classified(err))
+		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, refusal.Classified(err))
 	}
 	return nil
 }
@@ -190,37 +190,9 @@ func (i *Inventory) Delete(ctx context.Context, name string, guard allocation.Gu
 		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &guard.ResourceVersion},
 	})
 	if err != nil {
-		return fmt.Errorf("delete ipaddress %s: %w", name, classified(err))
+		return fmt.Errorf("delete ipaddress %s: %w", name, refusal.Classified(err))
 	}
 	return nil
-}
-
-// classified adds to an error of a client what a caller has to know about it: whether planning again would help, or
-// waiting. What remains as it is was refused for good: forbidden, or invalid.
-func classified(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
-		return fmt.Errorf("%w: %w", ErrConflict, err)
-	case errors.Is(err, term.ErrEnded), errors.Is(err, term.ErrNone):
-		return err
-	case isPassing(err):
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	default:
-		return err
-	}
-}
-
-// isPassing tells what goes by by itself. An error without a status of the apiserver never reached one. A continued list
-// that is too old begins anew.
-func isPassing(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return true
-	}
-	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsResourceExpired(err)
 }
 
 func serviceOf(s *corev1.Service) allocation.Service {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/refusal"
 )
 
 // Kind is one kind of what is watched.
@@ -108,7 +109,7 @@ func (i *Inventory) observed(kind Kind, sink Sink) cache.ListerWatcher {
 	source := i.source(kind)
 	tell := func(err error) {
 		if err != nil {
-			err = fmt.Errorf("list and watch %s: %w", kind, classified(err))
+			err = fmt.Errorf("list and watch %s: %w", kind, refusal.Classified(err))
 		}
 		sink.Broken(kind, err)
 	}

@@ -1,0 +1,23 @@
+package wording
+
+import (
+	"strings"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+)
+
+// Verb says what a step of a plan does, with a mark before it, and in which tone.
+func Verb(verb statusv1.Change_Verb) (string, terminal.Tone) {
+	word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_"))
+	switch verb {
+	case statusv1.Change_VERB_CREATE:
+		return "+ " + word, terminal.Good
+	case statusv1.Change_VERB_UPDATE:
+		return "~ " + word, terminal.Fair
+	case statusv1.Change_VERB_DELETE:
+		return "- " + word, terminal.Bad
+	default:
+		return "? " + word, terminal.Usual
+	}
+}
