@@ -31,6 +31,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 type recorder struct {
 	runErr error
 	loops  *loop.Runner
+	// leave is closed when what must come before the service's stop has been seen; nil for nothing.
+	leave <-chan struct{}
 
 	mu     sync.Mutex
 	events []string // guarded by mu
@@ -57,6 +59,12 @@ func (r *recorder) Run(ctx context.Context) error {
 		return r.runErr
 	}
 	<-ctx.Done()
+	if r.leave != nil {
+		select { // a client hears of the end of its RPC a moment after the server has ended it
+		case <-r.leave:
+		case <-time.After(5 * time.Second):
+		}
+	}
 	r.note("service stopped")
 	return nil
 }
@@ -171,7 +179,8 @@ func TestRun_ReadyWithEtcdAndHealthFollows(t *testing.T) {
 }
 
 func TestRun_StopsInOrder(t *testing.T) {
-	r := &recorder{}
+	ended := make(chan struct{})
+	r := &recorder{leave: ended}
 	cfg := config("http://127.0.0.1:1")
 	cfg.RPC.DrainTimeout = 200 * time.Millisecond
 	p, stop := start(t, cfg, r)
@@ -179,7 +188,6 @@ func TestRun_StopsInOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for {
