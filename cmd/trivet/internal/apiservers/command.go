@@ -84,12 +84,5 @@ func run(ctx context.Context, streams terminal.Streams, opts *options, args []st
 		Flags: opts.Flags, Streams: streams, NoHeaders: opts.noHeaders, Kind: kind(), Source: servers,
 		Wanted: func(server *bootstrapv1.APIServer) bool { return opts.name == "" || opts.name == server.GetName() },
 	}
-	switch {
-	case opts.watch:
-		return session.Watch(ctx)
-	case opts.name != "":
-		return session.ShowOne(ctx, opts.name)
-	default:
-		return session.Show(ctx)
-	}
+	return session.Run(ctx, opts.name, opts.watch)
 }

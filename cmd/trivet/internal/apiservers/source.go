@@ -94,9 +94,6 @@ func (source) Notes(context.Context) []string { return nil }
 
 // connected gives a source over a connection of its own, and what closes it.
 func connected(flags *inquiry.Flags) (listing.Source[*bootstrapv1.APIServer], func(), error) {
-	conn, err := flags.Connect()
-	if err != nil {
-		return nil, nil, err
-	}
-	return source{client: gatewayv1.NewBootstrapServiceClient(conn)}, func() { conn.Close() }, nil
+	client, leave, err := inquiry.Client(flags, gatewayv1.NewBootstrapServiceClient)
+	return source{client: client}, leave, err
 }

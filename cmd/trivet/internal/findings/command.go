@@ -106,14 +106,7 @@ func run(ctx context.Context, streams terminal.Streams, opts *options, args []st
 	session := &listing.Session[*bootstrapv1.Finding]{
 		Flags: opts.Flags, Streams: streams, NoHeaders: opts.noHeaders, Kind: kind(), Source: findings, Wanted: opts.wants,
 	}
-	switch {
-	case opts.watch:
-		return session.Watch(ctx)
-	case opts.name != "":
-		return session.ShowOne(ctx, opts.name)
-	default:
-		return session.Show(ctx)
-	}
+	return session.Run(ctx, opts.name, opts.watch)
 }
 
 func (o *options) wants(finding *bootstrapv1.Finding) bool {

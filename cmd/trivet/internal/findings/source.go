@@ -72,22 +72,9 @@ func (s source) Watch(ctx context.Context) (func() (listing.Event[*bootstrapv1.F
 	return func() (listing.Event[*bootstrapv1.Finding], error) {
 		response, err := stream.Recv()
 		return listing.Event[*bootstrapv1.Finding]{
-			Type: typeOf(response.GetType()), Item: response.GetFinding(), Missing: response.GetMissing(), Message: response,
+			Type: listing.TypeOf(response.GetType()), Item: response.GetFinding(), Missing: response.GetMissing(), Message: response,
 		}, err
 	}, nil
-}
-
-func typeOf(t bootstrapv1.WatchFindingsResponse_Type) listing.Type {
-	switch t {
-	case bootstrapv1.WatchFindingsResponse_TYPE_ADDED, bootstrapv1.WatchFindingsResponse_TYPE_MODIFIED:
-		return listing.Present
-	case bootstrapv1.WatchFindingsResponse_TYPE_DELETED:
-		return listing.Deleted
-	case bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK:
-		return listing.Bookmark
-	default:
-		return listing.Other
-	}
 }
 
 // Notes is empty: a list of findings says everything itself.
@@ -95,9 +82,6 @@ func (source) Notes(context.Context) []string { return nil }
 
 // connect gives a source over a connection of its own, and what closes it.
 func connect(flags *inquiry.Flags) (source, func(), error) {
-	conn, err := flags.Connect()
-	if err != nil {
-		return source{}, nil, err
-	}
-	return source{client: gatewayv1.NewBootstrapServiceClient(conn)}, func() { conn.Close() }, nil
+	client, leave, err := inquiry.Client(flags, gatewayv1.NewBootstrapServiceClient)
+	return source{client: client}, leave, err
 }

@@ -67,6 +67,15 @@ func (f *Flags) Connect() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
+// Client gives a client over a connection of its own, and what closes that.
+func Client[C any](f *Flags, newClient func(grpc.ClientConnInterface) C) (client C, leave func(), err error) {
+	conn, err := f.Connect()
+	if err != nil {
+		return client, nil, err
+	}
+	return newClient(conn), func() { conn.Close() }, nil
+}
+
 // Unanswered ends a command that could not get what it asked for, in words such as "status".
 func (f *Flags) Unanswered(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {

@@ -152,14 +152,7 @@ func run(ctx context.Context, streams terminal.Streams, opts *options, args []st
 	session := &listing.Session[*leasev1.Lease]{
 		Flags: opts.Flags, Streams: streams, NoHeaders: opts.noHeaders, Kind: kind(opts.namespace != ""), Source: sessions, Wanted: opts.wants,
 	}
-	switch {
-	case opts.watch:
-		return session.Watch(ctx)
-	case opts.name != "":
-		return session.ShowOne(ctx, opts.name)
-	default:
-		return session.Show(ctx)
-	}
+	return session.Run(ctx, opts.name, opts.watch)
 }
 
 func (o *options) wants(lease *leasev1.Lease) bool {

@@ -47,22 +47,9 @@ func (s source) Watch(ctx context.Context) (func() (listing.Event[*leasev1.Lease
 	return func() (listing.Event[*leasev1.Lease], error) {
 		response, err := stream.Recv()
 		return listing.Event[*leasev1.Lease]{
-			Type: typeOf(response.GetType()), Item: response.GetLease(), Missing: response.GetMissing(), Message: response,
+			Type: listing.TypeOf(response.GetType()), Item: response.GetLease(), Missing: response.GetMissing(), Message: response,
 		}, err
 	}, nil
-}
-
-func typeOf(t leasev1.WatchLeasesResponse_Type) listing.Type {
-	switch t {
-	case leasev1.WatchLeasesResponse_TYPE_ADDED, leasev1.WatchLeasesResponse_TYPE_MODIFIED:
-		return listing.Present
-	case leasev1.WatchLeasesResponse_TYPE_DELETED:
-		return listing.Deleted
-	case leasev1.WatchLeasesResponse_TYPE_BOOKMARK:
-		return listing.Bookmark
-	default:
-		return listing.Other
-	}
 }
 
 // Notes is empty: a list of sessions says everything itself.
@@ -70,9 +57,6 @@ func (source) Notes(context.Context) []string { return nil }
 
 // connect gives a source over a connection of its own, and what closes it.
 func connect(flags *inquiry.Flags) (source, func(), error) {
-	conn, err := flags.Connect()
-	if err != nil {
-		return source{}, nil, err
-	}
-	return source{client: gatewayv1.NewNodeServiceClient(conn)}, func() { conn.Close() }, nil
+	client, leave, err := inquiry.Client(flags, gatewayv1.NewNodeServiceClient)
+	return source{client: client}, leave, err
 }

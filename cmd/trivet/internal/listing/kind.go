@@ -2,6 +2,7 @@ package listing
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -115,3 +116,17 @@ const (
 	// Bookmark says that everything has been sent.
 	Bookmark
 )
+
+// TypeOf reads the type of an event, an enum of the API: every watch names its types alike.
+func TypeOf(t fmt.Stringer) Type {
+	switch t.String() {
+	case "TYPE_ADDED", "TYPE_MODIFIED":
+		return Present
+	case "TYPE_DELETED":
+		return Deleted
+	case "TYPE_BOOKMARK":
+		return Bookmark
+	default:
+		return Other
+	}
+}

@@ -29,6 +29,18 @@ type Session[T Item] struct {
 	Wanted func(item T) bool
 }
 
+// Run watches, or shows the one thing that is named as the API names it, or everything that the source has.
+func (s *Session[T]) Run(ctx context.Context, name string, watch bool) error {
+	switch {
+	case watch:
+		return s.Watch(ctx)
+	case name != "":
+		return s.ShowOne(ctx, name)
+	default:
+		return s.Show(ctx)
+	}
+}
+
 // Show lists everything that the source has.
 func (s *Session[T]) Show(ctx context.Context) error {
 	list, err := s.gather(ctx)

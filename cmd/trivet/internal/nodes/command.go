@@ -121,14 +121,7 @@ func run(ctx context.Context, streams terminal.Streams, opts *options, args []st
 	session := &listing.Session[*leasev1.NodeHealth]{
 		Flags: opts.Flags, Streams: streams, NoHeaders: opts.noHeaders, Kind: kind(), Source: nodes, Wanted: opts.wants,
 	}
-	switch {
-	case opts.watch:
-		return session.Watch(ctx)
-	case opts.name != "":
-		return session.ShowOne(ctx, opts.name)
-	default:
-		return session.Show(ctx)
-	}
+	return session.Run(ctx, opts.name, opts.watch)
 }
 
 func (o *options) wants(node *leasev1.NodeHealth) bool {

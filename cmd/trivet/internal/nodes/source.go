@@ -47,29 +47,13 @@ func (s source) Watch(ctx context.Context) (func() (listing.Event[*leasev1.NodeH
 	return func() (listing.Event[*leasev1.NodeHealth], error) {
 		response, err := stream.Recv()
 		return listing.Event[*leasev1.NodeHealth]{
-			Type: typeOf(response.GetType()), Item: response.GetNode(), Missing: response.GetMissing(), Message: response,
+			Type: listing.TypeOf(response.GetType()), Item: response.GetNode(), Missing: response.GetMissing(), Message: response,
 		}, err
 	}, nil
 }
 
-func typeOf(t leasev1.WatchNodeHealthResponse_Type) listing.Type {
-	switch t {
-	case leasev1.WatchNodeHealthResponse_TYPE_ADDED, leasev1.WatchNodeHealthResponse_TYPE_MODIFIED:
-		return listing.Present
-	case leasev1.WatchNodeHealthResponse_TYPE_DELETED:
-		return listing.Deleted
-	case leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK:
-		return listing.Bookmark
-	default:
-		return listing.Other
-	}
-}
-
 // connect gives a source over a connection of its own, and what closes it.
 func connect(flags *inquiry.Flags) (source, func(), error) {
-	conn, err := flags.Connect()
-	if err != nil {
-		return source{}, nil, err
-	}
-	return source{client: gatewayv1.NewNodeServiceClient(conn)}, func() { conn.Close() }, nil
+	client, leave, err := inquiry.Client(flags, gatewayv1.NewNodeServiceClient)
+	return source{client: client}, leave, err
 }

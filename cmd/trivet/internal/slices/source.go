@@ -46,22 +46,9 @@ func (s source) Watch(ctx context.Context) (func() (listing.Event[*slicev1.Servi
 	return func() (listing.Event[*slicev1.ServiceSlices], error) {
 		response, err := stream.Recv()
 		return listing.Event[*slicev1.ServiceSlices]{
-			Type: typeOf(response.GetType()), Item: response.GetServiceSlices(), Missing: response.GetMissing(), Message: response,
+			Type: listing.TypeOf(response.GetType()), Item: response.GetServiceSlices(), Missing: response.GetMissing(), Message: response,
 		}, err
 	}, nil
-}
-
-func typeOf(t slicev1.WatchServiceSlicesResponse_Type) listing.Type {
-	switch t {
-	case slicev1.WatchServiceSlicesResponse_TYPE_ADDED, slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED:
-		return listing.Present
-	case slicev1.WatchServiceSlicesResponse_TYPE_DELETED:
-		return listing.Deleted
-	case slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK:
-		return listing.Bookmark
-	default:
-		return listing.Other
-	}
 }
 
 // Notes is empty: a list of Services says everything itself.
@@ -69,9 +56,6 @@ func (source) Notes(context.Context) []string { return nil }
 
 // connect gives a source over a connection of its own, and what closes it.
 func connect(flags *inquiry.Flags) (source, func(), error) {
-	conn, err := flags.Connect()
-	if err != nil {
-		return source{}, nil, err
-	}
-	return source{client: gatewayv1.NewSliceServiceClient(conn)}, func() { conn.Close() }, nil
+	client, leave, err := inquiry.Client(flags, gatewayv1.NewSliceServiceClient)
+	return source{client: client}, leave, err
 }
