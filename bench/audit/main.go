@@ -17,9 +17,10 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/trivet-dev/trivet/bench/internal/selection"
 )
 
 func main() {
@@ -69,22 +70,9 @@ func parts() []part {
 	return []part{{"allocations", measureAllocations}, {"endpoints", measureEndpoints}}
 }
 
+// choose returns the parts that are named; all of them where none is.
 func choose(only string) ([]part, error) {
-	if only == "" {
-		return parts(), nil
-	}
-	var chosen []part
-	for _, p := range parts() {
-		for name := range strings.SplitSeq(only, ",") {
-			if name == p.name {
-				chosen = append(chosen, p)
-			}
-		}
-	}
-	if len(chosen) != strings.Count(only, ",")+1 {
-		return nil, fmt.Errorf("-only %s: want allocations, endpoints or both", only)
-	}
-	return chosen, nil
+	return selection.Choose(parts(), func(p part) string { return p.name }, "part", only)
 }
 
 // bench is one run.

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/trivet-dev/trivet/bench/internal/selection"
 )
 
 // part is rows of the table that are measured together.
@@ -29,26 +30,13 @@ func parts() []part {
 	}
 }
 
-func names(parts []part) []string {
-	all := make([]string, len(parts))
-	for i, p := range parts {
-		all[i] = p.name
-	}
-	return all
-}
+func names(parts []part) []string { return selection.Names(parts, partName) }
+
+func partName(p part) string { return p.name }
 
 // choose returns the parts that are named, in the order of the table; all of them where none is named.
 func choose(all []part, only string) ([]part, error) {
-	if only == "" {
-		return all, nil
-	}
-	wanted := strings.Split(only, ",")
-	for _, name := range wanted {
-		if !slices.Contains(names(all), name) {
-			return nil, fmt.Errorf("no part is named %q: there are %s", name, strings.Join(names(all), ", "))
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(p part) bool { return !slices.Contains(wanted, p.name) }), nil
+	return selection.Choose(all, partName, "part", only)
 }
 
 // measure measures the parts one after the other, prints the table and reports whether every target was met. A part that fails

@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/trivet-dev/trivet/bench/internal/podset"
+	"github.com/trivet-dev/trivet/bench/internal/selection"
 )
 
 // sliceLimit is how many endpoints every contender puts into a slice.
@@ -61,26 +60,13 @@ func decimate(ctx context.Context, set *podset.Set) error {
 	return set.Delete(ctx, places[:len(places)*9/10])
 }
 
-func names(worlds []world) []string {
-	all := make([]string, len(worlds))
-	for i, w := range worlds {
-		all[i] = w.name
-	}
-	return all
-}
+func names(worlds []world) []string { return selection.Names(worlds, worldName) }
+
+func worldName(w world) string { return w.name }
 
 // choose returns the worlds that are named, in the order of the table; all of them where none is named.
 func choose(all []world, only string) ([]world, error) {
-	if only == "" {
-		return all, nil
-	}
-	wanted := strings.Split(only, ",")
-	for _, name := range wanted {
-		if !slices.Contains(names(all), name) {
-			return nil, fmt.Errorf("no world is named %q: there are %s", name, strings.Join(names(all), ", "))
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(w world) bool { return !slices.Contains(wanted, w.name) }), nil
+	return selection.Choose(all, worldName, "world", only)
 }
 
 // measure measures the worlds one after the other, prints the table and reports whether every target was met. A world that
