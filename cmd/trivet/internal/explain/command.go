@@ -111,12 +111,7 @@ type message interface {
 
 func show(streams terminal.Streams, flags *inquiry.Flags, response message, gist gist) error {
 	if flags.Output == "json" {
-		document, err := form.JSON(response)
-		if err != nil {
-			return err
-		}
-		_, err = streams.Out.Write(document)
-		return err
+		return form.WriteJSON(streams.Out, response)
 	}
 	_, err := io.WriteString(streams.Out, chain{ink: streams.Ink(flags.Color), width: streams.Width(), now: time.Now()}.draw(response, gist))
 	return err

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -36,6 +37,16 @@ func JSON(message proto.Message) ([]byte, error) {
 		return nil, fmt.Errorf("indent JSON: %w", err)
 	}
 	return append(indented.Bytes(), '\n'), nil
+}
+
+// WriteJSON writes what JSON gives.
+func WriteJSON(to io.Writer, message proto.Message) error {
+	document, err := JSON(message)
+	if err != nil {
+		return err
+	}
+	_, err = to.Write(document)
+	return err
 }
 
 // YAML gives a document without separators.

@@ -76,6 +76,18 @@ func Client[C any](f *Flags, newClient func(grpc.ClientConnInterface) C) (client
 	return newClient(conn), func() { conn.Close() }, nil
 }
 
+// Ask asks the gateway once, over a connection of its own, for as long as --timeout says.
+func Ask[C, Answer any](ctx context.Context, f *Flags, newClient func(grpc.ClientConnInterface) C, call func(context.Context, C) (Answer, error)) (answer Answer, err error) {
+	client, leave, err := Client(f, newClient)
+	if err != nil {
+		return answer, err
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
+	defer cancel()
+	return call(ctx, client)
+}
+
 // Unanswered ends a command that could not get what it asked for, in words such as "status".
 func (f *Flags) Unanswered(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {

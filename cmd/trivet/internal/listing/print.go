@@ -24,12 +24,7 @@ func (s *Session[T]) print(list Page[T]) error {
 }
 
 func (s *Session[T]) printJSON(answer proto.Message) error {
-	document, err := form.JSON(answer)
-	if err != nil {
-		return err
-	}
-	_, err = s.Streams.Out.Write(document)
-	return err
+	return form.WriteJSON(s.Streams.Out, answer)
 }
 
 func (s *Session[T]) printNames(items ...T) error {

@@ -86,7 +86,7 @@ func apply(ctx context.Context, streams terminal.Streams, opts *applyOptions, ar
 			return err
 		}
 	}
-	response, err := ask(ctx, &opts.Flags, func(ctx context.Context, client gatewayv1.BootstrapServiceClient) (*gatewayv1.ApplyRepairResponse, error) {
+	response, err := inquiry.Ask(ctx, &opts.Flags, gatewayv1.NewBootstrapServiceClient, func(ctx context.Context, client gatewayv1.BootstrapServiceClient) (*gatewayv1.ApplyRepairResponse, error) {
 		return client.ApplyRepair(ctx, &gatewayv1.ApplyRepairRequest{Token: opts.token})
 	})
 	if err != nil {
@@ -122,12 +122,7 @@ func confirm(ctx context.Context, streams terminal.Streams) error {
 
 func showRepair(streams terminal.Streams, flags *inquiry.Flags, response *gatewayv1.ApplyRepairResponse) error {
 	if flags.Output == "json" {
-		document, err := form.JSON(response)
-		if err != nil {
-			return err
-		}
-		_, err = streams.Out.Write(document)
-		return err
+		return form.WriteJSON(streams.Out, response)
 	}
 	if err := showSteps(streams, flags, response.GetRepair().GetSteps()); err != nil {
 		return err

@@ -1,16 +1,13 @@
 package repair
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 // NewCommand makes `trivet repair`. Errors it returns say their exit code, see package exit; it prints none of them itself.
@@ -33,17 +30,4 @@ unless --auto-repair=off.`,
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
 	command.AddCommand(newPlanCommand(streams), newApplyCommand(streams))
 	return command
-}
-
-// ask asks the gateway once.
-func ask[Answer any](ctx context.Context, flags *inquiry.Flags, call func(context.Context, gatewayv1.BootstrapServiceClient) (Answer, error)) (Answer, error) {
-	var none Answer
-	conn, err := flags.Connect()
-	if err != nil {
-		return none, err
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, flags.Timeout)
-	defer cancel()
-	return call(ctx, gatewayv1.NewBootstrapServiceClient(conn))
 }

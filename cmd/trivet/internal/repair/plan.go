@@ -48,7 +48,7 @@ func plan(ctx context.Context, streams terminal.Streams, flags *inquiry.Flags, a
 	if err != nil {
 		return err
 	}
-	response, err := ask(ctx, flags, func(ctx context.Context, client gatewayv1.BootstrapServiceClient) (*gatewayv1.PlanRepairResponse, error) {
+	response, err := inquiry.Ask(ctx, flags, gatewayv1.NewBootstrapServiceClient, func(ctx context.Context, client gatewayv1.BootstrapServiceClient) (*gatewayv1.PlanRepairResponse, error) {
 		return client.PlanRepair(ctx, &gatewayv1.PlanRepairRequest{Names: names})
 	})
 	if err != nil {
@@ -80,12 +80,7 @@ func parseNames(flags *inquiry.Flags, args []string) ([]string, error) {
 func showPlan(streams terminal.Streams, flags *inquiry.Flags, response *gatewayv1.PlanRepairResponse) error {
 	switch flags.Output {
 	case "json":
-		document, err := form.JSON(response)
-		if err != nil {
-			return err
-		}
-		_, err = streams.Out.Write(document)
-		return err
+		return form.WriteJSON(streams.Out, response)
 	case "token":
 		if response.GetToken() == "" {
 			return nil

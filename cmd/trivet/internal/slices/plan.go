@@ -64,7 +64,7 @@ func plan(ctx context.Context, streams terminal.Streams, opts *oneService, args 
 	if err := opts.parse("plan", args); err != nil {
 		return err
 	}
-	response, err := ask(ctx, &opts.Flags, func(ctx context.Context, client gatewayv1.SliceServiceClient) (*gatewayv1.PlanServiceResponse, error) {
+	response, err := inquiry.Ask(ctx, &opts.Flags, gatewayv1.NewSliceServiceClient, func(ctx context.Context, client gatewayv1.SliceServiceClient) (*gatewayv1.PlanServiceResponse, error) {
 		return client.PlanService(ctx, &gatewayv1.PlanServiceRequest{Name: opts.name})
 	})
 	if err != nil {
@@ -111,7 +111,7 @@ func reconcile(ctx context.Context, streams terminal.Streams, opts *oneService, 
 	if err := opts.parse("reconcile", args); err != nil {
 		return err
 	}
-	response, err := ask(ctx, &opts.Flags, func(ctx context.Context, client gatewayv1.SliceServiceClient) (*gatewayv1.ReconcileServiceResponse, error) {
+	response, err := inquiry.Ask(ctx, &opts.Flags, gatewayv1.NewSliceServiceClient, func(ctx context.Context, client gatewayv1.SliceServiceClient) (*gatewayv1.ReconcileServiceResponse, error) {
 		return client.ReconcileService(ctx, &gatewayv1.ReconcileServiceRequest{Name: opts.name, ValidateOnly: only})
 	})
 	if err != nil {
@@ -126,27 +126,9 @@ func reconcile(ctx context.Context, streams terminal.Streams, opts *oneService, 
 	return nil
 }
 
-// ask asks the gateway once.
-func ask[Answer any](ctx context.Context, flags *inquiry.Flags, call func(context.Context, gatewayv1.SliceServiceClient) (Answer, error)) (Answer, error) {
-	var none Answer
-	conn, err := flags.Connect()
-	if err != nil {
-		return none, err
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, flags.Timeout)
-	defer cancel()
-	return call(ctx, gatewayv1.NewSliceServiceClient(conn))
-}
-
 func show(streams terminal.Streams, flags *inquiry.Flags, response proto.Message, changes []*statusv1.Change) error {
 	if flags.Output == "json" {
-		document, err := form.JSON(response)
-		if err != nil {
-			return err
-		}
-		_, err = streams.Out.Write(document)
-		return err
+		return form.WriteJSON(streams.Out, response)
 	}
 	if len(changes) == 0 {
 		_, err := fmt.Fprintln(streams.Out, "nothing to write")
