@@ -86,7 +86,7 @@ conformance: assets-rivals ## Beside upstream's own lease client and kube-contro
 	cd test/conformance && go test -race -count=1 -v ./endpointslices -args -manager="$(CURDIR)/.assets/kube-controller-manager"
 
 .PHONY: check
-check: lint gen-check law ## What needs no control plane: linters, generated code, import law
+check: lint gen-check import-rules ## What needs no control plane: linters, generated code, import rules
 
 .PHONY: lint
 lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) ## golangci-lint and buf lint (PACKAGES=./services/slicesvc/...)
@@ -94,9 +94,17 @@ lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) ## golangci-lint and buf lint 
 	$(TOOLS)/bin/buf lint
 	$(TOOLS)/bin/buf format --diff --exit-code proto
 
-.PHONY: law
-law: ## The import law: which room may use which
-	go test ./internal/archtest
+# Vale reads comments and Markdown; tools/prose gives it string literals and names, on the line numbers of their files.
+.PHONY: prose
+prose: $(TOOLS)/prose-$(GO) ## The language rules of CONTRIBUTING.md: comments, .proto, Markdown, string literals, names
+	@text=$$(mktemp -d); trap 'rm -rf "$$text"' EXIT; \
+	(cd tools/prose && go run . --root "$(CURDIR)" --out "$$text"); \
+	$(TOOLS)/bin/vale --glob='!{third_party,.assets,.tools,bin}/**' . && \
+	$(TOOLS)/bin/vale --config .vale.ini "$$text"
+
+.PHONY: import-rules
+import-rules: ## Which package may import which
+	go test ./internal/importrules
 
 .PHONY: gen
 gen: $(TOOLS)/protocol-$(GO) ## Generate Go from proto/

@@ -1,4 +1,4 @@
-package archtest
+package importrules
 
 import (
 	"go/ast"
@@ -19,14 +19,14 @@ type source struct {
 	fset *token.FileSet
 }
 
-// room is the file's folder, from the root.
-func (s source) room() string { return path.Dir(s.path) }
+// folder is the file's folder, from the root.
+func (s source) folder() string { return path.Dir(s.path) }
 
 func (s source) at(node ast.Node) string {
 	return s.path + ":" + strconv.Itoa(s.fset.Position(node.Pos()).Line)
 }
 
-// skipped folders hold no code of the root module, or code that nobody wrote by hand.
+// skipped folders hold no code of the root module, or generated code.
 func skipped(rel string, entry fs.DirEntry) bool {
 	name := entry.Name()
 	return name == "testdata" || (strings.HasPrefix(name, ".") && rel != ".") || rel == "third_party"

@@ -1,4 +1,4 @@
-package archtest
+package importrules
 
 import (
 	"os"
@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Check returns every breach of the laws below root, which holds a go.mod, ordered. An error means that the tree could
+// Check returns every breach of the rules below root, which holds a go.mod, ordered. An error means that the tree could
 // not be read or parsed.
 func Check(root string) ([]string, error) {
 	sources, err := load(root)
 	if err != nil {
 		return nil, err
 	}
-	breaches := checkRooms(sources)
+	breaches := checkPackages(sources)
 	for _, s := range sources {
 		breaches = append(breaches, checkImports(s)...)
 		breaches = append(breaches, checkUsages(s)...)

@@ -1,4 +1,4 @@
-package archtest
+package importrules
 
 import (
 	"go/ast"
@@ -18,9 +18,9 @@ type usage struct {
 
 var usages = []usage{
 	{
-		from:    cores,
+		from:    domains,
 		names:   []string{"time.Now", "time.Since", "time.Until", "time.After", "time.AfterFunc", "time.Sleep", "time.Tick", "time.NewTimer", "time.NewTicker"},
-		because: "time is a parameter of a core, so that tests and replays choose it",
+		because: "time is a parameter of a domain package, so that tests and replays choose it",
 	},
 	{
 		from: `.`, except: `^(cmd/\w[-\w]*/main\.go|internal/testkit/.*|tools/.*|bench/.*)$`,
@@ -85,41 +85,41 @@ func checkSuppressions(s source) []string {
 
 var vagueNames = regexp.MustCompile(`^(utils?|common|helpers?|managers?|misc|base|shared|lib)$`)
 
-// checkRooms looks at each folder as a whole: its name, and what it says of itself.
-func checkRooms(sources []source) []string {
+// checkPackages checks the name and the package comment of each package.
+func checkPackages(sources []source) []string {
 	documented := map[string]bool{}
 	first := map[string]source{}
-	var rooms []string
+	var folders []string
 	for _, s := range sources {
 		if s.test {
 			continue
 		}
-		room := s.room()
-		if _, seen := first[room]; !seen {
-			first[room] = s
-			rooms = append(rooms, room)
+		folder := s.folder()
+		if _, seen := first[folder]; !seen {
+			first[folder] = s
+			folders = append(folders, folder)
 		}
-		if s.file.Doc != nil && introduces(s.file, room) {
-			documented[room] = true
+		if s.file.Doc != nil && introduces(s.file, folder) {
+			documented[folder] = true
 		}
 	}
 	var breaches []string
-	for _, room := range rooms {
-		if vagueNames.MatchString(path.Base(room)) {
-			breaches = append(breaches, room+": a package is named after what it is about")
+	for _, folder := range folders {
+		if vagueNames.MatchString(path.Base(folder)) {
+			breaches = append(breaches, folder+": name a package after its domain")
 		}
-		if !documented[room] {
-			breaches = append(breaches, room+": no package comment says what this package promises")
+		if !documented[folder] {
+			breaches = append(breaches, folder+": the package has no package comment")
 		}
 	}
 	return breaches
 }
 
 // introduces says whether a file's package comment begins as godoc expects.
-func introduces(file *ast.File, room string) bool {
+func introduces(file *ast.File, folder string) bool {
 	text := file.Doc.Text()
 	if file.Name.Name == "main" {
-		return strings.HasPrefix(text, "Command "+path.Base(room)+" ")
+		return strings.HasPrefix(text, "Command "+path.Base(folder)+" ")
 	}
 	return strings.HasPrefix(text, "Package "+strings.TrimSuffix(file.Name.Name, "_test")+" ")
 }

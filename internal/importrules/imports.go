@@ -1,9 +1,10 @@
-package archtest
+package importrules
 
 import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 const module = "github.com/trivet-dev/trivet/"
@@ -12,79 +13,96 @@ const module = "github.com/trivet-dev/trivet/"
 type ban struct {
 	from    string
 	to      string
-	except  []string // imported paths, or file paths, that are allowed all the same; patterns too
+	except  []string // patterns over "file imports path": edges that are allowed
 	tests   bool     // whether the ban holds for test files too
 	because string
 }
 
-// cores are the rooms that decide. They get everything as a parameter, so that a plan depends on its inputs alone.
-const cores = `^(services/\w+/internal/(session|column|admission|writeback|checkpoint|nodehealth|evidence|eviction|pace|baseline|apiservers|readiness|advertise|allocation|index|desired|pack|placement|contention|shard|hints|explain|batch)|gateway/internal/(merge|fleet))/`
+// domains are the packages that decide. Everything they need is a parameter, so a plan depends on its inputs alone.
+var domains = `^(` + strings.Join([]string{
+	`services/leasesvc/internal/(` + leaseDomains + `)`,
+	`services/bootstrapsvc/internal/(` + bootstrapDomains + `)`,
+	`services/slicesvc/internal/(` + sliceDomains + `)`,
+	`gateway/internal/(` + gatewayDomains + `)`,
+}, `|`) + `)/`
+
+const (
+	leaseDomains = `class|session|writeback|checkpoint|nodehealth|eviction|explain` +
+		`|column|admission|evidence|pace`
+	bootstrapDomains = `baseline|apiservers|allocation` +
+		`|readiness|advertise`
+	sliceDomains = `index|desired|pack|hints|explain` +
+		`|placement|contention|shard|batch`
+	gatewayDomains = `merge` +
+		`|fleet`
+)
 
 var bans = []ban{
 	{
-		from: cores, to: `^(context|log/slog|net/http|os|log|math/rand)$|^google\.golang\.org/grpc|^go\.etcd\.io/|^k8s\.io/client-go|^github\.com/prometheus/`,
-		because: "a core decides from its parameters: no I/O, no clock, no logs, no metrics",
+		from: domains, to: `^(context|log/slog|net/http|os|log|math/rand)$|^google\.golang\.org/grpc|^go\.etcd\.io/|^k8s\.io/client-go|^github\.com/prometheus/`,
+		because: "a domain package decides from its parameters: no I/O, no clock, no logs, no metrics",
 	},
 	{
-		from: cores, to: `^` + module + `(internal|proto|agent|gateway)(/|$)`,
+		from: domains, to: `^` + module + `(internal|proto|agent|gateway)(/|$)`,
 		except: []string{
-			// the merge is a function of the API's own messages: domain copies of them would say the same twice
+			// The merge is a function of the API's own messages; domain copies of them would repeat them.
 			`^gateway/internal/merge/.* imports ` + module + `(proto/.*|internal/term)$`,
-			// a pure function that replicas must agree on
+			// A pure function on whose result replicas must agree.
 			` imports ` + module + `internal/shard$`,
 		},
-		because: "a core knows neither the wire nor the plumbing",
+		because: "a domain package imports neither the API nor the shared packages",
 	},
 	{
 		from: `^services/(leasesvc)/`, to: `^` + module + `services/(bootstrapsvc|slicesvc)`, tests: true,
-		because: "legs stand alone: each must run without the others",
+		because: "each service must run without the others",
 	},
 	{
 		from: `^services/(bootstrapsvc)/`, to: `^` + module + `services/(leasesvc|slicesvc)`, tests: true,
-		because: "legs stand alone: each must run without the others",
+		because: "each service must run without the others",
 	},
 	{
 		from: `^services/(slicesvc)/`, to: `^` + module + `services/(leasesvc|bootstrapsvc)`, tests: true,
-		because: "legs stand alone: each must run without the others",
+		because: "each service must run without the others",
 	},
 	{
 		from: `^services/`, to: `^` + module + `(gateway|cmd)(/|$)`, tests: true,
-		because: "the gateway stands above the services",
+		because: "the gateway is a client of the services",
 	},
 	{
 		from: `^gateway/`, to: `^` + module + `(services|cmd|agent)(/|$)`, tests: true,
-		because: "the gateway knows services only by their API, as any client does",
+		because: "the gateway uses services only through their API, as any client does",
 	},
 	{
 		from: `^internal/`, to: `^` + module + `(services|gateway|cmd|agent)(/|$)`,
-		because: "plumbing knows nobody who uses it",
+		because: "a shared package does not depend on its users",
 	},
 	{
 		from: `^internal/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^internal/status/.* imports ` + module + `proto/trivet/status/v1$`, // the one API that every process serves
 		},
-		because: "plumbing carries any API and depends on none",
+		because: "a shared package serves any API and depends on none",
 	},
 	{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
+			`^services/\w+/internal/(api|nodeapi)/`,
 			`^services/\w+/(server|convert|errors|stream|watch)\w*\.go imports `,
 		},
-		because: "the wire stays at the door: RPC handlers, conversion and the table of errors",
+		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},
 	{
 		from: `^agent/`, to: `^` + module + `(services|gateway|cmd)(/|$)`,
 		because: "the client must not pull a server into its users' programs",
 	},
 	{
-		from: `.`, to: `^` + module + `internal/(testkit|term/termtest|archtest)$`,
+		from: `.`, to: `^` + module + `internal/(testkit|term/termtest|importrules)$`,
 		except:  []string{`^internal/testkit/`, `^internal/term/termtest/`},
 		because: "test kits serve tests only",
 	},
 	{
 		from: `^(services|gateway|internal|agent|cmd|test)/`, to: `^k8s\.io/(kubernetes|endpointslice)|^go\.etcd\.io/etcd/server`, tests: true,
-		except:  []string{`^services/slicesvc/conformance/`}, // such a module, which lies where it may import what it compares
+		except:  []string{`^services/slicesvc/conformance/`}, // a module of its own that compares internal packages with upstream
 		because: "upstream's controllers and etcd's server stay in modules of their own, so that the root stays lean",
 	},
 }
@@ -105,7 +123,7 @@ func checkImports(s source) []string {
 	for _, spec := range s.file.Imports {
 		imported, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
-			continue // the compiler says so
+			continue // the compiler reports it
 		}
 		for _, b := range bans {
 			if b.broken(s, imported) {
