@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"flag"
 	"maps"
 	"os"
 	"regexp"
@@ -18,24 +19,59 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-// A flag that is not in the tables cannot be found; a default that is not the real one is worse.
-func TestOperations_ListsEveryFlagWithItsDefault(t *testing.T) {
-	text, err := os.ReadFile("operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tables := flagTables(string(text))
-	for _, program := range programs() {
-		want := flagsOf(program)
-		got := maps.Clone(tables["every server"])
-		if program.Kube {
-			maps.Copy(got, tables["the legs"])
-		}
-		maps.Copy(got, tables[program.Name]) // last: a server may have a default of its own
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: flags and defaults (-has +documented):\n%s", program.Name, diff)
+var update = flag.Bool("update", false, "write flags.md instead of comparing it")
+
+// flags.md is generated from the flags: go test ./docs -run Flags -args -update
+func TestFlags_AreAllDocumented(t *testing.T) {
+	want := flagReference(t)
+	if *update {
+		if err := os.WriteFile("flags.md", []byte(want), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
+	if diff := cmp.Diff(want, document(t, "flags.md")); diff != "" {
+		t.Errorf("flags.md is out of date; run go test ./docs -run Flags -args -update (-flags +file):\n%s", diff)
+	}
+}
+
+// flagReference renders the flags of all servers. A flag that all have with one default is listed once.
+func flagReference(t *testing.T) string {
+	t.Helper()
+	all := programs()
+	sets := map[string]map[string]*pflag.Flag{}
+	for _, program := range all {
+		sets[program.Name] = flagsOf(program)
+	}
+	shared := map[string]*pflag.Flag{}
+	for name, flag := range sets[all[0].Name] {
+		if !slices.ContainsFunc(all, func(p process.Program) bool {
+			other := sets[p.Name][name]
+			return other == nil || other.DefValue != flag.DefValue || other.Usage != flag.Usage
+		}) {
+			shared[name] = flag
+		}
+	}
+	var text strings.Builder
+	text.WriteString("# Flags\n\nThis page is generated from the flags of the servers. Each flag has an environment variable: " +
+		"`--etcd-endpoints`\nis `TRIVET_ETCD_ENDPOINTS`. [operations.md](operations.md#configure) explains the configuration file.\n")
+	table := func(title string, flags map[string]*pflag.Flag) {
+		text.WriteString("\n## " + title + "\n\n| flag | default | meaning |\n|---|---|---|\n")
+		for _, name := range slices.Sorted(maps.Keys(flags)) {
+			value := strings.Trim(flags[name].DefValue, "[]")
+			if value != "" {
+				value = "`" + value + "`"
+			}
+			usage := strings.NewReplacer("|", "\\|", "\n", " ").Replace(flags[name].Usage)
+			text.WriteString("| `--" + name + "` | " + value + " | " + usage + " |\n")
+		}
+	}
+	table("Every server", shared)
+	for _, program := range all {
+		own := maps.Clone(sets[program.Name])
+		maps.DeleteFunc(own, func(name string, _ *pflag.Flag) bool { return shared[name] != nil })
+		table(program.Name, own)
+	}
+	return text.String()
 }
 
 func programs() []process.Program {
@@ -45,35 +81,17 @@ func programs() []process.Program {
 	}
 }
 
-// flagsOf returns a program's flags with their defaults; those that only print and exit, and --config, are told in prose.
-func flagsOf(program process.Program) map[string]string {
+func flagsOf(program process.Program) map[string]*pflag.Flag {
 	cfg := process.DefaultConfig(program)
 	set := pflag.NewFlagSet(program.Name, pflag.ContinueOnError)
 	cfg.RegisterFlags(set, program)
 	program.RegisterFlags(set)
-	flags := map[string]string{}
-	set.VisitAll(func(flag *pflag.Flag) { flags["--"+flag.Name] = strings.Trim(flag.DefValue, "[]") })
+	flags := map[string]*pflag.Flag{}
+	set.VisitAll(func(flag *pflag.Flag) { flags[flag.Name] = flag })
 	return flags
 }
 
-// flagTables reads the tables under "### Flags of …", each as flags with their defaults.
-func flagTables(text string) map[string]map[string]string {
-	row := regexp.MustCompile("^\\| `(--[a-z-]+)` \\| (?:`([^`]*)`)? ?\\|")
-	tables := map[string]map[string]string{}
-	var table map[string]string
-	for line := range strings.Lines(text) {
-		if title, ok := strings.CutPrefix(line, "### Flags of "); ok {
-			table = map[string]string{}
-			tables[strings.TrimSpace(title)] = table
-		}
-		if cells := row.FindStringSubmatch(line); cells != nil && table != nil {
-			table[cells[1]] = cells[2]
-		}
-	}
-	return tables
-}
-
-// A metric that does not exist never raises an alarm.
+// An alert on a missing metric never fires.
 func TestOperations_NamesMetricsThatExist(t *testing.T) {
 	text, err := os.ReadFile("operations.md")
 	if err != nil {
@@ -98,11 +116,11 @@ func TestOperations_NamesMetricsThatExist(t *testing.T) {
 	}
 }
 
-// Links between the documents lead somewhere.
+// Links between the documents have targets.
 func TestDocuments_LinkToWhatExists(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#]+)(?:#[^)]*)?\)`)
 	documents := []string{"../README.md", "../CONTRIBUTING.md"}
-	for _, folder := range []string{".", "adr", "findings"} {
+	for _, folder := range []string{".", "adr", "concepts", "findings"} {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
 			t.Fatal(err)
