@@ -28,7 +28,7 @@ func pageOf(code string) string {
 	return strings.ToLower(strings.ReplaceAll(code, "_", "-")) + ".md"
 }
 
-// Commands and the page send people to a page by its code.
+// The commands and the page link to a page by its code.
 func TestFindings_EveryCodeHasAPageAndEveryPageACode(t *testing.T) {
 	want := []string{"README.md"}
 	for _, code := range findingCodes() {
@@ -53,10 +53,10 @@ func TestFindings_EveryCodeHasAPageAndEveryPageACode(t *testing.T) {
 	}
 }
 
-// Whoever has read one page finds everything in the others.
+// All pages have the same headings.
 func TestFindings_PagesAnswerTheSameQuestions(t *testing.T) {
 	questions := []string{
-		"What it means", "How Trivet knows", "What kube-apiserver does", "What is done alone, and what waits for a person", "What to do",
+		"What it means", "How Trivet knows", "What kube-apiserver does", "What is repaired automatically", "What to do",
 	}
 	for _, code := range findingCodes() {
 		text := document(t, "findings/"+pageOf(code))
@@ -91,7 +91,7 @@ func TestFindings_TableHasAllCodesInTheirOrder(t *testing.T) {
 	}
 }
 
-// Whoever reads of an example can type it: the code in a finding's name is the page's.
+// The code in the name of an example finding is the page's.
 func TestFindings_ExamplesAreOfTheirPage(t *testing.T) {
 	example := regexp.MustCompile(`explain finding ([-a-z]+)\.`)
 	for _, code := range findingCodes() {

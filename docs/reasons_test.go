@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// Both ways: a reason that nobody explains helps nobody, and an explanation of what is never said misleads.
+// Every reason has a row, and every row a reason.
 func TestReasons_AreTheOnesOfTheCode(t *testing.T) {
 	text, err := os.ReadFile("reasons.md")
 	if err != nil {
