@@ -21,6 +21,7 @@ func Check(root string) ([]string, error) {
 		breaches = append(breaches, checkUsages(s)...)
 		breaches = append(breaches, checkInits(s)...)
 		breaches = append(breaches, checkSuppressions(s)...)
+		breaches = append(breaches, checkComments(s)...)
 	}
 	heavy, err := checkModule(filepath.Join(root, "go.mod"))
 	if err != nil {

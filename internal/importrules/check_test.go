@@ -38,6 +38,7 @@ func TestCheck_EveryBreachIsFound(t *testing.T) {
 		"exit outside main":           {"internal/loop/a.go", "package loop\n\nimport \"os\"\n\nfunc f() { os.Exit(1) }\n", "only main decides"},
 		"init":                        {"internal/loop/a.go", "package loop\n\nfunc init() {}\n", "work at import time"},
 		"nolint":                      {"internal/loop/a.go", "package loop\n\n//nolint:all\nvar x int\n", "exceptions stand in .golangci.yml"},
+		"long comment":                {"internal/loop/a.go", "// Package loop is a.\npackage loop\n\n// " + strings.Repeat("word ", 20) + "\nvar x int\n", "comments wrap at 100"},
 		"vague name":                  {"internal/util/a.go", "// Package util is vague.\npackage util\n", "after its domain"},
 		"no package comment":          {"internal/loop/a.go", "package loop\n", "has no package comment"},
 		"heavy module":                {"go.mod", "module github.com/trivet-dev/trivet\n\nrequire k8s.io/apiserver v0.37.1\n\nrequire (\n\tk8s.io/kubernetes v1.37.1\n)\n", "go.mod: k8s.io/kubernetes"},

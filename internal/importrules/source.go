@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -17,10 +18,16 @@ type source struct {
 	test bool
 	file *ast.File
 	fset *token.FileSet
+	text []string // its lines
 }
 
 // folder is the file's folder, from the root.
 func (s source) folder() string { return path.Dir(s.path) }
+
+// alone reports whether a comment has its lines to itself.
+func (s source) alone(comment *ast.Comment) bool {
+	return strings.HasPrefix(strings.TrimSpace(s.text[s.fset.Position(comment.Pos()).Line-1]), "//")
+}
 
 func (s source) at(node ast.Node) string {
 	return s.path + ":" + strconv.Itoa(s.fset.Position(node.Pos()).Line)
@@ -54,11 +61,17 @@ func load(root string) ([]source, error) {
 		if !strings.HasSuffix(rel, ".go") || strings.HasSuffix(rel, ".pb.go") || strings.HasSuffix(rel, ".pb.gw.go") {
 			return nil
 		}
-		file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		text, err := os.ReadFile(name)
 		if err != nil {
 			return err
 		}
-		sources = append(sources, source{path: rel, test: strings.HasSuffix(rel, "_test.go"), file: file, fset: fset})
+		file, err := parser.ParseFile(fset, name, text, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		sources = append(sources, source{
+			path: rel, test: strings.HasSuffix(rel, "_test.go"), file: file, fset: fset, text: strings.Split(string(text), "\n"),
+		})
 		return nil
 	})
 	return sources, err

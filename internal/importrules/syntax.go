@@ -5,7 +5,9 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // usage forbids naming something of a standard package.
@@ -77,6 +79,27 @@ func checkSuppressions(s source) []string {
 		for _, comment := range group.List {
 			if strings.HasPrefix(comment.Text, "//nolint") {
 				breaches = append(breaches, s.at(comment)+": nolint: exceptions stand in .golangci.yml, with their reasons")
+			}
+		}
+	}
+	return breaches
+}
+
+// maxCommentColumns is the longest line of a comment, with four columns for a tab.
+const maxCommentColumns = 100
+
+// checkComments finds comment lines that are too long. A line without a blank, such as a URL, cannot be wrapped.
+func checkComments(s source) []string {
+	var breaches []string
+	for _, group := range s.file.Comments {
+		for _, comment := range group.List {
+			position := s.fset.Position(comment.Pos())
+			if !strings.HasPrefix(comment.Text, "// ") || !s.alone(comment) {
+				continue
+			}
+			columns := 4*(position.Column-1) + utf8.RuneCountInString(comment.Text) // gofmt indents by tabs
+			if columns > maxCommentColumns && strings.Contains(strings.TrimPrefix(comment.Text, "// "), " ") {
+				breaches = append(breaches, s.at(comment)+": comment of "+strconv.Itoa(columns)+" columns: comments wrap at 100")
 			}
 		}
 	}
