@@ -99,7 +99,7 @@ lint: $(TOOLS)/lint-$(GO) $(TOOLS)/protocol-$(GO) ## golangci-lint and buf lint 
 prose: $(TOOLS)/prose-$(GO) ## The language rules of CONTRIBUTING.md: comments, .proto, Markdown, string literals, names
 	@text=$$(mktemp -d); trap 'rm -rf "$$text"' EXIT; \
 	(cd tools/prose && go run . --root "$(CURDIR)" --out "$$text"); \
-	$(TOOLS)/bin/vale --glob='!{third_party,.assets,.tools,bin}/**' . && \
+	$(TOOLS)/bin/vale --glob='!{third_party/**,.assets/**,.tools/**,bin/**,**/*.pb.go,**/*.pb.gw.go}' . && \
 	$(TOOLS)/bin/vale --config .vale.ini "$$text"
 
 .PHONY: import-rules

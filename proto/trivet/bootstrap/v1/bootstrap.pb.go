@@ -4,7 +4,8 @@
 // 	protoc        (unknown)
 // source: trivet/bootstrap/v1/bootstrap.proto
 
-// Package trivet.bootstrap.v1 shows and repairs what a cluster needs before anything else can run in it.
+// Package trivet.bootstrap.v1 shows and repairs what a cluster needs before anything else can run
+// in it.
 
 package bootstrapv1
 
@@ -97,7 +98,7 @@ const (
 	Finding_CODE_DUPLICATE_OWNER Finding_Code = 2
 	// A Service uses what lies outside of every range.
 	Finding_CODE_OUT_OF_RANGE Finding_Code = 3
-	// Allocated and used by nobody.
+	// Allocated and not used.
 	Finding_CODE_LEAKED Finding_Code = 4
 	// Allocated in the name of another object than the one that uses it.
 	Finding_CODE_WRONG_REFERENCE Finding_Code = 5
@@ -105,7 +106,8 @@ const (
 	Finding_CODE_WRONG_LABELS Finding_Code = 6
 	// Allocated in the name of an object that does not exist.
 	Finding_CODE_ORPHAN Finding_Code = 7
-	// The stored range is not the configured one, so nothing can be allocated; never repaired alone.
+	// The stored range is not the configured one, so nothing can be allocated; never repaired
+	// alone.
 	Finding_CODE_RANGE_MISMATCH Finding_Code = 8
 	// Nothing is left to allocate.
 	Finding_CODE_RANGE_FULL Finding_Code = 9
@@ -245,7 +247,7 @@ const (
 	Finding_STATE_PENDING Finding_State = 1
 	// It is so.
 	Finding_STATE_OPEN Finding_State = 2
-	// A repair mended it.
+	// A repair removed it.
 	Finding_STATE_REPAIRED Finding_State = 3
 	// It went away by itself.
 	Finding_STATE_GONE Finding_State = 4
@@ -367,7 +369,7 @@ const (
 	RepairStep_STATE_PENDING RepairStep_State = 1
 	// Done.
 	RepairStep_STATE_DONE RepairStep_State = 2
-	// There was nothing left to do: somebody else had done it.
+	// There was nothing left to do: another writer had done it.
 	RepairStep_STATE_UNNEEDED RepairStep_State = 3
 	// Not done, because what it was planned from has changed, or because it failed.
 	RepairStep_STATE_FAILED RepairStep_State = 4
@@ -727,7 +729,8 @@ type APIServer struct {
 	Published bool `protobuf:"varint,10,opt,name=published" json:"published,omitempty"`
 	// Why it is an endpoint or is not, for people: one sentence.
 	Reason string `protobuf:"bytes,11,opt,name=reason" json:"reason,omitempty"`
-	// What is wrong with its entry, one sentence each: a key without a lease, a dead key after a restore, no answer.
+	// What is wrong with its entry, one sentence each: a key without a lease, a dead key after a
+	// restore, no answer.
 	Problems []string `protobuf:"bytes,12,rep,name=problems" json:"problems,omitempty"`
 	// The etcd key that it is known from; empty for a static one.
 	Key           string `protobuf:"bytes,13,opt,name=key" json:"key,omitempty"`
@@ -1049,11 +1052,13 @@ type Finding struct {
 	Code Finding_Code `protobuf:"varint,2,opt,name=code,enum=trivet.bootstrap.v1.Finding_Code" json:"code,omitempty"`
 	// Where it was found.
 	Store Finding_Store `protobuf:"varint,3,opt,name=store,enum=trivet.bootstrap.v1.Finding_Store" json:"store,omitempty"`
-	// The address or port that it is about, for example "10.96.0.17" or "30080"; empty when it is about a whole store.
+	// The address or port that it is about, for example "10.96.0.17" or "30080"; empty when it is
+	// about a whole store.
 	Subject string `protobuf:"bytes,4,opt,name=subject" json:"subject,omitempty"`
 	// What is wrong, for people: one sentence with the values that matter.
 	Message string `protobuf:"bytes,5,opt,name=message" json:"message,omitempty"`
-	// The objects that use the subject, or should; for a duplicate all of them, the rightful one first.
+	// The objects that use the subject, or should; for a duplicate all of them, the rightful one
+	// first.
 	Owners []*v1.ObjectReference `protobuf:"bytes,6,rep,name=owners" json:"owners,omitempty"`
 	// What it was concluded from.
 	Evidence []*v1.Evidence `protobuf:"bytes,7,rep,name=evidence" json:"evidence,omitempty"`
@@ -1063,9 +1068,9 @@ type Finding struct {
 	LastSeenTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_seen_time,json=lastSeenTime" json:"last_seen_time,omitempty"`
 	// How many passes have seen it, conflicts not counted.
 	Sightings int32 `protobuf:"varint,10,opt,name=sightings" json:"sightings,omitempty"`
-	// What would mend it, for people: one sentence; empty when only a person can.
+	// What would repair it, for people: one sentence; empty if only a person can.
 	Repair string `protobuf:"bytes,11,opt,name=repair" json:"repair,omitempty"`
-	// Whether that may be done without asking anybody.
+	// Whether that may be done without a person's approval.
 	Safe bool `protobuf:"varint,12,opt,name=safe" json:"safe,omitempty"`
 	// Why it may not, or not yet; empty when safe.
 	UnsafeReason string `protobuf:"bytes,13,opt,name=unsafe_reason,json=unsafeReason" json:"unsafe_reason,omitempty"`
@@ -1073,7 +1078,7 @@ type Finding struct {
 	State Finding_State `protobuf:"varint,14,opt,name=state,enum=trivet.bootstrap.v1.Finding_State" json:"state,omitempty"`
 	// When it was repaired or went away by itself; absent while it is open.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=end_time,json=endTime" json:"end_time,omitempty"`
-	// The repair that mended it, "repairs/{repair}"; empty when none did.
+	// The repair that removed it, "repairs/{repair}"; empty when none did.
 	RepairedBy    string `protobuf:"bytes,16,opt,name=repaired_by,json=repairedBy" json:"repaired_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1560,7 +1565,7 @@ func (x *WatchFindingsResponse) GetFreshness() *v1.Freshness {
 	return nil
 }
 
-// PlanRepairRequest says what to mend.
+// PlanRepairRequest names the findings to repair.
 type PlanRepairRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names of findings, "findings/{finding}"; empty means all that are open.
@@ -1609,9 +1614,10 @@ func (x *PlanRepairRequest) GetNames() []string {
 // PlanRepairResponse is the plan.
 type PlanRepairResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The steps, in the order in which they would be carried out; empty when nothing can be mended.
+	// The steps, in the order in which they would be carried out; empty when nothing can be repaired.
 	Steps []*RepairStep `protobuf:"bytes,1,rep,name=steps" json:"steps,omitempty"`
-	// The findings that the plan leaves, each with why in its unsafe_reason or message; the first 500, ordered by first sight and name.
+	// The findings that the plan leaves, each with why in its unsafe_reason or message; the first
+	// 500, ordered by first sight and name.
 	Left []*Finding `protobuf:"bytes,2,rep,name=left" json:"left,omitempty"`
 	// What ApplyRepair takes; empty without steps.
 	Token string `protobuf:"bytes,3,opt,name=token" json:"token,omitempty"`
@@ -1700,16 +1706,17 @@ func (x *PlanRepairResponse) GetLeftOmitted() int32 {
 // RepairStep is one write.
 type RepairStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The finding that it mends, "findings/{finding}".
+	// The finding that it repairs, "findings/{finding}".
 	Finding string `protobuf:"bytes,1,opt,name=finding" json:"finding,omitempty"`
 	// What is written, and why.
 	Change *v1.Change `protobuf:"bytes,2,opt,name=change" json:"change,omitempty"`
-	// Whether it may be done without asking anybody.
+	// Whether it may be done without a person's approval.
 	Safe bool `protobuf:"varint,3,opt,name=safe" json:"safe,omitempty"`
 	// What can go wrong by it, for people; empty when nothing can.
 	Risk string `protobuf:"bytes,4,opt,name=risk" json:"risk,omitempty"`
-	// The version that it was planned from: the resourceVersion that it is guarded by, or the modification revision of a bitmap in etcd.
-	// That one moves with every port that is allocated, so it does not bind: the step is looked at anew, and guarded by what was read then.
+	// The version that it was planned from: the resourceVersion that it is guarded by, or the
+	// modification revision of a bitmap in etcd. That one moves with every port that is allocated, so
+	// it does not bind: the step is looked at anew, and guarded by what was read then.
 	Version string `protobuf:"bytes,5,opt,name=version" json:"version,omitempty"`
 	// How it stands.
 	State RepairStep_State `protobuf:"varint,6,opt,name=state,enum=trivet.bootstrap.v1.RepairStep_State" json:"state,omitempty"`
@@ -1913,7 +1920,7 @@ type Repair struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Resource name, "repairs/{repair}".
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Who asked for it: "auto", or the identity of the caller as far as it is known.
+	// Its requester: "auto", or the identity of the caller as far as it is known.
 	Requester string `protobuf:"bytes,2,opt,name=requester" json:"requester,omitempty"`
 	// When it was begun.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=start_time,json=startTime" json:"start_time,omitempty"`
@@ -2100,7 +2107,8 @@ type Baseline_Namespace struct {
 	Exists bool `protobuf:"varint,2,opt,name=exists" json:"exists,omitempty"`
 	// Its phase, "Active" or "Terminating".
 	Phase string `protobuf:"bytes,3,opt,name=phase" json:"phase,omitempty"`
-	// What is wrong with it, one sentence each: stuck in deletion and by which finalizers or conditions, or mislabelled.
+	// What is wrong with it, one sentence each: stuck in deletion and by which finalizers or
+	// conditions, or mislabelled.
 	Problems      []string `protobuf:"bytes,4,rep,name=problems" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

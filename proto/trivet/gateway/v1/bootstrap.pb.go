@@ -641,7 +641,7 @@ func (x *AuditResponse) GetFreshness() *v11.Freshness {
 	return nil
 }
 
-// PlanRepairRequest says what to mend.
+// PlanRepairRequest names the findings to repair.
 type PlanRepairRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names of findings, "findings/{finding}"; empty means all that are open.
@@ -690,7 +690,7 @@ func (x *PlanRepairRequest) GetNames() []string {
 // PlanRepairResponse is the plan.
 type PlanRepairResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The steps, in the order in which they would be carried out; empty when nothing can be mended.
+	// The steps, in the order in which they would be carried out; empty when nothing can be repaired.
 	Steps []*v1.RepairStep `protobuf:"bytes,1,rep,name=steps" json:"steps,omitempty"`
 	// The findings that the plan leaves; the first 500.
 	Left []*v1.Finding `protobuf:"bytes,2,rep,name=left" json:"left,omitempty"`

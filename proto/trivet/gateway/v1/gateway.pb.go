@@ -33,7 +33,8 @@ type ClusterStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The cluster, as given by --cluster.
 	Cluster string `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"`
-	// Whether every service has a leader for each shard, every replica answered and every replica is ready.
+	// Whether every service has a leader for each shard, every replica answered and every replica is
+	// ready.
 	Healthy bool `protobuf:"varint,2,opt,name=healthy" json:"healthy,omitempty"`
 	// The services, in the order leasesvc, bootstrapsvc, slicesvc, gateway.
 	Services []*ServiceStatus `protobuf:"bytes,3,rep,name=services" json:"services,omitempty"`
@@ -119,11 +120,13 @@ type ServiceStatus struct {
 	Healthy bool `protobuf:"varint,2,opt,name=healthy" json:"healthy,omitempty"`
 	// Why it is not, one sentence each; empty when healthy.
 	Problems []string `protobuf:"bytes,3,rep,name=problems" json:"problems,omitempty"`
-	// The id of the replica that holds shard 0; empty while nobody does, and always for services without terms.
+	// The id of the replica that holds shard 0; empty while none does, and always for services
+	// without terms.
 	Leader string `protobuf:"bytes,4,opt,name=leader" json:"leader,omitempty"`
 	// All shards, merged from what the replicas say, the highest epoch winning; ordered by shard.
 	Terms []*v1.Term `protobuf:"bytes,5,rep,name=terms" json:"terms,omitempty"`
-	// What each replica said, ordered by replica id; a replica that did not answer is only in sources.
+	// What each replica said, ordered by replica id; a replica that did not answer is only in
+	// sources.
 	Replicas      []*v1.GetStatusResponse `protobuf:"bytes,6,rep,name=replicas" json:"replicas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

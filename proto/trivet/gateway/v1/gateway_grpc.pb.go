@@ -31,23 +31,22 @@ const (
 //
 // GatewayService asks every replica of every service and merges what they say.
 //
-// A replica that does not answer in time never holds up the others: the answer then comes without it and names it in
-// sources. The services themselves are found through etcd.
+// A replica that does not answer in time never holds up the others: the answer then comes without
+// it and names it in sources. The services themselves are found through etcd.
 type GatewayServiceClient interface {
 	// GetClusterStatus asks all replicas once, all at the same time.
 	//
-	// Caller: people, `trivet status`, dashboards.
-	// Leadership: none; any gateway replica answers.
-	// Idempotency: a read without side effects; takes no longer than the gateway's timeout per backend.
-	// Errors: UNAVAILABLE (NO_SOURCE) when not one replica answered; its message names each with its cause. One answer is enough for OK.
+	// Caller: people, `trivet status`, dashboards. Leadership: none; any gateway replica answers.
+	// Idempotency: a read without side effects; takes no longer than the gateway's timeout per
+	// backend. Errors: UNAVAILABLE (NO_SOURCE) when not one replica answered; its message names each
+	// with its cause. One answer is enough for OK.
 	GetClusterStatus(ctx context.Context, in *GetClusterStatusRequest, opts ...grpc.CallOption) (*GetClusterStatusResponse, error)
 	// WatchClusterStatus sends the merged status at once and again whenever it was asked anew.
 	//
-	// Caller: the page, `trivet status -w`.
-	// Leadership: none.
-	// Ordering: every message is a whole status and replaces the one before; a slow reader skips to the newest.
-	// Errors: as GetClusterStatus for the first message; later failures are told in sources and do not end the stream.
-	// UNAVAILABLE (SHUTTING_DOWN) ends it.
+	// Caller: the page, `trivet status -w`. Leadership: none. Ordering: every message is a whole
+	// status and replaces the one before; a slow reader skips to the newest. Errors: as
+	// GetClusterStatus for the first message; later failures are told in sources and do not end the
+	// stream. UNAVAILABLE (SHUTTING_DOWN) ends it.
 	WatchClusterStatus(ctx context.Context, in *WatchClusterStatusRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchClusterStatusResponse], error)
 }
 
@@ -94,23 +93,22 @@ type GatewayService_WatchClusterStatusClient = grpc.ServerStreamingClient[WatchC
 //
 // GatewayService asks every replica of every service and merges what they say.
 //
-// A replica that does not answer in time never holds up the others: the answer then comes without it and names it in
-// sources. The services themselves are found through etcd.
+// A replica that does not answer in time never holds up the others: the answer then comes without
+// it and names it in sources. The services themselves are found through etcd.
 type GatewayServiceServer interface {
 	// GetClusterStatus asks all replicas once, all at the same time.
 	//
-	// Caller: people, `trivet status`, dashboards.
-	// Leadership: none; any gateway replica answers.
-	// Idempotency: a read without side effects; takes no longer than the gateway's timeout per backend.
-	// Errors: UNAVAILABLE (NO_SOURCE) when not one replica answered; its message names each with its cause. One answer is enough for OK.
+	// Caller: people, `trivet status`, dashboards. Leadership: none; any gateway replica answers.
+	// Idempotency: a read without side effects; takes no longer than the gateway's timeout per
+	// backend. Errors: UNAVAILABLE (NO_SOURCE) when not one replica answered; its message names each
+	// with its cause. One answer is enough for OK.
 	GetClusterStatus(context.Context, *GetClusterStatusRequest) (*GetClusterStatusResponse, error)
 	// WatchClusterStatus sends the merged status at once and again whenever it was asked anew.
 	//
-	// Caller: the page, `trivet status -w`.
-	// Leadership: none.
-	// Ordering: every message is a whole status and replaces the one before; a slow reader skips to the newest.
-	// Errors: as GetClusterStatus for the first message; later failures are told in sources and do not end the stream.
-	// UNAVAILABLE (SHUTTING_DOWN) ends it.
+	// Caller: the page, `trivet status -w`. Leadership: none. Ordering: every message is a whole
+	// status and replaces the one before; a slow reader skips to the newest. Errors: as
+	// GetClusterStatus for the first message; later failures are told in sources and do not end the
+	// stream. UNAVAILABLE (SHUTTING_DOWN) ends it.
 	WatchClusterStatus(*WatchClusterStatusRequest, grpc.ServerStreamingServer[WatchClusterStatusResponse]) error
 	mustEmbedUnimplementedGatewayServiceServer()
 }

@@ -197,7 +197,8 @@ type ListServiceSlicesResponse struct {
 	ServiceSlices []*v1.ServiceSlices `protobuf:"bytes,1,rep,name=service_slices,json=serviceSlices" json:"service_slices,omitempty"`
 	// For the next page; empty on the last one.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken" json:"next_page_token,omitempty"`
-	// The replicas that could not be asked, so that what only they know may be missing; empty when nothing is.
+	// The replicas that could not be asked, so that what only they know may be missing; empty when
+	// nothing is.
 	Missing       []*SourceStatus `protobuf:"bytes,3,rep,name=missing" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

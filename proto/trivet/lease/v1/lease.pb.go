@@ -4,7 +4,8 @@
 // 	protoc        (unknown)
 // source: trivet/lease/v1/lease.proto
 
-// Package trivet.lease.v1 carries heartbeats of kubelets, agents and sidecars, and shows what follows from them.
+// Package trivet.lease.v1 carries heartbeats of kubelets, agents and sidecars, and shows what
+// follows from them.
 
 package leasev1
 
@@ -99,8 +100,8 @@ const (
 	Lease_STATE_ALIVE Lease_State = 1
 	// Beats are missing, the deadline has not passed.
 	Lease_STATE_SUSPECT Lease_State = 2
-	// The deadline has passed. By --write-policy the Lease object is left as it was, so that its readers come to the same
-	// conclusion, or written once to say so.
+	// The deadline has passed. By --write-policy the Lease object is left as it was, so that its
+	// readers come to the same conclusion, or written once to say so.
 	Lease_STATE_EXPIRED Lease_State = 3
 )
 
@@ -269,15 +270,17 @@ func (WatchLeasesResponse_Type) EnumDescriptor() ([]byte, []int) {
 	return file_trivet_lease_v1_lease_proto_rawDescGZIP(), []int{18, 0}
 }
 
-// Holder says who beats.
+// Holder identifies the sender of a heartbeat.
 type Holder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The class of the holder, which decides namespace, interval and grace: "node" unless the server is configured with more.
+	// The class of the holder, which decides namespace, interval and grace: "node" unless the server
+	// is configured with more.
 	Class string `protobuf:"bytes,1,opt,name=class" json:"class,omitempty"`
-	// The holder's name; for the class "node" the name of the Node. A DNS subdomain, because it names the Lease object.
+	// The holder's name; for the class "node" the name of the Node. A DNS subdomain, because it names
+	// the Lease object.
 	Name string `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
-	// Which life of the holder this is: new at every boot of the node or start of the process. When two boots of one name
-	// beat, the one introduced last wins and the other is told SUPERSEDED.
+	// Which life of the holder this is: new at every boot of the node or start of the process. When
+	// two boots of one name beat, the one introduced last wins and the other is told SUPERSEDED.
 	BootId        string `protobuf:"bytes,3,opt,name=boot_id,json=bootId" json:"boot_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -337,10 +340,11 @@ func (x *Holder) GetBootId() string {
 // Grant is what a holder gets for a beat.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Epoch of the term under which the beat was accepted; for one holder it only grows. For several holders at once, the newest
-	// of the terms of their shards.
+	// Epoch of the term under which the beat was accepted; for one holder it only grows. For several
+	// holders at once, the newest of the terms of their shards.
 	Epoch int64 `protobuf:"varint,1,opt,name=epoch" json:"epoch,omitempty"`
-	// When to beat again, counted from the receipt of this answer. The server spreads holders over the interval.
+	// When to beat again, counted from the receipt of this answer. The server spreads holders over
+	// the interval.
 	NextInterval *durationpb.Duration `protobuf:"bytes,2,opt,name=next_interval,json=nextInterval" json:"next_interval,omitempty"`
 	// How long the session lives from the receipt of the beat if no other follows.
 	Ttl           *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl" json:"ttl,omitempty"`
@@ -402,17 +406,20 @@ func (x *Grant) GetTtl() *durationpb.Duration {
 // Refusal says why one item of a batch was not accepted.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A reason code as in ErrorInfo: UNKNOWN_CLASS, SUPERSEDED, TOO_MANY_HOLDERS, UNKNOWN_HANDLE, NOT_LEADER, PACED (so many
-	// holders come at once that this one is asked to come again after retry_after; nothing is held against it meanwhile).
+	// A reason code as in ErrorInfo: UNKNOWN_CLASS, SUPERSEDED, TOO_MANY_HOLDERS, UNKNOWN_HANDLE,
+	// NOT_LEADER, PACED (so many holders come at once that this one is asked to come again after
+	// retry_after; nothing is held against it meanwhile).
 	Reason string `protobuf:"bytes,1,opt,name=reason" json:"reason,omitempty"`
 	// The same for people.
 	Message string `protobuf:"bytes,2,opt,name=message" json:"message,omitempty"`
 	// Set when trying again after this pause may succeed.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter" json:"retry_after,omitempty"`
-	// With NOT_LEADER, where the replica is that holds the holder's shard, host:port; empty while nobody is known to, or when
-	// this replica has just claimed it. Then try again after a jittered pause, here or anywhere.
+	// With NOT_LEADER, where the replica is that holds the holder's shard, host:port; empty while
+	// none is known, or when this replica has just claimed it. Then try again after a jittered pause,
+	// here or anywhere.
 	MoveTo string `protobuf:"bytes,4,opt,name=move_to,json=moveTo" json:"move_to,omitempty"`
-	// With NOT_LEADER, that the beat was handed on to the replica at move_to, so that the session lives while the holder moves.
+	// With NOT_LEADER, that the beat was handed on to the replica at move_to, so that the session
+	// lives while the holder moves.
 	Forwarded     bool `protobuf:"varint,5,opt,name=forwarded" json:"forwarded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -488,8 +495,8 @@ type HeartbeatRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The beats, at most 1,000.
 	Beats []*HeartbeatRequest_Beat `protobuf:"bytes,1,rep,name=beats" json:"beats,omitempty"`
-	// The id of the replica that hands these beats on, empty when they come from their holders. Beats that were handed on once
-	// are never handed on again.
+	// The id of the replica that hands these beats on, empty when they come from their holders. Beats
+	// that were handed on once are never handed on again.
 	ForwardedBy   string `protobuf:"bytes,2,opt,name=forwarded_by,json=forwardedBy" json:"forwarded_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -745,7 +752,8 @@ type StreamHeartbeatsResponse struct {
 	Welcomes []*Welcome `protobuf:"bytes,2,rep,name=welcomes" json:"welcomes,omitempty"`
 	// What every renewed handle of the message got; set when at least one was renewed.
 	Grant *Grant `protobuf:"bytes,3,opt,name=grant" json:"grant,omitempty"`
-	// The handles of the message that were not renewed; the client introduces those holders again, or drops the superseded ones.
+	// The handles of the message that were not renewed; the client introduces those holders again, or
+	// drops the superseded ones.
 	RefusedHandles []*RefusedHandle `protobuf:"bytes,4,rep,name=refused_handles,json=refusedHandles" json:"refused_handles,omitempty"`
 	// What the client should do beside beating on.
 	Directive StreamHeartbeatsResponse_Directive `protobuf:"varint,5,opt,name=directive,enum=trivet.lease.v1.StreamHeartbeatsResponse_Directive" json:"directive,omitempty"`
@@ -1064,7 +1072,8 @@ func (*ReleaseLeaseResponse) Descriptor() ([]byte, []int) {
 // Lease is a session and its Lease object.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Resource name, "namespaces/{namespace}/leases/{lease}", which is also where the Lease object lives.
+	// Resource name, "namespaces/{namespace}/leases/{lease}", which is also where the Lease object
+	// lives.
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
 	// The holder as it introduced itself.
 	Holder *Holder `protobuf:"bytes,2,opt,name=holder" json:"holder,omitempty"`
@@ -1440,7 +1449,8 @@ type WatchLeasesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "namespaces/{namespace}", or "namespaces/-" for all of them; empty means all.
 	Parent string `protobuf:"bytes,1,opt,name=parent" json:"parent,omitempty"`
-	// The version behind which to begin, from an event or bookmark of a watch of the same parent; empty for everything.
+	// The version behind which to begin, from an event or bookmark of a watch of the same parent;
+	// empty for everything.
 	StartVersion  string `protobuf:"bytes,2,opt,name=start_version,json=startVersion" json:"start_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1570,7 +1580,8 @@ type HeartbeatRequest_Beat struct {
 	Holder *Holder `protobuf:"bytes,1,opt,name=holder" json:"holder,omitempty"`
 	// Grows with every beat of one boot; the server orders beats by it and never by clocks.
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence" json:"sequence,omitempty"`
-	// How long ago the holder was heard, for beats that are handed on; absent means now. Never more than a minute counts.
+	// How long ago the holder was heard, for beats that are handed on; absent means now. Never more
+	// than a minute counts.
 	Age           *durationpb.Duration `protobuf:"bytes,3,opt,name=age" json:"age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

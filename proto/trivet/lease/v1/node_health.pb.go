@@ -99,7 +99,8 @@ func (NodeHealth_Health) EnumDescriptor() ([]byte, []int) {
 type NodeHealth_SignSource int32
 
 const (
-	// There was none: the time is when the Node was first seen, or that before which silence does not count.
+	// There was none: the time is when the Node was first seen, or that before which silence does
+	// not count.
 	NodeHealth_SIGN_SOURCE_UNSPECIFIED NodeHealth_SignSource = 0
 	// A beat of its session.
 	NodeHealth_SIGN_SOURCE_SESSION NodeHealth_SignSource = 1
@@ -279,16 +280,18 @@ type NodeHealth struct {
 	Health NodeHealth_Health `protobuf:"varint,2,opt,name=health,enum=trivet.lease.v1.NodeHealth_Health" json:"health,omitempty"`
 	// Why, for people: one sentence.
 	Reason string `protobuf:"bytes,3,opt,name=reason" json:"reason,omitempty"`
-	// The zone, as taints are paced by it: "{region}:{zone}", or empty for a Node without zone labels.
+	// The zone, as taints are paced by it: "{region}:{zone}", or empty for a Node without zone
+	// labels.
 	Zone string `protobuf:"bytes,4,opt,name=zone" json:"zone,omitempty"`
 	// Status of the Node's Ready condition: "True", "False", "Unknown"; empty while it has none.
 	Ready string `protobuf:"bytes,5,opt,name=ready" json:"ready,omitempty"`
 	// Where the last sign of life came from.
 	SignSource NodeHealth_SignSource `protobuf:"varint,6,opt,name=sign_source,json=signSource,enum=trivet.lease.v1.NodeHealth_SignSource" json:"sign_source,omitempty"`
-	// When the last sign of life was seen, by the server's clock. Absent in lists and watches while a session keeps it alive or is
-	// suspect: its last beat is told where one Node is asked for.
+	// When the last sign of life was seen, by the server's clock. Absent in lists and watches while a
+	// session keeps it alive or is suspect: its last beat is told where one Node is asked for.
 	SignTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=sign_time,json=signTime" json:"sign_time,omitempty"`
-	// When the Node is silent if no other sign follows; absent while a session keeps it alive, whose own deadline counts.
+	// When the Node is silent if no other sign follows; absent while a session keeps it alive, whose
+	// own deadline counts.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=deadline" json:"deadline,omitempty"`
 	// How its session stands; unspecified when it has none.
 	Session Lease_State `protobuf:"varint,9,opt,name=session,enum=trivet.lease.v1.Lease_State" json:"session,omitempty"`
@@ -453,7 +456,8 @@ func (x *NodeHealth) GetEpoch() int64 {
 	return 0
 }
 
-// Zone is one zone and how disrupted it is. Nodes that are excluded from disruption are in none of its numbers.
+// Zone is one zone and how disrupted it is. Nodes that are excluded from disruption are in none of
+// its numbers.
 type Zone struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in NodeHealth.zone.
@@ -1062,8 +1066,8 @@ type ExplainNodeHealthResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What is believed.
 	Node *NodeHealth `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"`
-	// The links in their order: SESSION, LAST_BEAT, DEADLINE, LEASE_OBJECT, READY_CONDITION, NO_SCHEDULE_TAINT, ZONE,
-	// NO_EXECUTE_TAINT, PODS, EVICTION.
+	// The links in their order: SESSION, LAST_BEAT, DEADLINE, LEASE_OBJECT, READY_CONDITION,
+	// NO_SCHEDULE_TAINT, ZONE, NO_EXECUTE_TAINT, PODS, EVICTION.
 	Evidence []*v1.Evidence `protobuf:"bytes,2,rep,name=evidence" json:"evidence,omitempty"`
 	// The place in evidence of the first broken link; -1 when none is.
 	FirstBroken int32 `protobuf:"varint,3,opt,name=first_broken,json=firstBroken" json:"first_broken,omitempty"`

@@ -102,7 +102,8 @@ type ServiceSlices struct {
 	UnmanagedReason string `protobuf:"bytes,4,opt,name=unmanaged_reason,json=unmanagedReason" json:"unmanaged_reason,omitempty"`
 	// The slices that are slicesvc's, ordered by address type and name.
 	Slices []*EndpointSlice `protobuf:"bytes,5,rep,name=slices" json:"slices,omitempty"`
-	// When the Service was last planned and written without an error by the answering replica; absent if it never was.
+	// When the Service was last planned and written without an error by the answering replica; absent
+	// if it never was.
 	LastSyncTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_sync_time,json=lastSyncTime" json:"last_sync_time,omitempty"`
 	// What the last pass failed with; empty when it succeeded.
 	LastError string `protobuf:"bytes,7,opt,name=last_error,json=lastError" json:"last_error,omitempty"`
@@ -114,19 +115,20 @@ type ServiceSlices struct {
 	Endpoints int32 `protobuf:"varint,10,opt,name=endpoints" json:"endpoints,omitempty"`
 	// How many of them are ready.
 	ReadyEndpoints int32 `protobuf:"varint,11,opt,name=ready_endpoints,json=readyEndpoints" json:"ready_endpoints,omitempty"`
-	// The last pass that wrote or found nothing to write, by the answering replica; absent if there was none.
+	// The last pass that wrote or found nothing to write, by the answering replica; absent if there
+	// was none.
 	LastPlan *ServiceSlices_LastPlan `protobuf:"bytes,12,opt,name=last_plan,json=lastPlan" json:"last_plan,omitempty"`
 	// How traffic is kept near: "", "Auto", "PreferClose", "PreferSameZone" or "PreferSameNode".
 	Topology string `protobuf:"bytes,13,opt,name=topology" json:"topology,omitempty"`
 	// Why there are no hints although topology asks for them; empty otherwise.
 	TopologyProblem string `protobuf:"bytes,14,opt,name=topology_problem,json=topologyProblem" json:"topology_problem,omitempty"`
-	// The field manager or agent of another writer that keeps changing the same slices; empty when there is none. The Service
-	// is then left alone but for what is missing.
+	// The field manager or agent of another writer that keeps changing the same slices; empty when
+	// there is none. The Service is then left alone but for what is missing.
 	ContendedBy string `protobuf:"bytes,15,opt,name=contended_by,json=contendedBy" json:"contended_by,omitempty"`
 	// The shard of the Service.
 	Shard int32 `protobuf:"varint,16,opt,name=shard" json:"shard,omitempty"`
-	// The epoch of the term under which the answering replica works on the Service; 0 when it does not hold the shard. Of two
-	// reports about a Service the one with the higher epoch knows more.
+	// The epoch of the term under which the answering replica works on the Service; 0 when it does
+	// not hold the shard. Of two reports about a Service the one with the higher epoch knows more.
 	Epoch         int64 `protobuf:"varint,17,opt,name=epoch" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -688,7 +690,8 @@ type PlanServiceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The changes, in the order in which they would be written; empty when nothing is to be done.
 	Changes []*v1.Change `protobuf:"bytes,1,rep,name=changes" json:"changes,omitempty"`
-	// What keeps the plan from being complete, for example a Node that is not known yet; one sentence each.
+	// What keeps the plan from being complete, for example a Node that is not known yet; one sentence
+	// each.
 	WaitingFor []string `protobuf:"bytes,2,rep,name=waiting_for,json=waitingFor" json:"waiting_for,omitempty"`
 	// How fresh the answer is.
 	Freshness     *v1.Freshness `protobuf:"bytes,3,opt,name=freshness" json:"freshness,omitempty"`
@@ -1038,8 +1041,8 @@ type ExplainEndpointResponse struct {
 	Included bool `protobuf:"varint,1,opt,name=included" json:"included,omitempty"`
 	// Whether that is as it should be now; false while a write is due.
 	Settled bool `protobuf:"varint,2,opt,name=settled" json:"settled,omitempty"`
-	// The links in their order: SERVICE, SELECTOR (one for each label), PHASE, ADDRESS (one for each family), NODE, READINESS,
-	// TERMINATION, PORTS, SLICE (one for each family), HINTS.
+	// The links in their order: SERVICE, SELECTOR (one for each label), PHASE, ADDRESS (one for each
+	// family), NODE, READINESS, TERMINATION, PORTS, SLICE (one for each family), HINTS.
 	Evidence []*v1.Evidence `protobuf:"bytes,3,rep,name=evidence" json:"evidence,omitempty"`
 	// The place in evidence of the first broken link; -1 when none is.
 	FirstBroken int32 `protobuf:"varint,4,opt,name=first_broken,json=firstBroken" json:"first_broken,omitempty"`
@@ -1121,7 +1124,8 @@ type ServiceSlices_LastPlan struct {
 	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time" json:"time,omitempty"`
 	// What it was for, the oldest cause first: see docs/reasons.md.
 	Trigger string `protobuf:"bytes,2,opt,name=trigger" json:"trigger,omitempty"`
-	// How long after the change that caused it the last write was answered; absent where the change has no time.
+	// How long after the change that caused it the last write was answered; absent where the change
+	// has no time.
 	Latency *durationpb.Duration `protobuf:"bytes,3,opt,name=latency" json:"latency,omitempty"`
 	// Slices that were created.
 	Creates int32 `protobuf:"varint,4,opt,name=creates" json:"creates,omitempty"`

@@ -87,11 +87,12 @@ func (Evidence_Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_trivet_status_v1_evidence_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// Evidence is one link of a chain that explains why something is as it is. Each link follows from the one before; the first
-// that is BROKEN is where to look.
+// Evidence is one link of a chain that explains why something is as it is. Each link follows from
+// the one before; the first that is BROKEN is where to look.
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What was looked at, for machines: a stable UPPER_SNAKE_CASE code, for example "LAST_BEAT". Listed in docs/reasons.md.
+	// What was looked at, for machines: a stable UPPER_SNAKE_CASE code, for example "LAST_BEAT".
+	// Listed in docs/reasons.md.
 	Code string `protobuf:"bytes,1,opt,name=code" json:"code,omitempty"`
 	// How the link stands.
 	Verdict Evidence_Verdict `protobuf:"varint,2,opt,name=verdict,enum=trivet.status.v1.Evidence_Verdict" json:"verdict,omitempty"`
@@ -99,7 +100,8 @@ type Evidence struct {
 	Finding string `protobuf:"bytes,3,opt,name=finding" json:"finding,omitempty"`
 	// What to do or look at next, for people; empty when there is nothing to do.
 	Next string `protobuf:"bytes,4,opt,name=next" json:"next,omitempty"`
-	// Where it was found: "session", "lease-object", "node", "pod", "service", "endpointslice" or the name of a loop.
+	// Where it was found: "session", "lease-object", "node", "pod", "service", "endpointslice" or the
+	// name of a loop.
 	Source string `protobuf:"bytes,5,opt,name=source" json:"source,omitempty"`
 	// The replica that looked.
 	ReplicaId string `protobuf:"bytes,6,opt,name=replica_id,json=replicaId" json:"replica_id,omitempty"`

@@ -4,8 +4,9 @@
 // 	protoc        (unknown)
 // source: trivet/status/v1/status.proto
 
-// Package trivet.status.v1 is what every Trivet process says about itself, in the same words: who it is, which terms it
-// holds, how its loops and dependencies fare, and how fresh its answers are.
+// Package trivet.status.v1 describes a Trivet process, the same way for every service: its
+// identity, which terms it holds, how its loops and dependencies fare, and how fresh its answers
+// are.
 
 package statusv1
 
@@ -247,17 +248,20 @@ type GetStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The replica that answers.
 	Replica *Replica `protobuf:"bytes,1,opt,name=replica" json:"replica,omitempty"`
-	// Whether the replica serves its purpose now, as /readyz says. A standby that could take over is ready.
+	// Whether the replica serves its purpose now, as /readyz says. A standby that could take over is
+	// ready.
 	Ready bool `protobuf:"varint,2,opt,name=ready" json:"ready,omitempty"`
 	// Why it is not ready, one sentence for each failed check; empty when ready.
 	UnreadyReasons []string `protobuf:"bytes,3,rep,name=unready_reasons,json=unreadyReasons" json:"unready_reasons,omitempty"`
-	// The shards of this replica's service, held here or elsewhere, as this replica sees them; ordered by shard.
+	// The shards of this replica's service, held here or elsewhere, as this replica sees them;
+	// ordered by shard.
 	Terms []*Term `protobuf:"bytes,4,rep,name=terms" json:"terms,omitempty"`
 	// The loops of this replica, ordered by name, disabled ones included.
 	Loops []*Loop `protobuf:"bytes,5,rep,name=loops" json:"loops,omitempty"`
 	// What this replica depends on (etcd, the kube-apiserver), ordered by name.
 	Dependencies []*Dependency `protobuf:"bytes,6,rep,name=dependencies" json:"dependencies,omitempty"`
-	// What the replica counts, by a stable snake_case name such as "leases" or "endpoint_slices". A standby reports what it knows.
+	// What the replica counts, by a stable snake_case name such as "leases" or "endpoint_slices". A
+	// standby reports what it knows.
 	Counts map[string]int64 `protobuf:"bytes,7,rep,name=counts" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// How fresh this answer is.
 	Freshness     *Freshness `protobuf:"bytes,8,opt,name=freshness" json:"freshness,omitempty"`
@@ -451,14 +455,15 @@ func (x *Replica) GetStartTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// Term says who holds a shard of a service.
+// Term says which replica holds a shard of a service.
 type Term struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The shard, from 0 to the service's number of shards less one.
 	Shard int32 `protobuf:"varint,1,opt,name=shard" json:"shard,omitempty"`
-	// The id of the replica that holds it; empty while nobody does.
+	// The id of the replica that holds it; empty while none does.
 	ReplicaId string `protobuf:"bytes,2,opt,name=replica_id,json=replicaId" json:"replica_id,omitempty"`
-	// The etcd revision at which the shard was claimed. It only grows: a higher epoch is a later term. 0 while nobody holds it.
+	// The etcd revision at which the shard was claimed. It only grows: a higher epoch is a later
+	// term. 0 while no replica holds it.
 	Epoch int64 `protobuf:"varint,3,opt,name=epoch" json:"epoch,omitempty"`
 	// When this replica learnt of the claim.
 	AcquireTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=acquire_time,json=acquireTime" json:"acquire_time,omitempty"`
@@ -466,9 +471,10 @@ type Term struct {
 	HeldHere bool `protobuf:"varint,5,opt,name=held_here,json=heldHere" json:"held_here,omitempty"`
 	// How long the holder may still act without hearing from etcd; only the holder knows it.
 	Remaining *durationpb.Duration `protobuf:"bytes,6,opt,name=remaining" json:"remaining,omitempty"`
-	// Where others reach the holder's gRPC server, host:port; empty while nobody holds the shard.
+	// Where others reach the holder's gRPC server, host:port; empty while no replica holds the shard.
 	GrpcAddress string `protobuf:"bytes,7,opt,name=grpc_address,json=grpcAddress" json:"grpc_address,omitempty"`
-	// When this replica learnt that nobody holds the shard any more, or that nobody did when it joined; unset while somebody does.
+	// When this replica learnt that no replica holds the shard any more, or that none did when it
+	// joined; unset while one does.
 	ReleaseTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=release_time,json=releaseTime" json:"release_time,omitempty"`
 	// The shard's way to another replica; unset while it stays. Only the holder knows of it.
 	Move          *Move `protobuf:"bytes,9,opt,name=move" json:"move,omitempty"`
@@ -572,8 +578,8 @@ func (x *Term) GetMove() *Move {
 // Move says how far a shard is on its way from its holder to another replica.
 type Move struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id of the replica that is to hold the shard. Empty while the holder gives it up for whoever comes, because it stops
-	// or cannot do the work.
+	// The id of the replica that is to hold the shard. Empty while the holder gives it up for any
+	// replica, because it stops or cannot do the work.
 	ToReplicaId string `protobuf:"bytes,1,opt,name=to_replica_id,json=toReplicaId" json:"to_replica_id,omitempty"`
 	// How far it is.
 	State Move_State `protobuf:"varint,2,opt,name=state,enum=trivet.status.v1.Move_State" json:"state,omitempty"`
@@ -816,7 +822,8 @@ type Freshness struct {
 	Epoch int64 `protobuf:"varint,2,opt,name=epoch" json:"epoch,omitempty"`
 	// When it was made, by that replica's clock.
 	ReadTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=read_time,json=readTime" json:"read_time,omitempty"`
-	// The newest Kubernetes resourceVersion in the cache it was made from; empty when no cache was read.
+	// The newest Kubernetes resourceVersion in the cache it was made from; empty when no cache was
+	// read.
 	ResourceVersion string `protobuf:"bytes,4,opt,name=resource_version,json=resourceVersion" json:"resource_version,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache

@@ -4,8 +4,9 @@
 // - protoc             (unknown)
 // source: trivet/status/v1/status.proto
 
-// Package trivet.status.v1 is what every Trivet process says about itself, in the same words: who it is, which terms it
-// holds, how its loops and dependencies fare, and how fresh its answers are.
+// Package trivet.status.v1 describes a Trivet process, the same way for every service: its
+// identity, which terms it holds, how its loops and dependencies fare, and how fresh its answers
+// are.
 
 package statusv1
 
@@ -33,10 +34,10 @@ const (
 type StatusServiceClient interface {
 	// GetStatus returns the state of this one replica as it stands in memory.
 	//
-	// Caller: the gateway, `trivet status`, people with grpcurl.
-	// Leadership: none needed; every replica answers for itself.
-	// Idempotency: a read without side effects; answers within milliseconds because it asks no dependency.
-	// Errors: UNAVAILABLE while the process stops; INVALID_ARGUMENT never.
+	// Caller: the gateway, `trivet status`, people with grpcurl. Leadership: none needed; every
+	// replica answers for itself. Idempotency: a read without side effects; answers within
+	// milliseconds because it asks no dependency. Errors: UNAVAILABLE while the process stops;
+	// INVALID_ARGUMENT never.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 }
 
@@ -66,10 +67,10 @@ func (c *statusServiceClient) GetStatus(ctx context.Context, in *GetStatusReques
 type StatusServiceServer interface {
 	// GetStatus returns the state of this one replica as it stands in memory.
 	//
-	// Caller: the gateway, `trivet status`, people with grpcurl.
-	// Leadership: none needed; every replica answers for itself.
-	// Idempotency: a read without side effects; answers within milliseconds because it asks no dependency.
-	// Errors: UNAVAILABLE while the process stops; INVALID_ARGUMENT never.
+	// Caller: the gateway, `trivet status`, people with grpcurl. Leadership: none needed; every
+	// replica answers for itself. Idempotency: a read without side effects; answers within
+	// milliseconds because it asks no dependency. Errors: UNAVAILABLE while the process stops;
+	// INVALID_ARGUMENT never.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	mustEmbedUnimplementedStatusServiceServer()
 }
