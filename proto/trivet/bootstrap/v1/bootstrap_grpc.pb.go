@@ -48,78 +48,97 @@ type BootstrapServiceClient interface {
 	// GetBaseline compares what the cluster has with what it must have, and says what would be
 	// changed.
 	//
-	// Caller: people, the gateway. Leadership: none needed; the answer is made from the answering
-	// replica's own read of the cluster. Idempotency: a read without side effects. Errors:
-	// UNAVAILABLE (APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: none needed; the answer is made from the answering replica's own read of the
+	// cluster.
+	// Idempotency: a read without side effects.
+	// Errors: UNAVAILABLE (APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN).
 	GetBaseline(ctx context.Context, in *GetBaselineRequest, opts ...grpc.CallOption) (*GetBaselineResponse, error)
 	// ReconcileBaseline brings namespaces, Service and endpoints to their desired state now instead
 	// of at the next tick.
 	//
-	// Caller: operators. Leadership: the holder of the term; with validate_only any replica.
-	// Idempotency: a second call right after finds nothing to change. Errors: UNAVAILABLE
-	// (NOT_LEADER, APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN); ABORTED (CONFLICT) when
-	// an object changed between read and write and the changes before it stand: call again.
+	// Caller: operators.
+	// Leadership: the holder of the term; with validate_only any replica.
+	// Idempotency: a second call right after finds nothing to change.
+	// Errors: UNAVAILABLE (NOT_LEADER, APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN);
+	// ABORTED (CONFLICT) when an object changed between read and write and the changes before it
+	// stand: call again.
 	ReconcileBaseline(ctx context.Context, in *ReconcileBaselineRequest, opts ...grpc.CallOption) (*ReconcileBaselineResponse, error)
 	// ListAPIServers returns the kube-apiservers whose sidecars report, ordered by address.
 	//
-	// Caller: people, the gateway. Leadership: none needed; the answer is read from etcd.
+	// Caller: people, the gateway.
+	// Leadership: none needed; the answer is read from etcd.
 	// Idempotency: a read without side effects. The list is as long as there are control-plane
-	// machines, so it has no pages. Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
+	// machines, so it has no pages.
+	// Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
 	ListAPIServers(ctx context.Context, in *ListAPIServersRequest, opts ...grpc.CallOption) (*ListAPIServersResponse, error)
 	// WatchAPIServers sends the whole list at once and again whenever it changed.
 	//
-	// Caller: people, the gateway. Leadership: none needed. Ordering: every message is a whole list
-	// and replaces the one before; a slow reader skips to the newest. Errors: as ListAPIServers for
-	// the first message; UNAVAILABLE (SHUTTING_DOWN) ends it.
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Ordering: every message is a whole list and replaces the one before; a slow reader skips to the
+	// newest.
+	// Errors: as ListAPIServers for the first message; UNAVAILABLE (SHUTTING_DOWN) ends it.
 	WatchAPIServers(ctx context.Context, in *WatchAPIServersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAPIServersResponse], error)
 	// Audit compares Services with what is allocated now, instead of at the next change or tick, and
 	// says what it found.
 	//
-	// Caller: operators, the gateway. Leadership: the holder of the term. Idempotency: frees and
-	// writes nothing. It does not count as an observation of a leak sooner than the next tick would.
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: frees and writes nothing. It does not count as an observation of a leak sooner
+	// than the next tick would.
 	// Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE,
 	// CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	Audit(ctx context.Context, in *AuditRequest, opts ...grpc.CallOption) (*AuditResponse, error)
 	// ListFindings returns what is wrong now, and on request what was, ordered by first sight, a page
 	// at a time.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term. Idempotency: a read without
-	// side effects. Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NOT_LEADER with
-	// "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: a read without side effects.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NOT_LEADER with "grpc_address",
+	// CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	ListFindings(ctx context.Context, in *ListFindingsRequest, opts ...grpc.CallOption) (*ListFindingsResponse, error)
 	// WatchFindings sends every open finding as ADDED, then one BOOKMARK, then changes as they
 	// happen.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term; the watch ends with it.
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term; the watch ends with it.
 	// Ordering: the newest state of each finding wins. A reader that is slow skips states, and never
-	// misses the last one. Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED,
-	// SHUTTING_DOWN).
+	// misses the last one.
+	// Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error)
 	// PlanRepair returns, in order, what would be written to repair findings, and a token with which
 	// exactly that can be applied.
 	//
-	// Caller: operators, the gateway. Leadership: the holder of the term. Idempotency: writes
-	// nothing. The same findings on the same revisions give the same steps. Errors: NOT_FOUND
-	// (FINDING_NOT_FOUND) for a name that is not an open finding; UNAVAILABLE (NOT_LEADER with
-	// "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: writes nothing. The same findings on the same revisions give the same steps.
+	// Errors: NOT_FOUND (FINDING_NOT_FOUND) for a name that is not an open finding; UNAVAILABLE
+	// (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED,
+	// SHUTTING_DOWN).
 	PlanRepair(ctx context.Context, in *PlanRepairRequest, opts ...grpc.CallOption) (*PlanRepairResponse, error)
 	// ApplyRepair carries out the plan of a token, step by step, each guarded by the version at which
 	// it was found to be still right, and records each.
 	//
-	// Caller: operators, the gateway. Leadership: the holder of the term; a plan may be made under
-	// one term and applied under the next. Idempotency: a token is applied once. A second call with
-	// it goes on where the first stopped, or returns what came of it. Errors: INVALID_ARGUMENT
-	// (INVALID_REPAIR_TOKEN); FAILED_PRECONDITION (REPAIR_TOKEN_EXPIRED, REPAIR_DRIFTED with the
-	// first difference: plan again); ABORTED (REPAIR_RUNNING) while another one is applied;
-	// UNAVAILABLE (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE,
-	// SHUTTING_DOWN): call again with the same token.
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term; a plan may be made under one term and applied under the
+	// next.
+	// Idempotency: a token is applied once. A second call with it goes on where the first stopped, or
+	// returns what came of it.
+	// Errors: INVALID_ARGUMENT (INVALID_REPAIR_TOKEN); FAILED_PRECONDITION (REPAIR_TOKEN_EXPIRED,
+	// REPAIR_DRIFTED with the first difference: plan again); ABORTED (REPAIR_RUNNING) while another
+	// one is applied; UNAVAILABLE (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE,
+	// ETCD_UNREACHABLE, SHUTTING_DOWN): call again with the same token.
 	ApplyRepair(ctx context.Context, in *ApplyRepairRequest, opts ...grpc.CallOption) (*ApplyRepairResponse, error)
 	// ListRepairs returns the repairs that are remembered, the newest first: those of people and
 	// those that were made alone.
 	//
-	// Caller: people, the gateway. Leadership: none needed; the answer is read from etcd.
+	// Caller: people, the gateway.
+	// Leadership: none needed; the answer is read from etcd.
 	// Idempotency: a read without side effects. As many are remembered as --repair-history says, so
-	// there are no pages. Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
+	// there are no pages.
+	// Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
 	ListRepairs(ctx context.Context, in *ListRepairsRequest, opts ...grpc.CallOption) (*ListRepairsResponse, error)
 }
 
@@ -263,78 +282,97 @@ type BootstrapServiceServer interface {
 	// GetBaseline compares what the cluster has with what it must have, and says what would be
 	// changed.
 	//
-	// Caller: people, the gateway. Leadership: none needed; the answer is made from the answering
-	// replica's own read of the cluster. Idempotency: a read without side effects. Errors:
-	// UNAVAILABLE (APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: none needed; the answer is made from the answering replica's own read of the
+	// cluster.
+	// Idempotency: a read without side effects.
+	// Errors: UNAVAILABLE (APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN).
 	GetBaseline(context.Context, *GetBaselineRequest) (*GetBaselineResponse, error)
 	// ReconcileBaseline brings namespaces, Service and endpoints to their desired state now instead
 	// of at the next tick.
 	//
-	// Caller: operators. Leadership: the holder of the term; with validate_only any replica.
-	// Idempotency: a second call right after finds nothing to change. Errors: UNAVAILABLE
-	// (NOT_LEADER, APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN); ABORTED (CONFLICT) when
-	// an object changed between read and write and the changes before it stand: call again.
+	// Caller: operators.
+	// Leadership: the holder of the term; with validate_only any replica.
+	// Idempotency: a second call right after finds nothing to change.
+	// Errors: UNAVAILABLE (NOT_LEADER, APISERVER_UNREACHABLE, ETCD_UNREACHABLE, SHUTTING_DOWN);
+	// ABORTED (CONFLICT) when an object changed between read and write and the changes before it
+	// stand: call again.
 	ReconcileBaseline(context.Context, *ReconcileBaselineRequest) (*ReconcileBaselineResponse, error)
 	// ListAPIServers returns the kube-apiservers whose sidecars report, ordered by address.
 	//
-	// Caller: people, the gateway. Leadership: none needed; the answer is read from etcd.
+	// Caller: people, the gateway.
+	// Leadership: none needed; the answer is read from etcd.
 	// Idempotency: a read without side effects. The list is as long as there are control-plane
-	// machines, so it has no pages. Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
+	// machines, so it has no pages.
+	// Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
 	ListAPIServers(context.Context, *ListAPIServersRequest) (*ListAPIServersResponse, error)
 	// WatchAPIServers sends the whole list at once and again whenever it changed.
 	//
-	// Caller: people, the gateway. Leadership: none needed. Ordering: every message is a whole list
-	// and replaces the one before; a slow reader skips to the newest. Errors: as ListAPIServers for
-	// the first message; UNAVAILABLE (SHUTTING_DOWN) ends it.
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Ordering: every message is a whole list and replaces the one before; a slow reader skips to the
+	// newest.
+	// Errors: as ListAPIServers for the first message; UNAVAILABLE (SHUTTING_DOWN) ends it.
 	WatchAPIServers(*WatchAPIServersRequest, grpc.ServerStreamingServer[WatchAPIServersResponse]) error
 	// Audit compares Services with what is allocated now, instead of at the next change or tick, and
 	// says what it found.
 	//
-	// Caller: operators, the gateway. Leadership: the holder of the term. Idempotency: frees and
-	// writes nothing. It does not count as an observation of a leak sooner than the next tick would.
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: frees and writes nothing. It does not count as an observation of a leak sooner
+	// than the next tick would.
 	// Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE,
 	// CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	Audit(context.Context, *AuditRequest) (*AuditResponse, error)
 	// ListFindings returns what is wrong now, and on request what was, ordered by first sight, a page
 	// at a time.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term. Idempotency: a read without
-	// side effects. Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NOT_LEADER with
-	// "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: a read without side effects.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NOT_LEADER with "grpc_address",
+	// CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
 	// WatchFindings sends every open finding as ADDED, then one BOOKMARK, then changes as they
 	// happen.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term; the watch ends with it.
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term; the watch ends with it.
 	// Ordering: the newest state of each finding wins. A reader that is slow skips states, and never
-	// misses the last one. Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED,
-	// SHUTTING_DOWN).
+	// misses the last one.
+	// Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error
 	// PlanRepair returns, in order, what would be written to repair findings, and a token with which
 	// exactly that can be applied.
 	//
-	// Caller: operators, the gateway. Leadership: the holder of the term. Idempotency: writes
-	// nothing. The same findings on the same revisions give the same steps. Errors: NOT_FOUND
-	// (FINDING_NOT_FOUND) for a name that is not an open finding; UNAVAILABLE (NOT_LEADER with
-	// "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term.
+	// Idempotency: writes nothing. The same findings on the same revisions give the same steps.
+	// Errors: NOT_FOUND (FINDING_NOT_FOUND) for a name that is not an open finding; UNAVAILABLE
+	// (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE, CACHE_NOT_SYNCED,
+	// SHUTTING_DOWN).
 	PlanRepair(context.Context, *PlanRepairRequest) (*PlanRepairResponse, error)
 	// ApplyRepair carries out the plan of a token, step by step, each guarded by the version at which
 	// it was found to be still right, and records each.
 	//
-	// Caller: operators, the gateway. Leadership: the holder of the term; a plan may be made under
-	// one term and applied under the next. Idempotency: a token is applied once. A second call with
-	// it goes on where the first stopped, or returns what came of it. Errors: INVALID_ARGUMENT
-	// (INVALID_REPAIR_TOKEN); FAILED_PRECONDITION (REPAIR_TOKEN_EXPIRED, REPAIR_DRIFTED with the
-	// first difference: plan again); ABORTED (REPAIR_RUNNING) while another one is applied;
-	// UNAVAILABLE (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE, ETCD_UNREACHABLE,
-	// SHUTTING_DOWN): call again with the same token.
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term; a plan may be made under one term and applied under the
+	// next.
+	// Idempotency: a token is applied once. A second call with it goes on where the first stopped, or
+	// returns what came of it.
+	// Errors: INVALID_ARGUMENT (INVALID_REPAIR_TOKEN); FAILED_PRECONDITION (REPAIR_TOKEN_EXPIRED,
+	// REPAIR_DRIFTED with the first difference: plan again); ABORTED (REPAIR_RUNNING) while another
+	// one is applied; UNAVAILABLE (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE,
+	// ETCD_UNREACHABLE, SHUTTING_DOWN): call again with the same token.
 	ApplyRepair(context.Context, *ApplyRepairRequest) (*ApplyRepairResponse, error)
 	// ListRepairs returns the repairs that are remembered, the newest first: those of people and
 	// those that were made alone.
 	//
-	// Caller: people, the gateway. Leadership: none needed; the answer is read from etcd.
+	// Caller: people, the gateway.
+	// Leadership: none needed; the answer is read from etcd.
 	// Idempotency: a read without side effects. As many are remembered as --repair-history says, so
-	// there are no pages. Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
+	// there are no pages.
+	// Errors: UNAVAILABLE (ETCD_UNREACHABLE, SHUTTING_DOWN).
 	ListRepairs(context.Context, *ListRepairsRequest) (*ListRepairsResponse, error)
 	mustEmbedUnimplementedBootstrapServiceServer()
 }

@@ -43,66 +43,84 @@ const (
 type BootstrapServiceClient interface {
 	// GetBaseline compares what the cluster has with what it must have.
 	//
-	// Caller: people, `trivet status`. Leadership: none. Idempotency: a read without side effects.
+	// Caller: people, `trivet status`.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
 	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
 	// could be asked.
 	GetBaseline(ctx context.Context, in *GetBaselineRequest, opts ...grpc.CallOption) (*GetBaselineResponse, error)
 	// ListAPIServers returns the kube-apiservers that are known, ordered by address.
 	//
-	// Caller: people, `trivet apiservers`. Leadership: none. Idempotency: a read without side
-	// effects. Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no
-	// replica could be asked.
+	// Caller: people, `trivet apiservers`.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	ListAPIServers(ctx context.Context, in *ListAPIServersRequest, opts ...grpc.CallOption) (*ListAPIServersResponse, error)
 	// WatchAPIServers sends the whole list at once, again whenever it changed, and every few seconds
 	// all the same. It goes on at another replica when one goes away, and ends when none can be
 	// asked: a list that grows old unnoticed would be worse than none.
 	//
-	// Caller: people, `trivet apiservers -w`. Leadership: none. Idempotency: a read without side
-	// effects; a slow reader skips to the newest list. Errors: those of
-	// trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Caller: people, `trivet apiservers -w`.
+	// Leadership: none.
+	// Idempotency: a read without side effects; a slow reader skips to the newest list.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	WatchAPIServers(ctx context.Context, in *WatchAPIServersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAPIServersResponse], error)
 	// ListFindings returns what is wrong with allocations, a page at a time.
 	//
-	// Caller: people, `trivet findings`. Leadership: none here; the call goes to the holder of the
-	// term. Idempotency: a read without side effects. Errors: those of
-	// trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Caller: people, `trivet findings`.
+	// Leadership: none here; the call goes to the holder of the term.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	ListFindings(ctx context.Context, in *ListFindingsRequest, opts ...grpc.CallOption) (*ListFindingsResponse, error)
 	// WatchFindings sends every open finding as ADDED, then one BOOKMARK, then changes as they
 	// happen, and a BOOKMARK every few seconds.
 	//
-	// Caller: the page, `trivet findings -w`. Leadership: none here; the watch follows the term from
-	// replica to replica, and begins anew with ADDED each time. What ended in between is sent as
-	// DELETED before the next BOOKMARK, in no state when it is not known how it ended. While no
-	// replica holds the term, what was sent stands, and BOOKMARK names what is missing. Idempotency:
-	// a read without side effects; a slow reader skips states and never misses the last one. Errors:
-	// those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be
-	// asked.
+	// Caller: the page, `trivet findings -w`.
+	// Leadership: none here; the watch follows the term from replica to replica, and begins anew with
+	// ADDED each time. What ended in between is sent as DELETED before the next BOOKMARK, in no state
+	// when it is not known how it ended. While no replica holds the term, what was sent stands, and
+	// BOOKMARK names what is missing.
+	// Idempotency: a read without side effects; a slow reader skips states and never misses the last
+	// one.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error)
 	// Audit compares Services with what is allocated now.
 	//
-	// Caller: operators. Leadership: none here; the call goes to the holder of the term. Idempotency:
-	// writes nothing. Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE)
-	// when no replica could be asked.
+	// Caller: operators.
+	// Leadership: none here; the call goes to the holder of the term.
+	// Idempotency: writes nothing.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	Audit(ctx context.Context, in *AuditRequest, opts ...grpc.CallOption) (*AuditResponse, error)
 	// PlanRepair returns what would be written to repair findings, and a token for it.
 	//
-	// Caller: operators, `trivet repair plan`, the page. Leadership: none here; the call goes to the
-	// holder of the term. Idempotency: writes nothing. Errors: those of
-	// trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Caller: operators, `trivet repair plan`, the page.
+	// Leadership: none here; the call goes to the holder of the term.
+	// Idempotency: writes nothing.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	PlanRepair(ctx context.Context, in *PlanRepairRequest, opts ...grpc.CallOption) (*PlanRepairResponse, error)
 	// ApplyRepair carries out the plan of a token.
 	//
 	// Caller: operators, `trivet repair apply`. Not over HTTP: the page has no login, so it shows
-	// plans and applies none. Leadership: none here; the call goes to the holder of the term.
+	// plans and applies none.
+	// Leadership: none here; the call goes to the holder of the term.
 	// Idempotency: a token is applied once; a second call goes on where the first stopped, or returns
-	// what came of it. Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE)
-	// when no replica could be asked.
+	// what came of it.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	ApplyRepair(ctx context.Context, in *ApplyRepairRequest, opts ...grpc.CallOption) (*ApplyRepairResponse, error)
 	// ListRepairs returns the repairs that are remembered, the newest first.
 	//
-	// Caller: people, the page. Leadership: none. Idempotency: a read without side effects. Errors:
-	// those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be
-	// asked.
+	// Caller: people, the page.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	ListRepairs(ctx context.Context, in *ListRepairsRequest, opts ...grpc.CallOption) (*ListRepairsResponse, error)
 }
 
@@ -235,66 +253,84 @@ func (c *bootstrapServiceClient) ListRepairs(ctx context.Context, in *ListRepair
 type BootstrapServiceServer interface {
 	// GetBaseline compares what the cluster has with what it must have.
 	//
-	// Caller: people, `trivet status`. Leadership: none. Idempotency: a read without side effects.
+	// Caller: people, `trivet status`.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
 	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
 	// could be asked.
 	GetBaseline(context.Context, *GetBaselineRequest) (*GetBaselineResponse, error)
 	// ListAPIServers returns the kube-apiservers that are known, ordered by address.
 	//
-	// Caller: people, `trivet apiservers`. Leadership: none. Idempotency: a read without side
-	// effects. Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no
-	// replica could be asked.
+	// Caller: people, `trivet apiservers`.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	ListAPIServers(context.Context, *ListAPIServersRequest) (*ListAPIServersResponse, error)
 	// WatchAPIServers sends the whole list at once, again whenever it changed, and every few seconds
 	// all the same. It goes on at another replica when one goes away, and ends when none can be
 	// asked: a list that grows old unnoticed would be worse than none.
 	//
-	// Caller: people, `trivet apiservers -w`. Leadership: none. Idempotency: a read without side
-	// effects; a slow reader skips to the newest list. Errors: those of
-	// trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Caller: people, `trivet apiservers -w`.
+	// Leadership: none.
+	// Idempotency: a read without side effects; a slow reader skips to the newest list.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	WatchAPIServers(*WatchAPIServersRequest, grpc.ServerStreamingServer[WatchAPIServersResponse]) error
 	// ListFindings returns what is wrong with allocations, a page at a time.
 	//
-	// Caller: people, `trivet findings`. Leadership: none here; the call goes to the holder of the
-	// term. Idempotency: a read without side effects. Errors: those of
-	// trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Caller: people, `trivet findings`.
+	// Leadership: none here; the call goes to the holder of the term.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
 	// WatchFindings sends every open finding as ADDED, then one BOOKMARK, then changes as they
 	// happen, and a BOOKMARK every few seconds.
 	//
-	// Caller: the page, `trivet findings -w`. Leadership: none here; the watch follows the term from
-	// replica to replica, and begins anew with ADDED each time. What ended in between is sent as
-	// DELETED before the next BOOKMARK, in no state when it is not known how it ended. While no
-	// replica holds the term, what was sent stands, and BOOKMARK names what is missing. Idempotency:
-	// a read without side effects; a slow reader skips states and never misses the last one. Errors:
-	// those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be
-	// asked.
+	// Caller: the page, `trivet findings -w`.
+	// Leadership: none here; the watch follows the term from replica to replica, and begins anew with
+	// ADDED each time. What ended in between is sent as DELETED before the next BOOKMARK, in no state
+	// when it is not known how it ended. While no replica holds the term, what was sent stands, and
+	// BOOKMARK names what is missing.
+	// Idempotency: a read without side effects; a slow reader skips states and never misses the last
+	// one.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error
 	// Audit compares Services with what is allocated now.
 	//
-	// Caller: operators. Leadership: none here; the call goes to the holder of the term. Idempotency:
-	// writes nothing. Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE)
-	// when no replica could be asked.
+	// Caller: operators.
+	// Leadership: none here; the call goes to the holder of the term.
+	// Idempotency: writes nothing.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	Audit(context.Context, *AuditRequest) (*AuditResponse, error)
 	// PlanRepair returns what would be written to repair findings, and a token for it.
 	//
-	// Caller: operators, `trivet repair plan`, the page. Leadership: none here; the call goes to the
-	// holder of the term. Idempotency: writes nothing. Errors: those of
-	// trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Caller: operators, `trivet repair plan`, the page.
+	// Leadership: none here; the call goes to the holder of the term.
+	// Idempotency: writes nothing.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	PlanRepair(context.Context, *PlanRepairRequest) (*PlanRepairResponse, error)
 	// ApplyRepair carries out the plan of a token.
 	//
 	// Caller: operators, `trivet repair apply`. Not over HTTP: the page has no login, so it shows
-	// plans and applies none. Leadership: none here; the call goes to the holder of the term.
+	// plans and applies none.
+	// Leadership: none here; the call goes to the holder of the term.
 	// Idempotency: a token is applied once; a second call goes on where the first stopped, or returns
-	// what came of it. Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE)
-	// when no replica could be asked.
+	// what came of it.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	ApplyRepair(context.Context, *ApplyRepairRequest) (*ApplyRepairResponse, error)
 	// ListRepairs returns the repairs that are remembered, the newest first.
 	//
-	// Caller: people, the page. Leadership: none. Idempotency: a read without side effects. Errors:
-	// those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica could be
-	// asked.
+	// Caller: people, the page.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.bootstrap.v1.BootstrapService; UNAVAILABLE (NO_SOURCE) when no replica
+	// could be asked.
 	ListRepairs(context.Context, *ListRepairsRequest) (*ListRepairsResponse, error)
 	mustEmbedUnimplementedBootstrapServiceServer()
 }

@@ -36,17 +36,21 @@ const (
 type GatewayServiceClient interface {
 	// GetClusterStatus asks all replicas once, all at the same time.
 	//
-	// Caller: people, `trivet status`, dashboards. Leadership: none; any gateway replica answers.
+	// Caller: people, `trivet status`, dashboards.
+	// Leadership: none; any gateway replica answers.
 	// Idempotency: a read without side effects; takes no longer than the gateway's timeout per
-	// backend. Errors: UNAVAILABLE (NO_SOURCE) when not one replica answered; its message names each
-	// with its cause. One answer is enough for OK.
+	// backend.
+	// Errors: UNAVAILABLE (NO_SOURCE) when not one replica answered; its message names each with its
+	// cause. One answer is enough for OK.
 	GetClusterStatus(ctx context.Context, in *GetClusterStatusRequest, opts ...grpc.CallOption) (*GetClusterStatusResponse, error)
 	// WatchClusterStatus sends the merged status at once and again whenever it was asked anew.
 	//
-	// Caller: the page, `trivet status -w`. Leadership: none. Ordering: every message is a whole
-	// status and replaces the one before; a slow reader skips to the newest. Errors: as
-	// GetClusterStatus for the first message; later failures are told in sources and do not end the
-	// stream. UNAVAILABLE (SHUTTING_DOWN) ends it.
+	// Caller: the page, `trivet status -w`.
+	// Leadership: none.
+	// Ordering: every message is a whole status and replaces the one before; a slow reader skips to
+	// the newest.
+	// Errors: as GetClusterStatus for the first message; later failures are told in sources and do
+	// not end the stream. UNAVAILABLE (SHUTTING_DOWN) ends it.
 	WatchClusterStatus(ctx context.Context, in *WatchClusterStatusRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchClusterStatusResponse], error)
 }
 
@@ -98,17 +102,21 @@ type GatewayService_WatchClusterStatusClient = grpc.ServerStreamingClient[WatchC
 type GatewayServiceServer interface {
 	// GetClusterStatus asks all replicas once, all at the same time.
 	//
-	// Caller: people, `trivet status`, dashboards. Leadership: none; any gateway replica answers.
+	// Caller: people, `trivet status`, dashboards.
+	// Leadership: none; any gateway replica answers.
 	// Idempotency: a read without side effects; takes no longer than the gateway's timeout per
-	// backend. Errors: UNAVAILABLE (NO_SOURCE) when not one replica answered; its message names each
-	// with its cause. One answer is enough for OK.
+	// backend.
+	// Errors: UNAVAILABLE (NO_SOURCE) when not one replica answered; its message names each with its
+	// cause. One answer is enough for OK.
 	GetClusterStatus(context.Context, *GetClusterStatusRequest) (*GetClusterStatusResponse, error)
 	// WatchClusterStatus sends the merged status at once and again whenever it was asked anew.
 	//
-	// Caller: the page, `trivet status -w`. Leadership: none. Ordering: every message is a whole
-	// status and replaces the one before; a slow reader skips to the newest. Errors: as
-	// GetClusterStatus for the first message; later failures are told in sources and do not end the
-	// stream. UNAVAILABLE (SHUTTING_DOWN) ends it.
+	// Caller: the page, `trivet status -w`.
+	// Leadership: none.
+	// Ordering: every message is a whole status and replaces the one before; a slow reader skips to
+	// the newest.
+	// Errors: as GetClusterStatus for the first message; later failures are told in sources and do
+	// not end the stream. UNAVAILABLE (SHUTTING_DOWN) ends it.
 	WatchClusterStatus(*WatchClusterStatusRequest, grpc.ServerStreamingServer[WatchClusterStatusResponse]) error
 	mustEmbedUnimplementedGatewayServiceServer()
 }

@@ -43,54 +43,69 @@ const (
 type NodeServiceClient interface {
 	// GetNodeHealth asks the replica that judges the Node.
 	//
-	// Caller: people, scripts. Leadership: none; any gateway replica answers. Idempotency: a read
-	// without side effects. Errors: those of trivet.lease.v1.NodeHealthService; UNAVAILABLE
-	// (NO_SOURCE) when the replica that has the answer could not be asked.
+	// Caller: people, scripts.
+	// Leadership: none; any gateway replica answers.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.lease.v1.NodeHealthService; UNAVAILABLE (NO_SOURCE) when the replica
+	// that has the answer could not be asked.
 	GetNodeHealth(ctx context.Context, in *GetNodeHealthRequest, opts ...grpc.CallOption) (*GetNodeHealthResponse, error)
 	// ListNodeHealth returns the Nodes of the cluster, ordered by name, a page at a time.
 	//
-	// Caller: people, scripts. Leadership: none. Idempotency: a read without side effects. A Node
-	// that appears, goes or moves between replicas while pages are read may or may not be listed;
-	// none is listed twice. Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE)
-	// when not one replica answered; FAILED_PRECONDITION (LOOP_DISABLED) when every replica that
-	// could be asked said so.
+	// Caller: people, scripts.
+	// Leadership: none.
+	// Idempotency: a read without side effects. A Node that appears, goes or moves between replicas
+	// while pages are read may or may not be listed; none is listed twice.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when not one replica
+	// answered; FAILED_PRECONDITION (LOOP_DISABLED) when every replica that could be asked said so.
 	ListNodeHealth(ctx context.Context, in *ListNodeHealthRequest, opts ...grpc.CallOption) (*ListNodeHealthResponse, error)
 	// WatchNodeHealth sends every Node of the cluster as ADDED, then one BOOKMARK, then changes as
 	// they happen.
 	//
-	// Caller: the page, `trivet nodes -w`. Leadership: none. Ordering: the newest state of each Node
-	// wins; a slow reader skips states and never misses the last one. A Node that moves between
-	// replicas is MODIFIED, not deleted and added. Errors: as ListNodeHealth for the first message;
-	// later failures of replicas are told in missing and do not end the watch. UNAVAILABLE
-	// (SHUTTING_DOWN) ends it.
+	// Caller: the page, `trivet nodes -w`.
+	// Leadership: none.
+	// Ordering: the newest state of each Node wins; a slow reader skips states and never misses the
+	// last one. A Node that moves between replicas is MODIFIED, not deleted and added.
+	// Errors: as ListNodeHealth for the first message; later failures of replicas are told in missing
+	// and do not end the watch. UNAVAILABLE (SHUTTING_DOWN) ends it.
 	WatchNodeHealth(ctx context.Context, in *WatchNodeHealthRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodeHealthResponse], error)
 	// ExplainNodeHealth asks the replica that judges the Node for its chain of evidence.
 	//
-	// Caller: people, `trivet explain node`. Leadership: none. Idempotency: a read without side
-	// effects. Errors: as GetNodeHealth.
+	// Caller: people, `trivet explain node`.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: as GetNodeHealth.
 	ExplainNodeHealth(ctx context.Context, in *ExplainNodeHealthRequest, opts ...grpc.CallOption) (*ExplainNodeHealthResponse, error)
 	// ListZones asks the replica that judges zones.
 	//
-	// Caller: people, the page. Leadership: none. Idempotency: a read without side effects. Errors:
-	// as GetNodeHealth.
+	// Caller: people, the page.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: as GetNodeHealth.
 	ListZones(ctx context.Context, in *ListZonesRequest, opts ...grpc.CallOption) (*ListZonesResponse, error)
 	// GetLease asks the replica that keeps the session.
 	//
-	// Caller: people, scripts. Leadership: none. Idempotency: a read without side effects. Errors:
-	// those of trivet.lease.v1.LeaseService; UNAVAILABLE (NO_SOURCE) when the replica that has the
-	// answer could not be asked.
+	// Caller: people, scripts.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.lease.v1.LeaseService; UNAVAILABLE (NO_SOURCE) when the replica that
+	// has the answer could not be asked.
 	GetLease(ctx context.Context, in *GetLeaseRequest, opts ...grpc.CallOption) (*GetLeaseResponse, error)
 	// ListLeases returns the sessions of the cluster, ordered by name, a page at a time.
 	//
-	// Caller: people, scripts. Leadership: none. Idempotency: as ListNodeHealth. Errors:
-	// INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when not one replica answered.
+	// Caller: people, scripts.
+	// Leadership: none.
+	// Idempotency: as ListNodeHealth.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when not one replica
+	// answered.
 	ListLeases(ctx context.Context, in *ListLeasesRequest, opts ...grpc.CallOption) (*ListLeasesResponse, error)
 	// WatchLeases sends every session of the cluster as ADDED, then one BOOKMARK, then changes as
 	// they happen.
 	//
-	// Caller: `trivet leases -w`. Leadership: none. Ordering: as WatchNodeHealth. Errors: as
-	// ListLeases for the first message; later failures of replicas are told in missing and do not end
-	// the watch.
+	// Caller: `trivet leases -w`.
+	// Leadership: none.
+	// Ordering: as WatchNodeHealth.
+	// Errors: as ListLeases for the first message; later failures of replicas are told in missing and
+	// do not end the watch.
 	WatchLeases(ctx context.Context, in *WatchLeasesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLeasesResponse], error)
 }
 
@@ -214,54 +229,69 @@ type NodeService_WatchLeasesClient = grpc.ServerStreamingClient[WatchLeasesRespo
 type NodeServiceServer interface {
 	// GetNodeHealth asks the replica that judges the Node.
 	//
-	// Caller: people, scripts. Leadership: none; any gateway replica answers. Idempotency: a read
-	// without side effects. Errors: those of trivet.lease.v1.NodeHealthService; UNAVAILABLE
-	// (NO_SOURCE) when the replica that has the answer could not be asked.
+	// Caller: people, scripts.
+	// Leadership: none; any gateway replica answers.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.lease.v1.NodeHealthService; UNAVAILABLE (NO_SOURCE) when the replica
+	// that has the answer could not be asked.
 	GetNodeHealth(context.Context, *GetNodeHealthRequest) (*GetNodeHealthResponse, error)
 	// ListNodeHealth returns the Nodes of the cluster, ordered by name, a page at a time.
 	//
-	// Caller: people, scripts. Leadership: none. Idempotency: a read without side effects. A Node
-	// that appears, goes or moves between replicas while pages are read may or may not be listed;
-	// none is listed twice. Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE)
-	// when not one replica answered; FAILED_PRECONDITION (LOOP_DISABLED) when every replica that
-	// could be asked said so.
+	// Caller: people, scripts.
+	// Leadership: none.
+	// Idempotency: a read without side effects. A Node that appears, goes or moves between replicas
+	// while pages are read may or may not be listed; none is listed twice.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when not one replica
+	// answered; FAILED_PRECONDITION (LOOP_DISABLED) when every replica that could be asked said so.
 	ListNodeHealth(context.Context, *ListNodeHealthRequest) (*ListNodeHealthResponse, error)
 	// WatchNodeHealth sends every Node of the cluster as ADDED, then one BOOKMARK, then changes as
 	// they happen.
 	//
-	// Caller: the page, `trivet nodes -w`. Leadership: none. Ordering: the newest state of each Node
-	// wins; a slow reader skips states and never misses the last one. A Node that moves between
-	// replicas is MODIFIED, not deleted and added. Errors: as ListNodeHealth for the first message;
-	// later failures of replicas are told in missing and do not end the watch. UNAVAILABLE
-	// (SHUTTING_DOWN) ends it.
+	// Caller: the page, `trivet nodes -w`.
+	// Leadership: none.
+	// Ordering: the newest state of each Node wins; a slow reader skips states and never misses the
+	// last one. A Node that moves between replicas is MODIFIED, not deleted and added.
+	// Errors: as ListNodeHealth for the first message; later failures of replicas are told in missing
+	// and do not end the watch. UNAVAILABLE (SHUTTING_DOWN) ends it.
 	WatchNodeHealth(*WatchNodeHealthRequest, grpc.ServerStreamingServer[WatchNodeHealthResponse]) error
 	// ExplainNodeHealth asks the replica that judges the Node for its chain of evidence.
 	//
-	// Caller: people, `trivet explain node`. Leadership: none. Idempotency: a read without side
-	// effects. Errors: as GetNodeHealth.
+	// Caller: people, `trivet explain node`.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: as GetNodeHealth.
 	ExplainNodeHealth(context.Context, *ExplainNodeHealthRequest) (*ExplainNodeHealthResponse, error)
 	// ListZones asks the replica that judges zones.
 	//
-	// Caller: people, the page. Leadership: none. Idempotency: a read without side effects. Errors:
-	// as GetNodeHealth.
+	// Caller: people, the page.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: as GetNodeHealth.
 	ListZones(context.Context, *ListZonesRequest) (*ListZonesResponse, error)
 	// GetLease asks the replica that keeps the session.
 	//
-	// Caller: people, scripts. Leadership: none. Idempotency: a read without side effects. Errors:
-	// those of trivet.lease.v1.LeaseService; UNAVAILABLE (NO_SOURCE) when the replica that has the
-	// answer could not be asked.
+	// Caller: people, scripts.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.lease.v1.LeaseService; UNAVAILABLE (NO_SOURCE) when the replica that
+	// has the answer could not be asked.
 	GetLease(context.Context, *GetLeaseRequest) (*GetLeaseResponse, error)
 	// ListLeases returns the sessions of the cluster, ordered by name, a page at a time.
 	//
-	// Caller: people, scripts. Leadership: none. Idempotency: as ListNodeHealth. Errors:
-	// INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when not one replica answered.
+	// Caller: people, scripts.
+	// Leadership: none.
+	// Idempotency: as ListNodeHealth.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when not one replica
+	// answered.
 	ListLeases(context.Context, *ListLeasesRequest) (*ListLeasesResponse, error)
 	// WatchLeases sends every session of the cluster as ADDED, then one BOOKMARK, then changes as
 	// they happen.
 	//
-	// Caller: `trivet leases -w`. Leadership: none. Ordering: as WatchNodeHealth. Errors: as
-	// ListLeases for the first message; later failures of replicas are told in missing and do not end
-	// the watch.
+	// Caller: `trivet leases -w`.
+	// Leadership: none.
+	// Ordering: as WatchNodeHealth.
+	// Errors: as ListLeases for the first message; later failures of replicas are told in missing and
+	// do not end the watch.
 	WatchLeases(*WatchLeasesRequest, grpc.ServerStreamingServer[WatchLeasesResponse]) error
 	mustEmbedUnimplementedNodeServiceServer()
 }

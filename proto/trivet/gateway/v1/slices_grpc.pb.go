@@ -40,39 +40,52 @@ const (
 type SliceServiceClient interface {
 	// GetServiceSlices asks the replica that holds the Service's shard, else any.
 	//
-	// Caller: people, scripts. Leadership: none; any gateway replica answers. Idempotency: a read
-	// without side effects. Errors: those of trivet.slice.v1.SliceService; UNAVAILABLE (NO_SOURCE)
-	// when no replica could be asked.
+	// Caller: people, scripts.
+	// Leadership: none; any gateway replica answers.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.slice.v1.SliceService; UNAVAILABLE (NO_SOURCE) when no replica could be
+	// asked.
 	GetServiceSlices(ctx context.Context, in *GetServiceSlicesRequest, opts ...grpc.CallOption) (*GetServiceSlicesResponse, error)
 	// ListServiceSlices returns the Services of the cluster, ordered by name, a page at a time.
 	//
-	// Caller: people, scripts. Leadership: none. Idempotency: a read without side effects. Errors:
-	// INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when no replica answered.
+	// Caller: people, scripts.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when no replica
+	// answered.
 	ListServiceSlices(ctx context.Context, in *ListServiceSlicesRequest, opts ...grpc.CallOption) (*ListServiceSlicesResponse, error)
 	// WatchServiceSlices sends every Service of the cluster as ADDED, then one BOOKMARK, then changes
 	// as they happen.
 	//
-	// Caller: the page, `trivet slices -w`. Leadership: none. Ordering: the newest state of each
-	// Service wins; a slow reader skips states and never misses the last one. Errors: as
-	// ListServiceSlices for the first message; later failures of replicas are told in missing and do
-	// not end the watch.
+	// Caller: the page, `trivet slices -w`.
+	// Leadership: none.
+	// Ordering: the newest state of each Service wins; a slow reader skips states and never misses
+	// the last one.
+	// Errors: as ListServiceSlices for the first message; later failures of replicas are told in
+	// missing and do not end the watch.
 	WatchServiceSlices(ctx context.Context, in *WatchServiceSlicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServiceSlicesResponse], error)
 	// PlanService says what would be written for a Service now, and why.
 	//
-	// Caller: people, `trivet slices plan`. Leadership: none. Idempotency: a read without side
-	// effects. Errors: as GetServiceSlices.
+	// Caller: people, `trivet slices plan`.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: as GetServiceSlices.
 	PlanService(ctx context.Context, in *PlanServiceRequest, opts ...grpc.CallOption) (*PlanServiceResponse, error)
 	// ReconcileService asks the replica that holds the Service's shard to bring its slices in line
 	// now.
 	//
-	// Caller: operators. Leadership: none here; the call goes to the holder. Idempotency: a second
-	// call right after finds nothing to change. Errors: those of trivet.slice.v1.SliceService;
-	// UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Caller: operators.
+	// Leadership: none here; the call goes to the holder.
+	// Idempotency: a second call right after finds nothing to change.
+	// Errors: those of trivet.slice.v1.SliceService; UNAVAILABLE (NO_SOURCE) when no replica could be
+	// asked.
 	ReconcileService(ctx context.Context, in *ReconcileServiceRequest, opts ...grpc.CallOption) (*ReconcileServiceResponse, error)
 	// ExplainEndpoint says why a pod is an endpoint of a Service or is not.
 	//
-	// Caller: people, `trivet explain pod`. Leadership: none. Idempotency: a read without side
-	// effects. Errors: as GetServiceSlices.
+	// Caller: people, `trivet explain pod`.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: as GetServiceSlices.
 	ExplainEndpoint(ctx context.Context, in *ExplainEndpointRequest, opts ...grpc.CallOption) (*ExplainEndpointResponse, error)
 }
 
@@ -166,39 +179,52 @@ func (c *sliceServiceClient) ExplainEndpoint(ctx context.Context, in *ExplainEnd
 type SliceServiceServer interface {
 	// GetServiceSlices asks the replica that holds the Service's shard, else any.
 	//
-	// Caller: people, scripts. Leadership: none; any gateway replica answers. Idempotency: a read
-	// without side effects. Errors: those of trivet.slice.v1.SliceService; UNAVAILABLE (NO_SOURCE)
-	// when no replica could be asked.
+	// Caller: people, scripts.
+	// Leadership: none; any gateway replica answers.
+	// Idempotency: a read without side effects.
+	// Errors: those of trivet.slice.v1.SliceService; UNAVAILABLE (NO_SOURCE) when no replica could be
+	// asked.
 	GetServiceSlices(context.Context, *GetServiceSlicesRequest) (*GetServiceSlicesResponse, error)
 	// ListServiceSlices returns the Services of the cluster, ordered by name, a page at a time.
 	//
-	// Caller: people, scripts. Leadership: none. Idempotency: a read without side effects. Errors:
-	// INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when no replica answered.
+	// Caller: people, scripts.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (NO_SOURCE) when no replica
+	// answered.
 	ListServiceSlices(context.Context, *ListServiceSlicesRequest) (*ListServiceSlicesResponse, error)
 	// WatchServiceSlices sends every Service of the cluster as ADDED, then one BOOKMARK, then changes
 	// as they happen.
 	//
-	// Caller: the page, `trivet slices -w`. Leadership: none. Ordering: the newest state of each
-	// Service wins; a slow reader skips states and never misses the last one. Errors: as
-	// ListServiceSlices for the first message; later failures of replicas are told in missing and do
-	// not end the watch.
+	// Caller: the page, `trivet slices -w`.
+	// Leadership: none.
+	// Ordering: the newest state of each Service wins; a slow reader skips states and never misses
+	// the last one.
+	// Errors: as ListServiceSlices for the first message; later failures of replicas are told in
+	// missing and do not end the watch.
 	WatchServiceSlices(*WatchServiceSlicesRequest, grpc.ServerStreamingServer[WatchServiceSlicesResponse]) error
 	// PlanService says what would be written for a Service now, and why.
 	//
-	// Caller: people, `trivet slices plan`. Leadership: none. Idempotency: a read without side
-	// effects. Errors: as GetServiceSlices.
+	// Caller: people, `trivet slices plan`.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: as GetServiceSlices.
 	PlanService(context.Context, *PlanServiceRequest) (*PlanServiceResponse, error)
 	// ReconcileService asks the replica that holds the Service's shard to bring its slices in line
 	// now.
 	//
-	// Caller: operators. Leadership: none here; the call goes to the holder. Idempotency: a second
-	// call right after finds nothing to change. Errors: those of trivet.slice.v1.SliceService;
-	// UNAVAILABLE (NO_SOURCE) when no replica could be asked.
+	// Caller: operators.
+	// Leadership: none here; the call goes to the holder.
+	// Idempotency: a second call right after finds nothing to change.
+	// Errors: those of trivet.slice.v1.SliceService; UNAVAILABLE (NO_SOURCE) when no replica could be
+	// asked.
 	ReconcileService(context.Context, *ReconcileServiceRequest) (*ReconcileServiceResponse, error)
 	// ExplainEndpoint says why a pod is an endpoint of a Service or is not.
 	//
-	// Caller: people, `trivet explain pod`. Leadership: none. Idempotency: a read without side
-	// effects. Errors: as GetServiceSlices.
+	// Caller: people, `trivet explain pod`.
+	// Leadership: none.
+	// Idempotency: a read without side effects.
+	// Errors: as GetServiceSlices.
 	ExplainEndpoint(context.Context, *ExplainEndpointRequest) (*ExplainEndpointResponse, error)
 	mustEmbedUnimplementedSliceServiceServer()
 }

@@ -48,77 +48,85 @@ const (
 type LeaseServiceClient interface {
 	// Heartbeat renews the sessions of one or many holders, opening those that do not exist.
 	//
-	// Caller: agents that cannot keep a stream, and batching sidecars. Leadership: any replica, each
-	// for the holders of its shards; the others are refused one by one, and the caller SHOULD beat
-	// for them where Refusal.move_to says. Idempotency: a beat whose sequence is not above the last
-	// accepted one of the same boot renews nothing and is answered with the session as it stands, so
-	// a repeated call does no harm. Ordering: items are taken in order; one refused item does not
-	// stop the others, and results keep the order of the request. Errors: INVALID_ARGUMENT
-	// (VALIDATION_FAILED, with field paths) refuses the whole call; UNAVAILABLE (NOT_LEADER,
-	// SHUTTING_DOWN) asks to try again; per item see HeartbeatResult.refusal.
+	// Caller: agents that cannot keep a stream, and batching sidecars.
+	// Leadership: any replica, each for the holders of its shards; the others are refused one by one,
+	// and the caller SHOULD beat for them where Refusal.move_to says.
+	// Idempotency: a beat whose sequence is not above the last accepted one of the same boot renews
+	// nothing and is answered with the session as it stands, so a repeated call does no harm.
+	// Ordering: items are taken in order; one refused item does not stop the others, and results keep
+	// the order of the request.
+	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, with field paths) refuses the whole call;
+	// UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN) asks to try again; per item see
+	// HeartbeatResult.refusal.
 	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error)
 	// StreamHeartbeats renews the sessions of many holders over one stream.
 	//
 	// Caller: agents and sidecars. The first message MUST introduce at least one holder; later
 	// messages MAY introduce more. Every introduced holder gets a handle in the reply, valid on this
 	// stream only; later messages name holders by handle. Every request message is answered by
-	// exactly one response message with the same sequence, in order. Leadership: a replica that holds
-	// a shard, for the holders of its shards. Holders of other shards are refused with NOT_LEADER
-	// when they are introduced, and when their handle is renewed after their shard has left; the
-	// client SHOULD introduce them where Refusal.move_to says, at once, or anywhere after a jittered
-	// pause when it says nothing. The stream goes on for the other holders, and SHOULD be closed by a
-	// client that has none left on it. A replica without any shard refuses the stream with
-	// UNAVAILABLE (NOT_LEADER); one that loses its last shard sends a last response with directive
-	// MOVE before. The client SHOULD then open a new stream at the address given, after a jittered
-	// pause. Idempotency: sequence MUST grow by each message; a repeated or lower one ends the
-	// stream. A broken stream is a suspicion, never a death: the sessions live on until their
-	// deadlines. Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING,
-	// HOLDER_EXPECTED, UNKNOWN_HANDLE); ABORTED (SUPERSEDED) when a newer boot of a holder took over
-	// and it was the last one on this stream; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES
-	// with RetryInfo for an identity that sends far more than it was granted); UNAVAILABLE
-	// (NOT_LEADER, SHUTTING_DOWN; PACED with RetryInfo while too many streams are opened at once).
+	// exactly one response message with the same sequence, in order.
+	// Leadership: a replica that holds a shard, for the holders of its shards. Holders of other
+	// shards are refused with NOT_LEADER when they are introduced, and when their handle is renewed
+	// after their shard has left; the client SHOULD introduce them where Refusal.move_to says, at
+	// once, or anywhere after a jittered pause when it says nothing. The stream goes on for the other
+	// holders, and SHOULD be closed by a client that has none left on it. A replica without any shard
+	// refuses the stream with UNAVAILABLE (NOT_LEADER); one that loses its last shard sends a last
+	// response with directive MOVE before. The client SHOULD then open a new stream at the address
+	// given, after a jittered pause.
+	// Idempotency: sequence MUST grow by each message; a repeated or lower one ends the stream. A
+	// broken stream is a suspicion, never a death: the sessions live on until their deadlines.
+	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, HOLDER_EXPECTED,
+	// UNKNOWN_HANDLE); ABORTED (SUPERSEDED) when a newer boot of a holder took over and it was the
+	// last one on this stream; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES with RetryInfo
+	// for an identity that sends far more than it was granted); UNAVAILABLE (NOT_LEADER,
+	// SHUTTING_DOWN; PACED with RetryInfo while too many streams are opened at once).
 	StreamHeartbeats(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[StreamHeartbeatsRequest, StreamHeartbeatsResponse], error)
 	// ReleaseLease ends a session on purpose and deletes its Lease object, if the object is this
 	// session's.
 	//
-	// Caller: the holder, when it stops for good. Leadership: the holder of the term of the holder's
-	// shard. Idempotency: releasing a session that does not exist succeeds. Errors: ABORTED
-	// (SUPERSEDED) when the session belongs to another boot; UNAVAILABLE (LEASE_NOT_DELETED) when the
-	// object could not be deleted, and then the session stays: call again; UNAVAILABLE (NOT_LEADER,
-	// SHUTTING_DOWN).
+	// Caller: the holder, when it stops for good.
+	// Leadership: the holder of the term of the holder's shard.
+	// Idempotency: releasing a session that does not exist succeeds.
+	// Errors: ABORTED (SUPERSEDED) when the session belongs to another boot; UNAVAILABLE
+	// (LEASE_NOT_DELETED) when the object could not be deleted, and then the session stays: call
+	// again; UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	ReleaseLease(ctx context.Context, in *ReleaseLeaseRequest, opts ...grpc.CallOption) (*ReleaseLeaseResponse, error)
 	// GetLease returns one session with its Lease object's last write.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term of the lease's shard.
-	// Idempotency: a read without side effects. Errors: NOT_FOUND (LEASE_NOT_FOUND); UNAVAILABLE
-	// (NOT_LEADER, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term of the lease's shard.
+	// Idempotency: a read without side effects.
+	// Errors: NOT_FOUND (LEASE_NOT_FOUND); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	GetLease(ctx context.Context, in *GetLeaseRequest, opts ...grpc.CallOption) (*GetLeaseResponse, error)
 	// ListLeases returns the sessions of this replica's shards, ordered by name, a page at a time.
 	// The lists of all replicas together are those of the cluster; a token of one of them is
 	// understood by all.
 	//
-	// Caller: people, the gateway. Leadership: any replica, for the shards that it holds; one that
-	// holds none has an empty list, with epoch 0. Idempotency: a read without side effects. Pages are
-	// cut from the live table: a session that appears, ends or moves to another replica between two
-	// pages may or may not be listed, every other one is listed exactly once. Errors:
-	// INVALID_ARGUMENT (INVALID_PAGE_TOKEN) for a token that is not from a list with the same
+	// Caller: people, the gateway.
+	// Leadership: any replica, for the shards that it holds; one that holds none has an empty list,
+	// with epoch 0.
+	// Idempotency: a read without side effects. Pages are cut from the live table: a session that
+	// appears, ends or moves to another replica between two pages may or may not be listed, every
+	// other one is listed exactly once.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN) for a token that is not from a list with the same
 	// arguments; UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	ListLeases(ctx context.Context, in *ListLeasesRequest, opts ...grpc.CallOption) (*ListLeasesResponse, error)
 	// WatchLeases sends every session of this replica's shards as ADDED, then one BOOKMARK, then
 	// changes as they happen.
 	//
-	// Caller: people, the gateway. Leadership: any replica, for the shards that it holds. When it
-	// loses a shard it sends DELETED for each session of it, with the epoch of the term that ended;
-	// at the replica that gains the shard the sessions are ADDED at a higher epoch, as their holders
-	// beat. A reader of several replicas keeps for each name what has the highest epoch. Renewals
-	// alone are not changes: an event is sent when a session's state, boot or last write changes.
+	// Caller: people, the gateway.
+	// Leadership: any replica, for the shards that it holds. When it loses a shard it sends DELETED
+	// for each session of it, with the epoch of the term that ended; at the replica that gains the
+	// shard the sessions are ADDED at a higher epoch, as their holders beat. A reader of several
+	// replicas keeps for each name what has the highest epoch. Renewals alone are not changes: an
+	// event is sent when a session's state, boot or last write changes.
 	// Ordering: the newest state of each session wins. A reader that is slow skips states, and never
 	// misses the last one. Resuming: every event and bookmark carries a version. With start_version a
 	// watch begins behind it: only what changed since is sent, DELETED included, then the BOOKMARK. A
 	// version of another replica, of another life of this one, or from before the deletions that are
-	// remembered is refused with OUT_OF_RANGE (VERSION_TOO_OLD): watch again without one. Errors: the
-	// above, and UNAVAILABLE (NOT_LEADER) when the replica had to forget all its sessions,
-	// (SHUTTING_DOWN).
+	// remembered is refused with OUT_OF_RANGE (VERSION_TOO_OLD): watch again without one.
+	// Errors: the above, and UNAVAILABLE (NOT_LEADER) when the replica had to forget all its
+	// sessions, (SHUTTING_DOWN).
 	WatchLeases(ctx context.Context, in *WatchLeasesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLeasesResponse], error)
 }
 
@@ -220,77 +228,85 @@ type LeaseService_WatchLeasesClient = grpc.ServerStreamingClient[WatchLeasesResp
 type LeaseServiceServer interface {
 	// Heartbeat renews the sessions of one or many holders, opening those that do not exist.
 	//
-	// Caller: agents that cannot keep a stream, and batching sidecars. Leadership: any replica, each
-	// for the holders of its shards; the others are refused one by one, and the caller SHOULD beat
-	// for them where Refusal.move_to says. Idempotency: a beat whose sequence is not above the last
-	// accepted one of the same boot renews nothing and is answered with the session as it stands, so
-	// a repeated call does no harm. Ordering: items are taken in order; one refused item does not
-	// stop the others, and results keep the order of the request. Errors: INVALID_ARGUMENT
-	// (VALIDATION_FAILED, with field paths) refuses the whole call; UNAVAILABLE (NOT_LEADER,
-	// SHUTTING_DOWN) asks to try again; per item see HeartbeatResult.refusal.
+	// Caller: agents that cannot keep a stream, and batching sidecars.
+	// Leadership: any replica, each for the holders of its shards; the others are refused one by one,
+	// and the caller SHOULD beat for them where Refusal.move_to says.
+	// Idempotency: a beat whose sequence is not above the last accepted one of the same boot renews
+	// nothing and is answered with the session as it stands, so a repeated call does no harm.
+	// Ordering: items are taken in order; one refused item does not stop the others, and results keep
+	// the order of the request.
+	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, with field paths) refuses the whole call;
+	// UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN) asks to try again; per item see
+	// HeartbeatResult.refusal.
 	Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error)
 	// StreamHeartbeats renews the sessions of many holders over one stream.
 	//
 	// Caller: agents and sidecars. The first message MUST introduce at least one holder; later
 	// messages MAY introduce more. Every introduced holder gets a handle in the reply, valid on this
 	// stream only; later messages name holders by handle. Every request message is answered by
-	// exactly one response message with the same sequence, in order. Leadership: a replica that holds
-	// a shard, for the holders of its shards. Holders of other shards are refused with NOT_LEADER
-	// when they are introduced, and when their handle is renewed after their shard has left; the
-	// client SHOULD introduce them where Refusal.move_to says, at once, or anywhere after a jittered
-	// pause when it says nothing. The stream goes on for the other holders, and SHOULD be closed by a
-	// client that has none left on it. A replica without any shard refuses the stream with
-	// UNAVAILABLE (NOT_LEADER); one that loses its last shard sends a last response with directive
-	// MOVE before. The client SHOULD then open a new stream at the address given, after a jittered
-	// pause. Idempotency: sequence MUST grow by each message; a repeated or lower one ends the
-	// stream. A broken stream is a suspicion, never a death: the sessions live on until their
-	// deadlines. Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING,
-	// HOLDER_EXPECTED, UNKNOWN_HANDLE); ABORTED (SUPERSEDED) when a newer boot of a holder took over
-	// and it was the last one on this stream; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES
-	// with RetryInfo for an identity that sends far more than it was granted); UNAVAILABLE
-	// (NOT_LEADER, SHUTTING_DOWN; PACED with RetryInfo while too many streams are opened at once).
+	// exactly one response message with the same sequence, in order.
+	// Leadership: a replica that holds a shard, for the holders of its shards. Holders of other
+	// shards are refused with NOT_LEADER when they are introduced, and when their handle is renewed
+	// after their shard has left; the client SHOULD introduce them where Refusal.move_to says, at
+	// once, or anywhere after a jittered pause when it says nothing. The stream goes on for the other
+	// holders, and SHOULD be closed by a client that has none left on it. A replica without any shard
+	// refuses the stream with UNAVAILABLE (NOT_LEADER); one that loses its last shard sends a last
+	// response with directive MOVE before. The client SHOULD then open a new stream at the address
+	// given, after a jittered pause.
+	// Idempotency: sequence MUST grow by each message; a repeated or lower one ends the stream. A
+	// broken stream is a suspicion, never a death: the sessions live on until their deadlines.
+	// Errors: INVALID_ARGUMENT (VALIDATION_FAILED, SEQUENCE_NOT_INCREASING, HOLDER_EXPECTED,
+	// UNKNOWN_HANDLE); ABORTED (SUPERSEDED) when a newer boot of a holder took over and it was the
+	// last one on this stream; RESOURCE_EXHAUSTED (TOO_MANY_HOLDERS; TOO_MANY_MESSAGES with RetryInfo
+	// for an identity that sends far more than it was granted); UNAVAILABLE (NOT_LEADER,
+	// SHUTTING_DOWN; PACED with RetryInfo while too many streams are opened at once).
 	StreamHeartbeats(grpc.BidiStreamingServer[StreamHeartbeatsRequest, StreamHeartbeatsResponse]) error
 	// ReleaseLease ends a session on purpose and deletes its Lease object, if the object is this
 	// session's.
 	//
-	// Caller: the holder, when it stops for good. Leadership: the holder of the term of the holder's
-	// shard. Idempotency: releasing a session that does not exist succeeds. Errors: ABORTED
-	// (SUPERSEDED) when the session belongs to another boot; UNAVAILABLE (LEASE_NOT_DELETED) when the
-	// object could not be deleted, and then the session stays: call again; UNAVAILABLE (NOT_LEADER,
-	// SHUTTING_DOWN).
+	// Caller: the holder, when it stops for good.
+	// Leadership: the holder of the term of the holder's shard.
+	// Idempotency: releasing a session that does not exist succeeds.
+	// Errors: ABORTED (SUPERSEDED) when the session belongs to another boot; UNAVAILABLE
+	// (LEASE_NOT_DELETED) when the object could not be deleted, and then the session stays: call
+	// again; UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	ReleaseLease(context.Context, *ReleaseLeaseRequest) (*ReleaseLeaseResponse, error)
 	// GetLease returns one session with its Lease object's last write.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term of the lease's shard.
-	// Idempotency: a read without side effects. Errors: NOT_FOUND (LEASE_NOT_FOUND); UNAVAILABLE
-	// (NOT_LEADER, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term of the lease's shard.
+	// Idempotency: a read without side effects.
+	// Errors: NOT_FOUND (LEASE_NOT_FOUND); UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	GetLease(context.Context, *GetLeaseRequest) (*GetLeaseResponse, error)
 	// ListLeases returns the sessions of this replica's shards, ordered by name, a page at a time.
 	// The lists of all replicas together are those of the cluster; a token of one of them is
 	// understood by all.
 	//
-	// Caller: people, the gateway. Leadership: any replica, for the shards that it holds; one that
-	// holds none has an empty list, with epoch 0. Idempotency: a read without side effects. Pages are
-	// cut from the live table: a session that appears, ends or moves to another replica between two
-	// pages may or may not be listed, every other one is listed exactly once. Errors:
-	// INVALID_ARGUMENT (INVALID_PAGE_TOKEN) for a token that is not from a list with the same
+	// Caller: people, the gateway.
+	// Leadership: any replica, for the shards that it holds; one that holds none has an empty list,
+	// with epoch 0.
+	// Idempotency: a read without side effects. Pages are cut from the live table: a session that
+	// appears, ends or moves to another replica between two pages may or may not be listed, every
+	// other one is listed exactly once.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN) for a token that is not from a list with the same
 	// arguments; UNAVAILABLE (NOT_LEADER, SHUTTING_DOWN).
 	ListLeases(context.Context, *ListLeasesRequest) (*ListLeasesResponse, error)
 	// WatchLeases sends every session of this replica's shards as ADDED, then one BOOKMARK, then
 	// changes as they happen.
 	//
-	// Caller: people, the gateway. Leadership: any replica, for the shards that it holds. When it
-	// loses a shard it sends DELETED for each session of it, with the epoch of the term that ended;
-	// at the replica that gains the shard the sessions are ADDED at a higher epoch, as their holders
-	// beat. A reader of several replicas keeps for each name what has the highest epoch. Renewals
-	// alone are not changes: an event is sent when a session's state, boot or last write changes.
+	// Caller: people, the gateway.
+	// Leadership: any replica, for the shards that it holds. When it loses a shard it sends DELETED
+	// for each session of it, with the epoch of the term that ended; at the replica that gains the
+	// shard the sessions are ADDED at a higher epoch, as their holders beat. A reader of several
+	// replicas keeps for each name what has the highest epoch. Renewals alone are not changes: an
+	// event is sent when a session's state, boot or last write changes.
 	// Ordering: the newest state of each session wins. A reader that is slow skips states, and never
 	// misses the last one. Resuming: every event and bookmark carries a version. With start_version a
 	// watch begins behind it: only what changed since is sent, DELETED included, then the BOOKMARK. A
 	// version of another replica, of another life of this one, or from before the deletions that are
-	// remembered is refused with OUT_OF_RANGE (VERSION_TOO_OLD): watch again without one. Errors: the
-	// above, and UNAVAILABLE (NOT_LEADER) when the replica had to forget all its sessions,
-	// (SHUTTING_DOWN).
+	// remembered is refused with OUT_OF_RANGE (VERSION_TOO_OLD): watch again without one.
+	// Errors: the above, and UNAVAILABLE (NOT_LEADER) when the replica had to forget all its
+	// sessions, (SHUTTING_DOWN).
 	WatchLeases(*WatchLeasesRequest, grpc.ServerStreamingServer[WatchLeasesResponse]) error
 	mustEmbedUnimplementedLeaseServiceServer()
 }

@@ -40,40 +40,49 @@ const (
 type NodeHealthServiceClient interface {
 	// GetNodeHealth returns what is believed of one Node.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term of the Node's shard.
-	// Idempotency: a read without side effects. Errors: NOT_FOUND (NODE_NOT_FOUND); UNAVAILABLE
-	// (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term of the Node's shard.
+	// Idempotency: a read without side effects.
+	// Errors: NOT_FOUND (NODE_NOT_FOUND); UNAVAILABLE (NOT_LEADER with "grpc_address",
+	// CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	GetNodeHealth(ctx context.Context, in *GetNodeHealthRequest, opts ...grpc.CallOption) (*GetNodeHealthResponse, error)
 	// ListNodeHealth returns the Nodes of this replica's shards, ordered by name, a page at a time.
 	// The lists of all replicas together are those of the cluster; a token of one of them is
 	// understood by all.
 	//
-	// Caller: people, the gateway. Leadership: any replica, for the shards that it holds; one that
-	// holds none has an empty list, with epoch 0. Idempotency: a read without side effects. Pages are
-	// cut from the live state: a Node that appears, goes or moves to another replica between two
-	// pages may or may not be listed, every other one is listed exactly once. Errors:
-	// INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: any replica, for the shards that it holds; one that holds none has an empty list,
+	// with epoch 0.
+	// Idempotency: a read without side effects. Pages are cut from the live state: a Node that
+	// appears, goes or moves to another replica between two pages may or may not be listed, every
+	// other one is listed exactly once.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	ListNodeHealth(ctx context.Context, in *ListNodeHealthRequest, opts ...grpc.CallOption) (*ListNodeHealthResponse, error)
 	// WatchNodeHealth sends every Node of this replica's shards as ADDED, then one BOOKMARK, then
 	// changes as they happen.
 	//
-	// Caller: people, the gateway. Leadership: any replica, for the shards that it holds. When it
-	// loses a shard it sends DELETED for each Node of it. Signs of life alone are not changes: an
-	// event is sent when anything else of a NodeHealth changes. Ordering: the newest state of each
-	// Node wins. A reader that is slow skips states, and never misses the last one. Errors:
-	// UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: any replica, for the shards that it holds. When it loses a shard it sends DELETED
+	// for each Node of it. Signs of life alone are not changes: an event is sent when anything else
+	// of a NodeHealth changes.
+	// Ordering: the newest state of each Node wins. A reader that is slow skips states, and never
+	// misses the last one.
+	// Errors: UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	WatchNodeHealth(ctx context.Context, in *WatchNodeHealthRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodeHealthResponse], error)
 	// ListZones returns the zones of the cluster and how disrupted they are, ordered by name.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term of shard 0. Idempotency: a read
-	// without side effects. Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED,
-	// SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term of shard 0.
+	// Idempotency: a read without side effects.
+	// Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	ListZones(ctx context.Context, in *ListZonesRequest, opts ...grpc.CallOption) (*ListZonesResponse, error)
 	// ExplainNodeHealth returns the chain of evidence from the Node's heartbeat to the eviction of
 	// its pods.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term of the Node's shard.
-	// Idempotency: a read without side effects, from memory. Errors: as GetNodeHealth.
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term of the Node's shard.
+	// Idempotency: a read without side effects, from memory.
+	// Errors: as GetNodeHealth.
 	ExplainNodeHealth(ctx context.Context, in *ExplainNodeHealthRequest, opts ...grpc.CallOption) (*ExplainNodeHealthResponse, error)
 }
 
@@ -158,40 +167,49 @@ func (c *nodeHealthServiceClient) ExplainNodeHealth(ctx context.Context, in *Exp
 type NodeHealthServiceServer interface {
 	// GetNodeHealth returns what is believed of one Node.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term of the Node's shard.
-	// Idempotency: a read without side effects. Errors: NOT_FOUND (NODE_NOT_FOUND); UNAVAILABLE
-	// (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term of the Node's shard.
+	// Idempotency: a read without side effects.
+	// Errors: NOT_FOUND (NODE_NOT_FOUND); UNAVAILABLE (NOT_LEADER with "grpc_address",
+	// CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	GetNodeHealth(context.Context, *GetNodeHealthRequest) (*GetNodeHealthResponse, error)
 	// ListNodeHealth returns the Nodes of this replica's shards, ordered by name, a page at a time.
 	// The lists of all replicas together are those of the cluster; a token of one of them is
 	// understood by all.
 	//
-	// Caller: people, the gateway. Leadership: any replica, for the shards that it holds; one that
-	// holds none has an empty list, with epoch 0. Idempotency: a read without side effects. Pages are
-	// cut from the live state: a Node that appears, goes or moves to another replica between two
-	// pages may or may not be listed, every other one is listed exactly once. Errors:
-	// INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: any replica, for the shards that it holds; one that holds none has an empty list,
+	// with epoch 0.
+	// Idempotency: a read without side effects. Pages are cut from the live state: a Node that
+	// appears, goes or moves to another replica between two pages may or may not be listed, every
+	// other one is listed exactly once.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	ListNodeHealth(context.Context, *ListNodeHealthRequest) (*ListNodeHealthResponse, error)
 	// WatchNodeHealth sends every Node of this replica's shards as ADDED, then one BOOKMARK, then
 	// changes as they happen.
 	//
-	// Caller: people, the gateway. Leadership: any replica, for the shards that it holds. When it
-	// loses a shard it sends DELETED for each Node of it. Signs of life alone are not changes: an
-	// event is sent when anything else of a NodeHealth changes. Ordering: the newest state of each
-	// Node wins. A reader that is slow skips states, and never misses the last one. Errors:
-	// UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: any replica, for the shards that it holds. When it loses a shard it sends DELETED
+	// for each Node of it. Signs of life alone are not changes: an event is sent when anything else
+	// of a NodeHealth changes.
+	// Ordering: the newest state of each Node wins. A reader that is slow skips states, and never
+	// misses the last one.
+	// Errors: UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	WatchNodeHealth(*WatchNodeHealthRequest, grpc.ServerStreamingServer[WatchNodeHealthResponse]) error
 	// ListZones returns the zones of the cluster and how disrupted they are, ordered by name.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term of shard 0. Idempotency: a read
-	// without side effects. Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED,
-	// SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term of shard 0.
+	// Idempotency: a read without side effects.
+	// Errors: UNAVAILABLE (NOT_LEADER with "grpc_address", CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	ListZones(context.Context, *ListZonesRequest) (*ListZonesResponse, error)
 	// ExplainNodeHealth returns the chain of evidence from the Node's heartbeat to the eviction of
 	// its pods.
 	//
-	// Caller: people, the gateway. Leadership: the holder of the term of the Node's shard.
-	// Idempotency: a read without side effects, from memory. Errors: as GetNodeHealth.
+	// Caller: people, the gateway.
+	// Leadership: the holder of the term of the Node's shard.
+	// Idempotency: a read without side effects, from memory.
+	// Errors: as GetNodeHealth.
 	ExplainNodeHealth(context.Context, *ExplainNodeHealthRequest) (*ExplainNodeHealthResponse, error)
 	mustEmbedUnimplementedNodeHealthServiceServer()
 }

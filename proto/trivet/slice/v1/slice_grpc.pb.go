@@ -42,36 +42,44 @@ const (
 type SliceServiceClient interface {
 	// GetServiceSlices returns one Service's slices.
 	//
-	// Caller: people, the gateway. Leadership: none needed. Idempotency: a read without side effects.
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Idempotency: a read without side effects.
 	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	GetServiceSlices(ctx context.Context, in *GetServiceSlicesRequest, opts ...grpc.CallOption) (*GetServiceSlicesResponse, error)
 	// ListServiceSlices returns the slices of many Services, ordered by name, a page at a time.
 	//
-	// Caller: people, the gateway. Leadership: none needed. Idempotency: a read without side effects.
-	// Pages are cut from the live cache: a Service that appears or goes between two pages may or may
-	// not be listed, every other one is listed exactly once. Errors: INVALID_ARGUMENT
-	// (INVALID_PAGE_TOKEN) for a token that is not from a list with the same arguments; UNAVAILABLE
-	// (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Idempotency: a read without side effects. Pages are cut from the live cache: a Service that
+	// appears or goes between two pages may or may not be listed, every other one is listed exactly
+	// once.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN) for a token that is not from a list with the same
+	// arguments; UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	ListServiceSlices(ctx context.Context, in *ListServiceSlicesRequest, opts ...grpc.CallOption) (*ListServiceSlicesResponse, error)
 	// PlanService says what the next pass would write for a Service, and why, and writes nothing.
 	//
-	// Caller: people, the gateway. Leadership: none needed. Idempotency: a read without side effects;
-	// the same caches give the same plan. Errors: NOT_FOUND (SERVICE_NOT_FOUND); UNAVAILABLE
-	// (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Idempotency: a read without side effects; the same caches give the same plan.
+	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	PlanService(ctx context.Context, in *PlanServiceRequest, opts ...grpc.CallOption) (*PlanServiceResponse, error)
 	// WatchServiceSlices sends every Service as ADDED, then one BOOKMARK, then changes as they
 	// happen.
 	//
-	// Caller: people, the gateway. Leadership: none needed. "last_plan" and what follows from writing
-	// are known to the replica that holds the Service's shard. Ordering: the newest state of each
-	// Service wins. A reader that is slow skips states, and never misses the last one. Errors:
-	// UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: none needed. "last_plan" and what follows from writing are known to the replica
+	// that holds the Service's shard.
+	// Ordering: the newest state of each Service wins. A reader that is slow skips states, and never
+	// misses the last one.
+	// Errors: UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	WatchServiceSlices(ctx context.Context, in *WatchServiceSlicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServiceSlicesResponse], error)
 	// ReconcileService brings a Service's slices in line now: it goes before all that waits. It puts
 	// compaction off if it writes, like any other write, and else it does not.
 	//
-	// Caller: operators, the gateway. Leadership: the holder of the term of the Service's shard; with
-	// validate_only any replica. Idempotency: a second call right after finds nothing to change.
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term of the Service's shard; with validate_only any replica.
+	// Idempotency: a second call right after finds nothing to change.
 	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); FAILED_PRECONDITION (SERVICE_UNMANAGED); ABORTED
 	// (CONFLICT) when a slice changed between read and write and the writes of others stand: call
 	// again; UNAVAILABLE (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE when the
@@ -80,9 +88,11 @@ type SliceServiceClient interface {
 	ReconcileService(ctx context.Context, in *ReconcileServiceRequest, opts ...grpc.CallOption) (*ReconcileServiceResponse, error)
 	// ExplainEndpoint says why a pod is an endpoint of a Service or is not, link by link.
 	//
-	// Caller: people, the gateway. Leadership: none needed. Idempotency: a read without side effects,
-	// from the cache. Errors: NOT_FOUND (SERVICE_NOT_FOUND, POD_NOT_FOUND); UNAVAILABLE
-	// (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Idempotency: a read without side effects, from the cache.
+	// Errors: NOT_FOUND (SERVICE_NOT_FOUND, POD_NOT_FOUND); UNAVAILABLE (CACHE_NOT_SYNCED,
+	// SHUTTING_DOWN).
 	ExplainEndpoint(ctx context.Context, in *ExplainEndpointRequest, opts ...grpc.CallOption) (*ExplainEndpointResponse, error)
 }
 
@@ -176,36 +186,44 @@ func (c *sliceServiceClient) ExplainEndpoint(ctx context.Context, in *ExplainEnd
 type SliceServiceServer interface {
 	// GetServiceSlices returns one Service's slices.
 	//
-	// Caller: people, the gateway. Leadership: none needed. Idempotency: a read without side effects.
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Idempotency: a read without side effects.
 	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	GetServiceSlices(context.Context, *GetServiceSlicesRequest) (*GetServiceSlicesResponse, error)
 	// ListServiceSlices returns the slices of many Services, ordered by name, a page at a time.
 	//
-	// Caller: people, the gateway. Leadership: none needed. Idempotency: a read without side effects.
-	// Pages are cut from the live cache: a Service that appears or goes between two pages may or may
-	// not be listed, every other one is listed exactly once. Errors: INVALID_ARGUMENT
-	// (INVALID_PAGE_TOKEN) for a token that is not from a list with the same arguments; UNAVAILABLE
-	// (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Idempotency: a read without side effects. Pages are cut from the live cache: a Service that
+	// appears or goes between two pages may or may not be listed, every other one is listed exactly
+	// once.
+	// Errors: INVALID_ARGUMENT (INVALID_PAGE_TOKEN) for a token that is not from a list with the same
+	// arguments; UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	ListServiceSlices(context.Context, *ListServiceSlicesRequest) (*ListServiceSlicesResponse, error)
 	// PlanService says what the next pass would write for a Service, and why, and writes nothing.
 	//
-	// Caller: people, the gateway. Leadership: none needed. Idempotency: a read without side effects;
-	// the same caches give the same plan. Errors: NOT_FOUND (SERVICE_NOT_FOUND); UNAVAILABLE
-	// (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Idempotency: a read without side effects; the same caches give the same plan.
+	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	PlanService(context.Context, *PlanServiceRequest) (*PlanServiceResponse, error)
 	// WatchServiceSlices sends every Service as ADDED, then one BOOKMARK, then changes as they
 	// happen.
 	//
-	// Caller: people, the gateway. Leadership: none needed. "last_plan" and what follows from writing
-	// are known to the replica that holds the Service's shard. Ordering: the newest state of each
-	// Service wins. A reader that is slow skips states, and never misses the last one. Errors:
-	// UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: none needed. "last_plan" and what follows from writing are known to the replica
+	// that holds the Service's shard.
+	// Ordering: the newest state of each Service wins. A reader that is slow skips states, and never
+	// misses the last one.
+	// Errors: UNAVAILABLE (CACHE_NOT_SYNCED, SHUTTING_DOWN).
 	WatchServiceSlices(*WatchServiceSlicesRequest, grpc.ServerStreamingServer[WatchServiceSlicesResponse]) error
 	// ReconcileService brings a Service's slices in line now: it goes before all that waits. It puts
 	// compaction off if it writes, like any other write, and else it does not.
 	//
-	// Caller: operators, the gateway. Leadership: the holder of the term of the Service's shard; with
-	// validate_only any replica. Idempotency: a second call right after finds nothing to change.
+	// Caller: operators, the gateway.
+	// Leadership: the holder of the term of the Service's shard; with validate_only any replica.
+	// Idempotency: a second call right after finds nothing to change.
 	// Errors: NOT_FOUND (SERVICE_NOT_FOUND); FAILED_PRECONDITION (SERVICE_UNMANAGED); ABORTED
 	// (CONFLICT) when a slice changed between read and write and the writes of others stand: call
 	// again; UNAVAILABLE (NOT_LEADER with "grpc_address", APISERVER_UNREACHABLE when the
@@ -214,9 +232,11 @@ type SliceServiceServer interface {
 	ReconcileService(context.Context, *ReconcileServiceRequest) (*ReconcileServiceResponse, error)
 	// ExplainEndpoint says why a pod is an endpoint of a Service or is not, link by link.
 	//
-	// Caller: people, the gateway. Leadership: none needed. Idempotency: a read without side effects,
-	// from the cache. Errors: NOT_FOUND (SERVICE_NOT_FOUND, POD_NOT_FOUND); UNAVAILABLE
-	// (CACHE_NOT_SYNCED, SHUTTING_DOWN).
+	// Caller: people, the gateway.
+	// Leadership: none needed.
+	// Idempotency: a read without side effects, from the cache.
+	// Errors: NOT_FOUND (SERVICE_NOT_FOUND, POD_NOT_FOUND); UNAVAILABLE (CACHE_NOT_SYNCED,
+	// SHUTTING_DOWN).
 	ExplainEndpoint(context.Context, *ExplainEndpointRequest) (*ExplainEndpointResponse, error)
 	mustEmbedUnimplementedSliceServiceServer()
 }

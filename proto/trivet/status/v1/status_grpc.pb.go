@@ -34,10 +34,11 @@ const (
 type StatusServiceClient interface {
 	// GetStatus returns the state of this one replica as it stands in memory.
 	//
-	// Caller: the gateway, `trivet status`, people with grpcurl. Leadership: none needed; every
-	// replica answers for itself. Idempotency: a read without side effects; answers within
-	// milliseconds because it asks no dependency. Errors: UNAVAILABLE while the process stops;
-	// INVALID_ARGUMENT never.
+	// Caller: the gateway, `trivet status`, people with grpcurl.
+	// Leadership: none needed; every replica answers for itself.
+	// Idempotency: a read without side effects; answers within milliseconds because it asks no
+	// dependency.
+	// Errors: UNAVAILABLE while the process stops; INVALID_ARGUMENT never.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 }
 
@@ -67,10 +68,11 @@ func (c *statusServiceClient) GetStatus(ctx context.Context, in *GetStatusReques
 type StatusServiceServer interface {
 	// GetStatus returns the state of this one replica as it stands in memory.
 	//
-	// Caller: the gateway, `trivet status`, people with grpcurl. Leadership: none needed; every
-	// replica answers for itself. Idempotency: a read without side effects; answers within
-	// milliseconds because it asks no dependency. Errors: UNAVAILABLE while the process stops;
-	// INVALID_ARGUMENT never.
+	// Caller: the gateway, `trivet status`, people with grpcurl.
+	// Leadership: none needed; every replica answers for itself.
+	// Idempotency: a read without side effects; answers within milliseconds because it asks no
+	// dependency.
+	// Errors: UNAVAILABLE while the process stops; INVALID_ARGUMENT never.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	mustEmbedUnimplementedStatusServiceServer()
 }
