@@ -119,7 +119,7 @@ gen-check: $(TOOLS)/protocol-$(GO) ## Fail if `make gen` would change anything
 		{ echo "generated code is not what proto/ says: run \`make gen\` and commit the result"; exit 1; }
 
 # Modules of their own that hold Go code; tools/lint and tools/protocol hold versions only.
-MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard tools/controlplane/go.mod tools/prose/go.mod tools/picture/go.mod bench/go.mod test/conformance/go.mod services/slicesvc/conformance/go.mod))
 
 .PHONY: modules
 modules: ## Vet and test what has a go.mod of its own: tools, bench, conformance with upstream's lease client and EndpointSlices
@@ -144,6 +144,15 @@ bench-slices: assets-rivals build ## EndpointSlices beside kube-controller-manag
 .PHONY: bench-audit
 bench-audit: assets build ## Allocations and endpoints beside kube-apiserver's own repairers and reconciler; 12 minutes (ARGS='-only endpoints -short')
 	cd bench && go run ./audit $(ARGS)
+
+.PHONY: picture
+picture: assets build ## Take docs/page.png anew: the page of a simulated cluster, in headless Chromium
+	cd tools/picture && go build -o "$(CURDIR)/.tools/bin/picture" .
+	.tools/bin/picture --out docs/page.png
+
+.PHONY: count
+count: ## The size of the repository: lines, files and packages of each part
+	@tools/count.sh
 
 .PHONY: clean
 clean: ## Remove all that make has built (Go's build cache stays, so the next build is quick)
