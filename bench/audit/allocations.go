@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// auditTarget and memoryTarget are what the whole process may cost until a large cluster is compared, reading it included,
-	// and changeTarget one changed Service.
+	// auditTarget and memoryTarget are what the whole process may cost until a large cluster is
+	// compared, reading it included, and changeTarget one changed Service.
 	auditTarget  = time.Second
 	memoryTarget = 150 << 20
 	changeTarget = time.Millisecond
@@ -67,7 +67,8 @@ type auditing struct {
 	upstream []time.Duration // until kube-apiserver itself had made good what was deleted
 }
 
-// calm waits until kube-apiserver has taken in what was done to it, and makes sure that nothing got lost by that.
+// calm waits until kube-apiserver has taken in what was done to it, and makes sure that nothing got
+// lost by that.
 func (a *auditing) calm(ctx context.Context) error {
 	pids, err := child.Children("kube-apiserver")
 	if err != nil {
@@ -92,7 +93,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// upstreamRecreates deletes IPAddresses that are in use while nobody but kube-apiserver's own repairer is there.
+// upstreamRecreates deletes IPAddresses that are in use while only kube-apiserver's own repairer
+// runs.
 func (a *auditing) upstreamRecreates(ctx context.Context) (_ []row, err error) {
 	if a.short {
 		return nil, nil
@@ -110,14 +112,14 @@ func (a *auditing) starts(ctx context.Context) ([]row, error) {
 		return nil, err
 	}
 	began := time.Now()
-	leg, _, err := a.startAudit(ctx)
+	server, _, err := a.startAudit(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer leg.Stop()
+	defer server.Stop()
 	wall := time.Since(began)
-	cpu, err1 := leg.CPU()
-	resident, err2 := leg.Resident()
+	cpu, err1 := server.CPU()
+	resident, err2 := server.Resident()
 	what := fmt.Sprintf("%d Services and IPAddresses, all ports: ", a.services)
 	return []row{
 		{what: what + "from the start of the process until all is compared", ours: wall.Seconds(), show: brief},
@@ -154,18 +156,19 @@ func (a *auditing) startFloor(ctx context.Context) (cpu time.Duration, resident 
 	return cpu, resident, errors.Join(err1, err2)
 }
 
-// startAudit starts a bootstrapsvc that compares allocations, and returns when it has: a replica is ready before it leads.
-func (a *auditing) startAudit(ctx context.Context) (*child.Leg, bootstrapv1.BootstrapServiceClient, error) {
-	leg, err := child.StartLeg(ctx, a.cluster, child.LegConfig{
+// startAudit starts a bootstrapsvc that compares allocations, and returns when it has: a replica is
+// ready before it leads.
+func (a *auditing) startAudit(ctx context.Context) (*child.Server, bootstrapv1.BootstrapServiceClient, error) {
+	server, err := child.StartServer(ctx, a.cluster, child.ServerConfig{
 		Name: "bootstrapsvc", BinDir: a.binDir, Log: filepath.Join(a.logDir, "allocations.log"),
 		Args: []string{"--loops=*,-apiserver-probe,-kubernetes-endpoints", "--apiserver-port=6443"},
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	connection, err := grpc.NewClient(leg.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient(server.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		leg.Kill()
+		server.Kill()
 		return nil, nil, err
 	}
 	context.AfterFunc(ctx, func() { _ = connection.Close() })
@@ -174,10 +177,10 @@ func (a *auditing) startAudit(ctx context.Context) (*child.Leg, bootstrapv1.Boot
 	for {
 		_, err := client.ListFindings(ctx, &bootstrapv1.ListFindingsRequest{})
 		if err == nil {
-			return leg, client, nil
+			return server, client, nil
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
-			leg.Kill()
+			server.Kill()
 			return nil, nil, err
 		}
 		pause(ctx, 10*time.Millisecond)
@@ -186,16 +189,16 @@ func (a *auditing) startAudit(ctx context.Context) (*child.Leg, bootstrapv1.Boot
 
 // works measures what a bootstrapsvc costs that has started.
 func (a *auditing) works(ctx context.Context) ([]row, error) {
-	leg, client, err := a.startAudit(ctx)
+	server, client, err := a.startAudit(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer leg.Stop()
+	defer server.Stop()
 	var rows []row
-	for _, measure := range []func(context.Context, *child.Leg, bootstrapv1.BootstrapServiceClient) ([]row, error){
+	for _, measure := range []func(context.Context, *child.Server, bootstrapv1.BootstrapServiceClient) ([]row, error){
 		a.audits, a.changes, a.recreates,
 	} {
-		measured, err := measure(ctx, leg, client)
+		measured, err := measure(ctx, server, client)
 		rows = append(rows, measured...)
 		if err != nil {
 			return rows, err
@@ -205,13 +208,13 @@ func (a *auditing) works(ctx context.Context) ([]row, error) {
 }
 
 // audits measures audits that are asked for.
-func (a *auditing) audits(ctx context.Context, leg *child.Leg, client bootstrapv1.BootstrapServiceClient) ([]row, error) {
+func (a *auditing) audits(ctx context.Context, server *child.Server, client bootstrapv1.BootstrapServiceClient) ([]row, error) {
 	const count = 5
 	a.say("%d audits…", count)
 	var spent []time.Duration
 	for range count {
 		pause(ctx, time.Second)
-		cpu, err := leg.Spent(func() error {
+		cpu, err := server.Spent(func() error {
 			answer, err := client.Audit(ctx, &bootstrapv1.AuditRequest{})
 			if err != nil {
 				return err
@@ -241,11 +244,11 @@ func (a *auditing) plausible(answer *bootstrapv1.AuditResponse) error {
 }
 
 // changes measures Services that come and go, against the same time without any.
-func (a *auditing) changes(ctx context.Context, leg *child.Leg, _ bootstrapv1.BootstrapServiceClient) ([]row, error) {
+func (a *auditing) changes(ctx context.Context, server *child.Server, _ bootstrapv1.BootstrapServiceClient) ([]row, error) {
 	count := either(a.bench, 500, 100)
 	a.say("%d Services come and go…", count)
 	var during time.Duration
-	busy, err := leg.Spent(func() error {
+	busy, err := server.Spent(func() error {
 		began := time.Now()
 		for i := range count {
 			if err := a.comeAndGo(ctx, i); err != nil {
@@ -259,7 +262,7 @@ func (a *auditing) changes(ctx context.Context, leg *child.Leg, _ bootstrapv1.Bo
 	if err != nil {
 		return nil, err
 	}
-	idle, err := leg.Spent(func() error { pause(ctx, during); return ctx.Err() })
+	idle, err := server.Spent(func() error { pause(ctx, during); return ctx.Err() })
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +283,7 @@ func (a *auditing) comeAndGo(ctx context.Context, i int) error {
 	return services.Delete(ctx, service.Name, metav1.DeleteOptions{})
 }
 
-func (a *auditing) recreates(ctx context.Context, _ *child.Leg, _ bootstrapv1.BootstrapServiceClient) ([]row, error) {
+func (a *auditing) recreates(ctx context.Context, _ *child.Server, _ bootstrapv1.BootstrapServiceClient) ([]row, error) {
 	count := either(a.bench, 30, 8)
 	a.say("%d IPAddresses that are in use are deleted…", count)
 	ours, err := a.recreated(ctx, count, 500*time.Millisecond, startTimeout)
@@ -295,12 +298,13 @@ func (a *auditing) recreates(ctx context.Context, _ *child.Leg, _ bootstrapv1.Bo
 	return []row{r}, nil
 }
 
-// recreated deletes IPAddresses that are in use, one every so often, and returns after how long each was there again.
-func (a *auditing) recreated(ctx context.Context, count int, apart, patience time.Duration) ([]time.Duration, error) {
+// recreated deletes IPAddresses that are in use, one every so often, and returns after how long
+// each was there again.
+func (a *auditing) recreated(ctx context.Context, count int, apart, retryTimeout time.Duration) ([]time.Duration, error) {
 	addresses := a.kube.NetworkingV1().IPAddresses()
 	deleted := map[string]time.Time{}
 	back := map[string]time.Duration{}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, retryTimeout)
 	defer cancel()
 	now, err := addresses.List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {

@@ -23,7 +23,8 @@ const (
 	hungTarget = 15 * time.Second
 	// deadTarget is how soon one must be out whose process is gone.
 	deadTarget = term.DefaultTTL + time.Second
-	// lookEvery is the time between two looks at what is published, and settled is how long a state must last before a fault.
+	// lookEvery is the time between two looks at what is published, and settled is how long a state
+	// must last before a fault.
 	lookEvery = 20 * time.Millisecond
 	settled   = 2 * time.Second
 	// outTimeout bounds the wait for a server to be out or in.
@@ -32,10 +33,10 @@ const (
 
 // fault is what strikes one of two kube-apiservers, and what makes it well again.
 type fault struct {
-	name   string
-	target time.Duration
-	strike func(context.Context, *plane) error
-	mend   func(context.Context, *plane) error
+	name    string
+	target  time.Duration
+	strike  func(context.Context, *plane) error
+	restore func(context.Context, *plane) error
 	// note explains upstream's figure.
 	note string
 }
@@ -44,20 +45,20 @@ func faults() []fault {
 	restart := func(ctx context.Context, p *plane) error { return p.restart(ctx) }
 	return []fault{{
 		name: "a kube-apiserver is killed, and what is beside it lives", target: deadTarget,
-		strike: func(_ context.Context, p *plane) error { p.server.Kill(); return nil }, mend: restart,
+		strike: func(_ context.Context, p *plane) error { p.server.Kill(); return nil }, restore: restart,
 	}, {
 		name: "a machine loses its power: kube-apiserver and what is beside it are killed", target: deadTarget,
-		strike: func(_ context.Context, p *plane) error { p.server.Kill(); p.killSidecar(); return nil }, mend: restart,
+		strike: func(_ context.Context, p *plane) error { p.server.Kill(); p.killSidecar(); return nil }, restore: restart,
 	}, {
 		name: "a kube-apiserver is frozen: it listens and does not answer", target: hungTarget,
-		strike: func(_ context.Context, p *plane) error { return p.server.Freeze() },
-		mend:   func(_ context.Context, p *plane) error { return p.server.Thaw() },
-		note:   ", because a frozen process does not renew either; one that renews and does not answer stays in",
+		strike:  func(_ context.Context, p *plane) error { return p.server.Freeze() },
+		restore: func(_ context.Context, p *plane) error { return p.server.Thaw() },
+		note:    ", because a frozen process does not renew either; one that renews and does not answer stays in",
 	}}
 }
 
-// measureEndpoints strikes in two clusters at the same time: ours, where bootstrapsvc keeps the endpoints, and one where
-// kube-apiserver's own lease reconciler does.
+// measureEndpoints strikes in two clusters at the same time: ours, where bootstrapsvc keeps the
+// endpoints, and one where kube-apiserver's own lease reconciler does.
 func measureEndpoints(ctx context.Context, b *bench) ([]row, error) {
 	rounds := either(b, 5, 1)
 	b.say("endpoints, %d rounds of %d faults…", rounds, len(faults()))
@@ -83,22 +84,25 @@ func measureEndpoints(ctx context.Context, b *bench) ([]row, error) {
 	return rows, nil
 }
 
-// plane is two kube-apiservers beside the one that nothing strikes and that tells what is published.
+// plane is two kube-apiservers beside the one that nothing strikes and that tells what is
+// published.
 type plane struct {
 	*bench
 	cluster  *devcluster.Cluster
 	kube     kubernetes.Interface
 	upstream bool // kube-apiserver keeps the endpoints itself
 	server   *devcluster.Peer
-	// first and sidecar are beside the server that nothing strikes and the other one; nil while there is none.
-	first, sidecar *child.Leg
+	// first and sidecar are beside the server that nothing strikes and the other one; nil while
+	// there is none.
+	first, sidecar *child.Server
 	want           []string // what is published while all are well
 }
 
 // Addresses in the endpoints. Nothing leads there; kube-apiserver refuses to publish loopback.
 const (
 	firstAddress, struckAddress = "10.99.0.1", "10.99.0.2"
-	// publishedPort is under which port all servers are said to be reached: the Service has but one.
+	// publishedPort is under which port all servers are said to be reached: the Service has but
+	// one.
 	publishedPort = "--apiserver-port=6443"
 )
 
@@ -125,7 +129,7 @@ func (b *bench) strikes(ctx context.Context, rounds int, upstream bool) (took []
 			}
 			took[i] = append(took[i], time.Since(began))
 			b.say("upstream %t: %s: %v", upstream, f.name, took[i][len(took[i])-1].Round(time.Millisecond))
-			if err := f.mend(ctx, p); err != nil {
+			if err := f.restore(ctx, p); err != nil {
 				return nil, err
 			}
 		}
@@ -154,9 +158,10 @@ func (p *plane) start(ctx context.Context) (err error) {
 	return err
 }
 
-// startSidecar starts a bootstrapsvc that reaches Kubernetes through the kube-apiserver beside it alone.
-func (p *plane) startSidecar(ctx context.Context, kubeconfig, address string) (*child.Leg, error) {
-	return child.StartLeg(ctx, p.cluster, child.LegConfig{
+// startSidecar starts a bootstrapsvc that reaches Kubernetes through the kube-apiserver beside it
+// alone.
+func (p *plane) startSidecar(ctx context.Context, kubeconfig, address string) (*child.Server, error) {
+	return child.StartServer(ctx, p.cluster, child.ServerConfig{
 		Name: "bootstrapsvc", BinDir: p.binDir, Log: filepath.Join(p.logDir, "beside-"+address+".log"),
 		Args: []string{"--kubeconfig=" + kubeconfig, "--apiserver-advertise-address=" + address, publishedPort},
 	})

@@ -13,8 +13,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// floorVariable names the kubeconfig of a process that is the floor: a bare client-go program that keeps Services,
-// IPAddresses and ServiceCIDRs in informers, as whoever compares them must know them, and compares nothing.
+// floorVariable names the kubeconfig of a process that is the floor: a bare client-go program that
+// keeps Services, IPAddresses and ServiceCIDRs in informers, as every comparison needs them, and
+// compares nothing.
 const floorVariable = "TRIVET_BENCH_AUDIT_FLOOR"
 
 // floorSynced is what it prints once it knows all of them.

@@ -1,13 +1,15 @@
-// Command audit measures bootstrapsvc against the targets it was built for, and prints a Markdown table: what it costs to
-// compare a large cluster's Services with what is allocated, and how soon a lost allocation is made good and a dead or hung
-// kube-apiserver is out of the endpoints, beside what kube-apiserver does itself in the same run and beside a bare client-go
-// program that keeps the same objects and compares nothing. It exits with 1 if a target is missed.
+// Command audit measures bootstrapsvc against the targets it was built for, and prints a Markdown
+// table: what it costs to compare a large cluster's Services with what is allocated, and how soon a
+// lost allocation is made good and a dead or hung kube-apiserver is out of the endpoints, beside
+// what kube-apiserver does itself in the same run and beside a bare client-go program that keeps
+// the same objects and compares nothing. It exits with 1 if a target is missed.
 //
-// Every program is a process of its own, whose CPU time and memory the kernel tells. All share the machine's cores with etcd
-// and the kube-apiservers, so a figure means most beside another of the same run.
+// Every program is a process of its own, whose CPU time and memory the kernel tells. All share the
+// machine's cores with etcd and the kube-apiservers, so a figure means most beside another of the
+// same run.
 //
-// Parts can be had one by one: -only endpoints. With -short all of them take less time and say less, and what
-// kube-apiserver's own repairers take, up to three minutes, is not waited for.
+// Parts can be had one by one: -only endpoints. With -short all of them take less time and say
+// less, and what kube-apiserver's own repairers take, up to three minutes, is not waited for.
 package main
 
 import (
@@ -60,7 +62,8 @@ type config struct {
 	short          bool
 }
 
-// part is what can be measured by itself. Rows that were measured before an error are returned beside it.
+// part is what can be measured by itself. Rows that were measured before an error are returned
+// beside it.
 type part struct {
 	name    string
 	measure func(context.Context, *bench) ([]row, error)

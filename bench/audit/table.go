@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// row is one figure of ours and, where there is one, the same of somebody else in the same run; less is better.
+// row is one figure of ours and, where there is one, the same of the other program in the same run;
+// less is better.
 type row struct {
 	what string
 	ours float64
-	// beside is somebody else's figure, and whose says whose; nil where there is none.
+	// beside is the other program's figure, and whose names the program; nil without one.
 	beside *float64
 	whose  string
 	show   func(float64) string
@@ -59,7 +60,7 @@ func (r row) ratio() string {
 	return fmt.Sprintf("%.2f", r.ours / *r.beside)
 }
 
-// verdict says whether the target was reached, and wherever somebody else is ahead, target or not.
+// verdict says whether the target was reached, and whether the other program is ahead.
 func (r row) verdict() string {
 	switch {
 	case r.missed():
@@ -72,7 +73,7 @@ func (r row) verdict() string {
 	return "met"
 }
 
-// than sets somebody else's figure beside it.
+// than adds the other program's figure.
 func (r row) than(whose string, figure float64) row {
 	r.whose, r.beside = whose, &figure
 	return r

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestRow_SaysWhetherTheTargetWasReachedAndWhoIsAhead(t *testing.T) {
+func TestRow_SaysWhetherTheTargetWasReachedAndWhichProgramIsAhead(t *testing.T) {
 	for _, c := range []struct {
 		r    row
 		want string

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// firstPort and lastPort are the ports that Services are given where nobody says otherwise, all of which are used.
+	// firstPort and lastPort are the default range of node ports, all of which are used.
 	firstPort, lastPort = 30000, 32767
 	portsKey            = "/registry/ranges/servicenodeports"
 	// writers is how many objects are written at the same time.
@@ -43,8 +43,8 @@ type world struct {
 	services int
 }
 
-// newWorld starts a cluster and fills it with Services, each with the IPAddress it uses. All ports are used. They are written
-// into etcd, which takes seconds where the API would take minutes.
+// newWorld starts a cluster and fills it with Services, each with the IPAddress it uses. All ports
+// are used. They are written into etcd, which takes seconds where the API would take minutes.
 func newWorld(ctx context.Context, services int) (w *world, err error) {
 	w = &world{services: services}
 	if w.cluster, err = devcluster.Start(ctx, devcluster.Config{}); err != nil {
@@ -88,7 +88,7 @@ func (w *world) fill(ctx context.Context) (err error) {
 	if err := w.fillPorts(ctx); err != nil {
 		return err
 	}
-	// In the order in which kube-apiserver does it: who uses an address has it already.
+	// In the order in which kube-apiserver does it: the address of a Service is allocated first.
 	for _, make := range []func(int) (string, runtime.Object){w.ipAddress, w.service} {
 		if err := w.write(ctx, make); err != nil {
 			return err
@@ -111,9 +111,10 @@ func (w *world) fillPorts(ctx context.Context) error {
 	return err
 }
 
-// write puts every object at a revision of its own, as kube-apiserver does. Several in one transaction share a revision, and a
-// watch that begins anew after it misses those that had not been told: kube-apiserver's repairer then takes Services for
-// missing, and deletes the IPAddresses that they use as soon as these are a minute old.
+// write puts every object at a revision of its own, as kube-apiserver does. Several in one
+// transaction share a revision, and a watch that begins anew after it misses those that had not
+// been told: kube-apiserver's repairer then takes Services for missing, and deletes the IPAddresses
+// that they use as soon as these are a minute old.
 func (w *world) write(ctx context.Context, make func(int) (string, runtime.Object)) error {
 	writing, ctx := errgroup.WithContext(ctx)
 	writing.SetLimit(writers)
@@ -131,7 +132,7 @@ func (w *world) write(ctx context.Context, make func(int) (string, runtime.Objec
 	return writing.Wait()
 }
 
-// whole makes sure that nobody has deleted what is in use.
+// whole checks that no IPAddress in use was deleted.
 func (w *world) whole(ctx context.Context) error {
 	there, err := w.etcd.Get(ctx, "/registry/ipaddresses/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {

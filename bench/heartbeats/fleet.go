@@ -27,12 +27,13 @@ const (
 	creation = 10 * time.Minute
 )
 
-// The class of a fleet: holders that are no Nodes, because 130,000 Nodes would take longer to make than all that is measured.
-// Their Leases are written as those of nodes are.
+// The class of a fleet: holders that are no Nodes, because 130,000 Nodes would take longer to make
+// than all that is measured. Their Leases are written as those of nodes are.
 const fleetClass = `[{"name":"agent","namespace":"` + fleetNamespace + `","heartbeatInterval":"10s","grace":"40s"}]`
 
-// fleetSize is how large a fleet is, and the time between two writes of a Lease about which there is nothing to say. It is watched
-// for just that long: in a shorter time luck would say how many Leases are due, and in this one each is due once at most.
+// fleetSize is how large a fleet is, and the time between two writes of a Lease about which there
+// is nothing to say. It is watched for just that long: in a shorter time the number of due Leases
+// would vary, and in this one each is due once at most.
 type fleetSize struct {
 	connections, holders int // holders of each connection
 	refresh              time.Duration
@@ -43,7 +44,8 @@ type fleet struct {
 	created time.Duration // until every holder had its Lease
 	acks    []time.Duration
 	writes  float64 // of Leases
-	// changes are those of the writes, as leasesvc counts them, that said that a holder had expired or come back.
+	// changes are those of the writes, as leasesvc counts them, that said that a holder had expired
+	// or come back.
 	changes float64
 	ours    float64 // cores that leasesvc used
 	others  float64 // and those of kube-apiserver and etcd
@@ -100,24 +102,24 @@ func measureFleet(ctx context.Context, b *bench) ([]row, error) {
 }
 
 // sail gathers the fleet, waits until all Leases are there, and watches.
-func (b *bench) sail(ctx context.Context, kube kubernetes.Interface, replica *child.Leg, size fleetSize) (f fleet, err error) {
+func (b *bench) sail(ctx context.Context, kube kubernetes.Interface, replica *child.Server, size fleetSize) (f fleet, err error) {
 	pids, err := child.Children("etcd", "kube-apiserver")
 	if err != nil {
 		return f, err
 	}
-	var acks stopwatch
+	var acks durations
 	streams := &sender{class: "agent", holders: size.holders}
 	begin := time.Now()
-	crowd, err := gather(ctx, replica.GRPC, acks.time(streams.open), size.connections, 1)
+	streamSet, err := openStreamSet(ctx, replica.GRPC, acks.time(streams.open), size.connections, 1)
 	if err != nil {
 		return f, err
 	}
-	defer crowd.disperse()
+	defer streamSet.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var beating errgroup.Group
 	beating.Go(func() error {
-		_, err := crowd.beat(ctx, 2*creation+size.refresh, fleetPace)
+		_, err := streamSet.beat(ctx, 2*creation+size.refresh, fleetPace)
 		if err != nil {
 			cancel()
 		}
@@ -158,13 +160,13 @@ func (b *bench) sail(ctx context.Context, kube kubernetes.Interface, replica *ch
 
 // writeCount is how many writes of Leases there had been at a time.
 type writeCount struct {
-	// at is when the counters were asked for. What is written until they answer counts as written before, and how long that takes
-	// is much the same the next time.
+	// at is when the counters were asked for. What is written until they answer counts as written
+	// before, and how long that takes is much the same the next time.
 	at              time.Time
 	writes, changes float64
 }
 
-func countWrites(ctx context.Context, kube kubernetes.Interface, replica *child.Leg) (c writeCount, err error) {
+func countWrites(ctx context.Context, kube kubernetes.Interface, replica *child.Server) (c writeCount, err error) {
 	c.at = time.Now()
 	if c.writes, err = leaseWrites(ctx, kube); err != nil {
 		return c, err
@@ -226,14 +228,14 @@ func apiServerMetrics(ctx context.Context, kube kubernetes.Interface) (string, e
 	return string(text), err
 }
 
-// stopwatch notes how long the heartbeats of many streams took.
-type stopwatch struct {
+// durations collects how long the heartbeats of many streams took.
+type durations struct {
 	mu    sync.Mutex // guards times
 	times []time.Duration
 }
 
 // time makes the heartbeats that open opens noted.
-func (s *stopwatch) time(open opener) opener {
+func (s *durations) time(open opener) opener {
 	return func(ctx context.Context, connection *grpc.ClientConn, name string) (func() error, error) {
 		beat, err := open(ctx, connection, name)
 		return func() error {
@@ -249,7 +251,7 @@ func (s *stopwatch) time(open opener) opener {
 }
 
 // reset returns what was noted and begins anew.
-func (s *stopwatch) reset() []time.Duration {
+func (s *durations) reset() []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	times := s.times

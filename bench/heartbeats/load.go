@@ -13,19 +13,21 @@ import (
 	"time"
 )
 
-// troupeVariable makes this binary gather a crowd, as the JSON in it says, and let it beat when it is told to.
-const troupeVariable = "TRIVET_BENCH_TROUPE"
+// loadVariable makes this binary gather a streamSet, as the JSON in it says, and let it beat when
+// it is told to.
+const loadVariable = "TRIVET_BENCH_LOAD"
 
-// troupe is a crowd in a process of its own, so that the crowds of several contenders can be there at the same time: a process
-// may have 20,000 files open, and each crowd opens as many connections as half of that.
-type troupe struct {
+// loadProcess is a streamSet in a process of its own, so that the crowds of several contenders can
+// be there at the same time: a process may have 20,000 files open, and each streamSet opens as many
+// connections as half of that.
+type loadProcess struct {
 	command *exec.Cmd
 	orders  io.WriteCloser
 	reports *bufio.Scanner
 	anew    int64 // streams opened anew so far
 }
 
-// plan says how the crowd of a troupe is made.
+// plan says how the streamSet of a loadProcess is made.
 type plan struct {
 	Address              string
 	KeepAlive            bool // etcd's heartbeats instead of ours
@@ -34,7 +36,7 @@ type plan struct {
 	Holders              int // of each stream
 }
 
-// order is what a troupe is told to do.
+// order is what a loadProcess is told to do.
 type order struct{ For, Pace time.Duration }
 
 // report is what it says when it has done so; without an order, when it has gathered.
@@ -44,8 +46,8 @@ type report struct {
 	Error string
 }
 
-// summon starts a troupe and waits until it has gathered.
-func summon(p plan) (*troupe, error) {
+// startLoad starts a loadProcess and waits until it has gathered.
+func startLoad(p plan) (*loadProcess, error) {
 	value, err := json.Marshal(p)
 	if err != nil {
 		return nil, err
@@ -54,8 +56,8 @@ func summon(p plan) (*troupe, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &troupe{command: exec.Command(program)}
-	t.command.Env = append(os.Environ(), troupeVariable+"="+string(value))
+	t := &loadProcess{command: exec.Command(program)}
+	t.command.Env = append(os.Environ(), loadVariable+"="+string(value))
 	t.command.Stderr = os.Stderr
 	t.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if t.orders, err = t.command.StdinPipe(); err != nil {
@@ -69,30 +71,30 @@ func summon(p plan) (*troupe, error) {
 	if err := t.command.Start(); err != nil {
 		return nil, err
 	}
-	if _, err := t.hear(); err != nil {
-		t.dismiss()
-		return nil, fmt.Errorf("gather a crowd: %w", err)
+	if _, err := t.readReport(); err != nil {
+		t.stopLoad()
+		return nil, fmt.Errorf("gather a streamSet: %w", err)
 	}
 	return t, nil
 }
 
-// dismiss ends the troupe and all its connections.
-func (t *troupe) dismiss() {
+// stopLoad ends the loadProcess and all its connections.
+func (t *loadProcess) stopLoad() {
 	_ = t.command.Process.Kill()
 	_ = t.command.Wait()
 }
 
-// beat lets the crowd beat and returns how many heartbeats were answered.
-func (t *troupe) beat(o order) (int64, error) {
+// beat lets the streamSet beat and returns how many heartbeats were answered.
+func (t *loadProcess) beat(o order) (int64, error) {
 	if err := json.NewEncoder(t.orders).Encode(o); err != nil {
 		return 0, err
 	}
-	return t.hear()
+	return t.readReport()
 }
 
-func (t *troupe) hear() (int64, error) {
+func (t *loadProcess) readReport() (int64, error) {
 	if !t.reports.Scan() {
-		return 0, errors.Join(errors.New("the process of the crowd is gone"), t.reports.Err())
+		return 0, errors.Join(errors.New("the process of the streamSet is gone"), t.reports.Err())
 	}
 	var r report
 	if err := json.Unmarshal(t.reports.Bytes(), &r); err != nil {
@@ -105,17 +107,17 @@ func (t *troupe) hear() (int64, error) {
 	return r.Beats, nil
 }
 
-// performAsChild gathers a crowd and follows orders until there are no more. It returns the exit code.
-func performAsChild(value string, orders io.Reader, reports io.Writer) int {
+// runLoad gathers a streamSet and follows orders until there are no more. It returns the exit code.
+func runLoad(value string, orders io.Reader, reports io.Writer) int {
 	say := json.NewEncoder(reports)
-	if err := perform(value, json.NewDecoder(orders), say); err != nil {
+	if err := serveOrders(value, json.NewDecoder(orders), say); err != nil {
 		_ = say.Encode(report{Error: err.Error()})
 		return 1
 	}
 	return 0
 }
 
-func perform(value string, orders *json.Decoder, say *json.Encoder) error {
+func serveOrders(value string, orders *json.Decoder, say *json.Encoder) error {
 	var p plan
 	if err := json.Unmarshal([]byte(value), &p); err != nil {
 		return err
@@ -126,11 +128,11 @@ func perform(value string, orders *json.Decoder, say *json.Encoder) error {
 	if p.KeepAlive {
 		open = keepAlive
 	}
-	c, err := gather(ctx, p.Address, open, p.Connections, p.Streams)
+	c, err := openStreamSet(ctx, p.Address, open, p.Connections, p.Streams)
 	if err != nil {
 		return err
 	}
-	defer c.disperse()
+	defer c.close()
 	for done := (report{}); ; {
 		if err := say.Encode(done); err != nil {
 			return err

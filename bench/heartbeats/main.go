@@ -1,11 +1,14 @@
-// Command heartbeats measures leasesvc against the targets it was built for, and prints a Markdown table: what a heartbeat
-// costs beside a bare gRPC server, etcd's LeaseKeepAlive and the Lease that a kubelet writes; what a holder costs in memory; a
-// large fleet; and how soon a death is noticed, beside kube-controller-manager. It exits with 1 if a target is missed.
+// Command heartbeats measures leasesvc against the targets it was built for, and prints a Markdown
+// table: what a heartbeat costs beside a bare gRPC server, etcd's LeaseKeepAlive and the Lease that
+// a kubelet writes; what a holder costs in memory; a large fleet; and how soon a death is noticed,
+// beside kube-controller-manager. It exits with 1 if a target is missed.
 //
-// Every server is a process of its own, whose CPU time and memory the kernel tells; this process plays the fleet. All of them
-// share the machine's cores, so a figure means most beside another of the same run: rows that compare take turns.
+// Every server is a process of its own, whose CPU time and memory the kernel tells; this process
+// plays the fleet. All of them share the machine's cores, so a figure means most beside another of
+// the same run: rows that compare take turns.
 //
-// Rows can be had one by one: -only steady,batched. With -short all of them take less time and say less.
+// Rows can be had one by one: -only steady,batched. With -short all of them take less time and say
+// less.
 package main
 
 import (
@@ -23,8 +26,8 @@ func main() {
 	if address := os.Getenv(echoVariable); address != "" {
 		os.Exit(echoAsChild(address))
 	}
-	if value := os.Getenv(troupeVariable); value != "" {
-		os.Exit(performAsChild(value, os.Stdin, os.Stdout))
+	if value := os.Getenv(loadVariable); value != "" {
+		os.Exit(runLoad(value, os.Stdin, os.Stdout))
 	}
 	var (
 		cfg  config

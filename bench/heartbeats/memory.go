@@ -18,7 +18,8 @@ import (
 // memoryTarget is how many bytes a holder may take beyond its connection.
 const memoryTarget = 300
 
-// footprint is what a process takes: the bytes of living objects after a collection, and what the kernel keeps for it.
+// footprint is what a process takes: the bytes of living objects after a collection, and what the
+// kernel keeps for it.
 type footprint struct{ heap, resident int64 }
 
 // measureMemory introduces holders in batches on connections that are there before, and compares.
@@ -27,7 +28,7 @@ func measureMemory(ctx context.Context, b *bench) ([]row, error) {
 	holders := either(b, 1_000_000, 200_000)
 	var before, after footprint
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
-		// Nobody has to beat while memory is read.
+		// No holder has to send a beat while memory is read.
 		ours, err := b.leasesvc(ctx, cluster, fmt.Sprintf("--max-sessions=%d", holders+connections), unpaced,
 			"--heartbeat-interval=1m", "--heartbeat-grace-period=10m", "--lease-duration=10m")
 		if err != nil {
@@ -97,11 +98,11 @@ func fill(ctx context.Context, streams []*stream, holders int) error {
 }
 
 // footprintOf lets the process settle and collect its garbage first.
-func footprintOf(ctx context.Context, leg *child.Leg) (footprint, error) {
+func footprintOf(ctx context.Context, server *child.Server) (footprint, error) {
 	pause(ctx, 2*time.Second)
 	var f footprint
 	for range 2 { // what has a finalizer goes with the second collection
-		profile, err := fetch(ctx, "http://"+leg.Admin+"/debug/pprof/heap?gc=1&debug=1")
+		profile, err := fetch(ctx, "http://"+server.Admin+"/debug/pprof/heap?gc=1&debug=1")
 		if err != nil {
 			return footprint{}, err
 		}
@@ -110,7 +111,7 @@ func footprintOf(ctx context.Context, leg *child.Leg) (footprint, error) {
 		}
 	}
 	var err error
-	f.resident, err = leg.Resident()
+	f.resident, err = server.Resident()
 	return f, err
 }
 

@@ -12,8 +12,8 @@ import (
 )
 
 // sessionsOf reads how many sessions of a state a replica has.
-func sessionsOf(ctx context.Context, leg *child.Leg, state string) (int, error) {
-	text, err := fetch(ctx, "http://"+leg.Admin+"/metrics")
+func sessionsOf(ctx context.Context, server *child.Server, state string) (int, error) {
+	text, err := fetch(ctx, "http://"+server.Admin+"/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -38,8 +38,8 @@ func fetch(ctx context.Context, url string) (string, error) {
 	return string(body), err
 }
 
-// sumOf adds up the samples of a metric in Prometheus' text format whose labels hold all of the given texts. No sample at all
-// is an error: the metric is misspelt, or has another name by now.
+// sumOf adds up the samples of a metric in Prometheus' text format whose labels hold all of the
+// given texts. No sample at all is an error: the metric is misspelt, or has another name by now.
 func sumOf(metrics, name string, labelled ...string) (float64, error) {
 	sum, found := 0.0, false
 	for line := range strings.Lines(metrics) {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// patient is a Node that gives signs of life until it is silenced.
-type patient struct {
+// simulatedNode is a Node that gives signs of life until it is silenced.
+type simulatedNode struct {
 	name string
 	pace time.Duration
 	// beat gives one sign of life and returns when it is acknowledged.
@@ -26,7 +26,7 @@ type patient struct {
 }
 
 // live starts the signs of life, at a random moment of the pace.
-func (p *patient) live(ctx context.Context) {
+func (p *simulatedNode) start(ctx context.Context) {
 	ctx, p.end = context.WithCancel(ctx)
 	p.gone = make(chan struct{})
 	go func() {
@@ -46,7 +46,7 @@ func (p *patient) live(ctx context.Context) {
 }
 
 // silence ends the signs of life and returns when the last was sent.
-func (p *patient) silence() (time.Time, error) {
+func (p *simulatedNode) silence() (time.Time, error) {
 	p.end()
 	<-p.gone
 	if p.err != nil {
@@ -55,10 +55,10 @@ func (p *patient) silence() (time.Time, error) {
 	return p.last, nil
 }
 
-// discharge ends all signs of life. Its error is that of a patient who could not give them.
-func discharge(patients []*patient) error {
+// stopAll ends all signs of life. It returns the error of a simulatedNode that failed.
+func stopAll(nodes []*simulatedNode) error {
 	var problem error
-	for _, p := range patients {
+	for _, p := range nodes {
 		if _, err := p.silence(); err != nil {
 			problem = err
 		}
@@ -66,26 +66,27 @@ func discharge(patients []*patient) error {
 	return problem
 }
 
-// silencing is how many patients fall silent, and how soon after one another.
+// silencing is how many nodes fall silent, and how soon after one another.
 type silencing struct {
 	count int
 	apart time.Duration
 }
 
-// observe silences some patients one after the other and returns how long after their last sign each was declared, sorted.
-func (v *verdicts) observe(ctx context.Context, patients []*patient, s silencing) ([]time.Duration, error) {
+// observe silences some nodes one after the other and returns how long after their last sign each
+// was declared, sorted.
+func (v *verdicts) observe(ctx context.Context, nodes []*simulatedNode, s silencing) ([]time.Duration, error) {
 	var (
 		mu    sync.Mutex // guards times
 		times []time.Duration
 	)
 	group, ctx := errgroup.WithContext(ctx)
-	for _, p := range patients[:s.count] {
+	for _, p := range nodes[:s.count] {
 		group.Go(func() error {
 			last, err := p.silence()
 			if err != nil {
 				return err
 			}
-			for end := time.Now().Add(2 * patience); v.when(p.name).IsZero(); {
+			for end := time.Now().Add(2 * retryTimeout); v.when(p.name).IsZero(); {
 				if !sleepUntil(ctx, time.Now().Add(shortPause), end) {
 					return fmt.Errorf("node %s is silent since %v and not declared", p.name, time.Since(last))
 				}
@@ -102,10 +103,10 @@ func (v *verdicts) observe(ctx context.Context, patients []*patient, s silencing
 	return times, err
 }
 
-// wronglyDeclared are the patients who were declared although they gave signs of life.
-func (v *verdicts) wronglyDeclared(patients []*patient, s silencing) int {
+// wronglyMarked are the nodes that were marked Unknown although they gave signs of life.
+func (v *verdicts) wronglyMarked(nodes []*simulatedNode, s silencing) int {
 	wrong := 0
-	for _, p := range patients[s.count:] {
+	for _, p := range nodes[s.count:] {
 		if !v.when(p.name).IsZero() {
 			wrong++
 		}

@@ -19,11 +19,12 @@ func nodeWith(name string, status corev1.ConditionStatus) *corev1.Node {
 	}
 }
 
-// Three patients beat; the first two fall silent and are declared 20 s after their last beat, the third without reason.
+// Three nodes beat; the first two fall silent and are declared 20 s after their last beat, the
+// third without reason.
 func TestObserve_TimesFromTheLastSignToTheVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &verdicts{unknown: map[string]time.Time{}}
-		var patients []*patient
+		var nodes []*simulatedNode
 		for _, name := range []string{"a", "b", "c"} {
 			var declare *time.Timer
 			beat := func(context.Context) error {
@@ -33,37 +34,37 @@ func TestObserve_TimesFromTheLastSignToTheVerdict(t *testing.T) {
 				declare = time.AfterFunc(20*time.Second, func() { v.note(nodeWith(name, corev1.ConditionUnknown), time.Now()) })
 				return nil
 			}
-			p := &patient{name: name, pace: 5 * time.Second, beat: beat}
-			p.live(t.Context())
-			patients = append(patients, p)
+			p := &simulatedNode{name: name, pace: 5 * time.Second, beat: beat}
+			p.start(t.Context())
+			nodes = append(nodes, p)
 		}
 		v.note(nodeWith("c", corev1.ConditionTrue), time.Now())
 		time.Sleep(12 * time.Second)
 		s := silencing{count: 2, apart: time.Second}
-		times, err := v.observe(t.Context(), patients, s)
+		times, err := v.observe(t.Context(), nodes, s)
 		if want := []time.Duration{20 * time.Second, 20 * time.Second}; !slices.Equal(times, want) || err != nil {
 			t.Errorf("noticed after %v, %v; want %v", times, err, want)
 		}
-		if wrong := v.wronglyDeclared(patients, s); wrong != 0 {
+		if wrong := v.wronglyMarked(nodes, s); wrong != 0 {
 			t.Errorf("%d others count as declared", wrong)
 		}
 		v.note(nodeWith("c", corev1.ConditionUnknown), time.Now())
-		if wrong := v.wronglyDeclared(patients, s); wrong != 1 {
+		if wrong := v.wronglyMarked(nodes, s); wrong != 1 {
 			t.Errorf("%d others count as declared, want c", wrong)
 		}
-		if err := discharge(patients); err != nil {
+		if err := stopAll(nodes); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-func TestDischarge_TellsOfAPatientWhoCouldNotBeat(t *testing.T) {
+func TestStopAll_ReturnsTheErrorOfANodeThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
-		p := &patient{name: "a", pace: time.Second, beat: func(context.Context) error { return broken }}
-		p.live(t.Context())
+		p := &simulatedNode{name: "a", pace: time.Second, beat: func(context.Context) error { return broken }}
+		p.start(t.Context())
 		time.Sleep(2 * time.Second)
-		if err := discharge([]*patient{p}); !errors.Is(err, broken) {
+		if err := stopAll([]*simulatedNode{p}); !errors.Is(err, broken) {
 			t.Errorf("error %v, want that of the beat", err)
 		}
 	})

@@ -34,13 +34,14 @@ func names(parts []part) []string { return selection.Names(parts, partName) }
 
 func partName(p part) string { return p.name }
 
-// choose returns the parts that are named, in the order of the table; all of them where none is named.
+// choose returns the parts that are named, in the order of the table; all of them where none is
+// named.
 func choose(all []part, only string) ([]part, error) {
 	return selection.Choose(all, partName, "part", only)
 }
 
-// measure measures the parts one after the other, prints the table and reports whether every target was met. A part that fails
-// is a target missed, and no reason to leave out the others.
+// measure measures the parts one after the other, prints the table and reports whether every target
+// was met. A part that fails is a target missed, and no reason to leave out the others.
 func measure(ctx context.Context, cfg config, chosen []part) (met bool, err error) {
 	if cfg.logDir == "" {
 		if cfg.logDir, err = os.MkdirTemp("", "trivet-heartbeats-"); err != nil {

@@ -25,7 +25,8 @@ const (
 	kubelets = 64
 )
 
-// measurePuts returns what the Lease that a kubelet writes costs kube-apiserver and its etcd together.
+// measurePuts returns what the Lease that a kubelet writes costs kube-apiserver and its etcd
+// together.
 func measurePuts(ctx context.Context, cluster *devcluster.Cluster, d time.Duration) (cost, error) {
 	pids, err := child.Children("etcd", "kube-apiserver")
 	if err != nil {
@@ -57,7 +58,8 @@ func measurePuts(ctx context.Context, cluster *devcluster.Cluster, d time.Durati
 	}, pids...)
 }
 
-// kubelet renews one Lease as a kubelet does: by a PUT in protobuf of what the last one answered, over a connection of its own.
+// kubelet renews one Lease as a kubelet does: by a PUT in protobuf of what the last one answered,
+// over a connection of its own.
 type kubelet struct {
 	leases coordinationclient.LeaseInterface
 	last   *coordinationv1.Lease
@@ -89,8 +91,8 @@ func (k *kubelet) renew(ctx context.Context) error {
 	return err
 }
 
-// ownConnection makes a client that shares its connection with no other: a configuration with a dialer of its own is not
-// looked up among the transports that are there.
+// ownConnection makes a client that shares its connection with no other: a configuration with a
+// dialer of its own is not looked up among the transports that are there.
 func ownConnection(cfg *rest.Config) (kubernetes.Interface, error) {
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.Dial = (&net.Dialer{}).DialContext

@@ -11,7 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// unpaced is what leasesvc is told where it does not matter how fast holders come, but only what follows.
+// unpaced is what leasesvc is told where it does not matter how fast holders come, but only what
+// follows.
 const unpaced = "--max-introductions-per-second=1000000"
 
 // withCluster calls use with a control plane that nothing else uses.
@@ -25,7 +26,7 @@ func (b *bench) withCluster(ctx context.Context, use func(*devcluster.Cluster) e
 }
 
 // leasesvc starts a replica that takes as many streams on a connection as the other servers do.
-func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args ...string) (*child.Leg, error) {
+func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args ...string) (*child.Server, error) {
 	log, err := os.CreateTemp(b.logDir, b.part+"-leasesvc-*.log")
 	if err != nil {
 		return nil, err
@@ -33,7 +34,7 @@ func (b *bench) leasesvc(ctx context.Context, cluster *devcluster.Cluster, args 
 	if err := log.Close(); err != nil {
 		return nil, err
 	}
-	return child.StartLeg(ctx, cluster, child.LegConfig{
+	return child.StartServer(ctx, cluster, child.ServerConfig{
 		Name: "leasesvc", BinDir: b.binDir, Log: log.Name(),
 		Args: append([]string{fmt.Sprintf("--max-concurrent-streams=%d", maxStreams), "--max-connection-age=0", "--max-introductions-per-second=10000000"}, args...),
 	})

@@ -18,8 +18,8 @@ const (
 // hurried is what leasesvc is told when it is sent more heartbeats than nodes would send.
 const hurried = "--heartbeat-interval=1s"
 
-// measureSteady compares what a heartbeat costs the server when 10,000 connections carry one stream each, whose holder beats
-// every second.
+// measureSteady compares what a heartbeat costs the server when 10,000 connections carry one stream
+// each, whose holder beats every second.
 func measureSteady(ctx context.Context, b *bench) ([]row, error) {
 	var puts cost
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) (err error) {
@@ -29,7 +29,7 @@ func measureSteady(ctx context.Context, b *bench) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	contenders, err := b.contest(ctx, plan{Class: "node", Connections: 10_000, Streams: 1, Holders: 1},
+	contenders, err := b.runContenders(ctx, plan{Class: "node", Connections: 10_000, Streams: 1, Holders: 1},
 		either(b, 6, 2), order{For: 4 * time.Second, Pace: time.Second})
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func measureSteady(ctx context.Context, b *bench) ([]row, error) {
 
 // measureSaturated compares the same with few connections and as many heartbeats as go.
 func measureSaturated(ctx context.Context, b *bench) ([]row, error) {
-	contenders, err := b.contest(ctx, plan{Class: "node", Connections: 16, Streams: 64, Holders: 1},
+	contenders, err := b.runContenders(ctx, plan{Class: "node", Connections: 16, Streams: 64, Holders: 1},
 		either(b, 8, 3), order{For: 2 * time.Second})
 	if err != nil {
 		return nil, err

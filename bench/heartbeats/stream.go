@@ -16,8 +16,9 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// sender opens streams that carry so many holders of a class each. A stream that the replica ends because it lost its shards, as
-// it does when this machine is too busy for a renewal of its term, is opened anew and counted.
+// sender opens streams that carry so many holders of a class each. A stream that the replica ends
+// because it lost its shards, as it does when this machine is too busy for a renewal of its term,
+// is opened anew and counted.
 type sender struct {
 	class   string
 	holders int
@@ -81,12 +82,13 @@ type stream struct {
 // introductions is how many holders one message introduces.
 const introductions = 1000
 
-// patience bounds how long a holder comes again and again.
-const patience = time.Minute
+// retryTimeout bounds how long a holder comes again and again.
+const retryTimeout = time.Minute
 
-// openStream introduces holders, and comes again as long as the replica is not there or asks for it.
+// openStream introduces holders, and comes again as long as the replica is not there or asks for
+// it.
 func openStream(ctx context.Context, connection grpc.ClientConnInterface, holders []*leasev1.Holder) (*stream, error) {
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(retryTimeout); ; {
 		s, err := tryStream(ctx, connection, holders)
 		if status.Code(err) != codes.Unavailable || !sleepUntil(ctx, time.Now().Add(retryAfter(err)), end) {
 			return s, err
@@ -119,9 +121,10 @@ func (s *stream) welcome(ctx context.Context, holders []*leasev1.Holder) error {
 	return nil
 }
 
-// introduce sends one message that introduces holders, and another for those that are asked to come again.
+// introduce sends one message that introduces holders, and another for those that are asked to come
+// again.
 func (s *stream) introduce(ctx context.Context, holders []*leasev1.Holder) error {
-	for end := time.Now().Add(patience); len(holders) > 0; {
+	for end := time.Now().Add(retryTimeout); len(holders) > 0; {
 		s.request.Sequence++
 		answer, err := s.exchange(&leasev1.StreamHeartbeatsRequest{Sequence: s.request.Sequence, Holders: holders})
 		if err != nil {
@@ -142,7 +145,7 @@ func (s *stream) introduce(ctx context.Context, holders []*leasev1.Holder) error
 			}
 		}
 		if holders = paced; len(holders) > 0 && !sleepUntil(ctx, time.Now().Add(wait), end) {
-			return fmt.Errorf("%d holders were asked to come again for %v", len(holders), patience)
+			return fmt.Errorf("%d holders were asked to come again for %v", len(holders), retryTimeout)
 		}
 	}
 	return nil
@@ -164,7 +167,7 @@ func (s *stream) beat() error {
 // exchange returns an answer that the next exchange overwrites.
 func (s *stream) exchange(request *leasev1.StreamHeartbeatsRequest) (*leasev1.StreamHeartbeatsResponse, error) {
 	if err := s.wire.Send(request); err != nil {
-		// Why the stream is over is told to who receives, behind the answers that are still on their way.
+		// Receiving returns why the stream ended, after the answers that are still on their way.
 		for err = s.wire.RecvMsg(&s.answer); err == nil; {
 			err = s.wire.RecvMsg(&s.answer)
 		}
@@ -176,7 +179,7 @@ func (s *stream) exchange(request *leasev1.StreamHeartbeatsRequest) (*leasev1.St
 	return &s.answer, nil
 }
 
-// shortPause is how soon to try again where nobody says.
+// shortPause is the pause before a retry if the error has none.
 const shortPause = 50 * time.Millisecond
 
 // retryAfter is the pause that an error asks for.

@@ -32,8 +32,8 @@ func TestSender_BeatsAtTheEcho(t *testing.T) {
 	}
 }
 
-// leaving is a server whose first stream ends with the first heartbeat, as when a replica loses its shards, or that refuses the
-// second message of every stream for good.
+// leaving is a server whose first stream ends with the first heartbeat, as when a replica loses its
+// shards, or that refuses the second message of every stream for good.
 type leaving struct {
 	leasev1.UnimplementedLeaseServiceServer
 	streams atomic.Int64

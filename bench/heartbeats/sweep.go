@@ -28,12 +28,12 @@ func measureSweep(ctx context.Context, b *bench) ([]row, error) {
 			return err
 		}
 		defer ours.Stop()
-		crowd, err := gather(ctx, ours.GRPC, (&sender{class: "node", holders: holders / connections}).open, connections, 1)
+		streamSet, err := openStreamSet(ctx, ours.GRPC, (&sender{class: "node", holders: holders / connections}).open, connections, 1)
 		if err != nil {
 			return err
 		}
-		defer crowd.disperse()
-		found, err = expire(ctx, ours, crowd, holders)
+		defer streamSet.close()
+		found, err = expire(ctx, ours, streamSet, holders)
 		return err
 	})
 	if err != nil {
@@ -43,7 +43,7 @@ func measureSweep(ctx context.Context, b *bench) ([]row, error) {
 	return []row{{
 		what:   fmt.Sprintf("expiry of %s holders that beat at the same moment: the last is noticed, after the first deadline", thousands(holders)),
 		target: fmt.Sprintf("≤ %v", sweepTarget),
-		ours:   fmt.Sprintf("%s; nobody before the deadline: %v", brief(late), !found.early),
+		ours:   fmt.Sprintf("%s; none before its expiry: %v", brief(late), !found.early),
 		beside: fmt.Sprintf("the beats took %s; read every %s", brief(found.took), brief(found.step)),
 		missed: late > sweepTarget || found.early,
 	}}, nil
@@ -58,11 +58,11 @@ type expiry struct {
 	step  time.Duration // the longest time between two looks
 }
 
-// expire sends the last beat of everybody and counts.
-func expire(ctx context.Context, leg *child.Leg, crowd *crowd, holders int) (expiry, error) {
+// expire sends the last beat of every holder and counts.
+func expire(ctx context.Context, server *child.Server, streamSet *streamSet, holders int) (expiry, error) {
 	begin := time.Now()
 	var group errgroup.Group
-	for _, beat := range crowd.beats {
+	for _, beat := range streamSet.beats {
 		group.Go(beat)
 	}
 	if err := group.Wait(); err != nil {
@@ -71,7 +71,7 @@ func expire(ctx context.Context, leg *child.Leg, crowd *crowd, holders int) (exp
 	e := expiry{due: begin.Add(sweepGrace), took: time.Since(begin)}
 	pause(ctx, time.Until(e.due.Add(-200*time.Millisecond)))
 	for last := time.Now(); ; {
-		expired, err := sessionsOf(ctx, leg, "expired")
+		expired, err := sessionsOf(ctx, server, "expired")
 		if err != nil {
 			return expiry{}, err
 		}

@@ -30,8 +30,8 @@ type takeover struct {
 	declared int           // Nodes that were declared unknown
 }
 
-// measureTakeover kills one of two replicas that keep many holders between them. Some of these are Nodes of the real
-// kube-apiserver, which both replicas judge.
+// measureTakeover kills one of two replicas that keep many holders between them. Some of these are
+// Nodes of the real kube-apiserver, which both replicas judge.
 func measureTakeover(ctx context.Context, b *bench) ([]row, error) {
 	const perAgent = 1000
 	holders, nodes := either(b, 50_000, 10_000), either(b, 2000, 500)
@@ -49,7 +49,7 @@ func measureTakeover(ctx context.Context, b *bench) ([]row, error) {
 			return err
 		}
 		defer seen.close()
-		var replicas []*child.Leg
+		var replicas []*child.Server
 		for range 2 {
 			replica, err := b.leasesvc(ctx, cluster, "--loops=*,node-health")
 			if err != nil {
@@ -63,7 +63,7 @@ func measureTakeover(ctx context.Context, b *bench) ([]row, error) {
 		if found, err = b.kill(ctx, replicas, holders); err != nil {
 			return err
 		}
-		// Whoever is wrongly thought silent is declared within this time.
+		// A node that is wrongly judged silent is marked Unknown within this time.
 		pause(ctx, takeoverTarget)
 		found.declared = seen.count()
 		return ctx.Err()
@@ -90,7 +90,7 @@ func holderNames(count int) []string {
 }
 
 // populate lets holders beat by agents, as nodes would, and returns what ends that.
-func populate(ctx context.Context, replicas []*child.Leg, names []string, perAgent int) (leave func()) {
+func populate(ctx context.Context, replicas []*child.Server, names []string, perAgent int) (leave func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group errgroup.Group
 	var targets []string
@@ -118,9 +118,9 @@ func populate(ctx context.Context, replicas []*child.Leg, names []string, perAge
 	}
 }
 
-// kill waits until all sessions are there and have been for a while, kills the first replica, and waits until the other has
-// all of them.
-func (b *bench) kill(ctx context.Context, replicas []*child.Leg, holders int) (takeover, error) {
+// kill waits until all sessions are there and have been for a while, kills the first replica, and
+// waits until the other has all of them.
+func (b *bench) kill(ctx context.Context, replicas []*child.Server, holders int) (takeover, error) {
 	if err := awaitAlive(ctx, replicas, holders); err != nil {
 		return takeover{}, err
 	}
@@ -156,8 +156,8 @@ func (b *bench) kill(ctx context.Context, replicas []*child.Leg, holders int) (t
 }
 
 // awaitAlive waits until the replicas have so many sessions together.
-func awaitAlive(ctx context.Context, replicas []*child.Leg, holders int) error {
-	for end := time.Now().Add(2 * patience); ; {
+func awaitAlive(ctx context.Context, replicas []*child.Server, holders int) error {
+	for end := time.Now().Add(2 * retryTimeout); ; {
 		sum := 0
 		for _, replica := range replicas {
 			alive, err := sessionsOf(ctx, replica, "alive")
@@ -170,7 +170,7 @@ func awaitAlive(ctx context.Context, replicas []*child.Leg, holders int) error {
 			return nil
 		}
 		if !sleepUntil(ctx, time.Now().Add(shortPause), end) {
-			return fmt.Errorf("after %v %d of %d sessions are alive", 2*patience, sum, holders)
+			return fmt.Errorf("after %v %d of %d sessions are alive", 2*retryTimeout, sum, holders)
 		}
 	}
 }

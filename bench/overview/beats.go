@@ -27,9 +27,9 @@ type load struct {
 	perSecondFloor float64 // a run below it measured something else: it fails
 }
 
-// measureBeats sends heartbeats of holders that have no Node, so that no Lease object is written: what is measured is
-// the heartbeat alone.
-func measureBeats(ctx context.Context, cfg config, lease *child.Leg) ([]row, error) {
+// measureBeats sends heartbeats of holders that have no Node, so that no Lease object is written:
+// what is measured is the heartbeat alone.
+func measureBeats(ctx context.Context, cfg config, lease *child.Server) ([]row, error) {
 	var rows []row
 	for _, l := range []load{
 		{name: "100 connections × 100 streams × 1 holder at 1 s", connections: 100, streams: 100, holders: 1, between: time.Second, perSecondFloor: 8000},

@@ -16,9 +16,10 @@ const (
 	podsPerService = 100
 )
 
-// measureFlips makes 50 Services with 100 Pods each, then flips the readiness of Pods at a steady rate, and reads what
-// slicesvc spent and how long each flip took. `make bench-slices` does the same beside others.
-func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, slice *child.Leg) ([]row, error) {
+// measureFlips makes 50 Services with 100 Pods each, then flips the readiness of Pods at a steady
+// rate, and reads what slicesvc spent and how long each flip took. `make bench-slices` does the
+// same beside others.
+func measureFlips(ctx context.Context, cfg config, kube kubernetes.Interface, slice *child.Server) ([]row, error) {
 	began := time.Now()
 	pods, err := podset.Create(ctx, kube, benchServices, podsPerService)
 	if err != nil {

@@ -1,8 +1,10 @@
-// Command house measures the whole house once on this machine and prints a Markdown table: how long `trivet up` takes, what
-// a heartbeat and a readiness flip cost, and how much memory each leg holds.
+// Command overview measures the four servers together once on this machine and prints a Markdown
+// table: how long `trivet up` takes, what a heartbeat and a readiness flip cost, and how much
+// memory each server holds.
 //
-// It starts an etcd and a kube-apiserver of its own and each leg as a process of its own, so that CPU time is read from the
-// kernel and not guessed. Everything shares the machine's cores; only ratios taken in one run mean much.
+// It starts an etcd and a kube-apiserver of its own and each server as a process of its own, so
+// that CPU time is read from the kernel and not guessed. Everything shares the machine's cores;
+// only ratios taken in one run mean much.
 package main
 
 import (
@@ -27,7 +29,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := measure(ctx, cfg, os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintf(os.Stderr, "house: %v\n", err)
+		fmt.Fprintf(os.Stderr, "overview: %v\n", err)
 		stop()
 		os.Exit(1)
 	}
@@ -49,7 +51,7 @@ func measure(ctx context.Context, cfg config, out, progress io.Writer) error {
 		run  func(context.Context, config) ([]row, error)
 	}{
 		{name: "start of trivet up", run: measureUp},
-		{name: "heartbeats and readiness flips", run: measureLegs},
+		{name: "heartbeats and readiness flips", run: measureServers},
 	} {
 		fmt.Fprintf(progress, "measuring %s…\n", part.name)
 		rows, err := part.run(ctx, cfg)

@@ -12,9 +12,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// measureLegs starts a control plane and the three legs, and loads one leg after the other.
-func measureLegs(ctx context.Context, cfg config) ([]row, error) {
-	dir, err := os.MkdirTemp("", "trivet-house-")
+// measureServers starts a control plane and the three servers, and loads one server after the
+// other.
+func measureServers(ctx context.Context, cfg config) ([]row, error) {
+	dir, err := os.MkdirTemp("", "trivet-overview-")
 	if err != nil {
 		return nil, err
 	}
@@ -28,26 +29,26 @@ func measureLegs(ctx context.Context, cfg config) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	legs := map[string]*child.Leg{}
+	servers := map[string]*child.Server{}
 	for _, name := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
-		started, err := child.StartLeg(ctx, cluster, child.LegConfig{
+		started, err := child.StartServer(ctx, cluster, child.ServerConfig{
 			Name: name, BinDir: cfg.binDir, Log: filepath.Join(dir, name+".log"), Args: extraFlags(name),
 		})
 		if err != nil {
 			return nil, err
 		}
 		defer started.Stop()
-		legs[name] = started
+		servers[name] = started
 	}
-	beats, err := measureBeats(ctx, cfg, legs["leasesvc"])
+	beats, err := measureBeats(ctx, cfg, servers["leasesvc"])
 	if err != nil {
 		return nil, err
 	}
-	flips, err := measureFlips(ctx, cfg, kube, legs["slicesvc"])
+	flips, err := measureFlips(ctx, cfg, kube, servers["slicesvc"])
 	if err != nil {
 		return nil, err
 	}
-	memory, err := measureMemory(legs)
+	memory, err := measureMemory(servers)
 	return append(append(beats, flips...), memory...), err
 }
 
@@ -58,10 +59,10 @@ func extraFlags(name string) []string {
 	return nil
 }
 
-func measureMemory(legs map[string]*child.Leg) ([]row, error) {
+func measureMemory(servers map[string]*child.Server) ([]row, error) {
 	var rows []row
 	for _, name := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
-		resident, err := legs[name].Resident()
+		resident, err := servers[name].Resident()
 		if err != nil {
 			return nil, err
 		}

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// measureUp starts `trivet up` with its default fleet, waits for the line that says all legs are ready, and stops it.
+// measureUp starts `trivet up` with its default fleet, waits for the line that says all servers are
+// ready, and stops it.
 func measureUp(ctx context.Context, cfg config) ([]row, error) {
 	command := exec.CommandContext(ctx, filepath.Join(cfg.binDir, "trivet"), "up", "--free-ports")
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
@@ -30,7 +31,7 @@ func measureUp(ctx context.Context, cfg config) ([]row, error) {
 	var said []string
 	for lines := bufio.NewScanner(output); lines.Scan(); {
 		said = append(said, lines.Text())
-		if ready == 0 && strings.Contains(lines.Text(), "✓ all legs ready") {
+		if ready == 0 && strings.Contains(lines.Text(), "✓ all servers ready") {
 			ready = time.Since(began)
 			if err := command.Process.Signal(syscall.SIGINT); err != nil {
 				return nil, err
@@ -43,7 +44,7 @@ func measureUp(ctx context.Context, cfg config) ([]row, error) {
 		return nil, errors.Join(fmt.Errorf("trivet up never became ready:\n%s", strings.Join(said, "\n")), err)
 	}
 	return []row{
-		{what: "`trivet up`, 20 nodes, 10 services, 50 pods: until all legs are ready", figure: fmt.Sprintf("%.1f s", ready.Seconds())},
+		{what: "`trivet up`, 20 nodes, 10 services, 50 pods: until all servers are ready", figure: fmt.Sprintf("%.1f s", ready.Seconds())},
 		{what: "the same: from Ctrl-C until nothing is left", figure: fmt.Sprintf("%.1f s", stopped.Seconds())},
 	}, nil
 }

@@ -48,12 +48,12 @@ func (b *bench) start(ctx context.Context, c contender, cluster *devcluster.Clus
 		}
 		return manager, nil
 	default:
-		leg, err := child.StartLeg(ctx, cluster, child.LegConfig{
+		server, err := child.StartServer(ctx, cluster, child.ServerConfig{
 			Name: "slicesvc", BinDir: b.binDir, Log: log, Args: []string{"--kube-api-qps=500", "--kube-api-burst=1000"},
 		})
 		if err != nil {
 			return nil, err
 		}
-		return leg.Child, nil
+		return server.Child, nil
 	}
 }

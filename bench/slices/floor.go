@@ -23,9 +23,9 @@ const (
 	floorWorkers = 5
 )
 
-// floorProgram is the least that a client-go program can do about a Pod that flips: caches stripped to what is used, and one
-// protobuf Update of the slice in which the Pod was last seen. It makes no slice, knows no Service and no rule, and is of no
-// use but to be measured.
+// floorProgram is the least that a client-go program can do about a Pod that flips: caches stripped
+// to what is used, and one protobuf Update of the slice in which the Pod was last seen. It makes no
+// slice, knows no Service and no rule, and is of no use but to be measured.
 type floorProgram struct {
 	kube  kubernetes.Interface
 	queue workqueue.TypedRateLimitingInterface[string]
@@ -136,8 +136,8 @@ func (f *floorProgram) sawPod(pod *corev1.Pod) {
 	}
 }
 
-// sawSlice keeps the slice, which is not older than what an Update has answered but for moments: such an Update is refused
-// and made again.
+// sawSlice keeps the slice, which is not older than what an Update has answered but for moments:
+// such an Update is refused and made again.
 func (f *floorProgram) sawSlice(slice *discoveryv1.EndpointSlice) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,10 +1,12 @@
-// Command slices measures slicesvc against the targets it was built for, and prints a Markdown table: what readiness flips,
-// cold starts, rollouts and large scale-downs cost in CPU, time, writes, slices and memory, beside kube-controller-manager's
-// endpointslice controller and beside the floor, a bare client-go program of our own that knows no rules. It exits with 1 if a
-// target is missed, and says of every figure in which upstream is ahead that it is.
+// Command slices measures slicesvc against the targets it was built for, and prints a Markdown
+// table: what readiness flips, cold starts, rollouts and large scale-downs cost in CPU, time,
+// writes, slices and memory, beside kube-controller-manager's endpointslice controller and beside
+// the floor, a bare client-go program of our own that knows no rules. It exits with 1 if a target
+// is missed, and says of every figure in which upstream is ahead that it is.
 //
-// Each world is a control plane of its own, in which the contenders take turns, each a process whose CPU time and memory the
-// kernel tells. All share the machine's cores with etcd, kube-apiserver and the load, so only ratios of one run mean much.
+// Each world is a control plane of its own, in which the contenders take turns, each a process
+// whose CPU time and memory the kernel tells. All share the machine's cores with etcd,
+// kube-apiserver and the load, so only ratios of one run mean much.
 //
 // Worlds can be had one by one: -only 1x5000. With -short all of them take less time and say less.
 package main

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// warmUp is a few flips before those that count: by the last of them the contender's caches are full.
+	// warmUp is a few flips before those that count: by the last of them the contender's caches are
+	// full.
 	warmUp = 20
 	// quietFor is how long slices may take to become few after an upheaval.
 	quietFor = 30 * time.Second
@@ -32,7 +33,8 @@ type results struct {
 	upheaval [contenders]*outcome
 }
 
-// cold is a start with full caches to come and no slice there, from the start of the process until slices are exact.
+// cold is a start with full caches to come and no slice there, from the start of the process until
+// slices are exact.
 type cold struct {
 	wall, cpu time.Duration
 	writes    int
@@ -66,7 +68,8 @@ type arena struct {
 	results results
 }
 
-// run builds the world and lets the contenders take turns. What was measured before an error is returned beside it.
+// run builds the world and lets the contenders take turns. What was measured before an error is
+// returned beside it.
 func (b *bench) run(ctx context.Context) (measured results, err error) {
 	b.say("%d services with %d pods each…", b.world.services, b.world.podsEach)
 	cluster, err := devcluster.Start(ctx, devcluster.Config{})
@@ -99,8 +102,9 @@ func administrator(cfg *rest.Config) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
-// takeTurns measures flips by upstream, by the floor on the slices that upstream has left, and by slicesvc on slices of its
-// own. Then the upheaval, again from a cold start each: what flips leave in memory is not in its figures.
+// takeTurns measures flips by upstream, by the floor on the slices that upstream has left, and by
+// slicesvc on slices of its own. Then the upheaval, again from a cold start each: what flips leave
+// in memory is not in its figures.
 func (a *arena) takeTurns(ctx context.Context) error {
 	for _, turn := range []struct {
 		contender contender

@@ -93,7 +93,8 @@ func of[T any](results [contenders]*T, figure func(*T) float64) (values [contend
 	return values
 }
 
-// within sets the target to a share of what another contender reached; of nothing it cannot be reached.
+// within sets the target to a share of what another contender reached; of nothing it cannot be
+// reached.
 func (r row) within(share float64, c contender) row {
 	r.target = fmt.Sprintf("≤ %g × %s", share, [contenders]string{floor: "floor", upstream: "upstream"}[c])
 	r.most = new(float64)
@@ -103,7 +104,8 @@ func (r row) within(share float64, c contender) row {
 	return r
 }
 
-// rows are those of the table for a world. What nobody was measured in is left out: the world has failed and says so itself.
+// rows are those of the table for a world. A part without measurements is left out: the world has
+// failed and reports it.
 func (m results) rows(w world) []row {
 	return slices.DeleteFunc(slices.Concat(m.coldRows(w), m.flipRows(w), m.upheavalRows(w)), func(r row) bool {
 		return r.note == "" && r.values == [contenders]*float64{}

@@ -29,7 +29,8 @@ type world struct {
 type upheaval struct {
 	what string
 	do   func(context.Context, *podset.Set) error
-	// writes is the share of upstream's writes that are allowed, slices that of the fewest slices possible.
+	// writes is the share of upstream's writes that are allowed, slices that of the fewest slices
+	// possible.
 	writes, slices float64
 }
 
@@ -64,13 +65,14 @@ func names(worlds []world) []string { return selection.Names(worlds, worldName) 
 
 func worldName(w world) string { return w.name }
 
-// choose returns the worlds that are named, in the order of the table; all of them where none is named.
+// choose returns the worlds that are named, in the order of the table; all of them where none is
+// named.
 func choose(all []world, only string) ([]world, error) {
 	return selection.Choose(all, worldName, "world", only)
 }
 
-// measure measures the worlds one after the other, prints the table and reports whether every target was met. A world that
-// fails is a target missed, and no reason to leave out the others.
+// measure measures the worlds one after the other, prints the table and reports whether every
+// target was met. A world that fails is a target missed, and no reason to leave out the others.
 func measure(ctx context.Context, cfg config, chosen []world) (met bool, err error) {
 	if cfg.logDir == "" {
 		if cfg.logDir, err = os.MkdirTemp("", "trivet-slices-"); err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// written is how many requests have written a slice since the cluster was started, as kube-apiserver counts them: those that
-// changed nothing too, but none that was refused.
+// written is how many requests have written a slice since the cluster was started, as
+// kube-apiserver counts them: those that changed nothing too, but none that was refused.
 func (a *arena) written(ctx context.Context) (int, error) {
 	text, err := a.kube.DiscoveryV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {

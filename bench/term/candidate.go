@@ -16,7 +16,7 @@ import (
 // seatVariable makes this binary stand as a candidate, as the JSON in it says, and nothing else.
 const seatVariable = "TRIVET_BENCH_TERM_SEAT"
 
-// mechanism is a way to agree on who acts for a shard.
+// mechanism is a way to choose the replica that acts for a shard.
 type mechanism string
 
 const (
@@ -32,7 +32,8 @@ type seat struct {
 	ID string
 	// Contest keeps apart the groups of candidates that share a cluster.
 	Contest string
-	// Shards to stand for: the shards of one candidate of internal/term, or as many locks or elections beside each other.
+	// Shards to stand for: the shards of one candidate of internal/term, or as many locks or
+	// elections beside each other.
 	Shards int
 
 	Endpoints                 []string // of etcd
@@ -50,20 +51,21 @@ const (
 	request word = "request" // it sends a request to kube-apiserver
 )
 
-// herald says what happens to a candidate. It may be used concurrently, because each line is one write.
-type herald struct{ out io.Writer }
+// report says what happens to a candidate. It may be used concurrently, because each line is one
+// write.
+type report struct{ out io.Writer }
 
-func (h herald) say(what word, shard int) { fmt.Fprintf(h.out, "%s %d\n", what, shard) }
+func (h report) say(what word, shard int) { fmt.Fprintf(h.out, "%s %d\n", what, shard) }
 
 // act is the body of every mechanism: it does nothing until it is told to end.
-func (h herald) act(ctx context.Context, shard int) {
+func (h report) act(ctx context.Context, shard int) {
 	h.say(began, shard)
 	<-ctx.Done()
 	h.say(ended, shard)
 }
 
-// standAsChild stands as a candidate until standard input ends, as it does when the parent closes it or dies. It returns the
-// exit code.
+// standAsChild stands as a candidate until standard input ends, as it does when the parent closes
+// it or dies. It returns the exit code.
 func standAsChild(value string) int {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -74,7 +76,7 @@ func standAsChild(value string) int {
 	var s seat
 	err := json.Unmarshal([]byte(value), &s)
 	if err == nil {
-		err = s.stand(ctx, herald{out: os.Stdout})
+		err = s.stand(ctx, report{out: os.Stdout})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -84,7 +86,7 @@ func standAsChild(value string) int {
 }
 
 // stand blocks until ctx ends and everything held has been given up.
-func (s seat) stand(ctx context.Context, h herald) error {
+func (s seat) stand(ctx context.Context, h report) error {
 	switch s.Mechanism {
 	case terms:
 		return s.standForTerms(ctx, h)
@@ -97,7 +99,8 @@ func (s seat) stand(ctx context.Context, h herald) error {
 	}
 }
 
-// etcd is the connection that Trivet's processes use. Both mechanisms on etcd get it, so that only they differ.
+// etcd is the connection that Trivet's processes use. Both mechanisms on etcd get it, so that only
+// they differ.
 func (s seat) etcd() (*clientv3.Client, error) {
 	return etcdconn.Connect(etcdconn.Config{
 		Endpoints: s.Endpoints, CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,

@@ -15,9 +15,10 @@ import (
 
 var errSessionLost = errors.New("the session was lost")
 
-// standForElections campaigns in one election for each shard, all under one session with the TTL of internal/term. It resigns,
-// and closes the session, when ctx ends; it does not come back from a lost session.
-func (s seat) standForElections(ctx context.Context, h herald) error {
+// standForElections campaigns in one election for each shard, all under one session with the TTL of
+// internal/term. It resigns, and closes the session, when ctx ends; it does not come back from a
+// lost session.
+func (s seat) standForElections(ctx context.Context, h report) error {
 	client, err := s.etcd()
 	if err != nil {
 		return err
@@ -44,7 +45,7 @@ func (s seat) standForElections(ctx context.Context, h herald) error {
 	return errors.Join(group.Wait(), session.Close())
 }
 
-func (s seat) campaign(ctx context.Context, election *concurrency.Election, shard int, h herald) error {
+func (s seat) campaign(ctx context.Context, election *concurrency.Election, shard int, h report) error {
 	err := election.Campaign(ctx, s.ID)
 	if ctx.Err() != nil {
 		return nil
@@ -58,8 +59,9 @@ func (s seat) campaign(ctx context.Context, election *concurrency.Election, shar
 	return election.Resign(resigning)
 }
 
-// awaitQueue says when this candidate stands in the queue of every election. Campaign does not tell, so the keys do.
-func (s seat) awaitQueue(ctx context.Context, client *clientv3.Client, h herald) {
+// awaitQueue says when this candidate stands in the queue of every election. Campaign does not
+// tell, so the keys do.
+func (s seat) awaitQueue(ctx context.Context, client *clientv3.Client, h report) {
 	for ctx.Err() == nil {
 		keys, err := client.Get(ctx, "/"+s.Contest+"/", clientv3.WithPrefix())
 		if err != nil {

@@ -15,8 +15,9 @@ import (
 const (
 	// replicas is how many candidates a group has.
 	replicas = 3
-	// patience bounds the wait for anything; the slowest takeover of client-go takes less than 24 s.
-	patience = time.Minute
+	// retryTimeout bounds the wait for anything; the slowest takeover of client-go takes less than
+	// 24 s.
+	retryTimeout = time.Minute
 )
 
 // group is candidates for the same shards, and what is known about them. One goroutine uses it.
@@ -28,7 +29,7 @@ type group struct {
 	ready   map[*process]bool
 	holders map[int]*process  // by shard
 	vacated map[int]time.Time // when a shard's body ended that no other has followed
-	// gaps are the times in which nobody acted for a shard that was handed over.
+	// gaps are the times in which no replica acted for a shard that was handed over.
 	gaps      []time.Duration
 	lastBegan time.Time
 }
@@ -108,10 +109,10 @@ func (g *group) forget(p *process) error {
 	return p.failure()
 }
 
-// settle returns when every shard is held, all candidates are ready, none is on its way out, and nothing has happened for a
-// while.
+// settle returns when every shard is held, all candidates are ready, none is on its way out, and
+// nothing has happened for a while.
 func (g *group) settle(ctx context.Context, quiet time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience+quiet)
+	ctx, cancel := context.WithTimeout(ctx, retryTimeout+quiet)
 	defer cancel()
 	for {
 		var silence <-chan time.Time
@@ -138,7 +139,7 @@ func (g *group) complete() bool {
 
 // succeed ends the holder of a shard and returns the time until another's body for it began.
 func (g *group) succeed(ctx context.Context, shard int, end func(*process) error) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, retryTimeout)
 	defer cancel()
 	last, start := g.holders[shard], time.Now()
 	if err := end(last); err != nil {

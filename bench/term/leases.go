@@ -22,16 +22,16 @@ const (
 	retryPeriod   = 2 * time.Second
 )
 
-// standForLeases runs one LeaderElector for each shard at the defaults of Kubernetes' components, but that it releases the
-// lock on a stop, without which a stop would cost as much as a crash.
-func (s seat) standForLeases(ctx context.Context, h herald) error {
+// standForLeases runs one LeaderElector for each shard at the defaults of Kubernetes' components,
+// but that it releases the lock on a stop, without which a stop would cost as much as a crash.
+func (s seat) standForLeases(ctx context.Context, h report) error {
 	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
 	if err != nil {
 		return err
 	}
 	config.QPS = -1 // 64 locks would wait for client-go's own limit of 5 requests per second
 	config.ContentType = runtime.ContentTypeProtobuf
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return announcing{next: next, herald: h} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return announcing{next: next, report: h} })
 	client, err := coordinationv1.NewForConfig(config)
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (s seat) standForLeases(ctx context.Context, h herald) error {
 	return nil
 }
 
-func (s seat) elector(client coordinationv1.LeasesGetter, shard int, h herald) (*leaderelection.LeaderElector, error) {
+func (s seat) elector(client coordinationv1.LeasesGetter, shard int, h report) (*leaderelection.LeaderElector, error) {
 	return leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", s.Contest, shard)},
@@ -71,10 +71,10 @@ func (s seat) elector(client coordinationv1.LeasesGetter, shard int, h herald) (
 // announcing says when a request is sent.
 type announcing struct {
 	next   http.RoundTripper
-	herald herald
+	report report
 }
 
 func (a announcing) RoundTrip(r *http.Request) (*http.Response, error) {
-	a.herald.say(request, 0)
+	a.report.say(request, 0)
 	return a.next.RoundTrip(r)
 }

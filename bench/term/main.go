@@ -1,10 +1,11 @@
-// Command term measures how fast leadership moves, and what it costs at rest, with internal/term and with two others beside it:
-// client-go's leaderelection and etcd's concurrency.Election. It prints a Markdown table and exits with 1 if internal/term misses
-// a target.
+// Command term measures how fast leadership moves, and what it costs at rest, with internal/term
+// and with two others beside it: client-go's leaderelection and etcd's concurrency.Election. It
+// prints a Markdown table and exits with 1 if internal/term misses a target.
 //
-// Candidates are processes of their own, this binary run again, so that they can be killed; a time is taken between what this
-// process does to one candidate and what it reads from the next. Each mechanism has an etcd to itself (client-go's with a
-// kube-apiserver before it), and the mechanisms come one after the other. Only the costs at rest are counted side by side.
+// Candidates are processes of their own, this binary run again, so that they can be killed; a time
+// is taken between what this process does to one candidate and what it reads from the next. Each
+// mechanism has an etcd to itself (client-go's with a kube-apiserver before it), and the mechanisms
+// come one after the other. Only the costs at rest are counted side by side.
 package main
 
 import (

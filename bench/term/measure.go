@@ -16,10 +16,11 @@ import (
 const (
 	// manyShards is what leasesvc and slicesvc divide their work into by default.
 	manyShards = 64
-	// side is how many groups wait for a killed candidate's lease to run out beside each other; they hardly use the CPU
-	// meanwhile.
+	// side is how many groups wait for a killed candidate's lease to run out beside each other;
+	// they hardly use the CPU meanwhile.
 	side = 4
-	// renewal is the longest time between two renewals of any of the mechanisms. A kill comes at a random moment of it.
+	// renewal is the longest time between two renewals of any of the mechanisms. A kill comes at a
+	// random moment of it.
 	renewal = 2 * time.Second
 )
 
@@ -27,8 +28,9 @@ const (
 type result struct {
 	// kills and stops are the times from the end of a holder to the begin of the next body.
 	kills, stops []time.Duration
-	// joins and leaves are the times from the start, or the stop, of one of three replicas to the begin of the last body that
-	// had to move; gaps are the times in which nobody acted for one of those shards.
+	// joins and leaves are the times from the start, or the stop, of one of three replicas to the
+	// begin of the last body that had to move; gaps are the times in which no replica acted for one
+	// of those shards.
 	joins, leaves, gaps []time.Duration
 	rest                map[int]cost // by number of shards
 }
@@ -111,7 +113,8 @@ func measureStops(ctx context.Context, cluster *devcluster.Cluster, m mechanism,
 	})
 }
 
-// replace ends the holder of shard 0 and puts another candidate in its place. It returns the time until the next body began.
+// replace ends the holder of shard 0 and puts another candidate in its place. It returns the time
+// until the next body began.
 func (g *group) replace(ctx context.Context, end func(*process) error, quiet time.Duration) (time.Duration, error) {
 	took, err := g.succeed(ctx, 0, end)
 	if err != nil {
@@ -144,7 +147,8 @@ func measureMoves(ctx context.Context, cluster *devcluster.Cluster, trials int, 
 	})
 }
 
-// rebalance changes the members and returns the time until the last body began of those that moved because of it.
+// rebalance changes the members and returns the time until the last body began of those that moved
+// because of it.
 func (g *group) rebalance(ctx context.Context, change func() error) (time.Duration, error) {
 	start := time.Now()
 	if err := change(); err != nil {

@@ -38,7 +38,8 @@ type process struct {
 	dismissed bool
 }
 
-// startProcess starts a candidate. What it says is sent to events in order, and in the end that it has left.
+// startProcess starts a candidate. What it says is sent to events in order, and in the end that it
+// has left.
 func startProcess(s seat, events chan<- event) (*process, error) {
 	value, err := json.Marshal(s)
 	if err != nil {
@@ -103,8 +104,8 @@ func (p *process) failure() error {
 
 var errLeft = errors.New("its standard output was closed")
 
-// cpu is the CPU time that the candidate has used so far, from the kernel's own clock for the process: the ticks in /proc are
-// too coarse for one that sleeps most of the time.
+// cpu is the CPU time that the candidate has used so far, from the kernel's own clock for the
+// process: the ticks in /proc are too coarse for one that sleeps most of the time.
 func (p *process) cpu() (time.Duration, error) {
 	const scheduled = 2 // CPUCLOCK_SCHED: all that the scheduler gave to any of its threads
 	var used unix.Timespec

@@ -24,8 +24,8 @@ type cost struct {
 	cpu      time.Duration // per second
 }
 
-// measureRest counts the costs of every mechanism with one shard and with many, all at the same time, each on a cluster of its
-// own.
+// measureRest counts the costs of every mechanism with one shard and with many, all at the same
+// time, each on a cluster of its own.
 func measureRest(ctx context.Context, cfg config, results map[mechanism]*result) error {
 	var mu sync.Mutex // guards what results point to
 	all, ctx := errgroup.WithContext(ctx)
@@ -156,8 +156,9 @@ func (m *meter) scrape(ctx context.Context) (string, error) {
 	return string(body), err
 }
 
-// requestsIn is how many requests etcd has received since its start, by its own metrics: the messages of clients, so that each
-// renewal counts, on whatever stream. The metric also counts the vain wait for another message at the end of every stream.
+// requestsIn is how many requests etcd has received since its start, by its own metrics: the
+// messages of clients, so that each renewal counts, on whatever stream. The metric also counts the
+// vain wait for another message at the end of every stream.
 func requestsIn(metrics string) (float64, error) {
 	messages, err := sumOf(metrics, "grpc_server_msg_received_total", "")
 	if err != nil {
@@ -167,8 +168,8 @@ func requestsIn(metrics string) (float64, error) {
 	return messages - streams, err
 }
 
-// sumOf adds up the samples of a counter in Prometheus' text format whose labels contain a text. A counter without any is an
-// error: it is misspelt, or gone from this version of etcd.
+// sumOf adds up the samples of a counter in Prometheus' text format whose labels contain a text. A
+// counter without any is an error: it is misspelt, or gone from this version of etcd.
 func sumOf(metrics, name, labelled string) (float64, error) {
 	sum, found := 0.0, false
 	for line := range strings.Lines(metrics) {

@@ -52,7 +52,7 @@ func compare(results map[mechanism]*result) []row {
 			ours: worst(ours.leaves), clientGo: none, etcdOwn: none,
 		},
 		{
-			what: "nobody acts for a shard that moves in either, p50 / p99", target: none,
+			what: "no replica acts for a shard that moves in either, p50 / p99", target: none,
 			ours: p99(ours.gaps), clientGo: none, etcdOwn: none,
 		},
 	}

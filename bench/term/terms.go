@@ -10,7 +10,7 @@ import (
 )
 
 // standForTerms runs internal/term as Trivet's services do, at its defaults.
-func (s seat) standForTerms(ctx context.Context, h herald) error {
+func (s seat) standForTerms(ctx context.Context, h report) error {
 	client, err := s.etcd()
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func (s seat) standForTerms(ctx context.Context, h herald) error {
 }
 
 // announce says when the candidate has joined.
-func announce(ctx context.Context, candidate *term.Candidate, h herald) {
+func announce(ctx context.Context, candidate *term.Candidate, h report) {
 	for candidate.Check() != nil && ctx.Err() == nil {
 		time.Sleep(5 * time.Millisecond)
 	}

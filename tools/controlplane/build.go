@@ -18,8 +18,7 @@ const (
 	stampName       = "versions"
 	rivalsStampName = "versions-of-rivals"
 	partialSuffix   = ".partial"
-	// interruptGrace is what the go command gets to remove its work
-	// directory after an interrupt.
+	// interruptGrace is what the go command gets to remove its work directory after an interrupt.
 	interruptGrace = 10 * time.Second
 )
 
@@ -32,8 +31,8 @@ type builder struct {
 	every    time.Duration // between two lines of progress
 }
 
-// build makes the directory hold what targets say. It does nothing if that is
-// so already. Concurrent builds wait for each other.
+// build makes the directory hold what targets say. It does nothing if that is so already.
+// Concurrent builds wait for each other.
 func (b *builder) build(ctx context.Context, targets []target, goMod string) error {
 	stamp := stampOf(targets, goMod)
 	if b.upToDate(targets, stamp) {
@@ -87,8 +86,7 @@ func (b *builder) upToDate(targets []target, stamp string) bool {
 	return err == nil && string(content) == stamp && requireBinaries(b.out, targets) == nil
 }
 
-// lock keeps others from building into the directory until unlock, or until
-// this process ends.
+// lock keeps others from building into the directory until unlock, or until this process ends.
 func (b *builder) lock() (unlock func(), err error) {
 	file, err := os.OpenFile(filepath.Join(b.out, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -155,11 +153,11 @@ func (b *builder) compile(ctx context.Context, t target, output string, packages
 	return nil
 }
 
-// command is an interruptible call of the go command. Binaries without cgo
-// need no C compiler and no C library at run time, like upstream's.
+// command is an interruptible call of the go command. Binaries without cgo need no C compiler and
+// no C library at run time, like upstream's.
 //
-// The compilers it starts are in its process group, and work below our own
-// directory: an interrupted go command leaves both behind otherwise.
+// The compilers it starts are in its process group, and work below our own directory: an
+// interrupted go command leaves both behind otherwise.
 func (b *builder) command(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, b.goTool, args...)
 	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOTMPDIR="+b.workDir())
@@ -171,8 +169,7 @@ func (b *builder) command(ctx context.Context, args ...string) *exec.Cmd {
 
 func (b *builder) workDir() string { return filepath.Join(b.out, ".work") }
 
-// killGroup ends what a go command has left running. An error means that
-// nothing has been left.
+// killGroup ends what a go command has left running. An error means that nothing has been left.
 func killGroup(command *exec.Cmd) {
 	if command.Process != nil {
 		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// goCommand is a go command made of shell. It notes its calls in a file; list
-// prints two packages, and build runs the given lines, in which $out is the
-// path of the binary to make.
+// goCommand is a go command made of shell. It notes its calls in a file; list prints two packages,
+// and build runs the given lines, in which $out is the path of the binary to make.
 type goCommand struct{ dir string }
 
 func newGoCommand(t *testing.T, build ...string) goCommand {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// meter reads what `go build -v` prints, a line for every package as its
-// compilation begins, and tells how far it is. Safe for concurrent use.
+// meter reads what `go build -v` prints, a line for every package as its compilation begins, and
+// tells how far it is. Safe for concurrent use.
 type meter struct {
 	name  string
 	total int // packages at most, since cached ones are not printed; 0: downloading
@@ -46,8 +46,8 @@ func (m *meter) Write(output []byte) (int, error) {
 	return len(output), nil
 }
 
-// report writes a line of progress to w every now and then, until stop is
-// called, which returns when no more will be written.
+// report writes a line of progress to w every now and then, until stop is called, which returns
+// when no more will be written.
 func (m *meter) report(w io.Writer, every time.Duration) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {

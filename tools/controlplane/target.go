@@ -16,7 +16,8 @@ type target struct {
 	ldflags string
 }
 
-// targetsOf reads the versions from the text of a go.mod: of the control plane, and of what is compared with Trivet.
+// targetsOf reads the versions from the text of a go.mod: of the control plane, and of what is
+// compared with Trivet.
 func targetsOf(goMod string) (controlPlane, rivals []target, err error) {
 	etcd, err := versionOf("go.etcd.io/etcd/server/v3", goMod)
 	if err != nil {
@@ -58,9 +59,8 @@ func versionOf(module, goMod string) (string, error) {
 	return "", fmt.Errorf("go.mod requires no version of %s", module)
 }
 
-// stampVersion returns linker flags that tell a Kubernetes binary its
-// version, as upstream's build scripts do; unstamped, it calls itself v0.0.0
-// and serves another set of APIs.
+// stampVersion returns linker flags that tell a Kubernetes binary its version, as upstream's build
+// scripts do; unstamped, it calls itself v0.0.0 and serves another set of APIs.
 func stampVersion(version string) string {
 	const variables = "k8s.io/component-base/version."
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -71,8 +71,7 @@ func stampVersion(version string) string {
 	return strings.Join(flags, " ")
 }
 
-// stampOf is the whole recipe of a build. Binaries beside an equal stamp need
-// not be built again.
+// stampOf is the whole recipe of a build. Binaries beside an equal stamp need not be built again.
 func stampOf(targets []target, goMod string) string {
 	var stamp strings.Builder
 	for _, t := range targets {

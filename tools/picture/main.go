@@ -1,4 +1,5 @@
-// Command picture takes a picture of the page in headless Chromium, once the page has had time to fill itself.
+// Command picture takes a picture of the page in headless Chromium, once the page has had time to
+// fill itself.
 //
 //	picture --out docs/page.png                     # starts `bin/trivet up` with a simulated cluster
 //	picture --out /tmp/x.png --page http://127.0.0.1:7680/#node/node-7 --size 400x900
@@ -60,7 +61,8 @@ func run(ctx context.Context, out, page, size string, wait time.Duration, chromi
 	return os.WriteFile(out, png, 0o644)
 }
 
-// startTrivet starts a simulated cluster and returns the address of its page and a function that stops it.
+// startTrivet starts a simulated cluster and returns the address of its page and a function that
+// stops it.
 func startTrivet(ctx context.Context) (string, func(), error) {
 	command := exec.CommandContext(ctx, "bin/trivet", "up", "--free-ports", "--nodes", "240", "--services", "60", "--pods", "600")
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }

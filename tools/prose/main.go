@@ -1,8 +1,9 @@
-// Command prose makes the text inside source files readable for the prose linter, which reads comments only.
+// Command prose makes the text inside source files readable for the prose linter, which reads
+// comments only.
 //
-// For each Go and JavaScript file that git knows below a root it writes a text file that holds, on the same
-// line numbers, the string literals of that file and the names that it declares, split into words. A finding
-// of the linter in the text file therefore points at the line of the source.
+// For each Go and JavaScript file that git knows below a root it writes a text file that holds, on
+// the same line numbers, the string literals of that file and the names that it declares, split
+// into words. A finding of the linter in the text file therefore points at the line of the source.
 //
 //	prose --root . --out DIR
 package main

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// stopTimeout is how long a child may take to end by itself; leasesvc hands over its shards meanwhile.
+// stopTimeout is how long a child may take to end by itself; leasesvc hands over its shards
+// meanwhile.
 const stopTimeout = 30 * time.Second
 
 // Config is which program to run, and how.
@@ -63,8 +64,8 @@ func (c *Child) Err() error {
 
 var errEnded = errors.New("it should have gone on")
 
-// Stop asks the process to end, kills one that does not, and returns when it is gone. A second call, and one on nil, does
-// nothing.
+// Stop asks the process to end, kills one that does not, and returns when it is gone. A second
+// call, and one on nil, does nothing.
 func (c *Child) Stop() {
 	if c == nil {
 		return

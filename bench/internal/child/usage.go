@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPU is the CPU time that processes have used so far, user and system, by the kernel's own clock for each: the ticks in
-// /proc are too coarse for one that sleeps most of the time.
+// CPU is the CPU time that processes have used so far, user and system, by the kernel's own clock
+// for each: the ticks in /proc are too coarse for one that sleeps most of the time.
 func CPU(pids ...int) (time.Duration, error) {
 	const scheduled = 2 // CPUCLOCK_SCHED: all that the scheduler gave to any of its threads
 	var sum time.Duration
@@ -49,8 +49,8 @@ func Resident(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// Children are the processes that this one has started and that run the programs of the given names, whoever started them
-// here: a devcluster does not tell the numbers of its own.
+// Children are the processes that this one has started and that run the programs of the given
+// names. A devcluster does not tell the process ids of its own.
 func Children(names ...string) ([]int, error) {
 	found := make([]int, 0, len(names))
 	for _, name := range names {
@@ -84,7 +84,8 @@ func childNamed(name string) (int, error) {
 	return found[0], nil
 }
 
-// ours reads a line of /proc/*/stat, "pid (name) state parent …", whose name the kernel has cut to 15 characters.
+// ours reads a line of /proc/*/stat, "pid (name) state parent …", whose name the kernel has cut to
+// 15 characters.
 func ours(stat, name string) (pid int, ok bool) {
 	begin, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
 	if begin < 0 || end < begin || stat[begin+1:end] != name[:min(len(name), 15)] {

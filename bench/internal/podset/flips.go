@@ -13,7 +13,8 @@ import (
 // Flips is a number of changes of readiness, so many per second.
 type Flips struct{ Count, Rate int }
 
-// Latencies are how long each of many flips took, from the acknowledged status to the slice event on a watch; sorted.
+// Latencies are how long each of many flips took, from the acknowledged status to the slice event
+// on a watch; sorted.
 type Latencies []time.Duration
 
 // At is the smallest latency that at least a share q of all does not exceed; zero of none.
@@ -24,9 +25,9 @@ func (l Latencies) At(q float64) time.Duration {
 	return l[min(max(int(q*float64(len(l))+0.999999)-1, 0), len(l)-1)]
 }
 
-// Flip changes the readiness of Pods, in an order that is the same for every Set of the size, and waits until the view has
-// seen all of it. All Pods must be there. Flips that are late, for the machine had other work, are made up for; rate is how
-// many a second came about.
+// Flip changes the readiness of Pods, in an order that is the same for every Set of the size, and
+// waits until the view has seen all of it. All Pods must be there. Flips that are late, for the
+// machine had other work, are made up for; rate is how many a second came about.
 func (s *Set) Flip(ctx context.Context, flips Flips, view *View) (latencies Latencies, rate float64, err error) {
 	order := rand.New(rand.NewPCG(1, 0)).Perm(len(s.pods))
 	latencies = make(Latencies, flips.Count)
@@ -51,7 +52,8 @@ func (s *Set) Flip(ctx context.Context, flips Flips, view *View) (latencies Late
 	return latencies, float64(flips.Count) / time.Since(began).Seconds(), nil
 }
 
-// flipOne changes one Pod, which no other flip touches meanwhile as long as there are many more Pods than flips under way.
+// flipOne changes one Pod, which no other flip touches meanwhile as long as there are many more
+// Pods than flips under way.
 func (s *Set) flipOne(ctx context.Context, i int, view *View) (time.Duration, error) {
 	wanted := !isReady(s.pods[i])
 	updated, err := s.setReady(ctx, s.pods[i].DeepCopy(), wanted)

@@ -21,8 +21,8 @@ const (
 	appLabel = "app"
 )
 
-// Set is a number of Services with equally many Pods each. Its methods must not run side by side, but for what they start
-// themselves.
+// Set is a number of Services with equally many Pods each. Its methods must not run side by side,
+// but for what they start themselves.
 type Set struct {
 	kube     kubernetes.Interface
 	services int
@@ -84,7 +84,8 @@ func (s *Set) Restore(ctx context.Context) error {
 	})
 }
 
-// Replace rolls all Services at the same time: for each Pod one of a new revision is made ready, then the old one goes.
+// Replace rolls all Services at the same time: for each Pod one of a new revision is made ready,
+// then the old one goes.
 func (s *Set) Replace(ctx context.Context) error {
 	s.revision++
 	return s.each(ctx, len(s.pods), func(ctx context.Context, i int) error {

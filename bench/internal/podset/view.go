@@ -19,18 +19,19 @@ const waitLimit = 2 * time.Minute
 // errWatchEnded is why a view sees nothing any more.
 var errWatchEnded = errors.New("the watch of slices has ended")
 
-// View is what the slices of the namespace say of Pods, as a watch shows it. Its methods may be called from any goroutine.
+// View is what the slices of the namespace say of Pods, as a watch shows it. Its methods may be
+// called from any goroutine.
 type View struct {
 	watcher watch.Interface
 	mu      sync.Mutex // guards what follows
 	changed *sync.Cond
 	ended   bool
 	slices  map[string][]string // Pods by slice; of repeats each
-	pods    map[string]*sighting
+	pods    map[string]*observed
 }
 
-// sighting is what slices say of one Pod, and since when.
-type sighting struct {
+// observed is what slices say of one Pod, and since when.
+type observed struct {
 	ready  bool
 	since  time.Time
 	places int
@@ -44,13 +45,13 @@ func Watch(ctx context.Context, kube kubernetes.Interface) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &View{watcher: watcher, slices: map[string][]string{}, pods: map[string]*sighting{}}
+	v := &View{watcher: watcher, slices: map[string][]string{}, pods: map[string]*observed{}}
 	v.changed = sync.NewCond(&v.mu)
 	go v.follow()
 	return v, nil
 }
 
-// Close ends the view; who waits gets an error.
+// Close ends the view; a waiting call gets an error.
 func (v *View) Close() { v.watcher.Stop() }
 
 func (v *View) follow() {
@@ -92,7 +93,7 @@ func (v *View) show(endpoint *discoveryv1.Endpoint, now time.Time) (pod string) 
 	ready := endpoint.Conditions.Ready != nil && *endpoint.Conditions.Ready
 	s := v.pods[pod]
 	if s == nil {
-		s = &sighting{ready: ready, since: now}
+		s = &observed{ready: ready, since: now}
 		v.pods[pod] = s
 	}
 	if s.ready != ready {
@@ -109,7 +110,8 @@ func (v *View) Slices() int {
 	return len(v.slices)
 }
 
-// When waits until the slices say that a Pod is ready or that it is not, and returns since when they do.
+// When waits until the slices say that a Pod is ready or that it is not, and returns since when
+// they do.
 func (v *View) When(ctx context.Context, pod string, ready bool) (since time.Time, err error) {
 	err = v.until(ctx, func() error {
 		s := v.pods[pod]
@@ -152,7 +154,8 @@ func (v *View) differs(s *Set) error {
 	return nil
 }
 
-// until waits until there is no problem any more, which it asks for after every change and with the lock held.
+// until waits until there is no problem any more, which it asks for after every change and with the
+// lock held.
 func (v *View) until(ctx context.Context, problem func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()

@@ -66,7 +66,7 @@ func TestView_APodThatMovedBetweenSlicesIsShownOnce(t *testing.T) {
 	}
 }
 
-func TestView_WhoWaitsLearnsOfTheEnd(t *testing.T) {
+func TestView_WaitingCallsLearnOfTheEnd(t *testing.T) {
 	view, _ := shown(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()

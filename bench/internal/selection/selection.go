@@ -16,8 +16,8 @@ func Names[T any](all []T, name func(T) string) []string {
 	return names
 }
 
-// Choose returns the parts that only names, with commas between and in the order of all; all of them where it is empty. Noun is
-// what an error calls a part.
+// Choose returns the parts that only names, with commas between and in the order of all; all of
+// them where it is empty. Noun is what an error calls a part.
 func Choose[T any](all []T, name func(T) string, noun, only string) ([]T, error) {
 	if only == "" {
 		return all, nil

@@ -19,23 +19,26 @@ import (
 const (
 	// kubeletPace is the time between two Leases that a kubelet writes.
 	kubeletPace = 10 * time.Second
-	// leaseGrace is the silence after which a Node is declared whose kubelet writes Leases, here and upstream.
+	// leaseGrace is the silence after which a Node is declared whose kubelet writes Leases, here
+	// and upstream.
 	leaseGrace = 50 * time.Second
 
 	streamingTarget = nodeGrace + 500*time.Millisecond
 	writingTarget   = leaseGrace + time.Second
-	// acquaintance is how long Nodes live before the first falls silent.
-	acquaintance = 15 * time.Second
+	// warmUp is how long Nodes live before the first falls silent.
+	warmUp = 15 * time.Second
 )
 
-// noticed is how long after their last sign of life the silenced Nodes of one kind were declared, and how many others were too.
+// noticed is how long after their last sign of life the silenced Nodes of one kind were declared,
+// and how many others were too.
 type noticed struct {
 	times []time.Duration // sorted
 	wrong int
 }
 
-// measureDeaths silences Nodes one after the other, in two clusters at the same time: ours, where half of the Nodes beat over
-// streams and the kubelets of the others write Leases, and one where kube-controller-manager looks after such kubelets.
+// measureDeaths silences Nodes one after the other, in two clusters at the same time: ours, where
+// half of the Nodes beat over streams and the kubelets of the others write Leases, and one where
+// kube-controller-manager looks after such kubelets.
 func measureDeaths(ctx context.Context, b *bench) ([]row, error) {
 	nodes := either(b, 300, 60)
 	s := either(b, silencing{count: 20, apart: 2 * time.Second}, silencing{count: 4, apart: time.Second})
@@ -54,7 +57,7 @@ func measureDeaths(ctx context.Context, b *bench) ([]row, error) {
 	}
 	of := func(what string, n noticed, target time.Duration) row {
 		return row{
-			what:   fmt.Sprintf("death noticed, %s, from the last sign of life to Ready=Unknown, median / worst of %d", what, s.count),
+			what:   fmt.Sprintf("dead node noticed, %s, from the last sign of life to Ready=Unknown, median / worst of %d", what, s.count),
 			target: "worst ≤ " + brief(target), ours: n.String(),
 			missed: n.worst() > target || n.wrong > 0,
 		}
@@ -67,7 +70,7 @@ func measureDeaths(ctx context.Context, b *bench) ([]row, error) {
 func (n noticed) worst() time.Duration { return quantile(n.times, 1) }
 
 func (n noticed) String() string {
-	return fmt.Sprintf("%s / %s; %d others declared", brief(quantile(n.times, 0.5)), brief(n.worst()), n.wrong)
+	return fmt.Sprintf("%s / %s; %d others marked", brief(quantile(n.times, 0.5)), brief(n.worst()), n.wrong)
 }
 
 // ours measures both kinds of Nodes side by side with leasesvc.
@@ -88,12 +91,12 @@ func (b *bench) ours(ctx context.Context, nodes int, s silencing) (streaming, wr
 		if err != nil {
 			return err
 		}
-		return watchOver(ctx, cluster, slices.Concat(streams, writers), func(v *verdicts) error {
+		return observeNodes(ctx, cluster, slices.Concat(streams, writers), func(v *verdicts) error {
 			both, ctx := errgroup.WithContext(ctx)
 			both.Go(func() (err error) { streaming.times, err = v.observe(ctx, streams, s); return err })
 			both.Go(func() (err error) { writing.times, err = v.observe(ctx, writers, s); return err })
 			err := both.Wait()
-			streaming.wrong, writing.wrong = v.wronglyDeclared(streams, s), v.wronglyDeclared(writers, s)
+			streaming.wrong, writing.wrong = v.wronglyMarked(streams, s), v.wronglyMarked(writers, s)
 			return err
 		})
 	})
@@ -101,8 +104,8 @@ func (b *bench) ours(ctx context.Context, nodes int, s silencing) (streaming, wr
 	return streaming, writing, err
 }
 
-// upstreams measures kubelets that write Leases with kube-controller-manager's node-lifecycle controller, at its defaults but
-// for the limit of its requests.
+// upstreams measures kubelets that write Leases with kube-controller-manager's node-lifecycle
+// controller, at its defaults but for the limit of its requests.
 func (b *bench) upstreams(ctx context.Context, nodes int, s silencing) (writing noticed, err error) {
 	err = b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
 		manager, err := child.Start(child.Config{
@@ -120,9 +123,9 @@ func (b *bench) upstreams(ctx context.Context, nodes int, s silencing) (writing 
 		if err != nil {
 			return err
 		}
-		return watchOver(ctx, cluster, writers, func(v *verdicts) (err error) {
+		return observeNodes(ctx, cluster, writers, func(v *verdicts) (err error) {
 			writing.times, err = v.observe(ctx, writers, s)
-			writing.wrong = v.wronglyDeclared(writers, s)
+			writing.wrong = v.wronglyMarked(writers, s)
 			return err
 		})
 	})
@@ -130,18 +133,18 @@ func (b *bench) upstreams(ctx context.Context, nodes int, s silencing) (writing 
 	return writing, err
 }
 
-// watchOver creates the patients' Nodes, lets them live, and calls observe after a while.
-func watchOver(ctx context.Context, cluster *devcluster.Cluster, patients []*patient, observe func(*verdicts) error) (err error) {
+// observeNodes creates the nodes' Nodes, lets them live, and calls observe after a while.
+func observeNodes(ctx context.Context, cluster *devcluster.Cluster, nodes []*simulatedNode, observe func(*verdicts) error) (err error) {
 	kube, err := administrator(cluster.RESTConfig())
 	if err != nil {
 		return err
 	}
-	names := make([]string, len(patients))
-	for i, p := range patients {
+	names := make([]string, len(nodes))
+	for i, p := range nodes {
 		names[i] = p.name
-		p.live(ctx)
+		p.start(ctx)
 	}
-	defer func() { err = errors.Join(err, discharge(patients)) }()
+	defer func() { err = errors.Join(err, stopAll(nodes)) }()
 	if err := createNodes(ctx, kube, names); err != nil {
 		return err
 	}
@@ -150,12 +153,12 @@ func watchOver(ctx context.Context, cluster *devcluster.Cluster, patients []*pat
 		return err
 	}
 	defer v.close()
-	pause(ctx, acquaintance)
+	pause(ctx, warmUp)
 	return observe(v)
 }
 
-// streamers are patients that beat over a stream of their own.
-func streamers(ctx context.Context, replica *child.Leg, names []string) (patients []*patient, leave func(), err error) {
+// streamers are nodes that beat over a stream of their own.
+func streamers(ctx context.Context, replica *child.Server, names []string) (nodes []*simulatedNode, leave func(), err error) {
 	connection, err := dial(replica.GRPC)
 	if err != nil {
 		return nil, nil, err
@@ -165,20 +168,20 @@ func streamers(ctx context.Context, replica *child.Leg, names []string) (patient
 		if err != nil {
 			return nil, nil, errors.Join(err, connection.Close())
 		}
-		patients = append(patients, &patient{name: name, pace: nodeInterval, beat: func(context.Context) error { return s.beat() }})
+		nodes = append(nodes, &simulatedNode{name: name, pace: nodeInterval, beat: func(context.Context) error { return s.beat() }})
 	}
-	return patients, func() { _ = connection.Close() }, nil
+	return nodes, func() { _ = connection.Close() }, nil
 }
 
-// kubeletsOf are patients that write Leases, each over a connection of its own.
-func kubeletsOf(ctx context.Context, cluster *devcluster.Cluster, names []string) ([]*patient, error) {
-	var patients []*patient
+// kubeletsOf are nodes that write Leases, each over a connection of its own.
+func kubeletsOf(ctx context.Context, cluster *devcluster.Cluster, names []string) ([]*simulatedNode, error) {
+	var nodes []*simulatedNode
 	for _, name := range names {
 		k, err := newKubelet(ctx, cluster, name)
 		if err != nil {
 			return nil, err
 		}
-		patients = append(patients, &patient{name: name, pace: kubeletPace, beat: k.renew})
+		nodes = append(nodes, &simulatedNode{name: name, pace: kubeletPace, beat: k.renew})
 	}
-	return patients, nil
+	return nodes, nil
 }

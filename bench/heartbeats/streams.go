@@ -20,26 +20,27 @@ const (
 	opening = 64
 )
 
-// opener opens a stream for one holder, or for several, and returns what sends a heartbeat and waits for the answer.
+// opener opens a stream for one holder, or for several, and returns what sends a heartbeat and
+// waits for the answer.
 type opener func(ctx context.Context, connection *grpc.ClientConn, name string) (beat func() error, err error)
 
-// crowd is open streams that beat together.
-type crowd struct {
+// streamSet is open streams that beat together.
+type streamSet struct {
 	connections []*grpc.ClientConn
 	beats       []func() error
 	cancel      context.CancelFunc
 }
 
-// gather opens streams on many connections. Whoever gets the crowd must disperse it.
-func gather(ctx context.Context, address string, open opener, connections, streams int) (*crowd, error) {
+// openStreamSet opens streams on many connections. The caller must close the streamSet.
+func openStreamSet(ctx context.Context, address string, open opener, connections, streams int) (*streamSet, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &crowd{beats: make([]func() error, connections*streams), cancel: cancel}
+	c := &streamSet{beats: make([]func() error, connections*streams), cancel: cancel}
 	var group errgroup.Group // without the context of one, whose end would be that of the streams
 	group.SetLimit(opening)
 	for i := range connections {
 		connection, err := dial(address)
 		if err != nil {
-			c.disperse()
+			c.close()
 			return nil, errors.Join(err, group.Wait())
 		}
 		c.connections = append(c.connections, connection)
@@ -51,7 +52,7 @@ func gather(ctx context.Context, address string, open opener, connections, strea
 		}
 	}
 	if err := group.Wait(); err != nil {
-		c.disperse()
+		c.close()
 		return nil, fmt.Errorf("open streams: %w", err)
 	}
 	return c, nil
@@ -63,16 +64,16 @@ func dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10))
 }
 
-func (c *crowd) disperse() {
+func (c *streamSet) close() {
 	c.cancel()
 	for _, connection := range c.connections {
 		_ = connection.Close()
 	}
 }
 
-// beat lets every stream beat for a time, once in a pace with the streams spread over it, or with no pace as fast as answers
-// come. It returns how many heartbeats were answered.
-func (c *crowd) beat(ctx context.Context, d, pace time.Duration) (int64, error) {
+// beat lets every stream beat for a time, once in a pace with the streams spread over it, or with
+// no pace as fast as answers come. It returns how many heartbeats were answered.
+func (c *streamSet) beat(ctx context.Context, d, pace time.Duration) (int64, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	var answered atomic.Int64
 	begin := time.Now()

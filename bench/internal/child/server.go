@@ -12,28 +12,30 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// readyTimeout is how long a leg may take to become ready.
+// readyTimeout is how long a server may take to become ready.
 const readyTimeout = 30 * time.Second
 
-// Leg is one Trivet server.
-type Leg struct {
+// Server is one Trivet server.
+type Server struct {
 	*Child
 	// GRPC and Admin are its addresses, host:port.
 	GRPC, Admin string
 }
 
-// LegConfig is which leg to run, and how.
-type LegConfig struct {
+// ServerConfig is which server to run, and how.
+type ServerConfig struct {
 	// Name of the program, in BinDir.
 	Name, BinDir string
 	// Log is the path of its log.
 	Log string
-	// Args are its flags beside those that name the cluster and its addresses; the last of two wins.
+	// Args are its flags beside those that name the cluster and its addresses; the last of two
+	// wins.
 	Args []string
 }
 
-// StartLeg starts a leg beside a cluster and waits until it is ready. Where that takes too long, it is killed.
-func StartLeg(ctx context.Context, cluster *devcluster.Cluster, cfg LegConfig) (*Leg, error) {
+// StartServer starts a server beside a cluster and waits until it is ready. Where that takes too
+// long, it is killed.
+func StartServer(ctx context.Context, cluster *devcluster.Cluster, cfg ServerConfig) (*Server, error) {
 	grpc, err := FreeAddress()
 	if err != nil {
 		return nil, err
@@ -54,7 +56,7 @@ func StartLeg(ctx context.Context, cluster *devcluster.Cluster, cfg LegConfig) (
 	if err != nil {
 		return nil, err
 	}
-	l := &Leg{Child: child, GRPC: grpc, Admin: admin}
+	l := &Server{Child: child, GRPC: grpc, Admin: admin}
 	if err := l.awaitReady(ctx); err != nil {
 		l.Kill()
 		return nil, err
@@ -62,7 +64,7 @@ func StartLeg(ctx context.Context, cluster *devcluster.Cluster, cfg LegConfig) (
 	return l, nil
 }
 
-func (l *Leg) awaitReady(ctx context.Context) error {
+func (l *Server) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	for !l.ready(ctx) {
@@ -77,7 +79,7 @@ func (l *Leg) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-func (l *Leg) ready(ctx context.Context) bool {
+func (l *Server) ready(ctx context.Context) bool {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.Admin+"/readyz", nil)
 	if err != nil {
 		return false
@@ -89,7 +91,7 @@ func (l *Leg) ready(ctx context.Context) bool {
 	return reply.Body.Close() == nil && reply.StatusCode == http.StatusOK
 }
 
-// FreeAddress is an address of this machine on which nobody listens.
+// FreeAddress returns a loopback address with a free port.
 func FreeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,18 +10,20 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// contender is a server that is sent heartbeats by a crowd of its own, and what it has spent on them.
+// contender is a server that is sent heartbeats by a streamSet of its own, and what it has spent on
+// them.
 type contender struct {
 	name string
 	pid  int
 	plan plan
 	cost cost
-	*troupe
+	*loadProcess
 }
 
-// contest starts leasesvc, the bare echo and etcd, gathers a crowd for each, and lets them take turns: what else goes on on
-// this machine then costs all of them the same. It returns them in this order.
-func (b *bench) contest(ctx context.Context, p plan, turns int, turn order) ([]*contender, error) {
+// contest starts leasesvc, the bare echo and etcd, gathers a streamSet for each, and lets them take
+// turns: what else goes on on this machine then costs all of them the same. It returns them in this
+// order.
+func (b *bench) runContenders(ctx context.Context, p plan, turns int, turn order) ([]*contender, error) {
 	var contenders []*contender
 	err := b.withCluster(ctx, func(cluster *devcluster.Cluster) error {
 		ours, err := b.leasesvc(ctx, cluster, hurried)
@@ -45,7 +47,7 @@ func (b *bench) contest(ctx context.Context, p plan, turns int, turn order) ([]*
 			{name: "etcd LeaseKeepAlive", pid: etcd.PID(), plan: p.at(etcdAddress)},
 		}
 		contenders[2].plan.KeepAlive = true
-		return compete(ctx, contenders, turns, turn)
+		return takeTurns(ctx, contenders, turns, turn)
 	})
 	for _, c := range contenders {
 		b.say("%s: %v", c.name, c.cost)
@@ -58,13 +60,13 @@ func (p plan) at(address string) plan {
 	return p
 }
 
-func compete(ctx context.Context, contenders []*contender, turns int, turn order) error {
+func takeTurns(ctx context.Context, contenders []*contender, turns int, turn order) error {
 	for _, c := range contenders {
 		var err error
-		if c.troupe, err = summon(c.plan); err != nil {
+		if c.loadProcess, err = startLoad(c.plan); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
-		defer c.dismiss()
+		defer c.stopLoad()
 	}
 	for range turns {
 		for _, c := range contenders {
@@ -79,8 +81,8 @@ func compete(ctx context.Context, contenders []*contender, turns int, turn order
 	return nil
 }
 
-// take lets the crowd beat and adds what that cost. Before, it beats a little that does not count, so that none of what the turn
-// before has left is charged to this one.
+// take lets the streamSet beat and adds what that cost. Before, it beats a little that does not
+// count, so that none of what the turn before has left is charged to this one.
 func (c *contender) take(turn order) error {
 	if _, err := c.beat(order{For: max(turn.Pace, turn.For/4), Pace: turn.Pace}); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 
 func TestBeat_KeepsThePaceAndCountsAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &crowd{}
+		c := &streamSet{}
 		for range 10 {
 			c.beats = append(c.beats, func() error {
 				time.Sleep(time.Millisecond) // the answer
@@ -34,7 +34,7 @@ func TestBeat_KeepsThePaceAndCountsAnswers(t *testing.T) {
 func TestBeat_EndsWithTheFirstThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
-		c := &crowd{beats: []func() error{
+		c := &streamSet{beats: []func() error{
 			func() error { time.Sleep(time.Millisecond); return nil },
 			func() error { return broken },
 		}}
