@@ -17,7 +17,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// auditPolicy has kube-apiserver write down who asked for what, and when it answered.
+// auditPolicy makes kube-apiserver log every request with its user and the time of its answer.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -28,9 +28,9 @@ rules:
 // auditLog is what a kube-apiserver wrote down so far.
 type auditLog struct{ path string }
 
-// startAudited starts a control plane of its own with an audit log, and in the two ways that ask most of a role: without
-// streamed lists, for which watch alone would do, and with the admission plugin that asks for permission to have an owner
-// wait for its dependents.
+// startAudited starts a control plane of its own with an audit log, and in the two ways that ask
+// most of a role: without streamed lists, for which watch alone would do, and with the admission
+// plugin that asks for permission to have an owner wait for its dependents.
 func startAudited(t *testing.T) (*devcluster.Cluster, auditLog) {
 	t.Helper()
 	policy, log := filepath.Join(t.TempDir(), "policy.yaml"), filepath.Join(t.TempDir(), "audit.log")
@@ -99,8 +99,8 @@ func (e auditEvent) forbidden() bool {
 
 func (e auditEvent) String() string { return e.Verb + " " + e.RequestURI }
 
-// grant is the smallest thing a role can give: one verb on one resource, in one namespace ("" for all of them), of one name
-// ("" for all of them).
+// grant is the smallest thing a role can give: one verb on one resource, in one namespace ("" for
+// all of them), of one name ("" for all of them).
 type grant struct{ verb, group, resource, namespace, name string }
 
 func (g grant) String() string {
@@ -128,7 +128,8 @@ func grants(namespace string, rules []rbacv1.PolicyRule) []grant {
 	return all
 }
 
-// used says whether the event needed the grant and came through: a conflict or a missing object is a use, too.
+// used says whether the event needed the grant and came through: a conflict or a missing object is
+// a use, too.
 func (g grant) used(e auditEvent) bool {
 	resource := e.ObjectRef.Resource
 	if e.ObjectRef.Subresource != "" {

@@ -10,7 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The Go of the image is the one that go.mod asks for; two places name it, because a Dockerfile cannot read the other.
+// The Go of the image is the one that go.mod asks for; two places name it, because a Dockerfile
+// cannot read the other.
 func TestImage_IsBuiltWithTheModulesGo(t *testing.T) {
 	module, dockerfile := read(t, "go.mod"), read(t, "deploy/Dockerfile")
 	asked := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(module)

@@ -29,12 +29,13 @@ import (
 // stirred is how long the servers are kept busy before an unused grant counts as one too many.
 const stirred = time.Minute
 
-// Each server runs with the roles it is shipped with and is kept busy until a round of all its work has succeeded and every
-// verb was used. What it is refused is missing in its roles; what it never uses is too much in them.
+// Each server runs with the roles it is shipped with and is kept busy until a round of all its work
+// has succeeded and every verb was used. What it is refused is missing in its roles; what it never
+// uses is too much in them.
 func TestRoles_GrantWhatIsUsedAndNothingElse(t *testing.T) {
 	for tree, servers := range map[string]map[string]func(*testing.T, place) func() error{
-		"base":     {"leasesvc": busyHeartbeats, "bootstrapsvc": busyBootstrap, "slicesvc": busySlices},
-		everything: {"leasesvc": busyLeases},
+		"base":     {"leasesvc": exerciseHeartbeats, "bootstrapsvc": exerciseBootstrap, "slicesvc": exerciseSlices},
+		everything: {"leasesvc": exerciseNodeHealth},
 	} {
 		t.Run(filepath.Base(tree), func(t *testing.T) {
 			cluster, log := startAudited(t)
@@ -102,9 +103,10 @@ func applyRoles(t *testing.T, cluster *devcluster.Cluster, objects []*unstructur
 	}
 }
 
-// unshown are grants that no request shows. The permission to have a Service wait for its slices is looked up by admission;
-// without it no slice is created, and that shows. The others take two hands in the same moment: slicesvc reads a slice after
-// somebody else wrote it under a plan, and an Event is said again where it has just been said.
+// unshown are grants that no request shows. The permission to have a Service wait for its slices is
+// looked up by admission; without it no slice is created, and that shows. The others need a race:
+// slicesvc reads a slice after another writer changed it under a plan, and an Event is repeated
+// soon after the first.
 var unshown = map[string][]string{
 	"slicesvc":     {"services/finalizers update", "endpointslices get", "events patch"},
 	"bootstrapsvc": {"events patch"},
@@ -133,8 +135,8 @@ func grantsOf(t *testing.T, objects []*unstructured.Unstructured, server string)
 	return all
 }
 
-// start runs a server under its service account until the test ends, with loops beside those that are on by default, and
-// returns a connection to it.
+// start runs a server under its service account until the test ends, with loops beside those that
+// are on by default, and returns a connection to it.
 func start(t *testing.T, in place, program process.Program, loops ...string) *grpc.ClientConn {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
@@ -172,7 +174,8 @@ func start(t *testing.T, in place, program process.Program, loops ...string) *gr
 	return conn
 }
 
-// startLeases asks for renewals so often that a test sees them, and has the silent declared as soon as it may, where a loop does.
+// startLeases asks for renewals so often that a test sees them, and marks silent nodes as soon
+// as it may, where a loop does.
 func startLeases(t *testing.T, in place, loops ...string) *grpc.ClientConn {
 	t.Helper()
 	cfg := leasesvc.DefaultConfig()
@@ -181,7 +184,7 @@ func startLeases(t *testing.T, in place, loops ...string) *grpc.ClientConn {
 	return start(t, in, leasesvc.Program(&cfg), loops...)
 }
 
-// startBootstrap runs it as a sidecar, with an address that belongs to nobody.
+// startBootstrap runs it as a sidecar, with an unused address.
 func startBootstrap(t *testing.T, in place) *grpc.ClientConn {
 	t.Helper()
 	cfg := bootstrapsvc.DefaultConfig()

@@ -49,7 +49,8 @@ func TestPods_MeetTheRestrictedStandard(t *testing.T) {
 	}
 }
 
-// A static pod shares its machine's network and reads its files; the sidecar takes nothing more than these.
+// A static pod shares its machine's network and reads its files; the sidecar takes nothing more
+// than these.
 func TestSidecar_NeedsOnlyItsMachinesNetworkAndOneFolder(t *testing.T) {
 	makeSystem(t)
 	pods := ofKind[corev1.Pod](t, render(t, "overlays/sidecar/static-pod"), "Pod")
@@ -71,7 +72,8 @@ func TestSidecar_NeedsOnlyItsMachinesNetworkAndOneFolder(t *testing.T) {
 	}
 }
 
-// Static pods may not refer to objects of the API; the kubelet would refuse the manifest, and no apiserver says so.
+// Static pods may not refer to objects of the API; the kubelet would refuse the manifest, and no
+// apiserver says so.
 func TestSidecar_RefersToNoObject(t *testing.T) {
 	for _, pod := range render(t, "overlays/sidecar/static-pod") {
 		text, err := pod.MarshalJSON()

@@ -23,7 +23,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-// programs are the servers by the path of their command in the image, each with defaults of its own.
+// programs are the servers by the path of their command in the image, each with defaults of its
+// own.
 func programs() map[string]process.Program {
 	lease, bootstrap, slice, front := leasesvc.DefaultConfig(), bootstrapsvc.DefaultConfig(), slicesvc.DefaultConfig(), gateway.DefaultConfig()
 	return map[string]process.Program{
@@ -67,8 +68,8 @@ func servers(spec corev1.PodSpec) []server {
 // podIP stands for what the kubelet fills in.
 const podIP = "192.0.2.7"
 
-// settings are the flags of a server as the kubelet would hand them over, from ConfigMap, environment and arguments in
-// this order of growing weight.
+// settings are the flags of a server as the kubelet would hand them over, from ConfigMap,
+// environment and arguments in this order of growing weight.
 func (s server) settings(t *testing.T, objects []*unstructured.Unstructured) map[string]string {
 	t.Helper()
 	environment := map[string]string{}
@@ -108,8 +109,8 @@ func configMap(t *testing.T, objects []*unstructured.Unstructured, name string) 
 	return nil
 }
 
-// configure sets the flags of a server and returns its configuration. Files below /etc are replaced by those of the
-// machine that runs the test, for the server reads them.
+// configure sets the flags of a server and returns its configuration. Files below /etc are replaced
+// by those of the machine that runs the test, for the server reads them.
 func configure(t *testing.T, s server, settings map[string]string, files string) process.Config {
 	t.Helper()
 	cfg := process.DefaultConfig(s.program)
@@ -203,15 +204,15 @@ func portOf(t *testing.T, address string) int {
 	return port
 }
 
-// declared says whether a container declares its ports; on a machine's own network it does not.
-func (s server) declared() bool { return len(s.Ports) > 0 }
+// declaresPorts says whether a container declares its ports; on a machine's own network it does not.
+func (s server) declaresPorts() bool { return len(s.Ports) > 0 }
 
 func checkPort(t *testing.T, s server, name string, want int) {
 	t.Helper()
 	has := slices.ContainsFunc(s.Ports, func(port corev1.ContainerPort) bool {
 		return port.Name == name && int(port.ContainerPort) == want
 	})
-	if s.declared() && !has {
+	if s.declaresPorts() && !has {
 		t.Errorf("declares ports %v, and none is %s with %d, where the server listens", s.Ports, name, want)
 	}
 }
@@ -219,7 +220,7 @@ func checkPort(t *testing.T, s server, name string, want int) {
 func checkProbes(t *testing.T, s server, admin int) {
 	t.Helper()
 	probes := []*corev1.Probe{s.LivenessProbe}
-	if s.declared() {
+	if s.declaresPorts() {
 		probes = append(probes, s.ReadinessProbe)
 	}
 	for _, probe := range probes {
@@ -236,7 +237,7 @@ func checkService(t *testing.T, services []*corev1.Service, s server, grpc int) 
 		return service.Spec.Selector["app.kubernetes.io/name"] == s.program.Name &&
 			service.Name == s.program.Name && port.TargetPort.StrVal == "grpc" && int(port.Port) == grpc
 	})
-	if s.declared() && !leads {
+	if s.declaresPorts() && !leads {
 		t.Errorf("no Service %s leads from port %d to it", s.program.Name, grpc)
 	}
 }

@@ -62,8 +62,8 @@ func render(t *testing.T, tree string) []*unstructured.Unstructured {
 	}
 }
 
-// tellCache opens every file of a folder, for `go test` repeats a result until a file changes that the test itself opened,
-// and does not see those that kustomize opens.
+// tellCache opens every file of a folder, for `go test` repeats a result until a file changes that
+// the test itself opened, and does not see those that kustomize opens.
 func tellCache(t *testing.T, folder string) {
 	t.Helper()
 	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
@@ -95,7 +95,8 @@ func ofKind[T any](t *testing.T, objects []*unstructured.Unstructured, kind stri
 	return found
 }
 
-// applier writes objects of any kind by server-side apply, strictly: an unknown or repeated field is an error.
+// applier writes objects of any kind by server-side apply, strictly: an unknown or repeated field
+// is an error.
 type applier struct {
 	client dynamic.Interface
 	mapper *restmapper.DeferredDiscoveryRESTMapper
@@ -135,7 +136,8 @@ func (a *applier) apply(ctx context.Context, object *unstructured.Unstructured, 
 	return err
 }
 
-// applyNamespaces really makes a tree's namespaces, without which nothing in them is accepted, not even as a dry run.
+// applyNamespaces really makes a tree's namespaces, without which nothing in them is accepted, not
+// even as a dry run.
 func (a *applier) applyNamespaces(t *testing.T, objects []*unstructured.Unstructured) {
 	t.Helper()
 	for _, object := range objects {

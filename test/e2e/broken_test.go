@@ -17,7 +17,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-// A replica that reaches etcd and not its kube-apiserver is a member like any other, and must cost the healthy one nothing.
+// A replica that reaches etcd and not its kube-apiserver is a member like any other, and must cost
+// the healthy one nothing.
 func TestServers_AReplicaWithoutItsAPIServerGetsNoShard(t *testing.T) {
 	cluster, kube := testkit.Cluster(t), testkit.Kube(t)
 	namespace := testkit.Namespace(t, kube)
@@ -49,7 +50,7 @@ func TestServers_AReplicaWithoutItsAPIServerGetsNoShard(t *testing.T) {
 	})
 }
 
-// deadKubeconfig is the cluster's, but for a server that nobody listens at.
+// deadKubeconfig is the cluster's kubeconfig with an address at which no server listens.
 func deadKubeconfig(t *testing.T, cluster *devcluster.Cluster) string {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(cluster.Kubeconfig())

@@ -13,7 +13,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// binaries builds every command once and returns their folder, which lives as long as the test binary's own folder.
+// binaries builds every command once and returns their folder, which lives as long as the test
+// binary's own folder.
 func binaries(t *testing.T) string {
 	t.Helper()
 	dir, err := buildAll()

@@ -1,3 +1,3 @@
-// Package e2e tests the built commands as a person meets them: as processes, over real sockets, on a real etcd and
-// kube-apiserver. What single rooms promise is tested in those rooms.
+// Package e2e tests the built commands as processes, over real sockets, on a real etcd and
+// kube-apiserver.
 package e2e

@@ -29,7 +29,7 @@ type running struct {
 	grpc    string
 }
 
-// transcript keeps what a command says, for tests that wait for it and for people who read failures.
+// transcript keeps the output of a command, for tests that wait for it and for failure messages.
 type transcript struct {
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu
@@ -47,8 +47,8 @@ func (o *transcript) String() string {
 	return o.text.String()
 }
 
-// run starts a command; it is killed with its children when the test ends, if it still runs. What it leaves in its folder
-// for temporary files goes then, too.
+// run starts a command; it is killed with its children when the test ends, if it still runs. What
+// it leaves in its folder for temporary files goes then, too.
 func run(t *testing.T, name string, args ...string) *running {
 	t.Helper()
 	temporary := t.TempDir()
@@ -106,7 +106,8 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// said returns nil once the command has said the text, and an error while it has not; an ended command is a final one.
+// said returns nil once the command has said the text, and an error while it has not; an ended
+// command is a final one.
 func (r *running) said(text string) error {
 	if strings.Contains(r.output.String(), text) {
 		return nil
@@ -125,7 +126,8 @@ func (r *running) ready() error {
 	return nil
 }
 
-// stop sends a signal and returns the exit code; it fails the test when the command does not end in time.
+// stop sends a signal and returns the exit code; it fails the test when the command does not end in
+// time.
 func (r *running) stop(t *testing.T, signal os.Signal, within time.Duration) int {
 	t.Helper()
 	if err := r.command.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -180,8 +182,8 @@ func children(t *testing.T, pid int) []int {
 	return found
 }
 
-// alive tells whether a process runs. One that has ended and was not reaped does not: whether process 1 of a container does
-// that is not ours to say.
+// alive tells whether a process runs. One that has ended and was not reaped does not: whether
+// process 1 of a container does that is not ours to say.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

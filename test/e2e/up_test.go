@@ -26,7 +26,7 @@ const (
 	upPods     = 12
 )
 
-// startUp runs `trivet up` on free ports and waits until it says that all legs are ready.
+// startUp runs `trivet up` on free ports and waits until it reports that all services are ready.
 func startUp(t *testing.T, args ...string) *running {
 	t.Helper()
 	assets, err := filepath.Abs(filepath.Join("..", "..", ".assets"))
@@ -64,12 +64,12 @@ func kubeOf(t *testing.T, kubeconfig string) kubernetes.Interface {
 	return kube
 }
 
-func TestUp_EveryLegDoesItsJobAndNothingIsLeft(t *testing.T) {
+func TestUp_EveryServiceWorksAndNothingIsLeft(t *testing.T) {
 	up := startUp(t)
 	dataDir := filepath.Dir(filepath.Dir(up.field(t, "kubeconfig")))
 	kube := kubeOf(t, up.field(t, "kubeconfig"))
 
-	t.Run("status names a leader for each leg", func(t *testing.T) { statusNamesLeaders(t, up.field(t, "page")) })
+	t.Run("status names a leader for each service", func(t *testing.T) { statusNamesLeaders(t, up.field(t, "page")) })
 	t.Run("leasesvc keeps every node's Lease", func(t *testing.T) { leasesAreKept(t, kube) })
 	t.Run("bootstrapsvc keeps the kubernetes endpoints", func(t *testing.T) { kubernetesEndpointsAreKept(t, kube) })
 	t.Run("slicesvc keeps every Service's slices", func(t *testing.T) { slicesAreKept(t, kube) })
@@ -92,17 +92,16 @@ func TestUp_EveryLegDoesItsJobAndNothingIsLeft(t *testing.T) {
 	}
 }
 
-// statusNamesLeaders allows a busy machine a moment: that all were ready once does not promise that a probe of the
-// kube-apiserver in the next second is answered in time.
+// statusNamesLeaders polls, because on a busy machine a later probe of kube-apiserver may be slow.
 func statusNamesLeaders(t *testing.T, page string) {
 	testkit.Eventually(t, 20*time.Second, func() error {
 		reply, err := status(strings.TrimSuffix(page, "/"))
 		if err != nil {
 			return err
 		}
-		for _, leg := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
-			if !reply.leads(leg) {
-				return fmt.Errorf("%s has no leader or is not healthy: %+v", leg, reply)
+		for _, service := range []string{"leasesvc", "bootstrapsvc", "slicesvc"} {
+			if !reply.leads(service) {
+				return fmt.Errorf("%s has no leader or is not healthy: %+v", service, reply)
 			}
 		}
 		return nil

@@ -132,7 +132,7 @@ var (
 	comment  = regexp.MustCompile(`(^|\s)//.*$`)
 )
 
-// javaScriptLines returns one entry for each line: the literals that begin and end on it, and the names that it declares.
+// javaScriptLines returns one entry for each line: its literals and the names that it declares.
 func javaScriptLines(source string) []string {
 	lines := strings.Split(source, "\n")
 	for i, line := range lines {

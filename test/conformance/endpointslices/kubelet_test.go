@@ -12,11 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
+	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
 )
 
-// kubelet says of the pods of its Node what a kubelet says: that they run, and when they are to go, that they do not serve any
-// more and then that they are gone. It says each in the next version of the pod, so that all states can be seen.
+// kubelet says of the pods of its Node what a kubelet says: that they run, and when they are to go,
+// that they do not serve any more and then that they are gone. It says each in the next version of
+// the pod, so that all states can be seen.
 type kubelet struct {
 	kube      kubernetes.Interface
 	node      string
@@ -26,8 +27,8 @@ type kubelet struct {
 // startKubelet makes a Node and its kubelet, which lives as long as the test.
 func startKubelet(t *testing.T, kube kubernetes.Interface) *kubelet {
 	t.Helper()
-	node := wardtest.CreateNode(t, kube, "node-1")
-	wardtest.StartKubelet(t, wardtest.KubeletConfig{Kube: kube, Node: node, Pace: time.Second})
+	node := simtest.CreateNode(t, kube, "node-1")
+	simtest.StartKubelet(t, simtest.KubeletConfig{Kube: kube, Node: node, Pace: time.Second})
 	k := &kubelet{kube: kube, node: node.Name}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -60,7 +61,7 @@ func (k *kubelet) follow(ctx context.Context) error {
 		if !ok {
 			return fmt.Errorf("watch ends with %v", event.Object)
 		}
-		// What somebody else changed or deleted meanwhile shows again.
+		// A Pod that another writer changed or deleted meanwhile comes with the next event.
 		if err := k.answer(ctx, pod.DeepCopy()); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return err
 		}

@@ -12,7 +12,8 @@ const (
 	// withoutSlices are all controllers but the one that slicesvc stands in for.
 	withoutSlices = "*,-endpointslice-controller"
 	everything    = "*"
-	// patience is how long something may take that is due, on a machine that does other things, too.
+	// patience is how long something may take that is due, on a machine that does other things,
+	// too.
 	patience = time.Minute
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-// A Deployment lives its life, and the garbage collector clears up after its Service: the slices are right at every rest, and
-// slicesvc alone has written them.
+// A Deployment lives its life, and the garbage collector clears up after its Service: the slices
+// are right at every rest, and slicesvc alone has written them.
 func TestManager_DeploymentsAreServedByUsAlone(t *testing.T) {
 	s := newStage(t)
 	s.manage(withoutSlices)
@@ -41,7 +41,8 @@ func TestManager_DeploymentsAreServedByUsAlone(t *testing.T) {
 	s.expectQuiet()
 }
 
-// A namespace with all that is in it goes, although slices keep being wanted in it until its Services are gone.
+// A namespace with all that is in it goes, although slices keep being wanted in it until its
+// Services are gone.
 func TestManager_NamespaceGoesWithItsSlices(t *testing.T) {
 	s := newStage(t)
 	s.manage(withoutSlices)
@@ -67,8 +68,8 @@ func TestManager_NamespaceGoesWithItsSlices(t *testing.T) {
 	s.eventually(func() error { return stays.served(5) })
 }
 
-// The Endpoints that somebody writes for a Service without a selector are mirrored by kube-controller-manager. Its slices are
-// not ours, and ours are none of its business.
+// kube-controller-manager mirrors hand-made Endpoints of a Service without a selector. slicesvc
+// leaves its slices alone, and it leaves those of slicesvc alone.
 func TestManager_MirroredEndpointsAreLeftToTheirController(t *testing.T) {
 	s := newStage(t)
 	s.manage(withoutSlices)
@@ -94,16 +95,17 @@ func TestManager_MirroredEndpointsAreLeftToTheirController(t *testing.T) {
 	s.eventually(func() error { return keptByUs(web) })
 	s.expectQuiet()
 
-	// With a selector the Service becomes ours: the mirrored slice goes by its own controller's hand.
-	_, err = s.kube.CoreV1().Services("shop").Patch(s.ctx(), "manual", types.MergePatchType, []byte(`{"spec":{"selector":{"app":"nobody"}}}`), metav1.PatchOptions{})
+	// With a selector slicesvc keeps the Service, and the mirroring controller deletes its own
+	// slice.
+	_, err = s.kube.CoreV1().Services("shop").Patch(s.ctx(), "manual", types.MergePatchType, []byte(`{"spec":{"selector":{"app":"none"}}}`), metav1.PatchOptions{})
 	s.must(err)
 	s.eventually(func() error { return keptBy(manual, slicesvc.UpstreamManagedBy) })
 	s.expectNoSliceByManager()
 	s.expectQuiet()
 }
 
-// What kube-controller-manager's own controller left is taken over as it is: no slice is written until a pod changes, and then
-// it is the same slice that is.
+// What kube-controller-manager's own controller left is taken over as it is: no slice is written
+// until a pod changes, and then it is the same slice that is.
 func TestManager_SlicesLeftByUpstreamAreAdoptedAsTheyAre(t *testing.T) {
 	s := newStage(t)
 	stop := s.manage(everything)
@@ -138,7 +140,7 @@ func sliceCount(a app, want int) error {
 	return nil
 }
 
-// keptBy checks that a Service has one slice, by whose label it is somebody's, with those endpoints.
+// keptBy checks that a Service has one slice, with that managed-by label and those endpoints.
 func keptBy(a app, managedBy string, endpoints ...string) error {
 	all := a.slices()
 	if len(all) != 1 || all[0].Labels[discoveryv1.LabelManagedBy] != managedBy {
@@ -150,7 +152,7 @@ func keptBy(a app, managedBy string, endpoints ...string) error {
 	return nil
 }
 
-// keptByUs checks that a Service has slices of no one but us.
+// keptByUs checks that a Service has only slices of slicesvc.
 func keptByUs(a app) error {
 	for _, slice := range a.slices() {
 		if by := slice.Labels[discoveryv1.LabelManagedBy]; by != slicesvc.UpstreamManagedBy {

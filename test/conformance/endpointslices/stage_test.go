@@ -22,10 +22,11 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/slicesvc"
-	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
+	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
 )
 
-// stage is a control plane of its own with one Node, on which kube-controller-manager acts for the whole cluster.
+// stage is a control plane of its own with one Node, on which kube-controller-manager acts for the
+// whole cluster.
 type stage struct {
 	t       *testing.T
 	cluster *devcluster.Cluster
@@ -56,14 +57,14 @@ func newStage(t *testing.T) *stage {
 
 func (s *stage) manage(controllers string) (stop func()) {
 	s.t.Helper()
-	return wardtest.StartManager(s.t, s.cluster, *arguments.manager, controllers)
+	return simtest.StartManager(s.t, s.cluster, *arguments.manager, controllers)
 }
 
 // serve starts slicesvc with its defaults, which are upstream's.
 func (s *stage) serve() {
 	s.t.Helper()
 	cfg := slicesvc.DefaultConfig()
-	wardtest.StartProgram(s.t, s.cluster, "default", slicesvc.Program(&cfg))
+	simtest.StartProgram(s.t, s.cluster, "default", slicesvc.Program(&cfg))
 }
 
 func (s *stage) ctx() context.Context { return s.t.Context() }
@@ -133,7 +134,7 @@ func (a app) patch(patch string) {
 	a.must(err)
 }
 
-// slices are the EndpointSlices that name the Service, whoever keeps them, in order of their names.
+// slices returns the EndpointSlices that name the Service, of any manager, ordered by name.
 func (a app) slices() []discoveryv1.EndpointSlice {
 	a.t.Helper()
 	list, err := a.kube.DiscoveryV1().EndpointSlices(a.Namespace).List(a.ctx(), metav1.ListOptions{
@@ -144,7 +145,8 @@ func (a app) slices() []discoveryv1.EndpointSlice {
 	return list.Items
 }
 
-// served checks that the Deployment has so many pods of its latest version, and the slices these pods and no others.
+// served checks that the Deployment has so many pods of its latest version, and the slices these
+// pods and no others.
 func (a app) served(replicas int) error {
 	deployment, err := a.kube.AppsV1().Deployments(a.Namespace).Get(a.ctx(), a.Name, metav1.GetOptions{})
 	if err != nil {
@@ -204,7 +206,7 @@ func (s *stage) versions() []string {
 	return all
 }
 
-// expectQuiet looks on for a while, in which no slice may be written, anybody's.
+// expectQuiet fails if any slice is written within a while.
 func (s *stage) expectQuiet() {
 	s.t.Helper()
 	watcher, err := s.kube.DiscoveryV1().EndpointSlices("").Watch(s.ctx(), metav1.ListOptions{ResourceVersion: s.newest()})
@@ -233,7 +235,8 @@ func (s *stage) newest() string {
 	return list.ResourceVersion
 }
 
-// expectNoSliceByManager checks that kube-controller-manager has had no hand in slices that carry the label of its own controller.
+// expectNoSliceByManager checks that kube-controller-manager has had no hand in slices that carry
+// the label of its own controller.
 func (s *stage) expectNoSliceByManager() {
 	s.t.Helper()
 	list, err := s.kube.DiscoveryV1().EndpointSlices("").List(s.ctx(), metav1.ListOptions{
@@ -250,7 +253,7 @@ func (s *stage) expectNoSliceByManager() {
 	}
 }
 
-// writtenByManager reports whether kube-controller-manager is among those who wrote a slice.
+// writtenByManager reports whether kube-controller-manager wrote a slice.
 func writtenByManager(slice discoveryv1.EndpointSlice) bool {
 	return slices.ContainsFunc(slice.ManagedFields, func(writer metav1.ManagedFieldsEntry) bool {
 		return strings.HasPrefix(writer.Manager, "kube-controller-manager")

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
+	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
 )
 
 // history is every state of one Lease since the watch began.
@@ -28,7 +28,7 @@ type history struct {
 // follow watches the Lease of a Node until the test ends.
 func follow(t *testing.T, kube kubernetes.Interface, node string) *history {
 	t.Helper()
-	watcher, err := kube.CoordinationV1().Leases(wardtest.LeaseNamespace).Watch(t.Context(), metav1.ListOptions{
+	watcher, err := kube.CoordinationV1().Leases(simtest.LeaseNamespace).Watch(t.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, node).String(),
 	})
 	if err != nil {
@@ -67,7 +67,8 @@ func (h *history) last(t *testing.T) *coordinationv1.Lease {
 	return leaseIn(t, events[len(events)-1])
 }
 
-// awaitWrites waits for so many further writes by the client or by leasesvc, as the recorded managers tell.
+// awaitWrites waits for so many further writes by the client or by leasesvc, as the recorded
+// managers tell.
 func (h *history) awaitWrites(t *testing.T, writer writer, count int) {
 	t.Helper()
 	from := len(h.read())
@@ -85,7 +86,7 @@ func (h *history) awaitWrites(t *testing.T, writer writer, count int) {
 	})
 }
 
-// writer is who renewed a Lease last.
+// writer is the program that renewed a Lease last.
 type writer string
 
 const (
@@ -93,7 +94,8 @@ const (
 	byLeasesvc writer = "leasesvc"
 )
 
-// writerOf tells who changed the renewTime last, which is who owns the field. leasesvc has a name of its own there.
+// writerOf returns the program that changed renewTime last, by the owner of the field in
+// managedFields.
 func writerOf(l *coordinationv1.Lease) writer {
 	for _, entry := range l.ManagedFields {
 		if entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`"f:renewTime"`)) && entry.Manager == "trivet-leasesvc" {
@@ -112,8 +114,8 @@ func leaseIn(t *testing.T, event watch.Event) *coordinationv1.Lease {
 	return l
 }
 
-// expectSafe checks what must be true of the Lease of a Node, whoever writes it: it is never deleted, belongs to the Node and
-// to nobody else, names its holder, and its renewTime grows with every write.
+// expectSafe checks what must be true of the Lease of a Node for every writer: it is never deleted,
+// belongs to the Node alone, names its holder, and its renewTime grows with every write.
 func (h *history) expectSafe(t *testing.T, node *corev1.Node) {
 	t.Helper()
 	events := h.read()
@@ -123,7 +125,7 @@ func (h *history) expectSafe(t *testing.T, node *corev1.Node) {
 		if event.Type == watch.Deleted {
 			t.Fatalf("the Lease was deleted after %d events", len(events))
 		}
-		if diff := cmp.Diff([]metav1.OwnerReference{wardtest.OwnedBy(node)}, l.OwnerReferences); diff != "" {
+		if diff := cmp.Diff([]metav1.OwnerReference{simtest.OwnedBy(node)}, l.OwnerReferences); diff != "" {
 			t.Errorf("owners after a write by the %s (-want +got):\n%s", writerOf(l), diff)
 		}
 		if holder := l.Spec.HolderIdentity; holder == nil || *holder != node.Name {

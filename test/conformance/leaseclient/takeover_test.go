@@ -14,14 +14,14 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
-	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
+	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
 )
 
 // bed is one Node, leasesvc, and every state of the Node's Lease.
 type bed struct {
 	kube kubernetes.Interface
 	node *corev1.Node
-	*wardtest.Leasesvc
+	*simtest.Leasesvc
 	*history
 }
 
@@ -33,17 +33,17 @@ func newBed(t *testing.T, name string) *bed {
 	class.HeartbeatInterval, class.RenewInterval = 200*time.Millisecond, 200*time.Millisecond
 	cfg.Writes.Policy = leasesvc.WriteMirror
 	b := &bed{kube: testkit.Kube(t)}
-	b.node = wardtest.CreateNode(t, b.kube, name)
+	b.node = simtest.CreateNode(t, b.kube, name)
 	b.history = follow(t, b.kube, name)
-	b.Leasesvc = wardtest.StartLeasesvc(t, testkit.Cluster(t), name, cfg)
+	b.Leasesvc = simtest.StartLeasesvc(t, testkit.Cluster(t), name, cfg)
 	return b
 }
 
 // startKubelet renews the Lease of the Node ten times a second.
-func (b *bed) startKubelet(t *testing.T, cfg wardtest.KubeletConfig) (client *wardtest.Kubelet, stop func()) {
+func (b *bed) startKubelet(t *testing.T, cfg simtest.KubeletConfig) (client *simtest.Kubelet, stop func()) {
 	t.Helper()
 	cfg.Kube, cfg.Node, cfg.Pace = b.kube, b.node, 100*time.Millisecond
-	return wardtest.StartKubelet(t, cfg)
+	return simtest.StartKubelet(t, cfg)
 }
 
 func TestClient_GoesOnWithTheLeaseThatLeasesvcWrote(t *testing.T) {
@@ -52,11 +52,11 @@ func TestClient_GoesOnWithTheLeaseThatLeasesvcWrote(t *testing.T) {
 	b.awaitWrites(t, byLeasesvc, 3)
 	silence()
 
-	client, _ := b.startKubelet(t, wardtest.KubeletConfig{})
+	client, _ := b.startKubelet(t, simtest.KubeletConfig{})
 	b.awaitWrites(t, byClient, 5)
 	b.expectSafe(t, b.node)
-	if seconds := *b.last(t).Spec.LeaseDurationSeconds; seconds != wardtest.KubeletSeconds {
-		t.Errorf("the client's Lease lasts %d s, want %d", seconds, wardtest.KubeletSeconds)
+	if seconds := *b.last(t).Spec.LeaseDurationSeconds; seconds != simtest.KubeletSeconds {
+		t.Errorf("the client's Lease lasts %d s, want %d", seconds, simtest.KubeletSeconds)
 	}
 	if n := client.Failures(); n != 0 {
 		t.Errorf("the client failed again and again %d times", n)
@@ -65,7 +65,7 @@ func TestClient_GoesOnWithTheLeaseThatLeasesvcWrote(t *testing.T) {
 
 func TestLeasesvc_GoesOnWithTheLeaseThatTheClientWrote(t *testing.T) {
 	b := newBed(t, "from-kubelet")
-	_, stop := b.startKubelet(t, wardtest.KubeletConfig{})
+	_, stop := b.startKubelet(t, simtest.KubeletConfig{})
 	b.awaitWrites(t, byClient, 3)
 	stop()
 
@@ -74,11 +74,11 @@ func TestLeasesvc_GoesOnWithTheLeaseThatTheClientWrote(t *testing.T) {
 	b.expectSafe(t, b.node)
 }
 
-// A kubelet may have gone by a clock that was an hour ahead. Readers take any later renewTime for a sign of life, and an
-// earlier one for none, so leasesvc goes on from there in the smallest steps.
+// A kubelet may have gone by a clock that was an hour ahead. Readers take any later renewTime for a
+// sign of life, and an earlier one for none, so leasesvc goes on from there in the smallest steps.
 func TestLeasesvc_GoesOnFromTheTimeOfAClientWhoseClockWasAhead(t *testing.T) {
 	b := newBed(t, "ahead")
-	_, stop := b.startKubelet(t, wardtest.KubeletConfig{Ahead: time.Hour})
+	_, stop := b.startKubelet(t, simtest.KubeletConfig{Ahead: time.Hour})
 	b.awaitWrites(t, byClient, 3)
 	stop()
 
@@ -92,7 +92,7 @@ func TestLeasesvc_GoesOnFromTheTimeOfAClientWhoseClockWasAhead(t *testing.T) {
 
 func TestBoth_WriteOneLeaseAndDoNoHarm(t *testing.T) {
 	b := newBed(t, "both")
-	client, _ := b.startKubelet(t, wardtest.KubeletConfig{})
+	client, _ := b.startKubelet(t, simtest.KubeletConfig{})
 	b.Beat(b.node.Name)
 	b.awaitWrites(t, byClient, 10)
 	b.awaitWrites(t, byLeasesvc, 10)
@@ -107,7 +107,7 @@ func TestBoth_WriteOneLeaseAndDoNoHarm(t *testing.T) {
 // Start and Stop of the client delete the Lease, as a component does that leaves for good.
 func TestLeasesvc_MakesTheLeaseAnewThatTheClientDeleted(t *testing.T) {
 	b := newBed(t, "deleted")
-	client, stop := b.startKubelet(t, wardtest.KubeletConfig{})
+	client, stop := b.startKubelet(t, simtest.KubeletConfig{})
 	b.awaitWrites(t, byClient, 3)
 	b.Beat(b.node.Name)
 	b.awaitWrites(t, byLeasesvc, 3)
@@ -116,11 +116,11 @@ func TestLeasesvc_MakesTheLeaseAnewThatTheClientDeleted(t *testing.T) {
 	client.Stop()
 
 	testkit.Eventually(t, 30*time.Second, func() error {
-		l, err := b.kube.CoordinationV1().Leases(wardtest.LeaseNamespace).Get(t.Context(), b.node.Name, metav1.GetOptions{})
+		l, err := b.kube.CoordinationV1().Leases(simtest.LeaseNamespace).Get(t.Context(), b.node.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if l.UID == old.UID || len(l.OwnerReferences) != 1 || l.OwnerReferences[0] != wardtest.OwnedBy(b.node) {
+		if l.UID == old.UID || len(l.OwnerReferences) != 1 || l.OwnerReferences[0] != simtest.OwnedBy(b.node) {
 			return fmt.Errorf("the Lease is %v", l)
 		}
 		return nil
@@ -129,7 +129,7 @@ func TestLeasesvc_MakesTheLeaseAnewThatTheClientDeleted(t *testing.T) {
 
 func TestLeasesvc_LeavesALeaseAloneThatNamesAnotherHolder(t *testing.T) {
 	b := newBed(t, "foreign")
-	b.startKubelet(t, wardtest.KubeletConfig{Holder: "somebody-else"})
+	b.startKubelet(t, simtest.KubeletConfig{Holder: "another-holder"})
 	b.awaitWrites(t, byClient, 3)
 
 	b.Beat(b.node.Name)
@@ -145,13 +145,14 @@ func TestLeasesvc_LeavesALeaseAloneThatNamesAnotherHolder(t *testing.T) {
 	})
 	b.awaitWrites(t, byClient, 3)
 	for _, event := range b.read() {
-		if l := leaseIn(t, event); writerOf(l) == byLeasesvc || *l.Spec.HolderIdentity != "somebody-else" {
+		if l := leaseIn(t, event); writerOf(l) == byLeasesvc || *l.Spec.HolderIdentity != "another-holder" {
 			t.Fatalf("leasesvc has written the Lease: %v", l)
 		}
 	}
 }
 
-// awaitWritten waits until leasesvc has written the Lease after a time, and says that it stands as written.
+// awaitWritten waits until leasesvc has written the Lease after a time, and says that it stands as
+// written.
 func (b *bed) awaitWritten(t *testing.T, after time.Time) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func() error {

@@ -11,11 +11,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
+	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
 )
 
 const (
-	// fleet is how many Nodes there are: the even ones stream, and the kubelets of the odd ones write Leases.
+	// fleet is how many Nodes there are: the even ones stream, and the kubelets of the odd ones
+	// write Leases.
 	fleet = 12
 	// patience is how long something may take that is due.
 	patience = time.Minute
@@ -29,18 +30,19 @@ type member struct {
 	stop            func()
 }
 
-// muster makes all Nodes, lets them live, and puts a pod on each. The pods have no kubelet that would have to agree to their end.
-func muster(t *testing.T, kube kubernetes.Interface, l *wardtest.Leasesvc) []*member {
+// muster makes all Nodes, lets them live, and puts a pod on each. The pods have no kubelet that
+// would have to agree to their end.
+func muster(t *testing.T, kube kubernetes.Interface, l *simtest.Leasesvc) []*member {
 	t.Helper()
 	namespace := testkit.Namespace(t, kube)
 	members := make([]*member, fleet)
 	for i := range members {
 		m := &member{name: fmt.Sprintf("manager-%02d", i), namespace: namespace}
-		node := wardtest.CreateNode(t, kube, m.name)
+		node := simtest.CreateNode(t, kube, m.name)
 		if i%2 == 0 {
 			m.stop = l.Beat(m.name)
 		} else {
-			_, m.stop = wardtest.StartKubelet(t, wardtest.KubeletConfig{Kube: kube, Node: node, Pace: time.Second})
+			_, m.stop = simtest.StartKubelet(t, simtest.KubeletConfig{Kube: kube, Node: node, Pace: time.Second})
 		}
 		m.place(t, kube)
 		members[i] = m

@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
-	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
+	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
 )
 
 const (
@@ -29,14 +29,15 @@ func quick() leasesvc.Config {
 	return cfg
 }
 
-// Two Nodes that stream and one whose kubelet writes Leases die, of twelve. leasesvc taints them, kube-controller-manager
-// evicts their pods, and then nothing happens any more, until one of them comes back.
+// Two Nodes that stream and one whose kubelet writes Leases die, of twelve. leasesvc taints them,
+// kube-controller-manager evicts their pods, and then nothing happens any more, until one of them
+// comes back.
 func TestManager_EvictsFromTheNodesThatLeasesvcFindsDead(t *testing.T) {
 	requireManager(t)
 	cluster := ownCluster(t)
 	startManager(t, cluster)
 	kube := clientOf(t, cluster)
-	l := wardtest.StartLeasesvc(t, cluster, "beside-manager", quick(), leasesvc.NodeHealthLoop)
+	l := simtest.StartLeasesvc(t, cluster, "beside-manager", quick(), leasesvc.NodeHealthLoop)
 	members := muster(t, kube, l)
 	v := watchAll(t, kube, members[0].namespace)
 	want := map[string]string{}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/test/conformance/internal/wardtest"
+	"github.com/trivet-dev/trivet/test/conformance/internal/simtest"
 )
 
 // options are the arguments of the test binary.
@@ -31,8 +31,9 @@ func requireManager(t *testing.T) {
 	}
 }
 
-// startManager runs kube-controller-manager with all its controllers but the one that leasesvc replaces, until the test ends.
+// startManager runs kube-controller-manager with all its controllers but the one that leasesvc
+// replaces, until the test ends.
 func startManager(t *testing.T, cluster *devcluster.Cluster) {
 	t.Helper()
-	wardtest.StartManager(t, cluster, *arguments.manager, "*,-node-lifecycle-controller")
+	simtest.StartManager(t, cluster, *arguments.manager, "*,-node-lifecycle-controller")
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// views are what can be seen of the Nodes and pods that anybody would act on, each in words, and every change of it.
+// views describe each Node and Pod by the fields that other programs act on, with every change.
 type views struct {
 	mu      sync.Mutex // guards what follows
 	now     map[string]string

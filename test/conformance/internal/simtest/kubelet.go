@@ -1,4 +1,4 @@
-package wardtest
+package simtest
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const KubeletSeconds = 40
 type KubeletConfig struct {
 	Kube kubernetes.Interface
 	Node *corev1.Node
-	// Holder is whom the Lease names; empty: the Node, as it should be.
+	// Holder is the holder that the Lease names; empty: the Node.
 	Holder string
 	// Pace is the time between two renewals.
 	Pace time.Duration
@@ -29,13 +29,15 @@ type KubeletConfig struct {
 	Ahead time.Duration
 }
 
-// Kubelet is upstream's lease client, set up as a kubelet does it. Stop, of the client, ends it and deletes the Lease.
+// Kubelet is upstream's lease client, set up as a kubelet does it. Stop, of the client, ends it and
+// deletes the Lease.
 type Kubelet struct {
 	lease.Controller
 	failures atomic.Int32
 }
 
-// StartKubelet lets a kubelet renew until the test ends or stop is called. Nothing is deleted then, as when a machine dies.
+// StartKubelet lets a kubelet renew until the test ends or stop is called. Nothing is deleted then,
+// as when a machine dies.
 func StartKubelet(t *testing.T, cfg KubeletConfig) (k *Kubelet, stop func()) {
 	t.Helper()
 	k = &Kubelet{}

@@ -1,4 +1,4 @@
-package wardtest
+package simtest
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// StartManager runs kube-controller-manager, the binary at that path, with those controllers, until the test ends or stop is
-// called. It must not end by itself before.
+// StartManager runs kube-controller-manager, the binary at that path, with those controllers, until
+// the test ends or stop is called. It must not end by itself before.
 func StartManager(t *testing.T, cluster *devcluster.Cluster, binary, controllers string) (stop func()) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "kube-controller-manager.log"))

@@ -1,4 +1,4 @@
-package wardtest
+package simtest
 
 import (
 	"context"
@@ -21,8 +21,8 @@ type Leasesvc struct {
 	client  leasev1.LeaseServiceClient
 }
 
-// StartLeasesvc starts a replica that keeps the sessions of a cluster of its own name, so that tests on one control plane do
-// not meet. It ends with the test.
+// StartLeasesvc starts a replica that keeps the sessions of a cluster of its own name, so that
+// tests on one control plane do not meet. It ends with the test.
 func StartLeasesvc(t *testing.T, cluster *devcluster.Cluster, name string, cfg leasesvc.Config, loops ...string) *Leasesvc {
 	t.Helper()
 	p := StartProgram(t, cluster, name, leasesvc.Program(&cfg), loops...)

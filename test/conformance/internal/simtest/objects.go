@@ -1,4 +1,4 @@
-package wardtest
+package simtest
 
 import (
 	"context"
@@ -17,7 +17,8 @@ const LeaseNamespace = corev1.NamespaceNodeLease
 // cleanupTimeout bounds what is removed after a test.
 const cleanupTimeout = 30 * time.Second
 
-// CreateNode makes a Node that is ready, as its kubelet registers it. It goes with the test, and its Lease too.
+// CreateNode makes a Node that is ready, as its kubelet registers it. It goes with the test, and
+// its Lease too.
 func CreateNode(t *testing.T, kube kubernetes.Interface, name string) *corev1.Node {
 	t.Helper()
 	now := metav1.Now()

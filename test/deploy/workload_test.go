@@ -22,19 +22,21 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-// Each function here starts a server and returns what keeps it busy: one round of all that makes it read and write. Rounds
-// are repeated, so a step that comes too early, or loses a race with kube-apiserver's own repairs, is an error of one round.
+// Each function here starts a server and returns what keeps it busy: one round of all that makes it
+// read and write. Rounds are repeated, so a step that comes too early, or loses a race with
+// kube-apiserver's own repairs, is an error of one round.
 
-// busyLeases does what busyHeartbeats does, and judges nodes and evicts pods. One node falls silent, time and again, with a pod
-// on it; another one, which is tainted, gets pods that have to leave it.
-func busyLeases(t *testing.T, in place) func() error {
+// exerciseNodeHealth does what exerciseHeartbeats does, and judges nodes and evicts pods. One node
+// falls silent, time and again, with a pod on it; another one, which is tainted, gets pods that
+// have to leave it.
+func exerciseNodeHealth(t *testing.T, in place) func() error {
 	beat := beatingNode(t, in, startLeases(t, in, leasesvc.NodeHealthLoop, leasesvc.TaintEvictionLoop))
 	fallSilent, evict := silentNode(t, in.kube), taintedNode(t, in.kube)
 	return func() error { return errors.Join(beat(), fallSilent(), evict()) }
 }
 
-// busyHeartbeats has the loops that are on by default, and a node that beats.
-func busyHeartbeats(t *testing.T, in place) func() error {
+// exerciseHeartbeats has the loops that are on by default, and a node that beats.
+func exerciseHeartbeats(t *testing.T, in place) func() error {
 	return beatingNode(t, in, startLeases(t, in))
 }
 
@@ -73,7 +75,8 @@ func beatingNode(t *testing.T, in place, conn *grpc.ClientConn) func() error {
 	}
 }
 
-// silentNode returns what has a node and its pod be ready, and waits until they have been declared not to be.
+// silentNode returns what has a node and its pod be ready, and waits until they have been marked
+// not to be.
 func silentNode(t *testing.T, kube kubernetes.Interface) func() error {
 	t.Helper()
 	const name = "silent"
@@ -89,12 +92,12 @@ func silentNode(t *testing.T, kube kubernetes.Interface) func() error {
 		if err := errors.Join(reportReady(t.Context(), kube, name), setReady(t.Context(), kube, pod, true)); err != nil {
 			return err
 		}
-		return soon(func() error { return declared(t.Context(), kube, pod) })
+		return soon(func() error { return unreachable(t.Context(), kube, pod) })
 	}
 }
 
-// taintedNode returns what puts a pod on a node that it does not tolerate, waits until it has been told to leave, and is its kubelet
-// for that.
+// taintedNode returns what puts a pod on a node that it does not tolerate, waits until it has been
+// told to leave, and is its kubelet for that.
 func taintedNode(t *testing.T, kube kubernetes.Interface) func() error {
 	t.Helper()
 	node := &corev1.Node{
@@ -135,8 +138,8 @@ func reportReady(ctx context.Context, kube kubernetes.Interface, name string) er
 	return err
 }
 
-// declared says what is not right yet: a node that is tainted because nobody hears it, and a pod on it that is not ready.
-func declared(ctx context.Context, kube kubernetes.Interface, pod *corev1.Pod) error {
+// unreachable returns an error until the node has the unreachable taint and its Pod is not ready.
+func unreachable(ctx context.Context, kube kubernetes.Interface, pod *corev1.Pod) error {
 	node, err := kube.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -172,8 +175,8 @@ func soon(condition func() error) error {
 	}
 }
 
-// busyBootstrap takes away and spoils what bootstrapsvc keeps, and asks for it back.
-func busyBootstrap(t *testing.T, in place) func() error {
+// exerciseBootstrap takes away and spoils what bootstrapsvc keeps, and asks for it back.
+func exerciseBootstrap(t *testing.T, in place) func() error {
 	client := bootstrapv1.NewBootstrapServiceClient(startBootstrap(t, in))
 	reconcile := func() error {
 		_, err := client.ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{})
@@ -197,7 +200,8 @@ func busyBootstrap(t *testing.T, in place) func() error {
 	}
 }
 
-// spoilAddress takes the labels of a Service's IPAddress away, and then the IPAddress, and waits until each is there again.
+// spoilAddress takes the labels of a Service's IPAddress away, and then the IPAddress, and waits
+// until each is there again.
 func spoilAddress(ctx context.Context, kube kubernetes.Interface, service *corev1.Service) error {
 	addresses := kube.NetworkingV1().IPAddresses()
 	address, err := addresses.Get(ctx, service.Spec.ClusterIP, metav1.GetOptions{})
@@ -217,7 +221,8 @@ func spoilAddress(ctx context.Context, kube kubernetes.Interface, service *corev
 	return soon(func() error { return allocated(ctx, kube, service) })
 }
 
-// replaceAddress allocates a Service's address in the name of another one, and waits until that is put right.
+// replaceAddress allocates a Service's address in the name of another one, and waits until that is
+// put right.
 func replaceAddress(ctx context.Context, kube kubernetes.Interface, service *corev1.Service) error {
 	addresses := kube.NetworkingV1().IPAddresses()
 	address, err := addresses.Get(ctx, service.Spec.ClusterIP, metav1.GetOptions{})
@@ -249,8 +254,8 @@ func allocated(ctx context.Context, kube kubernetes.Interface, service *corev1.S
 	return nil
 }
 
-// removeNamespace does the namespace controller's part, too. What is in the namespace stays in etcd and is there again with
-// the next one of its name.
+// removeNamespace does the namespace controller's part, too. What is in the namespace stays in etcd
+// and is there again with the next one of its name.
 func removeNamespace(ctx context.Context, kube kubernetes.Interface, name string) error {
 	if err := kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return err
@@ -295,7 +300,8 @@ func spoilBaseline(ctx context.Context, kube kubernetes.Interface) error {
 	return errors.Join(serviceErr, endpointsErr, sliceErr)
 }
 
-// mistypeSlice puts a slice of the other family in the place of the right one; only a new one can mend that.
+// mistypeSlice puts a slice of the other family in the place of the right one; only a new one can
+// replace it.
 func mistypeSlice(ctx context.Context, kube kubernetes.Interface) error {
 	slices := kube.DiscoveryV1().EndpointSlices("default")
 	if err := slices.Delete(ctx, "kubernetes", metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -308,8 +314,9 @@ func mistypeSlice(ctx context.Context, kube kubernetes.Interface) error {
 	return err
 }
 
-// busySlices has a pod become ready and not ready, and puts slices beside the right one that nobody needs.
-func busySlices(t *testing.T, in place) func() error {
+// exerciseSlices has a pod become ready and not ready, and adds superfluous slices beside the right
+// one.
+func exerciseSlices(t *testing.T, in place) func() error {
 	startSlices(t, in)
 	addNode(t, in.kube, "serving")
 	labels := map[string]string{"app": "roles"}

@@ -1,4 +1,4 @@
-package wardtest
+package simtest
 
 import (
 	"errors"
@@ -11,8 +11,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/process"
 )
 
-// StartProgram runs one replica of a service, the same as its command does, until the test ends. It works for a cluster of that
-// name, so that tests on one control plane do not meet, and does all its loops and those named.
+// StartProgram runs one replica of a service, the same as its command does, until the test ends. It
+// works for a cluster of that name, so that tests on one control plane do not meet, and does all
+// its loops and those named.
 func StartProgram(t *testing.T, cluster *devcluster.Cluster, name string, program process.Program, loops ...string) *process.Process {
 	t.Helper()
 	settings := process.DefaultConfig(program)
