@@ -18,13 +18,13 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/repair"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/up"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
 func main() {
-	streams := terminal.Standard()
+	streams := printer.Standard()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // restores the default action, so that a second signal ends the process at once
@@ -34,7 +34,7 @@ func main() {
 	os.Exit(exit.CodeOf(err))
 }
 
-func command(streams terminal.Streams) *cobra.Command {
+func command(streams printer.Streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "trivet",
 		Short:         "Three small services under a Kubernetes control plane",

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/listing"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
@@ -20,7 +20,7 @@ type source struct {
 	client gatewayv1.BootstrapServiceClient
 }
 
-var _ listing.Source[*bootstrapv1.APIServer] = source{}
+var _ list.Source[*bootstrapv1.APIServer] = source{}
 
 // Get looks one up in the list, which is short; the API has no question about one.
 func (s source) Get(ctx context.Context, name string) (*bootstrapv1.APIServer, proto.Message, error) {
@@ -36,16 +36,16 @@ func (s source) Get(ctx context.Context, name string) (*bootstrapv1.APIServer, p
 	return nil, nil, status.Errorf(codes.NotFound, "no kube-apiserver %s is known; `trivet apiservers` lists those that are", name)
 }
 
-func (s source) Page(ctx context.Context, _ string) (listing.Page[*bootstrapv1.APIServer], error) {
+func (s source) Page(ctx context.Context, _ string) (list.Page[*bootstrapv1.APIServer], error) {
 	response, err := s.client.ListAPIServers(ctx, &gatewayv1.ListAPIServersRequest{})
-	return listing.Page[*bootstrapv1.APIServer]{Items: response.GetApiservers()}, err
+	return list.Page[*bootstrapv1.APIServer]{Items: response.GetApiservers()}, err
 }
 
-func (source) Answer(list listing.Page[*bootstrapv1.APIServer]) proto.Message {
+func (source) Answer(list list.Page[*bootstrapv1.APIServer]) proto.Message {
 	return &gatewayv1.ListAPIServersResponse{Apiservers: list.Items}
 }
 
-func (s source) Watch(ctx context.Context) (func() (listing.Event[*bootstrapv1.APIServer], error), error) {
+func (s source) Watch(ctx context.Context) (func() (list.Event[*bootstrapv1.APIServer], error), error) {
 	stream, err := s.client.WatchAPIServers(ctx, &gatewayv1.WatchAPIServersRequest{})
 	if err != nil {
 		return nil, err
@@ -59,14 +59,14 @@ func (s source) Watch(ctx context.Context) (func() (listing.Event[*bootstrapv1.A
 type listStream struct {
 	stream  grpc.ServerStreamingClient[gatewayv1.WatchAPIServersResponse]
 	told    []*bootstrapv1.APIServer
-	pending []listing.Event[*bootstrapv1.APIServer]
+	pending []list.Event[*bootstrapv1.APIServer]
 }
 
-func (l *listStream) next() (listing.Event[*bootstrapv1.APIServer], error) {
+func (l *listStream) next() (list.Event[*bootstrapv1.APIServer], error) {
 	if len(l.pending) == 0 {
 		response, err := l.stream.Recv()
 		if err != nil {
-			return listing.Event[*bootstrapv1.APIServer]{}, err
+			return list.Event[*bootstrapv1.APIServer]{}, err
 		}
 		l.take(response)
 	}
@@ -77,23 +77,23 @@ func (l *listStream) next() (listing.Event[*bootstrapv1.APIServer], error) {
 
 func (l *listStream) take(response *gatewayv1.WatchAPIServersResponse) {
 	for _, server := range response.GetApiservers() {
-		l.pending = append(l.pending, listing.Event[*bootstrapv1.APIServer]{Type: listing.Present, Item: server})
+		l.pending = append(l.pending, list.Event[*bootstrapv1.APIServer]{Type: list.Present, Item: server})
 	}
 	for _, before := range l.told {
 		stays := func(server *bootstrapv1.APIServer) bool { return server.GetName() == before.GetName() }
 		if !slices.ContainsFunc(response.GetApiservers(), stays) {
-			l.pending = append(l.pending, listing.Event[*bootstrapv1.APIServer]{Type: listing.Deleted, Item: before})
+			l.pending = append(l.pending, list.Event[*bootstrapv1.APIServer]{Type: list.Deleted, Item: before})
 		}
 	}
 	l.told = response.GetApiservers()
-	l.pending = append(l.pending, listing.Event[*bootstrapv1.APIServer]{Type: listing.Bookmark, Message: response})
+	l.pending = append(l.pending, list.Event[*bootstrapv1.APIServer]{Type: list.Bookmark, Message: response})
 }
 
 // Notes is empty: a list of kube-apiservers says everything itself.
 func (source) Notes(context.Context) []string { return nil }
 
 // connected gives a source over a connection of its own, and what closes it.
-func connected(flags *inquiry.Flags) (listing.Source[*bootstrapv1.APIServer], func(), error) {
-	client, leave, err := inquiry.Client(flags, gatewayv1.NewBootstrapServiceClient)
+func connected(flags *client.Flags) (list.Source[*bootstrapv1.APIServer], func(), error) {
+	client, leave, err := client.Client(flags, gatewayv1.NewBootstrapServiceClient)
 	return source{client: client}, leave, err
 }

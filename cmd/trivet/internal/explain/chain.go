@@ -8,8 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
@@ -17,7 +16,7 @@ import (
 
 // chain draws explanations for people.
 type chain struct {
-	ink terminal.Ink
+	ink printer.Ink
 	// width is how many columns a line may take; 0 means any number.
 	width int
 	// now is what ages are counted from where the explanation does not say when it was made.
@@ -57,7 +56,7 @@ func (c chain) draw(response story, gist gist) string {
 		c.link(&text, link{evidence: evidence, column: column, first: evidence == first, last: i == len(links)-1})
 	}
 	if source := told(response.GetFreshness(), gist.read); source != "" {
-		text.WriteString("\n" + c.ink.Dye(terminal.Faint, terminal.Plain(source)) + "\n")
+		text.WriteString("\n" + c.ink.Dye(printer.Faint, printer.Plain(source)) + "\n")
 	}
 	return text.String()
 }
@@ -65,13 +64,13 @@ func (c chain) draw(response story, gist gist) string {
 // headline answers the question.
 func (c chain) headline(text *strings.Builder, response story, gist gist) {
 	mark, tone := overall(response, gist.well)
-	for i, line := range wrapped(terminal.Plain(gist.answer), c.room(2)) {
+	for i, line := range wrapped(printer.Plain(gist.answer), c.room(2)) {
 		if i == 0 {
 			text.WriteString(c.ink.Dye(tone, mark) + " ")
 		} else {
 			text.WriteString("  ")
 		}
-		text.WriteString(c.ink.Dye(terminal.Strong, line) + "\n")
+		text.WriteString(c.ink.Dye(printer.Strong, line) + "\n")
 	}
 }
 
@@ -79,7 +78,7 @@ func answer(response *gatewayv1.ExplainNodeHealthResponse) string {
 	node := response.GetNode()
 	answer := nodes.ShortName(node) + " is " + phrase(node.GetHealth())
 	if silence := response.GetSilence().AsDuration(); silence > 0 {
-		answer += ", silent for " + wording.Age(silence)
+		answer += ", silent for " + printer.Age(silence)
 	}
 	why := node.GetReason()
 	if link := broken(response); why == "" && link != nil {

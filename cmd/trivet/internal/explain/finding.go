@@ -10,17 +10,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-func newFindingCommand(streams terminal.Streams) *cobra.Command {
-	var flags inquiry.Flags
+func newFindingCommand(streams printer.Streams) *cobra.Command {
+	var flags client.Flags
 	command := &cobra.Command{
 		Use:   "finding NAME",
 		Short: "Explain what a finding was concluded from, and what would mend it",
@@ -41,7 +41,7 @@ Exit codes: 0 it is not so any more; 1 it is, or may be; 2 there was no answer; 
 	return command
 }
 
-func explainFinding(ctx context.Context, streams terminal.Streams, flags *inquiry.Flags, args []string) error {
+func explainFinding(ctx context.Context, streams printer.Streams, flags *client.Flags, args []string) error {
 	name, err := nameIn(args, "finding", findings.ParseName)
 	if err := exit.UsageError(append(flags.Validate(), err)...); err != nil {
 		return err
@@ -59,17 +59,17 @@ func explainFinding(ctx context.Context, streams terminal.Streams, flags *inquir
 	}
 	gist := gist{answer: findingAnswer(finding), well: findings.HasEnded(finding)}
 	if err := show(streams, flags, findingStory{Finding: finding}, gist); err != nil {
-		return inquiry.Unprinted("explanation", err)
+		return client.Unprinted("explanation", err)
 	}
 	if flags.Output == "text" {
 		if _, err := io.WriteString(streams.Out, findingRemedy(streams.Ink(flags.Color), finding)); err != nil {
-			return inquiry.Unprinted("explanation", err)
+			return client.Unprinted("explanation", err)
 		}
 	}
 	if findings.HasEnded(finding) {
 		return nil
 	}
-	return &exit.Error{Code: exit.Findings, Summary: terminal.Plain(fmt.Sprintf("%s is %s", findings.ShortName(name), findings.State(finding)))}
+	return &exit.Error{Code: exit.Findings, Summary: printer.Plain(fmt.Sprintf("%s is %s", findings.ShortName(name), findings.State(finding)))}
 }
 
 // findingStory reads a finding as a story. A list of findings has no freshness of its own.
@@ -100,11 +100,11 @@ func findingAnswer(finding *bootstrapv1.Finding) string {
 }
 
 // findingRemedy is what stands below the chain: whose it is, what would mend it, and where to read on.
-func findingRemedy(ink terminal.Ink, finding *bootstrapv1.Finding) string {
+func findingRemedy(ink printer.Ink, finding *bootstrapv1.Finding) string {
 	var text strings.Builder
 	line := func(title, words string) {
 		if words != "" {
-			text.WriteString(ink.Dye(terminal.Strong, title+":") + " " + terminal.Plain(words) + "\n")
+			text.WriteString(ink.Dye(printer.Strong, title+":") + " " + printer.Plain(words) + "\n")
 		}
 	}
 	if len(finding.GetEvidence()) > 0 {

@@ -4,8 +4,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
@@ -28,7 +27,7 @@ const (
 func codeColumn(links []*statusv1.Evidence) int {
 	longest := 0
 	for _, evidence := range links {
-		longest = max(longest, utf8.RuneCountInString(terminal.Plain(evidence.GetCode())))
+		longest = max(longest, utf8.RuneCountInString(printer.Plain(evidence.GetCode())))
 	}
 	return codeAt + longest + 2
 }
@@ -36,10 +35,10 @@ func codeColumn(links []*statusv1.Evidence) int {
 // link draws a link: pointer, mark, code and finding; below them what to do, and where it was found.
 func (c chain) link(text *strings.Builder, l link) {
 	mark, tone := markOf(l.evidence.GetVerdict())
-	code := terminal.Plain(l.evidence.GetCode())
-	codeTone, pointer := terminal.Usual, " "
+	code := printer.Plain(l.evidence.GetCode())
+	codeTone, pointer := printer.Usual, " "
 	if l.first {
-		codeTone, pointer = terminal.Bad, "▶"
+		codeTone, pointer = printer.Bad, "▶"
 	}
 	text.WriteString(" " + c.ink.Dye(codeTone, pointer) + " " + c.ink.Dye(tone, mark) + "  " + c.ink.Dye(codeTone, code))
 	blanks := l.column - codeAt - utf8.RuneCountInString(code)
@@ -47,7 +46,7 @@ func (c chain) link(text *strings.Builder, l link) {
 		l.column, blanks = textAt, -1
 	}
 	for _, paragraph := range c.paragraphs(l) {
-		for _, line := range wrapped(terminal.Plain(paragraph.text), c.room(l.column)) {
+		for _, line := range wrapped(printer.Plain(paragraph.text), c.room(l.column)) {
 			if blanks >= 0 {
 				text.WriteString(strings.Repeat(" ", blanks))
 			} else {
@@ -65,12 +64,12 @@ func (c chain) thread(l link) string {
 	if l.last {
 		return strings.Repeat(" ", l.column)
 	}
-	return "   " + c.ink.Dye(terminal.Faint, "│") + strings.Repeat(" ", l.column-4)
+	return "   " + c.ink.Dye(printer.Faint, "│") + strings.Repeat(" ", l.column-4)
 }
 
 type paragraph struct {
 	text string
-	tone terminal.Tone
+	tone printer.Tone
 }
 
 func (c chain) paragraphs(l link) []paragraph {
@@ -79,10 +78,10 @@ func (c chain) paragraphs(l link) []paragraph {
 		all = append(all, paragraph{text: finding})
 	}
 	if next := l.evidence.GetNext(); next != "" {
-		all = append(all, paragraph{text: "→ " + next, tone: terminal.Fair})
+		all = append(all, paragraph{text: "→ " + next, tone: printer.Fair})
 	}
 	if origin := c.origin(l.evidence); origin != "" {
-		all = append(all, paragraph{text: origin, tone: terminal.Faint})
+		all = append(all, paragraph{text: origin, tone: printer.Faint})
 	}
 	return all
 }
@@ -103,7 +102,7 @@ func (c chain) origin(evidence *statusv1.Evidence) string {
 		parts = append(parts, "version "+version)
 	}
 	if at := evidence.GetObserveTime(); at != nil {
-		parts = append(parts, wording.Due(c.now, at))
+		parts = append(parts, printer.Due(c.now, at))
 	}
 	return strings.Join(parts, " · ")
 }
@@ -127,23 +126,23 @@ func (c chain) room(column int) int {
 	return max(c.width-column, 1)
 }
 
-func markOf(verdict statusv1.Evidence_Verdict) (string, terminal.Tone) {
+func markOf(verdict statusv1.Evidence_Verdict) (string, printer.Tone) {
 	switch verdict {
 	case statusv1.Evidence_VERDICT_GOOD:
-		return "√", terminal.Good
+		return "√", printer.Good
 	case statusv1.Evidence_VERDICT_DOUBTFUL:
-		return "‼", terminal.Fair
+		return "‼", printer.Fair
 	case statusv1.Evidence_VERDICT_BROKEN:
-		return "×", terminal.Bad
+		return "×", printer.Bad
 	case statusv1.Evidence_VERDICT_ABSENT:
-		return "·", terminal.Faint
+		return "·", printer.Faint
 	default:
-		return "?", terminal.Fair
+		return "?", printer.Fair
 	}
 }
 
 // overall is the mark of a whole explanation: that of its worst link, as the exit code has it.
-func overall(response story, well bool) (string, terminal.Tone) {
+func overall(response story, well bool) (string, printer.Tone) {
 	worst := statusv1.Evidence_VERDICT_GOOD
 	for _, evidence := range response.GetEvidence() {
 		switch verdict := evidence.GetVerdict(); {

@@ -8,22 +8,22 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // podOptions are the command's flags.
 type podOptions struct {
-	inquiry.Flags
+	client.Flags
 
 	service, namespace string
 }
 
-func newPodCommand(streams terminal.Streams) *cobra.Command {
+func newPodCommand(streams printer.Streams) *cobra.Command {
 	var opts podOptions
 	command := &cobra.Command{
 		Use:   "pod NAME --service SERVICE",
@@ -48,7 +48,7 @@ usage.`,
 	return command
 }
 
-func explainPod(ctx context.Context, streams terminal.Streams, opts *podOptions, args []string) error {
+func explainPod(ctx context.Context, streams printer.Streams, opts *podOptions, args []string) error {
 	request, err := opts.parse(args)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func explainPod(ctx context.Context, streams terminal.Streams, opts *podOptions,
 	}
 	gist := gist{answer: endpointAnswer(request, response), well: true, read: "the cache"}
 	if err := show(streams, &opts.Flags, response, gist); err != nil {
-		return inquiry.Unprinted("explanation", err)
+		return client.Unprinted("explanation", err)
 	}
 	return endpointVerdict(request, response)
 }
@@ -109,13 +109,13 @@ func endpointAnswer(request *gatewayv1.ExplainEndpointRequest, response *gateway
 }
 
 func endpointVerdict(request *gatewayv1.ExplainEndpointRequest, response *gatewayv1.ExplainEndpointResponse) error {
-	name := terminal.Plain(request.Pod)
+	name := printer.Plain(request.Pod)
 	if link := broken(response); link != nil {
-		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%s: the chain breaks at %s", name, terminal.Plain(link.GetCode()))}
+		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%s: the chain breaks at %s", name, printer.Plain(link.GetCode()))}
 	}
 	for _, link := range response.GetEvidence() {
 		if link.GetVerdict() == statusv1.Evidence_VERDICT_UNKNOWN {
-			return &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("%s: %s could not be looked at", name, terminal.Plain(link.GetCode()))}
+			return &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("%s: %s could not be looked at", name, printer.Plain(link.GetCode()))}
 		}
 	}
 	if !response.GetSettled() {

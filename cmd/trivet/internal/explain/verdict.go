@@ -5,23 +5,23 @@ import (
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // verdict turns an explanation into the exit code.
 func verdict(response *gatewayv1.ExplainNodeHealthResponse) error {
-	name := terminal.Plain(nodes.ShortName(response.GetNode()))
+	name := printer.Plain(nodes.ShortName(response.GetNode()))
 	if link := broken(response); link != nil {
-		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%s: the chain breaks at %s", name, terminal.Plain(link.GetCode()))}
+		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%s: the chain breaks at %s", name, printer.Plain(link.GetCode()))}
 	}
 	if health := response.GetNode().GetHealth(); !nodes.IsWell(health) {
 		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%s is not well: %s", name, nodes.Word(health))}
 	}
 	for _, link := range response.GetEvidence() {
 		if link.GetVerdict() == statusv1.Evidence_VERDICT_UNKNOWN {
-			return &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("%s: %s could not be looked at", name, terminal.Plain(link.GetCode()))}
+			return &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("%s: %s could not be looked at", name, printer.Plain(link.GetCode()))}
 		}
 	}
 	return nil

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/listing"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -24,7 +24,7 @@ type source struct {
 	ended  bool
 }
 
-var _ listing.Source[*bootstrapv1.Finding] = source{}
+var _ list.Source[*bootstrapv1.Finding] = source{}
 
 // Find looks a finding up by the name of the API, also one that has ended; the API has no question about one.
 func Find(ctx context.Context, client gatewayv1.BootstrapServiceClient, name string) (*bootstrapv1.Finding, error) {
@@ -53,26 +53,26 @@ func (s source) Get(ctx context.Context, name string) (*bootstrapv1.Finding, pro
 	return finding, finding, err
 }
 
-func (s source) Page(ctx context.Context, token string) (listing.Page[*bootstrapv1.Finding], error) {
+func (s source) Page(ctx context.Context, token string) (list.Page[*bootstrapv1.Finding], error) {
 	response, err := s.client.ListFindings(ctx, &gatewayv1.ListFindingsRequest{
 		Code: s.code, ShowEnded: s.ended, PageSize: pageSize, PageToken: token,
 	})
-	return listing.Page[*bootstrapv1.Finding]{Items: response.GetFindings(), Next: response.GetNextPageToken()}, err
+	return list.Page[*bootstrapv1.Finding]{Items: response.GetFindings(), Next: response.GetNextPageToken()}, err
 }
 
-func (source) Answer(list listing.Page[*bootstrapv1.Finding]) proto.Message {
+func (source) Answer(list list.Page[*bootstrapv1.Finding]) proto.Message {
 	return &gatewayv1.ListFindingsResponse{Findings: list.Items}
 }
 
-func (s source) Watch(ctx context.Context) (func() (listing.Event[*bootstrapv1.Finding], error), error) {
+func (s source) Watch(ctx context.Context) (func() (list.Event[*bootstrapv1.Finding], error), error) {
 	stream, err := s.client.WatchFindings(ctx, &gatewayv1.WatchFindingsRequest{})
 	if err != nil {
 		return nil, err
 	}
-	return func() (listing.Event[*bootstrapv1.Finding], error) {
+	return func() (list.Event[*bootstrapv1.Finding], error) {
 		response, err := stream.Recv()
-		return listing.Event[*bootstrapv1.Finding]{
-			Type: listing.TypeOf(response.GetType()), Item: response.GetFinding(), Missing: response.GetMissing(), Message: response,
+		return list.Event[*bootstrapv1.Finding]{
+			Type: list.TypeOf(response.GetType()), Item: response.GetFinding(), Missing: response.GetMissing(), Message: response,
 		}, err
 	}, nil
 }
@@ -81,7 +81,7 @@ func (s source) Watch(ctx context.Context) (func() (listing.Event[*bootstrapv1.F
 func (source) Notes(context.Context) []string { return nil }
 
 // connect gives a source over a connection of its own, and what closes it.
-func connect(flags *inquiry.Flags) (source, func(), error) {
-	client, leave, err := inquiry.Client(flags, gatewayv1.NewBootstrapServiceClient)
+func connect(flags *client.Flags) (source, func(), error) {
+	client, leave, err := client.Client(flags, gatewayv1.NewBootstrapServiceClient)
 	return source{client: client}, leave, err
 }

@@ -3,8 +3,8 @@ package nodes
 import (
 	"strings"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/listing"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
@@ -17,28 +17,28 @@ func Word(health leasev1.NodeHealth_Health) string {
 }
 
 // Tone is the colour of a health.
-func Tone(health leasev1.NodeHealth_Health) terminal.Tone {
+func Tone(health leasev1.NodeHealth_Health) printer.Tone {
 	switch concern(health) {
-	case listing.Ill:
-		return terminal.Bad
-	case listing.Doubt:
-		return terminal.Fair
+	case list.Ill:
+		return printer.Bad
+	case list.Doubt:
+		return printer.Fair
 	default:
-		return terminal.Good
+		return printer.Good
 	}
 }
 
 // IsWell says whether a Node of this health needs nobody.
-func IsWell(health leasev1.NodeHealth_Health) bool { return concern(health) != listing.Ill }
+func IsWell(health leasev1.NodeHealth_Health) bool { return concern(health) != list.Ill }
 
-func concern(health leasev1.NodeHealth_Health) listing.Concern {
+func concern(health leasev1.NodeHealth_Health) list.Concern {
 	switch health {
 	case leasev1.NodeHealth_HEALTH_READY:
-		return listing.None
+		return list.None
 	case leasev1.NodeHealth_HEALTH_NOT_READY, leasev1.NodeHealth_HEALTH_SILENT, leasev1.NodeHealth_HEALTH_UNKNOWN:
-		return listing.Ill
+		return list.Ill
 	default:
-		return listing.Doubt
+		return list.Doubt
 	}
 }
 

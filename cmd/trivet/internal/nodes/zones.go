@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
@@ -46,7 +46,7 @@ func zoneNote(zone *leasev1.Zone, everywhere string) string {
 	if how == "" && zone.GetWaiting() == 0 && held == "" {
 		return ""
 	}
-	note := fmt.Sprintf("zone %s: %s%d of %s not ready", zoneName(zone), how, zone.GetNotReady(), wording.Count(int(zone.GetNodes()), "node"))
+	note := fmt.Sprintf("zone %s: %s%d of %s not ready", zoneName(zone), how, zone.GetNotReady(), printer.Count(int(zone.GetNodes()), "node"))
 	if waiting := zone.GetWaiting(); waiting > 0 {
 		note += fmt.Sprintf(", %d to be tainted at %s per second", waiting, strconv.FormatFloat(zone.GetTaintRate(), 'g', 3, 64))
 	}

@@ -12,11 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/form"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
@@ -30,14 +28,14 @@ const (
 
 // applyOptions are the command's flags and its argument.
 type applyOptions struct {
-	inquiry.Flags
+	client.Flags
 
 	token string
 	yes   bool
 }
 
-func newApplyCommand(streams terminal.Streams) *cobra.Command {
-	opts := applyOptions{Flags: inquiry.Flags{Timeout: applyTimeout}}
+func newApplyCommand(streams printer.Streams) *cobra.Command {
+	opts := applyOptions{Flags: client.Flags{Timeout: applyTimeout}}
 	command := &cobra.Command{
 		Use:   "apply TOKEN",
 		Short: "Carry out the plan of a token",
@@ -61,7 +59,7 @@ usage; 130 you said no.`,
 	return command
 }
 
-func (o *applyOptions) parse(streams terminal.Streams, args []string) error {
+func (o *applyOptions) parse(streams printer.Streams, args []string) error {
 	problems := o.Validate()
 	switch {
 	case len(args) != 1:
@@ -77,7 +75,7 @@ func (o *applyOptions) parse(streams terminal.Streams, args []string) error {
 	return exit.UsageError(problems...)
 }
 
-func apply(ctx context.Context, streams terminal.Streams, opts *applyOptions, args []string) error {
+func apply(ctx context.Context, streams printer.Streams, opts *applyOptions, args []string) error {
 	if err := opts.parse(streams, args); err != nil {
 		return err
 	}
@@ -86,20 +84,20 @@ func apply(ctx context.Context, streams terminal.Streams, opts *applyOptions, ar
 			return err
 		}
 	}
-	response, err := inquiry.Ask(ctx, &opts.Flags, gatewayv1.NewBootstrapServiceClient, func(ctx context.Context, client gatewayv1.BootstrapServiceClient) (*gatewayv1.ApplyRepairResponse, error) {
+	response, err := client.Ask(ctx, &opts.Flags, gatewayv1.NewBootstrapServiceClient, func(ctx context.Context, client gatewayv1.BootstrapServiceClient) (*gatewayv1.ApplyRepairResponse, error) {
 		return client.ApplyRepair(ctx, &gatewayv1.ApplyRepairRequest{Token: opts.token})
 	})
 	if err != nil {
 		return opts.Unanswered(ctx, "word about the repair", err)
 	}
 	if err := showRepair(streams, &opts.Flags, response); err != nil {
-		return inquiry.Unprinted("repair", err)
+		return client.Unprinted("repair", err)
 	}
 	return verdict(response.GetRepair())
 }
 
 // confirm asks the person at the terminal; only a yes is one.
-func confirm(ctx context.Context, streams terminal.Streams) error {
+func confirm(ctx context.Context, streams printer.Streams) error {
 	fmt.Fprint(streams.Err, "This writes to the cluster what the plan of the token showed. Go on? [y/N] ")
 	answers := make(chan string, 1)
 	go func() { // nothing ends a read of standard input but its end, or that of the process
@@ -111,7 +109,7 @@ func confirm(ctx context.Context, streams terminal.Streams) error {
 	}()
 	select {
 	case <-ctx.Done():
-		return inquiry.Interrupted()
+		return client.Interrupted()
 	case answer := <-answers:
 		if answer = strings.ToLower(strings.TrimSpace(answer)); answer == "y" || answer == "yes" {
 			return nil
@@ -120,14 +118,14 @@ func confirm(ctx context.Context, streams terminal.Streams) error {
 	}
 }
 
-func showRepair(streams terminal.Streams, flags *inquiry.Flags, response *gatewayv1.ApplyRepairResponse) error {
+func showRepair(streams printer.Streams, flags *client.Flags, response *gatewayv1.ApplyRepairResponse) error {
 	if flags.Output == "json" {
-		return form.WriteJSON(streams.Out, response)
+		return printer.WriteJSON(streams.Out, response)
 	}
 	if err := showSteps(streams, flags, response.GetRepair().GetSteps()); err != nil {
 		return err
 	}
-	fmt.Fprintln(streams.Err, terminal.Plain(tally(response.GetRepair())))
+	fmt.Fprintln(streams.Err, printer.Plain(tally(response.GetRepair())))
 	return nil
 }
 
@@ -150,7 +148,7 @@ func tally(repair *bootstrapv1.Repair) string {
 			parts = append(parts, fmt.Sprintf("%d %s", counts[part.state], part.word))
 		}
 	}
-	return fmt.Sprintf("%s: %s: %s", cmp.Or(repair.GetName(), "repair"), wording.Count(len(repair.GetSteps()), "step"), strings.Join(parts, ", "))
+	return fmt.Sprintf("%s: %s: %s", cmp.Or(repair.GetName(), "repair"), printer.Count(len(repair.GetSteps()), "step"), strings.Join(parts, ", "))
 }
 
 // verdict turns a repair into the exit code.
@@ -163,7 +161,7 @@ func verdict(repair *bootstrapv1.Repair) error {
 	}
 	switch {
 	case failed > 0:
-		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%d of %s failed", failed, wording.Count(len(repair.GetSteps()), "step"))}
+		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%d of %s failed", failed, printer.Count(len(repair.GetSteps()), "step"))}
 	case !repair.GetComplete():
 		return &exit.Error{Code: exit.Undetermined, Summary: "the repair has not ended; the same command again goes on with it"}
 	default:

@@ -8,20 +8,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/form"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 // maxNames is how many findings the API takes at once.
 const maxNames = 1000
 
-func newPlanCommand(streams terminal.Streams) *cobra.Command {
-	var flags inquiry.Flags
+func newPlanCommand(streams printer.Streams) *cobra.Command {
+	var flags client.Flags
 	command := &cobra.Command{
 		Use:   "plan [NAME…]",
 		Short: "Show what would be written to mend findings, and why",
@@ -43,27 +41,27 @@ Exit codes, as those of kubectl diff: 0 there is nothing to write; 1 there are s
 	return command
 }
 
-func plan(ctx context.Context, streams terminal.Streams, flags *inquiry.Flags, args []string) error {
+func plan(ctx context.Context, streams printer.Streams, flags *client.Flags, args []string) error {
 	names, err := parseNames(flags, args)
 	if err != nil {
 		return err
 	}
-	response, err := inquiry.Ask(ctx, flags, gatewayv1.NewBootstrapServiceClient, func(ctx context.Context, client gatewayv1.BootstrapServiceClient) (*gatewayv1.PlanRepairResponse, error) {
+	response, err := client.Ask(ctx, flags, gatewayv1.NewBootstrapServiceClient, func(ctx context.Context, client gatewayv1.BootstrapServiceClient) (*gatewayv1.PlanRepairResponse, error) {
 		return client.PlanRepair(ctx, &gatewayv1.PlanRepairRequest{Names: names})
 	})
 	if err != nil {
 		return flags.Unanswered(ctx, "plan", err)
 	}
 	if err := showPlan(streams, flags, response); err != nil {
-		return inquiry.Unprinted("plan", err)
+		return client.Unprinted("plan", err)
 	}
 	if steps := len(response.GetSteps()); steps > 0 {
-		return &exit.Error{Code: exit.Findings, Summary: wording.Count(steps, "step") + " to be taken"}
+		return &exit.Error{Code: exit.Findings, Summary: printer.Count(steps, "step") + " to be taken"}
 	}
 	return nil
 }
 
-func parseNames(flags *inquiry.Flags, args []string) ([]string, error) {
+func parseNames(flags *client.Flags, args []string) ([]string, error) {
 	problems := flags.Validate()
 	if len(args) > maxNames {
 		problems = append(problems, fmt.Errorf("repair plan takes %d names at most, got %d; without any it takes all that are open", maxNames, len(args)))
@@ -77,15 +75,15 @@ func parseNames(flags *inquiry.Flags, args []string) ([]string, error) {
 	return names, exit.UsageError(problems...)
 }
 
-func showPlan(streams terminal.Streams, flags *inquiry.Flags, response *gatewayv1.PlanRepairResponse) error {
+func showPlan(streams printer.Streams, flags *client.Flags, response *gatewayv1.PlanRepairResponse) error {
 	switch flags.Output {
 	case "json":
-		return form.WriteJSON(streams.Out, response)
+		return printer.WriteJSON(streams.Out, response)
 	case "token":
 		if response.GetToken() == "" {
 			return nil
 		}
-		_, err := fmt.Fprintln(streams.Out, terminal.Plain(response.GetToken()))
+		_, err := fmt.Fprintln(streams.Out, printer.Plain(response.GetToken()))
 		return err
 	}
 	if err := showSteps(streams, flags, response.GetSteps()); err != nil {
@@ -93,13 +91,13 @@ func showPlan(streams terminal.Streams, flags *inquiry.Flags, response *gatewayv
 	}
 	for _, finding := range response.GetLeft() {
 		why := cmp.Or(finding.GetUnsafeReason(), finding.GetMessage(), "nothing that could be written would mend it")
-		fmt.Fprintf(streams.Err, "left: %s: %s\n", terminal.Plain(findings.ShortName(finding.GetName())), terminal.Plain(why))
+		fmt.Fprintf(streams.Err, "left: %s: %s\n", printer.Plain(findings.ShortName(finding.GetName())), printer.Plain(why))
 	}
 	if more := response.GetLeftOmitted(); more > 0 {
 		fmt.Fprintf(streams.Err, "left: %d more; `trivet findings` lists them\n", more)
 	}
 	if response.GetToken() != "" {
-		fmt.Fprintf(streams.Err, "to apply it%s: trivet repair apply %s\n", until(response), terminal.Plain(response.GetToken()))
+		fmt.Fprintf(streams.Err, "to apply it%s: trivet repair apply %s\n", until(response), printer.Plain(response.GetToken()))
 	}
 	return nil
 }

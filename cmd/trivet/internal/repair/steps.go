@@ -5,17 +5,15 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal/table"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // showSteps draws the steps of a plan; those of a repair also say how they stand.
-func showSteps(streams terminal.Streams, flags *inquiry.Flags, steps []*bootstrapv1.RepairStep) error {
+func showSteps(streams printer.Streams, flags *client.Flags, steps []*bootstrapv1.RepairStep) error {
 	if len(steps) == 0 {
 		_, err := fmt.Fprintln(streams.Out, "nothing to write")
 		return err
@@ -24,38 +22,38 @@ func showSteps(streams terminal.Streams, flags *inquiry.Flags, steps []*bootstra
 	for _, step := range steps {
 		isRepair = isRepair || step.GetState() > bootstrapv1.RepairStep_STATE_PENDING
 	}
-	rows := &table.Table{Ink: streams.Ink(flags.Color), Width: streams.Width()}
+	rows := &printer.Table{Ink: streams.Ink(flags.Color), Width: streams.Width()}
 	titles := []string{"STEP", "CHANGE", "OBJECT", "FINDING", "ALONE", "DETAIL"}
 	if isRepair {
 		titles[4] = "STATE"
 	}
-	rows.AddAll(terminal.Strong, titles...)
+	rows.AddAll(printer.Strong, titles...)
 	for i, step := range steps {
-		verb, tone := wording.Verb(step.GetChange().GetVerb())
-		rows.Add(table.Cell{Text: fmt.Sprint(i + 1)}, table.Cell{Text: verb, Tone: tone}, table.Cell{Text: objectOf(step.GetChange().GetObject())},
-			table.Cell{Text: findings.ShortName(step.GetFinding())}, standing(step, isRepair), table.Cell{Text: detail(step)})
+		verb, tone := printer.Verb(step.GetChange().GetVerb())
+		rows.Add(printer.Cell{Text: fmt.Sprint(i + 1)}, printer.Cell{Text: verb, Tone: tone}, printer.Cell{Text: objectOf(step.GetChange().GetObject())},
+			printer.Cell{Text: findings.ShortName(step.GetFinding())}, standing(step, isRepair), printer.Cell{Text: detail(step)})
 	}
 	_, err := rows.WriteTo(streams.Out)
 	return err
 }
 
 // standing is how a step stands; while it is only planned, whether the service would take it without being asked.
-func standing(step *bootstrapv1.RepairStep, isRepair bool) table.Cell {
+func standing(step *bootstrapv1.RepairStep, isRepair bool) printer.Cell {
 	if !isRepair {
 		if step.GetSafe() {
-			return table.Cell{Text: "yes"}
+			return printer.Cell{Text: "yes"}
 		}
-		return table.Cell{Text: "no", Tone: terminal.Fair}
+		return printer.Cell{Text: "no", Tone: printer.Fair}
 	}
 	switch step.GetState() {
 	case bootstrapv1.RepairStep_STATE_DONE:
-		return table.Cell{Text: "done", Tone: terminal.Good}
+		return printer.Cell{Text: "done", Tone: printer.Good}
 	case bootstrapv1.RepairStep_STATE_UNNEEDED:
-		return table.Cell{Text: "not needed", Tone: terminal.Faint}
+		return printer.Cell{Text: "not needed", Tone: printer.Faint}
 	case bootstrapv1.RepairStep_STATE_FAILED:
-		return table.Cell{Text: "failed", Tone: terminal.Bad}
+		return printer.Cell{Text: "failed", Tone: printer.Bad}
 	default:
-		return table.Cell{Text: "to do", Tone: terminal.Fair}
+		return printer.Cell{Text: "to do", Tone: printer.Fair}
 	}
 }
 

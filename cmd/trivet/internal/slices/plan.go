@@ -8,24 +8,21 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/form"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal/table"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // oneService are the flags of a command about one Service, and its name.
 type oneService struct {
-	inquiry.Flags
+	client.Flags
 
 	namespace, name string
 }
 
-func (o *oneService) register(command *cobra.Command, streams terminal.Streams) {
+func (o *oneService) register(command *cobra.Command, streams printer.Streams) {
 	o.Register(command, streams, "table", "json")
 	command.Flags().StringVarP(&o.namespace, "namespace", "n", "", "The Service's namespace; the name may then stand without it.")
 }
@@ -40,7 +37,7 @@ func (o *oneService) parse(what string, args []string) error {
 	return exit.UsageError(append(problems, err)...)
 }
 
-func newPlanCommand(streams terminal.Streams) *cobra.Command {
+func newPlanCommand(streams printer.Streams) *cobra.Command {
 	var opts oneService
 	command := &cobra.Command{
 		Use:   "plan NAMESPACE/NAME",
@@ -60,32 +57,32 @@ because something is waited for; 64 wrong usage.`,
 	return command
 }
 
-func plan(ctx context.Context, streams terminal.Streams, opts *oneService, args []string) error {
+func plan(ctx context.Context, streams printer.Streams, opts *oneService, args []string) error {
 	if err := opts.parse("plan", args); err != nil {
 		return err
 	}
-	response, err := inquiry.Ask(ctx, &opts.Flags, gatewayv1.NewSliceServiceClient, func(ctx context.Context, client gatewayv1.SliceServiceClient) (*gatewayv1.PlanServiceResponse, error) {
+	response, err := client.Ask(ctx, &opts.Flags, gatewayv1.NewSliceServiceClient, func(ctx context.Context, client gatewayv1.SliceServiceClient) (*gatewayv1.PlanServiceResponse, error) {
 		return client.PlanService(ctx, &gatewayv1.PlanServiceRequest{Name: opts.name})
 	})
 	if err != nil {
 		return opts.Unanswered(ctx, "plan for "+ShortName(opts.name), err)
 	}
 	if err := show(streams, &opts.Flags, response, response.GetChanges()); err != nil {
-		return inquiry.Unprinted("plan", err)
+		return client.Unprinted("plan", err)
 	}
 	for _, sentence := range response.GetWaitingFor() {
-		fmt.Fprintln(streams.Err, "waiting: "+terminal.Plain(sentence))
+		fmt.Fprintln(streams.Err, "waiting: "+printer.Plain(sentence))
 	}
 	switch {
 	case len(response.GetChanges()) > 0:
-		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%s to be written for %s", wording.Count(len(response.GetChanges()), "change"), ShortName(opts.name))}
+		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%s to be written for %s", printer.Count(len(response.GetChanges()), "change"), ShortName(opts.name))}
 	case len(response.GetWaitingFor()) > 0:
-		return &exit.Error{Code: exit.Undetermined, Summary: "the plan is not complete: " + wording.Count(len(response.GetWaitingFor()), "thing") + " waited for"}
+		return &exit.Error{Code: exit.Undetermined, Summary: "the plan is not complete: " + printer.Count(len(response.GetWaitingFor()), "thing") + " waited for"}
 	}
 	return nil
 }
 
-func newReconcileCommand(streams terminal.Streams) *cobra.Command {
+func newReconcileCommand(streams printer.Streams) *cobra.Command {
 	var opts oneService
 	var only bool
 	command := &cobra.Command{
@@ -107,18 +104,18 @@ Exit codes: 0 the slices are in line; 2 they are not, or there is no answer; 64 
 	return command
 }
 
-func reconcile(ctx context.Context, streams terminal.Streams, opts *oneService, only bool, args []string) error {
+func reconcile(ctx context.Context, streams printer.Streams, opts *oneService, only bool, args []string) error {
 	if err := opts.parse("reconcile", args); err != nil {
 		return err
 	}
-	response, err := inquiry.Ask(ctx, &opts.Flags, gatewayv1.NewSliceServiceClient, func(ctx context.Context, client gatewayv1.SliceServiceClient) (*gatewayv1.ReconcileServiceResponse, error) {
+	response, err := client.Ask(ctx, &opts.Flags, gatewayv1.NewSliceServiceClient, func(ctx context.Context, client gatewayv1.SliceServiceClient) (*gatewayv1.ReconcileServiceResponse, error) {
 		return client.ReconcileService(ctx, &gatewayv1.ReconcileServiceRequest{Name: opts.name, ValidateOnly: only})
 	})
 	if err != nil {
 		return opts.Unanswered(ctx, "reconciliation of "+ShortName(opts.name), err)
 	}
 	if err := show(streams, &opts.Flags, response, response.GetChanges()); err != nil {
-		return inquiry.Unprinted("changes", err)
+		return client.Unprinted("changes", err)
 	}
 	if !only && !response.GetApplied() {
 		return &exit.Error{Code: exit.Undetermined, Summary: "not all of it was written for " + ShortName(opts.name)}
@@ -126,20 +123,20 @@ func reconcile(ctx context.Context, streams terminal.Streams, opts *oneService, 
 	return nil
 }
 
-func show(streams terminal.Streams, flags *inquiry.Flags, response proto.Message, changes []*statusv1.Change) error {
+func show(streams printer.Streams, flags *client.Flags, response proto.Message, changes []*statusv1.Change) error {
 	if flags.Output == "json" {
-		return form.WriteJSON(streams.Out, response)
+		return printer.WriteJSON(streams.Out, response)
 	}
 	if len(changes) == 0 {
 		_, err := fmt.Fprintln(streams.Out, "nothing to write")
 		return err
 	}
-	rows := &table.Table{Ink: streams.Ink(flags.Color), Width: streams.Width()}
-	rows.AddAll(terminal.Strong, "CHANGE", "SLICE", "REASON", "DETAIL")
+	rows := &printer.Table{Ink: streams.Ink(flags.Color), Width: streams.Width()}
+	rows.AddAll(printer.Strong, "CHANGE", "SLICE", "REASON", "DETAIL")
 	for _, change := range changes {
-		word, tone := wording.Verb(change.GetVerb())
-		rows.Add(table.Cell{Text: word, Tone: tone}, table.Cell{Text: cmp.Or(change.GetObject().GetName(), "-")},
-			table.Cell{Text: cmp.Or(change.GetReason(), "-")}, table.Cell{Text: change.GetDetail()})
+		word, tone := printer.Verb(change.GetVerb())
+		rows.Add(printer.Cell{Text: word, Tone: tone}, printer.Cell{Text: cmp.Or(change.GetObject().GetName(), "-")},
+			printer.Cell{Text: cmp.Or(change.GetReason(), "-")}, printer.Cell{Text: change.GetDetail()})
 	}
 	_, err := rows.WriteTo(streams.Out)
 	return err

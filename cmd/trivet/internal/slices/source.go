@@ -5,8 +5,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/listing"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 )
@@ -20,33 +20,33 @@ type source struct {
 	parent string
 }
 
-var _ listing.Source[*slicev1.ServiceSlices] = source{}
+var _ list.Source[*slicev1.ServiceSlices] = source{}
 
 func (s source) Get(ctx context.Context, name string) (*slicev1.ServiceSlices, proto.Message, error) {
 	response, err := s.client.GetServiceSlices(ctx, &gatewayv1.GetServiceSlicesRequest{Name: name})
 	return response.GetServiceSlices(), response, err
 }
 
-func (s source) Page(ctx context.Context, token string) (listing.Page[*slicev1.ServiceSlices], error) {
+func (s source) Page(ctx context.Context, token string) (list.Page[*slicev1.ServiceSlices], error) {
 	response, err := s.client.ListServiceSlices(ctx, &gatewayv1.ListServiceSlicesRequest{Parent: s.parent, PageSize: pageSize, PageToken: token})
-	return listing.Page[*slicev1.ServiceSlices]{
+	return list.Page[*slicev1.ServiceSlices]{
 		Items: response.GetServiceSlices(), Next: response.GetNextPageToken(), Missing: response.GetMissing(),
 	}, err
 }
 
-func (source) Answer(list listing.Page[*slicev1.ServiceSlices]) proto.Message {
+func (source) Answer(list list.Page[*slicev1.ServiceSlices]) proto.Message {
 	return &gatewayv1.ListServiceSlicesResponse{ServiceSlices: list.Items, Missing: list.Missing}
 }
 
-func (s source) Watch(ctx context.Context) (func() (listing.Event[*slicev1.ServiceSlices], error), error) {
+func (s source) Watch(ctx context.Context) (func() (list.Event[*slicev1.ServiceSlices], error), error) {
 	stream, err := s.client.WatchServiceSlices(ctx, &gatewayv1.WatchServiceSlicesRequest{Parent: s.parent})
 	if err != nil {
 		return nil, err
 	}
-	return func() (listing.Event[*slicev1.ServiceSlices], error) {
+	return func() (list.Event[*slicev1.ServiceSlices], error) {
 		response, err := stream.Recv()
-		return listing.Event[*slicev1.ServiceSlices]{
-			Type: listing.TypeOf(response.GetType()), Item: response.GetServiceSlices(), Missing: response.GetMissing(), Message: response,
+		return list.Event[*slicev1.ServiceSlices]{
+			Type: list.TypeOf(response.GetType()), Item: response.GetServiceSlices(), Missing: response.GetMissing(), Message: response,
 		}, err
 	}, nil
 }
@@ -55,7 +55,7 @@ func (s source) Watch(ctx context.Context) (func() (listing.Event[*slicev1.Servi
 func (source) Notes(context.Context) []string { return nil }
 
 // connect gives a source over a connection of its own, and what closes it.
-func connect(flags *inquiry.Flags) (source, func(), error) {
-	client, leave, err := inquiry.Client(flags, gatewayv1.NewSliceServiceClient)
+func connect(flags *client.Flags) (source, func(), error) {
+	client, leave, err := client.Client(flags, gatewayv1.NewSliceServiceClient)
 	return source{client: client}, leave, err
 }

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal/table"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -55,7 +53,7 @@ func loopTroubles(status *gatewayv1.ClusterStatus) []trouble {
 func loopTrouble(loop *statusv1.Loop) string {
 	switch loop.GetState() {
 	case statusv1.Loop_STATE_FAILING:
-		return fmt.Sprintf("%s fails (%d of %s): %s", loop.GetName(), loop.GetFailures(), wording.Count(int(loop.GetRuns()), "pass", "passes"), loop.GetLastError())
+		return fmt.Sprintf("%s fails (%d of %s): %s", loop.GetName(), loop.GetFailures(), printer.Count(int(loop.GetRuns()), "pass", "passes"), loop.GetLastError())
 	case statusv1.Loop_STATE_STALLED:
 		return fmt.Sprintf("%s hangs since pass %d", loop.GetName(), loop.GetRuns())
 	default:
@@ -63,14 +61,14 @@ func loopTrouble(loop *statusv1.Loop) string {
 	}
 }
 
-func writeTroubles(text *strings.Builder, ink terminal.Ink, title string, troubles []trouble) {
+func writeTroubles(text *strings.Builder, ink printer.Ink, title string, troubles []trouble) {
 	if len(troubles) == 0 {
 		return
 	}
-	fmt.Fprintf(text, "\n%s\n", ink.Dye(terminal.Strong, title))
-	rows := table.Table{Ink: ink}
+	fmt.Fprintf(text, "\n%s\n", ink.Dye(printer.Strong, title))
+	rows := printer.Table{Ink: ink}
 	for _, trouble := range troubles {
-		rows.Add(table.Cell{Text: "  " + trouble.service, Tone: terminal.Bad}, table.Cell{Text: trouble.text})
+		rows.Add(printer.Cell{Text: "  " + trouble.service, Tone: printer.Bad}, printer.Cell{Text: trouble.text})
 	}
 	_, _ = rows.WriteTo(text) // a strings.Builder takes everything
 }

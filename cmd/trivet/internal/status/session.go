@@ -3,10 +3,9 @@ package status
 import (
 	"context"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
@@ -15,8 +14,8 @@ type session struct {
 	options
 
 	client  gatewayv1.GatewayServiceClient
-	streams terminal.Streams
-	printer printer
+	streams printer.Streams
+	encoder encoder
 }
 
 // showOnce asks, prints and judges.
@@ -36,11 +35,11 @@ func (s *session) ask(ctx context.Context) (*gatewayv1.GetClusterStatusResponse,
 
 // conclude prints the status and turns it into the verdict.
 func (s *session) conclude(response *gatewayv1.GetClusterStatusResponse) error {
-	if err := s.printer.print(s.streams.Out, response); err != nil {
-		return inquiry.Unprinted("status", err)
+	if err := s.encoder.print(s.streams.Out, response); err != nil {
+		return client.Unprinted("status", err)
 	}
 	if response.GetStatus().GetHealthy() {
 		return nil
 	}
-	return &exit.Error{Code: exit.Findings, Summary: "the cluster is not healthy: " + wording.Count(len(problemsOf(response.GetStatus())), "problem")}
+	return &exit.Error{Code: exit.Findings, Summary: "the cluster is not healthy: " + printer.Count(len(problemsOf(response.GetStatus())), "problem")}
 }

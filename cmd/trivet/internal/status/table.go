@@ -7,21 +7,19 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal/table"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
 // draw shows a status to people: a headline, a row per replica, then what is wrong and why. It depends on the status alone;
 // ages are as of its merge.
-func draw(status *gatewayv1.ClusterStatus, ink terminal.Ink) string {
+func draw(status *gatewayv1.ClusterStatus, ink printer.Ink) string {
 	var text strings.Builder
 	fmt.Fprintln(&text, headline(status, ink))
 	fmt.Fprintln(&text)
-	rows := table.Table{Ink: ink}
-	rows.AddAll(terminal.Strong, "SERVICE", "REPLICA", "ROLE", "EPOCH", "READY", "LOOPS", "UP", "COUNTS")
+	rows := printer.Table{Ink: ink}
+	rows.AddAll(printer.Strong, "SERVICE", "REPLICA", "ROLE", "EPOCH", "READY", "LOOPS", "UP", "COUNTS")
 	for _, service := range status.GetServices() {
 		addService(&rows, status, service)
 	}
@@ -31,23 +29,23 @@ func draw(status *gatewayv1.ClusterStatus, ink terminal.Ink) string {
 	return text.String()
 }
 
-func headline(status *gatewayv1.ClusterStatus, ink terminal.Ink) string {
+func headline(status *gatewayv1.ClusterStatus, ink printer.Ink) string {
 	answered := 0
 	for _, source := range status.GetSources() {
 		if source.GetOk() {
 			answered++
 		}
 	}
-	verdict := ink.Dye(terminal.Good, "healthy")
+	verdict := ink.Dye(printer.Good, "healthy")
 	if !status.GetHealthy() {
-		verdict = ink.Dye(terminal.Bad, "not healthy")
+		verdict = ink.Dye(printer.Bad, "not healthy")
 	}
-	return fmt.Sprintf("%s: %s, %d of %s answered", ink.Dye(terminal.Strong, terminal.Plain(cmp.Or(status.GetCluster(), "cluster"))), verdict,
-		answered, wording.Count(len(status.GetSources()), "replica"))
+	return fmt.Sprintf("%s: %s, %d of %s answered", ink.Dye(printer.Strong, printer.Plain(cmp.Or(status.GetCluster(), "cluster"))), verdict,
+		answered, printer.Count(len(status.GetSources()), "replica"))
 }
 
 // addService adds a row per replica of a service, or one that says there is none.
-func addService(rows *table.Table, status *gatewayv1.ClusterStatus, service *gatewayv1.ServiceStatus) {
+func addService(rows *printer.Table, status *gatewayv1.ClusterStatus, service *gatewayv1.ServiceStatus) {
 	found := false
 	for _, source := range status.GetSources() {
 		if source.GetReplica().GetService() != service.GetService() {
@@ -61,22 +59,22 @@ func addService(rows *table.Table, status *gatewayv1.ClusterStatus, service *gat
 			if epoch == "-" {
 				role = "-" // what a silent replica does not lead, it may not stand by for either
 			}
-			rows.AddAll(terminal.Bad, service.GetService(), id, role, epoch, "no answer", "-", "-", "-")
+			rows.AddAll(printer.Bad, service.GetService(), id, role, epoch, "no answer", "-", "-", "-")
 			continue
 		}
 		rows.AddAll(tone(answer), service.GetService(), id, role, epoch, readiness(answer), loopSummary(answer.GetLoops()),
 			uptime(status, answer), countList(answer.GetCounts()))
 	}
 	if !found {
-		rows.AddAll(terminal.Bad, service.GetService(), "none", "-", "-", "-", "-", "-", "-")
+		rows.AddAll(printer.Bad, service.GetService(), "none", "-", "-", "-", "-", "-", "-")
 	}
 }
 
-func tone(answer *statusv1.GetStatusResponse) terminal.Tone {
+func tone(answer *statusv1.GetStatusResponse) printer.Tone {
 	if answer.GetReady() {
-		return terminal.Usual
+		return printer.Usual
 	}
-	return terminal.Fair
+	return printer.Fair
 }
 
 func answerOf(service *gatewayv1.ServiceStatus, id string) *statusv1.GetStatusResponse {
@@ -147,5 +145,5 @@ func uptime(status *gatewayv1.ClusterStatus, answer *statusv1.GetStatusResponse)
 	if start == nil {
 		return "-"
 	}
-	return wording.Age(status.GetMergeTime().AsTime().Sub(start.AsTime()))
+	return printer.Age(status.GetMergeTime().AsTime().Sub(start.AsTime()))
 }

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
@@ -127,16 +127,16 @@ func states() map[string]*gatewayv1.ClusterStatus {
 func TestTable(t *testing.T) {
 	for name, status := range states() {
 		t.Run(name, func(t *testing.T) {
-			golden(t, name+".table", draw(status, terminal.Ink{}))
+			golden(t, name+".table", draw(status, printer.Ink{}))
 		})
 	}
 }
 
 func TestTable_ColourKeepsTheColumns(t *testing.T) {
 	escapes := regexp.MustCompile("\x1b\\[[0-9]+m")
-	colour := terminal.Streams{Env: os.Getenv}.Ink("always")
+	colour := printer.Streams{Env: os.Getenv}.Ink("always")
 	for name, status := range states() {
-		plain, coloured := draw(status, terminal.Ink{}), draw(status, colour)
+		plain, coloured := draw(status, printer.Ink{}), draw(status, colour)
 		if !strings.Contains(coloured, "\x1b[") {
 			t.Errorf("%s: there is no colour", name)
 		}
@@ -152,7 +152,7 @@ func TestPrinter_JSONAndYAML(t *testing.T) {
 	}, silent("slicesvc", "s"))}
 	for _, form := range []string{"json", "yaml"} {
 		var got strings.Builder
-		if err := newPrinter(form, terminal.Ink{}).print(&got, response); err != nil {
+		if err := newEncoder(form, printer.Ink{}).print(&got, response); err != nil {
 			t.Fatalf("print %s: %v", form, err)
 		}
 		golden(t, "partial."+form, got.String())

@@ -7,10 +7,9 @@ import (
 
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/wording"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
@@ -35,7 +34,7 @@ func (s *session) awaitHealth(ctx context.Context) error {
 			failure = err
 			progress.say("waiting for the gateway at " + s.Gateway.Server + ": " + status.Convert(err).Message())
 		}
-		if !inquiry.Pause(waiting, s.interval) {
+		if !client.Pause(waiting, s.interval) {
 			progress.end()
 			return s.waitedInVain(ctx, last, failure)
 		}
@@ -44,7 +43,7 @@ func (s *session) awaitHealth(ctx context.Context) error {
 
 func (s *session) waitedInVain(ctx context.Context, last *gatewayv1.GetClusterStatusResponse, failure error) error {
 	if ctx.Err() != nil {
-		return inquiry.Interrupted()
+		return client.Interrupted()
 	}
 	if last == nil {
 		return s.Unanswered(ctx, "status", failure)
@@ -54,7 +53,7 @@ func (s *session) waitedInVain(ctx context.Context, last *gatewayv1.GetClusterSt
 	}
 	return &exit.Error{
 		Code:    exit.Findings,
-		Summary: fmt.Sprintf("the cluster is not healthy after %s: %s", s.waitDuration, wording.Count(len(problemsOf(last.GetStatus())), "problem")),
+		Summary: fmt.Sprintf("the cluster is not healthy after %s: %s", s.waitDuration, printer.Count(len(problemsOf(last.GetStatus())), "problem")),
 		Err:     failure,
 	}
 }
@@ -62,17 +61,17 @@ func (s *session) waitedInVain(ctx context.Context, last *gatewayv1.GetClusterSt
 // progress tells on standard error what is waited for: in one line on a terminal, else a line per change, and the same line
 // again at most every ten seconds.
 type progress struct {
-	streams terminal.Streams
+	streams printer.Streams
 	said    string
 	at      time.Time
 }
 
 const sameAgain = 10 * time.Second
 
-func newProgress(streams terminal.Streams) *progress { return &progress{streams: streams} }
+func newProgress(streams printer.Streams) *progress { return &progress{streams: streams} }
 
 func (p *progress) say(text string) {
-	text = terminal.Plain(text)
+	text = printer.Plain(text)
 	if p.streams.ErrIsTerminal {
 		fmt.Fprint(p.streams.Err, "\r\x1b[K"+text)
 		p.said = text

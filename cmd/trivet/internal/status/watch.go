@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/inquiry"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
@@ -25,19 +25,19 @@ func (s *session) watchOn(ctx context.Context) error {
 	for {
 		err := s.follow(ctx, display)
 		if ctx.Err() != nil {
-			return inquiry.Interrupted()
+			return client.Interrupted()
 		}
 		if errors.Is(err, errDisplay) {
-			return inquiry.Unprinted("status", err)
+			return client.Unprinted("status", err)
 		}
 		if !display.shown {
 			return s.Unanswered(ctx, "status", err)
 		}
 		if err := display.lost(err); err != nil {
-			return inquiry.Unprinted("status", err)
+			return client.Unprinted("status", err)
 		}
-		if !inquiry.Pause(ctx, reconnectPause) {
-			return inquiry.Interrupted()
+		if !client.Pause(ctx, reconnectPause) {
+			return client.Interrupted()
 		}
 	}
 }
@@ -76,7 +76,7 @@ var errDisplay = errors.New("standard output is gone")
 type display struct {
 	session *session
 	// screen is where each status replaces the one before; nil where they follow one another.
-	screen *terminal.Screen
+	screen *printer.Screen
 	// shown is whether there was one yet.
 	shown bool
 	// last is what was shown last, without what changes all the time.
@@ -88,7 +88,7 @@ type display struct {
 func newDisplay(s *session) *display {
 	d := &display{session: s}
 	if s.streams.OutIsTerminal && s.Output == "table" {
-		d.screen = terminal.NewScreen(s.streams)
+		d.screen = printer.NewScreen(s.streams)
 	}
 	return d
 }
@@ -104,7 +104,7 @@ func (d *display) show(response *gatewayv1.GetClusterStatusResponse) error {
 	}
 	separated := d.shown
 	d.shown, d.last = true, essence
-	if err := d.session.printer.printNext(d.session.streams.Out, response, separated); err != nil {
+	if err := d.session.encoder.printNext(d.session.streams.Out, response, separated); err != nil {
 		return fmt.Errorf("%w: %w", errDisplay, err)
 	}
 	return nil
@@ -125,7 +125,7 @@ func (d *display) lost(err error) error {
 }
 
 func (d *display) replace(notice string) error {
-	text, err := d.session.printer.frame(d.response, notice)
+	text, err := d.session.encoder.frame(d.response, notice)
 	if err == nil {
 		err = d.screen.Show(text)
 	}

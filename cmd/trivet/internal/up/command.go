@@ -6,12 +6,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/terminal"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 )
 
 // NewCommand makes `trivet up`; name is how trivet was called, for the commands that it suggests. Errors it returns say
 // their exit code, see package exit.
-func NewCommand(streams terminal.Streams, name string) *cobra.Command {
+func NewCommand(streams printer.Streams, name string) *cobra.Command {
 	opts := DefaultOptions()
 	opts.Command = name
 	command := &cobra.Command{

@@ -1,0 +1,48 @@
+package printer_test
+
+import (
+	"testing"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+)
+
+func TestInk_FollowsModeTerminalAndNoColor(t *testing.T) {
+	const coloured, plain = "\x1b[32mwell\x1b[0m", "well"
+	tests := []struct {
+		name     string
+		mode     string
+		terminal bool
+		env      map[string]string
+		want     string
+	}{
+		{name: "auto on a terminal", mode: "auto", terminal: true, want: coloured},
+		{name: "auto in a pipe", mode: "auto", want: plain},
+		{name: "NO_COLOR wins over the terminal", mode: "auto", terminal: true, env: map[string]string{"NO_COLOR": "1"}, want: plain},
+		{name: "dumb terminal", mode: "auto", terminal: true, env: map[string]string{"TERM": "dumb"}, want: plain},
+		{name: "always in a pipe", mode: "always", env: map[string]string{"NO_COLOR": "1"}, want: coloured},
+		{name: "never on a terminal", mode: "never", terminal: true, want: plain},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			streams := printer.Streams{OutIsTerminal: test.terminal, Env: func(name string) string { return test.env[name] }}
+			if got := streams.Ink(test.mode).Dye(printer.Good, "well"); got != test.want {
+				t.Errorf("Dye() = %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestPlain_TakesAwayWhatSteersATerminal(t *testing.T) {
+	tests := []struct{ text, want string }{
+		{text: "node-1-x7k2p: größer ≥ 3 次", want: "node-1-x7k2p: größer ≥ 3 次"},
+		{text: "\x1b[2Jgone", want: "�[2Jgone"},
+		{text: "\u009b31mred", want: "�31mred"},
+		{text: "two\nlines\ttab\r", want: "two�lines�tab�"},
+		{text: "right\u202eleft\u200b", want: "right�left�"},
+	}
+	for _, test := range tests {
+		if got := printer.Plain(test.text); got != test.want {
+			t.Errorf("Plain(%q) = %q, want %q", test.text, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package printer_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+)
+
+// written is what a table writes now.
+func written(t *testing.T, rows *printer.Table) string {
+	t.Helper()
+	var text strings.Builder
+	if _, err := rows.WriteTo(&text); err != nil {
+		t.Fatalf("WriteTo() = %v", err)
+	}
+	return text.String()
+}
+
+func TestTable_ColumnsAreAsWideAsTheirWidestCell(t *testing.T) {
+	rows := &printer.Table{Ink: printer.Streams{}.Ink("always")}
+	rows.AddAll(printer.Strong, "NAME", "HEALTH", "REASON")
+	rows.Add(printer.Cell{Text: "größe-3"}, printer.Cell{Text: "ready", Tone: printer.Good}, printer.Cell{})
+	rows.Add(printer.Cell{}, printer.Cell{}, printer.Cell{Text: "two\nlines, and wider than its title"})
+
+	want := "\x1b[1mNAME\x1b[0m     \x1b[1mHEALTH\x1b[0m  \x1b[1mREASON\x1b[0m\n" +
+		"größe-3  \x1b[32mready\x1b[0m\n" +
+		"                 two�lines, and wider than its title\n"
+	if got := written(t, rows); got != want {
+		t.Errorf("wrote\n%q, want\n%q", got, want)
+	}
+}
+
+func TestTable_RemembersItsWidths(t *testing.T) {
+	rows := &printer.Table{}
+	rows.AddAll(printer.Usual, "NAME", "AGE", "")
+	rows.AddAll(printer.Usual, "node-1", "3s", "x")
+	if got, want := written(t, rows), "NAME    AGE\nnode-1  3s   x\n"; got != want {
+		t.Errorf("wrote %q, want %q", got, want)
+	}
+	rows.AddAll(printer.Usual, "n-2", "4s", "y")
+	if got, want := written(t, rows), "n-2     4s   y\n"; got != want {
+		t.Errorf("then wrote %q, want %q", got, want)
+	}
+	if got := written(t, rows); got != "" {
+		t.Errorf("then wrote %q again", got)
+	}
+}
+
+func TestTable_ReservesRoomForWhatComesLater(t *testing.T) {
+	rows := &printer.Table{}
+	rows.Reserve(3, 0)
+	rows.AddAll(printer.Usual, "a", "b")
+	rows.AddAll(printer.Usual, "four", "c")
+	if got, want := written(t, rows), "a     b\nfour  c\n"; got != want {
+		t.Errorf("wrote %q, want %q", got, want)
+	}
+	rows.AddAll(printer.Usual, "d", "e")
+	if got, want := written(t, rows), "d     e\n"; got != want {
+		t.Errorf("then wrote %q, want %q", got, want)
+	}
+}
+
+func TestTable_CutsTheLastCellToTheTerminal(t *testing.T) {
+	const reason = "its session has been silent for a minute"
+	tests := []struct {
+		width int
+		want  string
+	}{
+		{width: 0, want: reason},
+		{width: 8 + len(reason), want: reason},
+		{width: 36, want: "its session has been silent…"}, // the blank before the next word is not kept
+		{width: 30, want: "its session has been…"},
+		{width: 12, want: "its session has bee…"}, // at least this much, whatever the terminal
+	}
+	for _, test := range tests {
+		rows := &printer.Table{Width: test.width}
+		rows.AddAll(printer.Usual, "node-1", reason)
+		if got, want := written(t, rows), "node-1  "+test.want+"\n"; got != want {
+			t.Errorf("%d columns: wrote %q, want %q", test.width, got, want)
+		}
+	}
+}
