@@ -1,88 +1,131 @@
+// Package apiservers is `trivet apiservers`: the known kube-apiservers, and which of them are endpoints.
+//
+// Not healthy, with exit code 1, is a kube-apiserver that is not ready or whose entry has a problem, and
+// an empty list. Package list has the rules of lists and watches.
 package apiservers
 
 import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// options are the command's flags and its argument.
-type options struct {
-	client.Flags
-
-	name      string // as the API has it; empty for all
-	watch     bool
-	noHeaders bool
-}
-
-// NewCommand makes `trivet apiservers`. Errors it returns say their exit code, see package exit; it prints none of them itself.
+// NewCommand returns `trivet apiservers`.
 func NewCommand(streams printer.Streams) *cobra.Command {
-	var opts options
-	command := &cobra.Command{
+	var flags list.Flags
+	return list.NewCommand(streams, list.Command[*bootstrapv1.APIServer]{
+		Flags: &flags,
 		Use:   "apiservers [ADDRESS]",
-		Short: "Show the kube-apiservers and which of them pods are led to",
-		Long: `Show the kube-apiservers that are known: whether their /readyz answers ok, whether they are endpoints of the Service
-default/kubernetes, and why they are or are not.
+		Short: "Show the kube-apiservers, and which of them are endpoints",
+		Long: `Show the known kube-apiservers: the last result of /readyz, whether they are endpoints of the Service
+default/kubernetes, and the reason.
 
-SOURCE says where each is known from: its sidecar, kube-apiserver's own key of its lease reconciler (--adopt-master-leases), or
---static-apiserver-address. Ages are by this machine's clock. On a terminal reasons are cut to its width; -o wide cuts nothing.
-
-Exit codes: 0 all are ready and nothing is wrong with their entries; 1 some are not, or none is known; 2 no list could be had; 64
-wrong usage.`,
+SOURCE is "sidecar"; "master-lease", kube-apiserver's own key, with --adopt-master-leases; or "static", with
+--static-apiserver-address.`,
+		ExitOne: "A kube-apiserver is not ready, its entry has a problem, or none is known.",
 		Example: `  trivet apiservers
   trivet apiservers -w
   trivet apiservers -o json | jq -r '.apiservers[] | select(.published) | .address'`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.ArbitraryArgs,
-		RunE: func(command *cobra.Command, args []string) error {
-			return run(command.Context(), streams, &opts, args)
+		NotChanges: "Probes with the same result are not changes.",
+		ParseName: func(text string) (string, error) {
+			address, err := netip.ParseAddr(strings.TrimPrefix(text, prefix))
+			if err != nil {
+				return "", fmt.Errorf("%q is not an IP address", text)
+			}
+			return prefix + address.Unmap().String(), nil
 		},
-	}
-	opts.Register(command, streams, "table", "wide", "json", "name")
-	fs := command.Flags()
-	fs.BoolVarP(&opts.watch, "watch", "w", false, "Go on showing them: in place on a terminal, else a line for each change. Probes that find what the last one found are no change.")
-	fs.BoolVar(&opts.noHeaders, "no-headers", false, "Leave the titles of the columns out.")
-	command.ValidArgsFunction = list.Completion(&opts.Flags, kind(), connected, func(server *bootstrapv1.APIServer) string { return server.GetAddress() })
-	return command
+		ShortName: func(server *bootstrapv1.APIServer) string { return server.GetAddress() },
+		Kind:      kind,
+		Source: func(conn grpc.ClientConnInterface) list.Source[*bootstrapv1.APIServer] {
+			return source{client: gatewayv1.NewBootstrapServiceClient(conn)}
+		},
+	})
 }
 
-func (o *options) parse(args []string) error {
-	problems := o.Validate()
-	switch {
-	case len(args) > 1:
-		problems = append(problems, fmt.Errorf("apiservers takes one address at most, got %q", args))
-	case len(args) == 1:
-		address, err := netip.ParseAddr(strings.TrimPrefix(args[0], prefix))
-		if err != nil {
-			problems = append(problems, fmt.Errorf("%q is not an IP address", args[0]))
-		}
-		o.name = prefix + address.Unmap().String()
-	}
-	return exit.UsageError(problems...)
+// prefix begins the API's names.
+const prefix = "apiservers/"
+
+type source struct {
+	list.NoNotes
+
+	client gatewayv1.BootstrapServiceClient
 }
 
-func run(ctx context.Context, streams printer.Streams, opts *options, args []string) error {
-	if err := opts.parse(args); err != nil {
-		return err
-	}
-	servers, leave, err := connected(&opts.Flags)
+// Get filters the list, which is short; the API has no RPC for one kube-apiserver.
+func (s source) Get(ctx context.Context, name string) (*bootstrapv1.APIServer, proto.Message, error) {
+	response, err := s.client.ListAPIServers(ctx, &gatewayv1.ListAPIServersRequest{})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer leave()
-	session := &list.Session[*bootstrapv1.APIServer]{
-		Flags: opts.Flags, Streams: streams, NoHeaders: opts.noHeaders, Kind: kind(), Source: servers,
-		Wanted: func(server *bootstrapv1.APIServer) bool { return opts.name == "" || opts.name == server.GetName() },
+	for _, server := range response.GetApiservers() {
+		if server.GetName() == name {
+			return server, server, nil
+		}
 	}
-	return session.Run(ctx, opts.name, opts.watch)
+	return nil, nil, status.Errorf(codes.NotFound, "kube-apiserver %s is not known; `trivet apiservers` lists the known ones", name)
+}
+
+func (s source) Page(ctx context.Context, _ string) (list.Page[*bootstrapv1.APIServer], error) {
+	response, err := s.client.ListAPIServers(ctx, &gatewayv1.ListAPIServersRequest{})
+	return list.Page[*bootstrapv1.APIServer]{Items: response.GetApiservers()}, err
+}
+
+func (source) Response(all list.Page[*bootstrapv1.APIServer]) proto.Message {
+	return &gatewayv1.ListAPIServersResponse{Apiservers: all.Items}
+}
+
+func (s source) Watch(ctx context.Context) (list.Receive[*bootstrapv1.APIServer], error) {
+	stream, err := s.client.WatchAPIServers(ctx, &gatewayv1.WatchAPIServersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return (&eventReader{stream: stream}).next, nil
+}
+
+// eventReader converts a stream of whole lists to events: a Put for each item, a Delete for each item that
+// disappeared, and a Bookmark with the message.
+type eventReader struct {
+	stream  grpc.ServerStreamingClient[gatewayv1.WatchAPIServersResponse]
+	last    []*bootstrapv1.APIServer
+	pending []list.Event[*bootstrapv1.APIServer]
+}
+
+func (r *eventReader) next() (list.Event[*bootstrapv1.APIServer], error) {
+	if len(r.pending) == 0 {
+		response, err := r.stream.Recv()
+		if err != nil {
+			return list.Event[*bootstrapv1.APIServer]{}, err
+		}
+		r.addEvents(response)
+	}
+	event := r.pending[0]
+	r.pending = r.pending[1:]
+	return event, nil
+}
+
+func (r *eventReader) addEvents(response *gatewayv1.WatchAPIServersResponse) {
+	for _, server := range response.GetApiservers() {
+		r.pending = append(r.pending, list.Event[*bootstrapv1.APIServer]{Type: list.Put, Item: server})
+	}
+	for _, old := range r.last {
+		same := func(server *bootstrapv1.APIServer) bool { return server.GetName() == old.GetName() }
+		if !slices.ContainsFunc(response.GetApiservers(), same) {
+			r.pending = append(r.pending, list.Event[*bootstrapv1.APIServer]{Type: list.Delete, Item: old})
+		}
+	}
+	r.last = response.GetApiservers()
+	r.pending = append(r.pending, list.Event[*bootstrapv1.APIServer]{Type: list.Bookmark, Message: response})
 }

@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server makes a kube-apiserver that is well. Its probe is half a minute more than an hour old, so that the age reads the same
-// however long a test takes.
+// server returns a ready kube-apiserver. Its probe is half a minute older than an hour, so that the age does not
+// depend on the duration of a test.
 func server(address string, edit func(*bootstrapv1.APIServer)) *bootstrapv1.APIServer {
 	s := &bootstrapv1.APIServer{
 		Name: "apiservers/" + address, Address: address, Port: 6443, Ready: true, ProbeDetail: "ok",
@@ -35,18 +35,18 @@ func server(address string, edit func(*bootstrapv1.APIServer)) *bootstrapv1.APIS
 	return s
 }
 
-func dead(s *bootstrapv1.APIServer) {
+func notReady(s *bootstrapv1.APIServer) {
 	s.Ready, s.Published, s.ReplicaId, s.Ttl, s.ProbeTime = false, false, "", nil, nil
 	s.Source, s.Key = bootstrapv1.APIServer_SOURCE_MASTER_LEASE, "/registry/masterleases/"+s.Address
 	s.ProbeDetail, s.Reason = "connection refused\x1b[2J", "it is not ready"
 	s.Problems = []string{"its key has no lease, as after a restore"}
 }
 
-func unwell() []*bootstrapv1.APIServer {
+func mixed() []*bootstrapv1.APIServer {
 	return []*bootstrapv1.APIServer{
 		server("10.1.0.1", nil),
-		server("10.1.0.2", func(s *bootstrapv1.APIServer) { s.Published, s.Reason = false, "another port than most" }),
-		server("10.1.0.3", dead),
+		server("10.1.0.2", func(s *bootstrapv1.APIServer) { s.Published, s.Reason = false, "its port differs from the majority" }),
+		server("10.1.0.3", notReady),
 		server("10.1.0.4", func(s *bootstrapv1.APIServer) {
 			s.Ready, s.Reason, s.ProbeDetail, s.Source = false, "", "status 500", 0
 		}),
@@ -62,16 +62,16 @@ func TestAPIServers_Transcripts(t *testing.T) {
 		args   []string
 		code   int
 	}{
-		{name: "unwell", serves: &commandtest.Bootstrap{APIServers: unwell()}, code: exit.Findings},
-		{name: "wide", serves: &commandtest.Bootstrap{APIServers: unwell()}, args: []string{"-o", "wide"}, code: exit.Findings},
-		{name: "terminal", serves: &commandtest.Bootstrap{APIServers: unwell()}, where: commandtest.Terminal{Width: 90, Height: 24}, code: exit.Findings},
-		{name: "well", serves: &commandtest.Bootstrap{APIServers: unwell()[:2]}, code: exit.OK},
+		{name: "unhealthy", serves: &commandtest.Bootstrap{APIServers: mixed()}, code: exit.Findings},
+		{name: "wide", serves: &commandtest.Bootstrap{APIServers: mixed()}, args: []string{"-o", "wide"}, code: exit.Findings},
+		{name: "terminal", serves: &commandtest.Bootstrap{APIServers: mixed()}, where: commandtest.Terminal{Width: 90, Height: 24}, code: exit.Findings},
+		{name: "healthy", serves: &commandtest.Bootstrap{APIServers: mixed()[:2]}, code: exit.OK},
 		{name: "none", serves: &commandtest.Bootstrap{}, code: exit.Findings},
-		{name: "names", serves: &commandtest.Bootstrap{APIServers: unwell()[:2]}, args: []string{"-o", "name"}, code: exit.OK},
+		{name: "names", serves: &commandtest.Bootstrap{APIServers: mixed()[:2]}, args: []string{"-o", "name"}, code: exit.OK},
 		{name: "json", serves: &commandtest.Bootstrap{APIServers: []*bootstrapv1.APIServer{{Name: "apiservers/10.1.0.1", Address: "10.1.0.1", Ready: true}}}, args: []string{"-o", "json"}, code: exit.OK},
-		{name: "one", serves: &commandtest.Bootstrap{APIServers: unwell()}, args: []string{"::ffff:10.1.0.3"}, code: exit.Findings},
-		{name: "one-that-is-not-there", serves: &commandtest.Bootstrap{APIServers: unwell()}, args: []string{"10.1.0.9"}, code: exit.Undetermined},
-		{name: "etcd-is-away", serves: &commandtest.Bootstrap{Err: rpcerror.New(codes.Unavailable, "ETCD_UNREACHABLE", "etcd did not answer within 5s")}, code: exit.Undetermined},
+		{name: "one", serves: &commandtest.Bootstrap{APIServers: mixed()}, args: []string{"::ffff:10.1.0.3"}, code: exit.Findings},
+		{name: "not-found", serves: &commandtest.Bootstrap{APIServers: mixed()}, args: []string{"10.1.0.9"}, code: exit.Undetermined},
+		{name: "etcd-unreachable", serves: &commandtest.Bootstrap{Err: rpcerror.New(codes.Unavailable, "ETCD_UNREACHABLE", "etcd did not answer within 5s")}, code: exit.Undetermined},
 		{name: "usage", serves: &commandtest.Bootstrap{}, args: []string{"node-1", "-o", "yaml"}, code: exit.Usage},
 		{name: "help", serves: &commandtest.Bootstrap{}, args: []string{"--help"}, code: exit.OK},
 	}
@@ -91,21 +91,21 @@ func TestAPIServers_Transcripts(t *testing.T) {
 	}
 }
 
-// A watch is told whole lists, of which it shows what changed: who comes, who goes, and who is not ready; not that probes go on.
-func watched() *commandtest.Gateway {
+// changingLists returns a gateway whose watch sends whole lists: one item becomes not ready and disappears, one is added.
+func changingLists() *commandtest.Gateway {
 	list := func(servers ...*bootstrapv1.APIServer) *gatewayv1.WatchAPIServersResponse {
 		return &gatewayv1.WatchAPIServersResponse{Apiservers: servers}
 	}
 	return &commandtest.Gateway{Bootstrap: &commandtest.Bootstrap{ServerWatches: [][]*gatewayv1.WatchAPIServersResponse{{
 		list(server("10.1.0.1", nil), server("10.1.0.2", nil)),
 		list(server("10.1.0.1", func(s *bootstrapv1.APIServer) { s.Ttl, s.ProbeTime = durationpb.New(7*time.Second), timestamppb.Now() }), server("10.1.0.2", nil)),
-		list(server("10.1.0.1", nil), server("10.1.0.2", dead), server("10.1.0.3", nil)),
+		list(server("10.1.0.1", nil), server("10.1.0.2", notReady), server("10.1.0.3", nil)),
 		list(server("10.1.0.1", nil), server("10.1.0.3", nil)),
 	}}}}
 }
 
-func TestAPIServers_WatchShowsWhatChanges(t *testing.T) {
-	address := commandtest.Serve(t, watched())
+func TestAPIServers_WatchShowsChanges(t *testing.T) {
+	address := commandtest.Serve(t, changingLists())
 	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"deleted"}}, apiservers.NewCommand, "-w", "--server", address)
 	commandtest.Golden(t, "watch.txt", got.String())
 	if got.Code != exit.Interrupted {
@@ -113,8 +113,8 @@ func TestAPIServers_WatchShowsWhatChanges(t *testing.T) {
 	}
 }
 
-func TestAPIServers_WatchForProgramsHasALineForEachList(t *testing.T) {
-	address := commandtest.Serve(t, watched())
+func TestAPIServers_JSONWatchPrintsWholeLists(t *testing.T) {
+	address := commandtest.Serve(t, changingLists())
 	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"masterleases"}}, apiservers.NewCommand, "-w", "-o", "json", "--server", address)
 	lines := strings.Split(strings.TrimSpace(got.Stdout), "\n")
 	if len(lines) < 3 {

@@ -13,10 +13,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
-// prefix is what the API's names begin with.
-const prefix = "apiservers/"
-
-// The states, as people read them.
+// The values of STATE.
 const (
 	ready    = "ready"
 	notReady = "not-ready"
@@ -26,19 +23,19 @@ func kind() list.Kind[*bootstrapv1.APIServer] {
 	return list.Kind[*bootstrapv1.APIServer]{
 		Noun: "kube-apiserver",
 		Columns: []list.Column{
-			{Title: "ADDRESS"}, {Title: "PORT"}, {Title: "STATE", State: true, Width: len(notReady)}, {Title: "ENDPOINT"},
-			{Title: "SOURCE", Width: len("master-lease")}, {Title: "REPLICA"},
+			{Title: "ADDRESS"}, {Title: "PORT"}, {Title: "STATE", State: true, MinWidth: len(notReady)}, {Title: "ENDPOINT"},
+			{Title: "SOURCE", MinWidth: len("master-lease")}, {Title: "REPLICA"},
 			{Title: "PROBED", Wide: true}, {Title: "TTL", Wide: true}, {Title: "PROBE", Wide: true}, {Title: "KEY", Wide: true},
 			{Title: "REASON"},
 		},
-		Row:     row,
-		State:   state,
-		Concern: concern,
-		Trouble: func(server *bootstrapv1.APIServer) string { return cmp.Or(reason(server), state(server)) },
-		Void:    "no kube-apiserver is known: no sidecar reports",
-		Tally:   tally,
-		Quiet:   quiet,
-		Watched: quiet, // of probes, and of leases that are kept, no event tells
+		Row:             row,
+		State:           state,
+		Severity:        severity,
+		Problem:         func(server *bootstrapv1.APIServer) string { return cmp.Or(reason(server), state(server)) },
+		EmptyProblem:    "no kube-apiserver is known: no sidecar is registered",
+		Summary:         summary,
+		WithoutVolatile: withoutProbe,
+		WithoutStale:    withoutProbe,
 	}
 }
 
@@ -49,24 +46,24 @@ func state(server *bootstrapv1.APIServer) string {
 	return notReady
 }
 
-func concern(server *bootstrapv1.APIServer) list.Concern {
+func severity(server *bootstrapv1.APIServer) list.Severity {
 	switch {
 	case !server.GetReady(), len(server.GetProblems()) > 0:
-		return list.Ill
+		return list.Critical
 	case !server.GetPublished():
-		return list.Doubt
+		return list.Warning
 	default:
-		return list.None
+		return list.Healthy
 	}
 }
 
 func row(now time.Time, server *bootstrapv1.APIServer) []printer.Cell {
-	tone, published := printer.Bad, printer.Cell{Text: "no", Tone: printer.Fair}
+	stateStyle, endpoint := printer.Failure, printer.Cell{Text: "no", Style: printer.Warning}
 	if server.GetReady() {
-		tone = printer.Good
+		stateStyle = printer.Success
 	}
 	if server.GetPublished() {
-		published = printer.Cell{Text: "yes"}
+		endpoint = printer.Cell{Text: "yes"}
 	}
 	port, ttl := "-", "-"
 	if server.GetPort() != 0 {
@@ -76,26 +73,27 @@ func row(now time.Time, server *bootstrapv1.APIServer) []printer.Cell {
 		ttl = printer.Age(server.GetTtl().AsDuration())
 	}
 	return []printer.Cell{
-		{Text: server.GetAddress()}, {Text: port}, {Text: state(server), Tone: tone}, published,
-		{Text: sourceOf(server)}, {Text: cmp.Or(server.GetReplicaId(), "-")},
+		{Text: server.GetAddress()}, {Text: port}, {Text: state(server), Style: stateStyle}, endpoint,
+		{Text: sourceWord(server)}, {Text: cmp.Or(server.GetReplicaId(), "-")},
 		{Text: printer.Since(now, server.GetProbeTime())}, {Text: ttl}, {Text: cmp.Or(server.GetProbeDetail(), "-")}, {Text: cmp.Or(server.GetKey(), "-")},
 		{Text: reason(server)},
 	}
 }
 
-// sourceOf is where it is known from; a sidecar, if a service older than this trivet does not say.
-func sourceOf(server *bootstrapv1.APIServer) string {
+// sourceWord returns the value of SOURCE. A service older than the field has sidecars only.
+func sourceWord(server *bootstrapv1.APIServer) string {
 	if server.GetSource() == bootstrapv1.APIServer_SOURCE_UNSPECIFIED {
 		return "sidecar"
 	}
-	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(server.GetSource().String(), "SOURCE_"), "_", "-"))
+	return printer.EnumWord(server.GetSource(), "SOURCE_")
 }
 
-// reason is what is wrong with it, else why it is an endpoint or is not, else what the probe said of one that is not ready.
+// reason returns the problems of the entry and why it is an endpoint or is not; without both, the result of
+// a failed probe.
 func reason(server *bootstrapv1.APIServer) string {
 	parts := server.GetProblems()
-	if why := server.GetReason(); why != "" {
-		parts = append(parts[:len(parts):len(parts)], why)
+	if reason := server.GetReason(); reason != "" {
+		parts = append(parts[:len(parts):len(parts)], reason)
 	}
 	if len(parts) == 0 && !server.GetReady() {
 		return server.GetProbeDetail()
@@ -103,31 +101,31 @@ func reason(server *bootstrapv1.APIServer) string {
 	return strings.Join(parts, "; ")
 }
 
-func tally(servers []*bootstrapv1.APIServer) string {
+func summary(servers []*bootstrapv1.APIServer) string {
 	if len(servers) == 0 {
 		return "no kube-apiservers"
 	}
-	readies, published, problems := 0, 0, 0
+	readyCount, endpoints, problems := 0, 0, 0
 	for _, server := range servers {
 		if server.GetReady() {
-			readies++
+			readyCount++
 		}
 		if server.GetPublished() {
-			published++
+			endpoints++
 		}
 		if len(server.GetProblems()) > 0 {
 			problems++
 		}
 	}
-	words := fmt.Sprintf("%s: %d ready, %s", printer.Count(len(servers), "kube-apiserver"), readies, printer.Count(published, "endpoint"))
+	text := fmt.Sprintf("%s: %d ready, %s", printer.Count(len(servers), "kube-apiserver"), readyCount, printer.Count(endpoints, "endpoint"))
 	if problems > 0 {
-		words += fmt.Sprintf(", %d with problems", problems)
+		text += fmt.Sprintf(", %d with problems", problems)
 	}
-	return words
+	return text
 }
 
-// quiet leaves out what every probe moves.
-func quiet(server *bootstrapv1.APIServer) *bootstrapv1.APIServer {
+// withoutProbe omits what each probe changes, because a watch has no event for it.
+func withoutProbe(server *bootstrapv1.APIServer) *bootstrapv1.APIServer {
 	copied := proto.CloneOf(server)
 	copied.ProbeTime, copied.Ttl = nil, nil
 	return copied

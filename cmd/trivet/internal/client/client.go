@@ -1,12 +1,14 @@
-// Package inquiry is what all commands have in common that ask a gateway: the flags for it, the connection, and how they end
-// when there is no answer.
+// Package client is the gateway's client for all commands: common flags, one connection, one call, and
+// the errors that end a command without an answer.
+//
+// A gateway on loopback is called in plaintext unless TLS flags are given, because `trivet up` and a
+// sidecar serve it without TLS. Any other gateway is called with TLS and a client certificate.
 package client
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -18,104 +20,45 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 )
 
-// Flags are those of every such command.
+// Flags are the flags of every command that calls the gateway.
 type Flags struct {
-	// Gateway is whom to ask.
-	Gateway Config
-	// Output is the form of the answer, one of those that the command knows.
+	Gateway Gateway
+	// Output is one of the formats that were given to Register.
 	Output string
 	// Color is "auto", "always" or "never".
 	Color string
-	// Timeout is how long one answer may take; what it is when Register is called is its default, or 10 s.
+	// Timeout limits one call. Its value before Register is the flag's default; 0 means 10 s.
 	Timeout time.Duration
 
-	forms []string
+	formats []string
 }
 
-// Register adds the flags to a command and lets the shell complete them. The first form is the default one.
-func (f *Flags) Register(command *cobra.Command, streams printer.Streams, forms ...string) {
-	f.forms = forms
+// Register adds the flags and their shell completion to a command. The first format is the default.
+func (f *Flags) Register(command *cobra.Command, streams printer.Streams, formats ...string) {
+	f.formats = formats
+	last := len(formats) - 1
 	fs := command.Flags()
 	f.Gateway.RegisterFlags(fs, streams.Env)
-	fs.StringVarP(&f.Output, "output", "o", forms[0], fmt.Sprintf("Form of the answer: %s or %s.", strings.Join(forms[:len(forms)-1], ", "), forms[len(forms)-1]))
-	fs.StringVar(&f.Color, "color", "auto", "Colour for people: auto, always or never. NO_COLOR turns auto off.")
-	fs.DurationVar(&f.Timeout, "timeout", cmp.Or(f.Timeout, 10*time.Second), "How long one answer of the gateway may take.")
-	Complete(command, "output", forms...)
-	Complete(command, "color", colors()...)
+	fs.StringVarP(&f.Output, "output", "o", formats[0], fmt.Sprintf("Output format: %s or %s.", strings.Join(formats[:last], ", "), formats[last]))
+	fs.StringVar(&f.Color, "color", "auto", "Colours: auto, always or never. auto uses them on a terminal without NO_COLOR.")
+	fs.DurationVar(&f.Timeout, "timeout", cmp.Or(f.Timeout, 10*time.Second), "Timeout of one call to the gateway.")
+	CompleteFlag(command, "output", formats...)
+	CompleteFlag(command, "color", colorModes()...)
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.UsageError(err) })
 }
 
-// Validate returns all problems, each naming the flag to change.
+// Validate returns all problems, each with its flag.
 func (f *Flags) Validate() []error {
-	problems := append(f.Gateway.Validate(), OneOf("--output", f.Output, f.forms...), OneOf("--color", f.Color, colors()...))
+	problems := append(f.Gateway.Validate(), OneOf("--output", f.Output, f.formats...), OneOf("--color", f.Color, colorModes()...))
 	if f.Timeout <= 0 {
 		problems = append(problems, fmt.Errorf("--timeout=%s: must be positive", f.Timeout))
 	}
 	return slices.DeleteFunc(problems, func(problem error) bool { return problem == nil })
 }
 
-func colors() []string { return []string{"auto", "always", "never"} }
+func colorModes() []string { return []string{"auto", "always", "never"} }
 
-// Connect gives a connection to the gateway, to be closed; whether the gateway is there shows with the first call. Failures of
-// the connection come to light as errors of calls, so nothing is logged.
-func (f *Flags) Connect() (*grpc.ClientConn, error) {
-	conn, err := f.Gateway.Dial(slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, exit.UsageError(err)
-	}
-	return conn, nil
-}
-
-// Client gives a client over a connection of its own, and what closes that.
-func Client[C any](f *Flags, newClient func(grpc.ClientConnInterface) C) (client C, leave func(), err error) {
-	conn, err := f.Connect()
-	if err != nil {
-		return client, nil, err
-	}
-	return newClient(conn), func() { conn.Close() }, nil
-}
-
-// Ask asks the gateway once, over a connection of its own, for as long as --timeout says.
-func Ask[C, Answer any](ctx context.Context, f *Flags, newClient func(grpc.ClientConnInterface) C, call func(context.Context, C) (Answer, error)) (answer Answer, err error) {
-	client, leave, err := Client(f, newClient)
-	if err != nil {
-		return answer, err
-	}
-	defer leave()
-	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
-	defer cancel()
-	return call(ctx, client)
-}
-
-// Unanswered ends a command that could not get what it asked for, in words such as "status".
-func (f *Flags) Unanswered(ctx context.Context, what string, err error) error {
-	if ctx.Err() != nil {
-		return Interrupted()
-	}
-	return &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("no %s from the gateway at %s", what, f.Gateway.Server), Err: err}
-}
-
-// Unprinted ends a command whose answer could not be written.
-func Unprinted(what string, err error) error {
-	return &exit.Error{Code: exit.Undetermined, Summary: "print the " + what, Err: err}
-}
-
-// Interrupted ends a command without a word: whoever pressed Ctrl-C knows.
-func Interrupted() error { return &exit.Error{Code: exit.Interrupted} }
-
-// Pause waits and says whether ctx is still alive then.
-func Pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// OneOf says what is wrong with a flag that takes one of a few values; nil if nothing is.
+// OneOf returns an error if the value of a flag is none of the known ones.
 func OneOf(flag, value string, known ...string) error {
 	if slices.Contains(known, value) {
 		return nil
@@ -123,10 +66,66 @@ func OneOf(flag, value string, known ...string) error {
 	return fmt.Errorf("%s=%q: must be one of %s", flag, value, strings.Join(known, ", "))
 }
 
-// Complete lets the shell complete a flag that takes one of a few values. The flag must exist.
-func Complete(command *cobra.Command, flag string, values ...string) {
+// CompleteFlag lets the shell complete the values of a flag, which must exist.
+func CompleteFlag(command *cobra.Command, flag string, values ...string) {
 	completion := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 	if err := command.RegisterFlagCompletionFunc(flag, completion); err != nil {
-		panic(err) // only for a flag that does not exist, or twice for one that does: every test would find it
+		panic(err) // the flag does not exist, or is registered twice; every test of the command fails
+	}
+}
+
+// Connect returns a connection to the gateway, which the caller closes. It connects with the first call.
+// Its errors are usage errors.
+func (f *Flags) Connect() (*grpc.ClientConn, error) {
+	conn, err := f.Gateway.Dial()
+	if err != nil {
+		return nil, exit.UsageError(err)
+	}
+	return conn, nil
+}
+
+// Call connects, makes one call within --timeout, and closes the connection. If the call fails, the error
+// is that of [Flags.NoAnswer] for the given subject, such as "status".
+func Call[Response any](ctx context.Context, f *Flags, subject string, call func(context.Context, grpc.ClientConnInterface) (Response, error)) (Response, error) {
+	var none Response
+	conn, err := f.Connect()
+	if err != nil {
+		return none, err
+	}
+	defer conn.Close()
+	callCtx, cancel := context.WithTimeout(ctx, f.Timeout)
+	defer cancel()
+	response, err := call(callCtx, conn)
+	if err != nil {
+		return none, f.NoAnswer(ctx, subject, err)
+	}
+	return response, nil
+}
+
+// NoAnswer returns the error of a command that got no answer: interrupted if ctx is done, else undetermined.
+func (f *Flags) NoAnswer(ctx context.Context, subject string, err error) error {
+	if ctx.Err() != nil {
+		return Interrupted()
+	}
+	return &exit.Error{Code: exit.Undetermined, Summary: fmt.Sprintf("no %s from the gateway at %s", subject, f.Gateway.Server), Err: err}
+}
+
+// CannotPrint returns the error of a command that could not write its answer.
+func CannotPrint(subject string, err error) error {
+	return &exit.Error{Code: exit.Undetermined, Summary: "print the " + subject, Err: err}
+}
+
+// Interrupted returns the error of an interrupted command, which prints nothing.
+func Interrupted() error { return &exit.Error{Code: exit.Interrupted} }
+
+// Sleep waits and reports whether ctx is still not done.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/identity"
 )
 
-// parsed is the configuration after a command line, with the given environment.
-func parsed(t *testing.T, env map[string]string, args ...string) client.Config {
+// parsed returns the gateway of a command line and an environment.
+func parsed(t *testing.T, env map[string]string, args ...string) client.Gateway {
 	t.Helper()
-	var cfg client.Config
+	var cfg client.Gateway
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	cfg.RegisterFlags(flags, func(name string) string { return env[name] })
 	if err := flags.Parse(args); err != nil {
@@ -22,19 +22,19 @@ func parsed(t *testing.T, env map[string]string, args ...string) client.Config {
 	return cfg
 }
 
-func TestConfig_FlagsWinOverEnvironment(t *testing.T) {
+func TestGateway_FlagsOverrideTheEnvironment(t *testing.T) {
 	env := map[string]string{"TRIVET_SERVER": "gateway:7600", "TRIVET_CA_FILE": "ca.pem"}
 	tests := []struct {
 		name string
 		env  map[string]string
 		args []string
-		want client.Config
+		want client.Gateway
 	}{
-		{name: "defaults", want: client.Config{Server: "127.0.0.1:7600"}},
-		{name: "environment", env: env, want: client.Config{Server: "gateway:7600", TLS: identity.Files{CAFile: "ca.pem"}}},
+		{name: "defaults", want: client.Gateway{Server: "127.0.0.1:7600"}},
+		{name: "environment", env: env, want: client.Gateway{Server: "gateway:7600", TLS: identity.Files{CAFile: "ca.pem"}}},
 		{
 			name: "flags", env: env, args: []string{"--server=other:1", "--ca-file=", "--cert-file=c", "--key-file=k"},
-			want: client.Config{Server: "other:1", TLS: identity.Files{CertFile: "c", KeyFile: "k"}},
+			want: client.Gateway{Server: "other:1", TLS: identity.Files{CertFile: "c", KeyFile: "k"}},
 		},
 	}
 	for _, test := range tests {
@@ -46,23 +46,23 @@ func TestConfig_FlagsWinOverEnvironment(t *testing.T) {
 	}
 }
 
-func TestConfig_ValidateTellsAllProblems(t *testing.T) {
+func TestGateway_ValidateReturnsAllProblems(t *testing.T) {
 	tests := []struct {
 		name     string
-		cfg      client.Config
+		cfg      client.Gateway
 		problems []string
 	}{
-		{name: "a name and a port", cfg: client.Config{Server: "gateway.trivet.svc:7600"}},
+		{name: "a name and a port", cfg: client.Gateway{Server: "gateway.trivet.svc:7600"}},
 		{
 			name: "no port, half a certificate",
-			cfg:  client.Config{Server: "gateway", TLS: identity.Files{CertFile: "c"}},
+			cfg:  client.Gateway{Server: "gateway", TLS: identity.Files{CertFile: "c"}},
 			problems: []string{
 				`--server="gateway": must be host:port, for example "127.0.0.1:7600"`,
 				"--cert-file and --key-file belong together; give both or neither",
 			},
 		},
-		{name: "port 0", cfg: client.Config{Server: "gateway:0"}, problems: []string{`--server="gateway:0": port "0" is not a number from 1 to 65535`}},
-		{name: "port by name", cfg: client.Config{Server: "gateway:http"}, problems: []string{`--server="gateway:http": port "http" is not a number from 1 to 65535`}},
+		{name: "port 0", cfg: client.Gateway{Server: "gateway:0"}, problems: []string{`--server="gateway:0": port "0" is not a number from 1 to 65535`}},
+		{name: "port by name", cfg: client.Gateway{Server: "gateway:http"}, problems: []string{`--server="gateway:http": port "http" is not a number from 1 to 65535`}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,9 +1,12 @@
+// Package commandtest runs commands of trivet against a fake gateway on the real gRPC server, and compares
+// transcripts: standard output, standard error with the error as main prints it, and the exit code.
 package commandtest
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,24 +22,24 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
-// patience bounds a run that does not come to the end that a test waits for; the transcript then shows how far it came.
-const patience = 10 * time.Second
+// runTimeout limits a run that does not reach its end; the transcript then shows how far it came.
+const runTimeout = 10 * time.Second
 
-// Terminal is where a command runs.
+// Terminal is the environment of a command.
 type Terminal struct {
-	// Width and Height are its size; zeros mean that output goes into a pipe.
+	// Width and Height are the size of the terminal; zeros mean that the output is a pipe.
 	Width, Height int
-	// Typed is what a person types; empty where there is no person.
+	// Typed is the input of a person; empty means that the input is not a terminal.
 	Typed string
-	// Env is its environment.
+	// Env has the environment variables.
 	Env map[string]string
-	// Until ends the command, as Ctrl-C does, once standard output and standard error contain all of these texts.
+	// Until interrupts the command, as Ctrl-C does, when its outputs contain all of these texts.
 	Until []string
 }
 
-// Transcript is what a run left behind.
+// Transcript is the result of a run.
 type Transcript struct {
 	Stdout, Stderr string
 	Code           int
@@ -46,30 +49,44 @@ func (t Transcript) String() string {
 	return fmt.Sprintf("%s-- stderr --\n%s-- exit code --\n%d\n", t.Stdout, t.Stderr, t.Code)
 }
 
-// Run executes a command as main does.
-func Run(t testing.TB, where Terminal, command func(printer.Streams) *cobra.Command, args ...string) Transcript {
+// NewCommand is the constructor of a command.
+type NewCommand = func(printer.Streams) *cobra.Command
+
+// Run runs a command as main does.
+func Run(t testing.TB, terminal Terminal, newCommand NewCommand, args ...string) Transcript {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
-	seen := &witness{until: where.Until, cancel: cancel}
+	outputs := &recorder{until: terminal.Until, cancel: cancel}
 	streams := printer.Streams{
-		Out: writer{seen, &seen.stdout}, Err: writer{seen, &seen.stderr},
-		OutIsTerminal: where.Width > 0,
-		In:            strings.NewReader(where.Typed), InIsTerminal: where.Typed != "",
-		Env:  func(name string) string { return where.Env[name] },
-		Size: func() (int, int) { return where.Width, where.Height },
+		Out: writer{outputs, &outputs.stdout}, Err: writer{outputs, &outputs.stderr},
+		OutIsTerminal: terminal.Width > 0,
+		In:            strings.NewReader(terminal.Typed), InIsTerminal: terminal.Typed != "",
+		Env:  func(name string) string { return terminal.Env[name] },
+		Size: func() (int, int) { return terminal.Width, terminal.Height },
 	}
-	executed := command(streams)
-	executed.SetArgs(args)
-	executed.SetOut(streams.Out)
-	executed.SetErr(streams.Err)
-	err := executed.ExecuteContext(ctx)
+	err := Execute(ctx, streams, newCommand, args...)
 	exit.Report(streams.Err, err)
-	return Transcript{Stdout: seen.stdout.String(), Stderr: seen.stderr.String(), Code: exit.CodeOf(err)}
+	return Transcript{Stdout: outputs.stdout.String(), Stderr: outputs.stderr.String(), Code: exit.CodeOf(err)}
 }
 
-// witness keeps both outputs and ends the command when all was seen.
-type witness struct {
+// Execute runs a command as main does, but does not print its error.
+func Execute(ctx context.Context, streams printer.Streams, newCommand NewCommand, args ...string) error {
+	command := newCommand(streams)
+	command.SilenceUsage, command.SilenceErrors = true, true
+	command.SetArgs(args)
+	command.SetOut(streams.Out)
+	command.SetErr(streams.Err)
+	return command.ExecuteContext(ctx)
+}
+
+// Pipe returns streams that are not terminals, without an environment.
+func Pipe(stdout, stderr io.Writer) printer.Streams {
+	return printer.Streams{Out: stdout, Err: stderr, Env: func(string) string { return "" }}
+}
+
+// recorder keeps both outputs. It interrupts the command when they contain all texts.
+type recorder struct {
 	mu             sync.Mutex // guards the outputs
 	stdout, stderr strings.Builder
 	until          []string
@@ -77,33 +94,34 @@ type witness struct {
 }
 
 type writer struct {
-	witness *witness
-	text    *strings.Builder
+	recorder *recorder
+	output   *strings.Builder
 }
 
 func (w writer) Write(data []byte) (int, error) {
-	w.witness.mu.Lock()
-	defer w.witness.mu.Unlock()
-	w.text.Write(data)
-	seen := len(w.witness.until) > 0
-	for _, text := range w.witness.until {
-		seen = seen && (strings.Contains(w.witness.stdout.String(), text) || strings.Contains(w.witness.stderr.String(), text))
+	r := w.recorder
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w.output.Write(data)
+	complete := len(r.until) > 0
+	for _, text := range r.until {
+		complete = complete && (strings.Contains(r.stdout.String(), text) || strings.Contains(r.stderr.String(), text))
 	}
-	if seen {
-		w.witness.cancel()
+	if complete {
+		r.cancel()
 	}
 	return len(data), nil
 }
 
-// Anonymous replaces addresses of gateways, which differ from run to run, by ADDRESS.
-func Anonymous(text string) string {
+// HideAddresses replaces the addresses of gateways, which differ between runs, by ADDRESS.
+func HideAddresses(text string) string {
 	return regexp.MustCompile(`127\.0\.0\.1:[0-9]+`).ReplaceAllString(text, "ADDRESS")
 }
 
-// Golden compares with testdata/name, or writes it under -update; what is compared is [Anonymous].
+// Golden compares a text after [HideAddresses] with testdata/name; -update writes the file.
 func Golden(t testing.TB, name, got string) {
 	t.Helper()
-	got = Anonymous(got)
+	got = HideAddresses(got)
 	file := filepath.Join("testdata", name)
 	if *update {
 		if err := os.MkdirAll("testdata", 0o755); err != nil {

@@ -18,58 +18,57 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// Gateway is a NodeService that says what it is told to. Its fields are not changed while it serves.
+// Gateway is a fake of the gateway's NodeService. Its fields must not change while it serves.
 type Gateway struct {
 	gatewayv1.UnimplementedNodeServiceServer
 
-	// Nodes and Leases are all there are, ordered by name.
+	// Nodes and Leases are all items, sorted by name.
 	Nodes  []*leasev1.NodeHealth
 	Leases []*leasev1.Lease
-	// PerPage cuts pages shorter than they are asked for; 0 does not.
-	PerPage int
-	// Missing is said with every page.
+	// PageSize replaces the page size of requests, unless it is 0.
+	PageSize int
+	// Missing is returned with every page.
 	Missing []*gatewayv1.SourceStatus
-	// Zones answers ListZones; nil refuses.
+	// Zones is the answer of ListZones; nil is an error.
 	Zones *gatewayv1.ListZonesResponse
-	// Explanation answers every ExplainNodeHealth.
+	// Explanation is the answer of ExplainNodeHealth.
 	Explanation *gatewayv1.ExplainNodeHealthResponse
-	// Err, if there is one, answers everything else.
+	// Err, unless nil, is the answer of all other RPCs.
 	Err error
-	// Slices answers SliceService; nil leaves that unserved.
+	// Slices is the SliceService; nil serves none.
 	Slices *Slices
-	// Bootstrap answers BootstrapService; nil leaves that unserved.
+	// Bootstrap is the BootstrapService; nil serves none.
 	Bootstrap *Bootstrap
-	// Watches are played one after the other, one for each watch that is opened.
+	// Watches has the events of each opened watch in order.
 	Watches []Watch
 
-	mu    sync.Mutex // guards asked and opened
-	asked []string
-	// opened counts watches.
-	opened int
+	mu       sync.Mutex // guards the fields below
+	requests []string
+	opened   int // number of opened watches
 }
 
-// Watch is what one watch tells, of either kind.
+// Watch has the events of one watch, of either kind.
 type Watch struct {
 	Nodes  []*gatewayv1.WatchNodeHealthResponse
 	Leases []*gatewayv1.WatchLeasesResponse
-	// End is the error that ends it; without one it stays open in silence.
-	End error
+	// Err ends the watch after the events; nil keeps it open.
+	Err error
 }
 
-// Asked returns the pages that were asked for, in words.
-func (g *Gateway) Asked() []string {
+// Requests describes the list requests in order.
+func (g *Gateway) Requests() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.asked)
+	return slices.Clone(g.requests)
 }
 
-func (g *Gateway) note(words string) {
+func (g *Gateway) record(request string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.asked = append(g.asked, words)
+	g.requests = append(g.requests, request)
 }
 
-// GetNodeHealth implements gatewayv1.NodeServiceServer, as all below do.
+// GetNodeHealth returns one of Nodes.
 func (g *Gateway) GetNodeHealth(_ context.Context, request *gatewayv1.GetNodeHealthRequest) (*gatewayv1.GetNodeHealthResponse, error) {
 	if g.Err != nil {
 		return nil, g.Err
@@ -82,28 +81,28 @@ func (g *Gateway) GetNodeHealth(_ context.Context, request *gatewayv1.GetNodeHea
 	return nil, rpcerror.New(codes.NotFound, "NODE_NOT_FOUND", "there is no Node "+request.GetName())
 }
 
-// ListNodeHealth filters and cuts.
+// ListNodeHealth returns a page of the selected Nodes.
 func (g *Gateway) ListNodeHealth(_ context.Context, request *gatewayv1.ListNodeHealthRequest) (*gatewayv1.ListNodeHealthResponse, error) {
-	g.note("nodes " + request.GetZone() + " " + request.GetHealth().String() + " " + request.GetPageToken())
+	g.record("nodes " + request.GetZone() + " " + request.GetHealth().String() + " " + request.GetPageToken())
 	if g.Err != nil {
 		return nil, g.Err
 	}
-	wanted := slices.DeleteFunc(slices.Clone(g.Nodes), func(node *leasev1.NodeHealth) bool {
+	selected := slices.DeleteFunc(slices.Clone(g.Nodes), func(node *leasev1.NodeHealth) bool {
 		return request.GetZone() != "" && node.GetZone() != request.GetZone() || request.GetHealth() != 0 && node.GetHealth() != request.GetHealth()
 	})
-	page, next := cut(wanted, request.GetPageToken(), g.perPage(request.GetPageSize()))
+	page, next := pageOf(selected, request.GetPageToken(), g.pageSizeOf(request.GetPageSize()))
 	return &gatewayv1.ListNodeHealthResponse{Nodes: page, NextPageToken: next, Missing: g.Missing}, nil
 }
 
-func (g *Gateway) perPage(asked int32) int {
-	if g.PerPage > 0 {
-		return g.PerPage
+func (g *Gateway) pageSizeOf(requested int32) int {
+	if g.PageSize > 0 {
+		return g.PageSize
 	}
-	return int(asked)
+	return int(requested)
 }
 
-// cut gives the page behind a token, which is the number of what came before.
-func cut[T any](all []T, token string, size int) (page []T, next string) {
+// pageOf returns the page of a token, which is the index of its first item.
+func pageOf[T any](all []T, token string, size int) (page []T, next string) {
 	begin, _ := strconv.Atoi(token)
 	end := min(begin+size, len(all))
 	if end < len(all) {
@@ -112,58 +111,58 @@ func cut[T any](all []T, token string, size int) (page []T, next string) {
 	return all[begin:end], next
 }
 
-// ListLeases filters and cuts.
+// ListLeases returns a page of Leases.
 func (g *Gateway) ListLeases(_ context.Context, request *gatewayv1.ListLeasesRequest) (*gatewayv1.ListLeasesResponse, error) {
-	g.note("leases " + request.GetParent() + " " + request.GetState().String() + " " + request.GetPageToken())
+	g.record("leases " + request.GetParent() + " " + request.GetState().String() + " " + request.GetPageToken())
 	if g.Err != nil {
 		return nil, g.Err
 	}
-	page, next := cut(g.Leases, request.GetPageToken(), g.perPage(request.GetPageSize()))
+	page, next := pageOf(g.Leases, request.GetPageToken(), g.pageSizeOf(request.GetPageSize()))
 	return &gatewayv1.ListLeasesResponse{Leases: page, NextPageToken: next, Missing: g.Missing}, nil
 }
 
-// GetLease looks a session up.
+// GetLease returns one of Leases.
 func (g *Gateway) GetLease(_ context.Context, request *gatewayv1.GetLeaseRequest) (*gatewayv1.GetLeaseResponse, error) {
 	for _, lease := range g.Leases {
 		if lease.GetName() == request.GetName() {
 			return &gatewayv1.GetLeaseResponse{Lease: lease}, nil
 		}
 	}
-	return nil, rpcerror.New(codes.NotFound, "LEASE_NOT_FOUND", "nobody beats as "+request.GetName())
+	return nil, rpcerror.New(codes.NotFound, "LEASE_NOT_FOUND", "no session "+request.GetName())
 }
 
-// ListZones says Zones.
+// ListZones returns Zones.
 func (g *Gateway) ListZones(context.Context, *gatewayv1.ListZonesRequest) (*gatewayv1.ListZonesResponse, error) {
 	if g.Zones == nil {
-		return nil, rpcerror.New(codes.Unavailable, rpcerror.NotLeaderReason, "nobody holds shard 0")
+		return nil, rpcerror.New(codes.Unavailable, rpcerror.NotLeaderReason, "shard 0 has no holder")
 	}
 	return g.Zones, nil
 }
 
-// ExplainNodeHealth says Explanation.
+// ExplainNodeHealth returns Explanation.
 func (g *Gateway) ExplainNodeHealth(context.Context, *gatewayv1.ExplainNodeHealthRequest) (*gatewayv1.ExplainNodeHealthResponse, error) {
 	return g.Explanation, g.Err
 }
 
-// WatchNodeHealth plays the next of Watches.
+// WatchNodeHealth sends the events of the next of Watches.
 func (g *Gateway) WatchNodeHealth(_ *gatewayv1.WatchNodeHealthRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchNodeHealthResponse]) error {
-	watch, err := g.open()
+	watch, err := g.nextWatch()
 	if err != nil {
 		return err
 	}
-	return play(watch.Nodes, watch.End, stream)
+	return sendAll(watch.Nodes, watch.Err, stream)
 }
 
-// WatchLeases plays the next of Watches.
+// WatchLeases sends the events of the next of Watches.
 func (g *Gateway) WatchLeases(_ *gatewayv1.WatchLeasesRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchLeasesResponse]) error {
-	watch, err := g.open()
+	watch, err := g.nextWatch()
 	if err != nil {
 		return err
 	}
-	return play(watch.Leases, watch.End, stream)
+	return sendAll(watch.Leases, watch.Err, stream)
 }
 
-func (g *Gateway) open() (Watch, error) {
+func (g *Gateway) nextWatch() (Watch, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.Err != nil || g.opened == len(g.Watches) {
@@ -173,29 +172,23 @@ func (g *Gateway) open() (Watch, error) {
 	return g.Watches[g.opened-1], nil
 }
 
-func play[T any](events []*T, end error, stream grpc.ServerStreamingServer[T]) error {
+func sendAll[T any](events []*T, err error, stream grpc.ServerStreamingServer[T]) error {
 	for _, event := range events {
 		if err := stream.Send(event); err != nil {
 			return err
 		}
 	}
-	if end != nil {
-		return end
+	if err != nil {
+		return err
 	}
 	<-stream.Context().Done()
 	return context.Cause(stream.Context())
 }
 
-// Serve runs the gateway on the real server until the test ends, and returns its address.
+// Serve serves the gateway until the test ends, and returns its address.
 func Serve(t testing.TB, gateway *Gateway) string {
 	t.Helper()
-	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
-	cfg.Insecure = true
-	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatalf("make the gateway: %v", err)
-	}
-	server.Register(func(r grpc.ServiceRegistrar) {
+	return ServeServices(t, func(r grpc.ServiceRegistrar) {
 		gatewayv1.RegisterNodeServiceServer(r, gateway)
 		if gateway.Slices != nil {
 			gatewayv1.RegisterSliceServiceServer(r, gateway.Slices)
@@ -204,6 +197,19 @@ func Serve(t testing.TB, gateway *Gateway) string {
 			gatewayv1.RegisterBootstrapServiceServer(r, gateway.Bootstrap)
 		}
 	})
+}
+
+// ServeServices serves the registered services on the real gRPC server until the test ends, and returns the
+// address.
+func ServeServices(t testing.TB, register func(grpc.ServiceRegistrar)) string {
+	t.Helper()
+	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
+	cfg.Insecure = true
+	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatalf("make the gateway: %v", err)
+	}
+	server.Register(register)
 	listener, err := rpcserver.Listen(cfg)
 	if err != nil {
 		t.Fatalf("listen: %v", err)
@@ -220,8 +226,8 @@ func Serve(t testing.TB, gateway *Gateway) string {
 	return listener.Addr().String()
 }
 
-// Nowhere is an address at which nobody listens.
-func Nowhere(t testing.TB) string {
+// UnusedAddress returns an address without a listener.
+func UnusedAddress(t testing.TB) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

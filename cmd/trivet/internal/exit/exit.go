@@ -1,3 +1,7 @@
+// Package exit has the exit codes of trivet and the errors that carry them, and reports an error to a person.
+//
+// A report comes from the error alone: the ErrorInfo of an RPC gives the reason in brackets, its message
+// the cause, and a table in this package the hint.
 package exit
 
 import (
@@ -5,22 +9,22 @@ import (
 	"fmt"
 )
 
-// Exit codes. Usage is sysexits' EX_USAGE, Interrupted what shells report after Ctrl-C.
+// Exit codes. Usage is EX_USAGE of sysexits; shells report Interrupted after Ctrl-C.
 const (
-	OK           = 0
-	Findings     = 1
-	Undetermined = 2
-	Usage        = 64
-	Interrupted  = 130
+	OK           = 0   // healthy
+	Findings     = 1   // answered, and something needs attention
+	Undetermined = 2   // no answer, or nothing bad in an answer with missing parts
+	Usage        = 64  // the command line is wrong
+	Interrupted  = 130 // interrupted, or declined
 )
 
 // Error ends a command with a code.
 type Error struct {
-	// Code is the process's exit code.
+	// Code is the exit code of the process.
 	Code int
-	// Summary says what the command could not do or what it found; empty if there is nothing to say, or Err says it.
+	// Summary says what failed or was found; empty if Err says it, or if nothing is to be printed.
 	Summary string
-	// Err is the cause; nil if the summary is all.
+	// Err is the cause; nil if the summary has it.
 	Err error
 }
 
@@ -37,8 +41,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// CodeOf gives the exit code for what a command returned. An error that is no *Error is cobra's own: a command or flag that
-// it did not understand.
+// CodeOf returns the exit code for the error of a command. An error that is not an *Error comes from cobra,
+// which returns it for an unknown command or flag.
 func CodeOf(err error) int {
 	if err == nil {
 		return OK
@@ -49,7 +53,7 @@ func CodeOf(err error) int {
 	return Usage
 }
 
-// UsageError is for a command line that cannot be understood; it takes all problems at once, and is nil without any.
+// UsageError returns the error of a wrong command line, with all its problems; nil if all are nil.
 func UsageError(problems ...error) error {
 	err := errors.Join(problems...)
 	if err == nil {

@@ -20,11 +20,11 @@ func TestReport(t *testing.T) {
 		want []string
 	}{
 		{name: "nothing"},
-		{name: "without words", err: &exit.Error{Code: exit.Interrupted}},
+		{name: "without text", err: &exit.Error{Code: exit.Interrupted}},
 		{name: "summary alone", err: &exit.Error{Code: exit.Findings, Summary: "the cluster is not healthy: 2 problems"}, want: []string{"error: the cluster is not healthy: 2 problems"}},
 		{name: "any other error", err: errors.New("unknown command"), want: []string{"error: unknown command"}},
 		{
-			name: "an error of ours",
+			name: "RPC error with a reason",
 			err: &exit.Error{
 				Code: exit.Undetermined, Summary: "no status from the gateway at 127.0.0.1:7600",
 				Err: rpcerror.New(codes.Unavailable, "NO_SOURCE", "no replica is registered in etcd"),
@@ -32,11 +32,11 @@ func TestReport(t *testing.T) {
 			want: []string{
 				"error[NO_SOURCE]: no status from the gateway at 127.0.0.1:7600",
 				"cause: no replica is registered in etcd",
-				"try: look at the logs of the replicas named above; none registered means that none runs or none reaches etcd",
+				"try: look at the logs of the replicas; without any, start one, or check its connection to etcd",
 			},
 		},
 		{
-			name: "nobody answers, wrapped",
+			name: "wrapped RPC error without a reason",
 			err: &exit.Error{
 				Code: exit.Undetermined, Summary: "no status from the gateway at 127.0.0.1:7600",
 				Err: fmt.Errorf("ask: %w", status.Error(codes.Unavailable, "connection refused")),
@@ -44,11 +44,11 @@ func TestReport(t *testing.T) {
 			want: []string{
 				"error[UNAVAILABLE]: no status from the gateway at 127.0.0.1:7600",
 				"cause: connection refused",
-				"try: is the gateway running, and is --server its gRPC address? Beyond loopback it wants --ca-file, --cert-file and --key-file",
+				"try: check that the gateway runs and that --server is its gRPC address; beyond loopback, give --ca-file, --cert-file and --key-file",
 			},
 		},
 		{
-			name: "all problems of a command line",
+			name: "several problems of a command line",
 			err:  exit.UsageError(errors.New("--timeout=0s: must be positive"), nil, errors.New("--output=\"xml\": must be one of table")),
 			want: []string{"error: --timeout=0s: must be positive", "error: --output=\"xml\": must be one of table"},
 		},
@@ -78,7 +78,7 @@ func TestCodeOf(t *testing.T) {
 		{name: "nil", want: exit.OK},
 		{name: "wrapped", err: fmt.Errorf("status: %w", &exit.Error{Code: exit.Findings}), want: exit.Findings},
 		{name: "usage", err: exit.UsageError(errors.New("no")), want: exit.Usage},
-		{name: "cobra's own", err: errors.New("unknown command \"stats\""), want: exit.Usage},
+		{name: "error of cobra", err: errors.New("unknown command \"stats\""), want: exit.Usage},
 	}
 	for _, test := range tests {
 		if got := exit.CodeOf(test.err); got != test.want {

@@ -12,53 +12,53 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// Report writes for a person why a command ended: a line "error[REASON]: …" and, where they are known, the lines "cause: …"
-// and "try: …". It writes nothing for nil and for errors without words.
+// Report writes an error for a person: a line "error[REASON]: …" and, where known, the lines "cause: …"
+// and "try: …". It writes nothing for nil and for an error without text.
 func Report(w io.Writer, err error) {
 	if err == nil || err.Error() == "" {
 		return
 	}
 	summary, cause := err.Error(), ""
 	if e, ok := errors.AsType[*Error](err); ok && e.Summary != "" && e.Err != nil {
-		summary, cause = e.Summary, message(e.Err)
+		summary, cause = e.Summary, messageOf(e.Err)
 	}
 	reason := reasonOf(err)
-	for i, line := range strings.Split(strings.TrimSpace(summary), "\n") {
-		if i == 0 {
-			line = "error" + bracketed(reason) + ": " + line
-		} else {
-			line = "error: " + line // one of several problems with the command line
-		}
-		fmt.Fprintln(w, line)
+	prefix := "error"
+	if reason != "" {
+		prefix += "[" + reason + "]"
+	}
+	for line := range strings.SplitSeq(strings.TrimSpace(summary), "\n") { // several problems of a command line
+		fmt.Fprintln(w, prefix+": "+line)
+		prefix = "error"
 	}
 	if cause != "" {
 		fmt.Fprintln(w, "cause:", cause)
 	}
-	if try := remedy(reason); try != "" {
-		fmt.Fprintln(w, "try:", try)
+	if hint := hints()[reason]; hint != "" {
+		fmt.Fprintln(w, "try:", hint)
 	}
 }
 
-// reasonOf names what an RPC failed with: the server's reason or, when no server of ours answered, the canonical code.
+// reasonOf returns the reason in the ErrorInfo of an RPC error; without one, its canonical code.
 func reasonOf(err error) string {
 	if reason := rpcerror.ReasonOf(err); reason != "" {
 		return string(reason)
 	}
-	if st, ok := fromRPC(err); ok {
+	if st, ok := statusOf(err); ok {
 		return code.Code(st.Code()).String()
 	}
 	return ""
 }
 
-// message takes an RPC's own words, without the decoration gRPC adds to them.
-func message(err error) string {
-	if st, ok := fromRPC(err); ok {
+// messageOf returns the message of an RPC error without the text that gRPC adds.
+func messageOf(err error) string {
+	if st, ok := statusOf(err); ok {
 		return st.Message()
 	}
 	return err.Error()
 }
 
-func fromRPC(err error) (*status.Status, bool) {
+func statusOf(err error) (*status.Status, bool) {
 	var rpc interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &rpc) {
 		return nil, false
@@ -66,55 +66,37 @@ func fromRPC(err error) (*status.Status, bool) {
 	return rpc.GRPCStatus(), true
 }
 
-func bracketed(reason string) string {
-	if reason == "" {
-		return ""
-	}
-	return "[" + reason + "]"
-}
-
-// remedy says what helps most often.
-func remedy(reason string) string {
-	switch reason {
-	case "NO_SOURCE":
-		return "look at the logs of the replicas named above; none registered means that none runs or none reaches etcd"
-	case "UNAVAILABLE":
-		return "is the gateway running, and is --server its gRPC address? Beyond loopback it wants --ca-file, --cert-file and --key-file"
-	case "DEADLINE_EXCEEDED":
-		return "give it longer with --timeout, or see whether something drops packets on the way"
-	case "UNIMPLEMENTED", "UNKNOWN_METHOD":
-		return "--server may be another service than the gateway, whose default port is 7600, or a gateway older than this trivet"
-	case "LOOP_DISABLED":
-		return "run every replica of leasesvc with --loops=*,node-health, and kube-controller-manager without its node-lifecycle-controller (docs/operations.md)"
-	case "NODE_NOT_FOUND":
-		return "`trivet nodes` lists the Nodes that there are"
-	case "SERVICE_NOT_FOUND":
-		return "`trivet slices` lists the Services that there are"
-	case "POD_NOT_FOUND":
-		return "kubectl get pods lists the pods that there are; the pod must be in the Service's namespace"
-	case "SERVICE_UNMANAGED":
-		return "only a Service with a selector gets slices; `trivet slices` says why this one gets none"
-	case "CONFLICT":
-		return "again: somebody else wrote a slice of the Service at the same moment"
-	case "LEASE_NOT_FOUND":
-		return "`trivet leases` lists the sessions that there are; a kubelet that writes its own Lease has none"
-	case "CACHE_NOT_SYNCED", "NOT_LEADER":
-		return "again in a moment; `trivet status` shows which replica holds what and what keeps it"
-	case "FINDING_NOT_FOUND":
-		return "`trivet findings` lists those that are open, --ended also those that were"
-	case "REPAIR_DRIFTED", "REPAIR_TOKEN_EXPIRED":
-		return "`trivet repair plan` again, and read what it says now; nothing was written"
-	case "INVALID_REPAIR_TOKEN":
-		return "copy the token whole, or take it from `trivet repair plan -o token`"
-	case "REPAIR_RUNNING":
-		return "again in a moment, with the same token: one repair is applied at a time"
-	case "APISERVER_UNREACHABLE", "ETCD_UNREACHABLE":
-		return "again in a moment; /readyz?verbose of the replica says what it cannot reach"
-	case "INVALID_PAGE_TOKEN":
-		return "again: the gateway was replaced while the list was read"
-	case "SHUTTING_DOWN":
-		return "again: the gateway is restarting, or ask another one"
-	default:
-		return ""
+// hints returns the most frequent remedy for each reason.
+func hints() map[string]string {
+	const (
+		retry     = "run the command again in a moment"
+		replan    = "run `trivet repair plan` again and read the new plan; nothing was written"
+		leaders   = retry + "; `trivet status` shows the leaders and the loops"
+		otherPort = "check --server: the gateway's default port is 7600. A gateway older than this trivet fails in the same way"
+	)
+	return map[string]string{
+		"NO_SOURCE":             "look at the logs of the replicas; without any, start one, or check its connection to etcd",
+		"UNAVAILABLE":           "check that the gateway runs and that --server is its gRPC address; beyond loopback, give --ca-file, --cert-file and --key-file",
+		"DEADLINE_EXCEEDED":     "raise --timeout, or check the network for dropped packets",
+		"UNIMPLEMENTED":         otherPort,
+		"UNKNOWN_METHOD":        otherPort,
+		"LOOP_DISABLED":         "run every replica of leasesvc with --loops=*,node-health, and kube-controller-manager without its node-lifecycle-controller (docs/operations.md)",
+		"NODE_NOT_FOUND":        "list the Nodes with `trivet nodes`",
+		"SERVICE_NOT_FOUND":     "list the Services with `trivet slices`",
+		"POD_NOT_FOUND":         "list the Pods with `kubectl get pods`; the Pod must be in the namespace of the Service",
+		"SERVICE_UNMANAGED":     "only a Service with a selector has slices; `trivet slices` shows the reason",
+		"CONFLICT":              "run the command again: another writer wrote a slice of the Service at the same moment",
+		"LEASE_NOT_FOUND":       "list the sessions with `trivet leases`; a kubelet that writes its own Lease has no session",
+		"CACHE_NOT_SYNCED":      leaders,
+		"NOT_LEADER":            leaders,
+		"FINDING_NOT_FOUND":     "list the findings with `trivet findings --ended`",
+		"REPAIR_DRIFTED":        replan,
+		"REPAIR_TOKEN_EXPIRED":  replan,
+		"INVALID_REPAIR_TOKEN":  "copy the whole token, or take it from `trivet repair plan -o token`",
+		"REPAIR_RUNNING":        retry + " with the same token: one repair runs at a time",
+		"APISERVER_UNREACHABLE": retry + "; /readyz?verbose of the replica shows which connection fails",
+		"ETCD_UNREACHABLE":      retry + "; /readyz?verbose of the replica shows which connection fails",
+		"INVALID_PAGE_TOKEN":    "run the command again: the gateway restarted while the list was read",
+		"SHUTTING_DOWN":         "run the command again, or use another gateway: this one is restarting",
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
@@ -23,60 +24,56 @@ func newFindingCommand(streams printer.Streams) *cobra.Command {
 	var flags client.Flags
 	command := &cobra.Command{
 		Use:   "finding NAME",
-		Short: "Explain what a finding was concluded from, and what would mend it",
-		Long: `Explain what a finding was concluded from, link by link, who owns the address or port, and what would mend it. The first line says
-what is wrong. Marks are those of "trivet explain node".
+		Short: "Explain the evidence of a finding, and what would repair it",
+		Long: `Explain the evidence of a finding, link by link; its owners; and what would repair it. The first line says
+what is wrong. The marks are those of "trivet explain node".
 
-Exit codes: 0 it is not so any more; 1 it is, or may be; 2 there was no answer; 64 wrong usage.`,
+Exit codes:
+  0   The finding has ended.
+  1   It is open or pending.
+  2   There is no answer.
+  64  The command line is wrong.`,
 		Example: `  trivet explain finding leaked.node-ports.30080
   trivet findings -o name | xargs -n 1 trivet explain finding`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
 		RunE: func(command *cobra.Command, args []string) error {
 			return explainFinding(command.Context(), streams, &flags, args)
 		},
 	}
 	flags.Register(command, streams, "text", "json")
-	command.ValidArgsFunction = findings.Completion(&flags)
+	command.ValidArgsFunction = findings.Complete(&flags)
 	return command
 }
 
 func explainFinding(ctx context.Context, streams printer.Streams, flags *client.Flags, args []string) error {
-	name, err := nameIn(args, "finding", findings.ParseName)
+	name, err := parseName(args, "finding", findings.ParseName)
 	if err := exit.UsageError(append(flags.Validate(), err)...); err != nil {
 		return err
 	}
-	conn, err := flags.Connect()
+	finding, err := client.Call(ctx, flags, "answer about "+name, func(ctx context.Context, conn grpc.ClientConnInterface) (*bootstrapv1.Finding, error) {
+		return findings.Get(ctx, gatewayv1.NewBootstrapServiceClient(conn), name)
+	})
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	asking, cancel := context.WithTimeout(ctx, flags.Timeout)
-	defer cancel()
-	finding, err := findings.Find(asking, gatewayv1.NewBootstrapServiceClient(conn), name)
+	err = show(streams, flags, findingExplanation{finding}, headline{text: findingHeadline(finding), healthy: findings.HasEnded(finding)})
+	if err == nil && flags.Output == "text" {
+		_, err = io.WriteString(streams.Out, findingFooter(streams.Colors(flags.Color), finding))
+	}
 	if err != nil {
-		return flags.Unanswered(ctx, "answer about "+name, err)
-	}
-	gist := gist{answer: findingAnswer(finding), well: findings.HasEnded(finding)}
-	if err := show(streams, flags, findingStory{Finding: finding}, gist); err != nil {
-		return client.Unprinted("explanation", err)
-	}
-	if flags.Output == "text" {
-		if _, err := io.WriteString(streams.Out, findingRemedy(streams.Ink(flags.Color), finding)); err != nil {
-			return client.Unprinted("explanation", err)
-		}
+		return client.CannotPrint("explanation", err)
 	}
 	if findings.HasEnded(finding) {
 		return nil
 	}
-	return &exit.Error{Code: exit.Findings, Summary: printer.Plain(fmt.Sprintf("%s is %s", findings.ShortName(name), findings.State(finding)))}
+	summary := fmt.Sprintf("%s is %s", findings.ShortName(name), findings.State(finding))
+	return &exit.Error{Code: exit.Findings, Summary: printer.Sanitize(summary)}
 }
 
-// findingStory reads a finding as a story. A list of findings has no freshness of its own.
-type findingStory struct{ *bootstrapv1.Finding }
+// findingExplanation adapts a finding to explanation.
+type findingExplanation struct{ *bootstrapv1.Finding }
 
-// GetFirstBroken returns the place of the first broken link; -1 without one, and when nothing is broken any more.
-func (f findingStory) GetFirstBroken() int32 {
+// GetFirstBroken returns the index of the first broken link; -1 without one, and for an ended finding.
+func (f findingExplanation) GetFirstBroken() int32 {
 	if findings.HasEnded(f.Finding) {
 		return -1
 	}
@@ -85,26 +82,28 @@ func (f findingStory) GetFirstBroken() int32 {
 	}))
 }
 
-// GetFreshness implements story.
-func (findingStory) GetFreshness() *statusv1.Freshness { return nil }
+// GetFreshness returns nil: a list of findings has no freshness.
+func (findingExplanation) GetFreshness() *statusv1.Freshness { return nil }
 
-func findingAnswer(finding *bootstrapv1.Finding) string {
-	name, message := findings.ShortName(finding.GetName()), continued(finding.GetMessage())
-	if !findings.HasEnded(finding) {
+// findingHeadline says what is wrong in one sentence.
+func findingHeadline(finding *bootstrapv1.Finding) string {
+	name, message := findings.ShortName(finding.GetName()), asClause(finding.GetMessage())
+	switch repair := finding.GetRepairedBy(); {
+	case !findings.HasEnded(finding):
 		return name + " is " + findings.State(finding) + ": " + message
+	case repair != "":
+		return name + " was repaired by " + repair + ": " + message
+	default:
+		return name + " ended by itself: " + message
 	}
-	if repair := finding.GetRepairedBy(); repair != "" {
-		return name + " was mended by " + repair + "; it said: " + message
-	}
-	return name + " went away by itself; it said: " + message
 }
 
-// findingRemedy is what stands below the chain: whose it is, what would mend it, and where to read on.
-func findingRemedy(ink printer.Ink, finding *bootstrapv1.Finding) string {
+// findingFooter returns the lines below the chain: owners, repair, and the page about the code.
+func findingFooter(colors printer.Colors, finding *bootstrapv1.Finding) string {
 	var text strings.Builder
-	line := func(title, words string) {
-		if words != "" {
-			text.WriteString(ink.Dye(printer.Strong, title+":") + " " + printer.Plain(words) + "\n")
+	line := func(title, value string) {
+		if value != "" {
+			text.WriteString(colors.Apply(printer.Bold, title+":") + " " + printer.Sanitize(value) + "\n")
 		}
 	}
 	if len(finding.GetEvidence()) > 0 {
@@ -112,17 +111,17 @@ func findingRemedy(ink printer.Ink, finding *bootstrapv1.Finding) string {
 	}
 	var owners []string
 	for _, owner := range finding.GetOwners() {
-		owners = append(owners, objectName(owner))
+		owners = append(owners, printer.ObjectWithKind(owner))
 	}
 	line("owners", strings.Join(owners, ", "))
 	if !findings.HasEnded(finding) {
-		line("to mend it", cmp.Or(finding.GetRepair(), "only a person can"))
+		line("repair", cmp.Or(finding.GetRepair(), "manual"))
 		if finding.GetState() == bootstrapv1.Finding_STATE_PENDING {
-			line("not yet", finding.GetUnsafeReason())
+			line("pending", finding.GetUnsafeReason())
 		} else {
-			line("not alone", finding.GetUnsafeReason())
+			line("not automatic", finding.GetUnsafeReason())
 		}
 	}
-	line("read on", findings.Page(finding.GetCode()))
+	line("documentation", findings.DocPage(finding.GetCode()))
 	return text.String()
 }

@@ -40,15 +40,15 @@ func TestExplainFinding_Transcripts(t *testing.T) {
 		code   int
 	}{
 		{name: "finding", serves: leaked(nil), code: exit.Findings},
-		{name: "finding-for-a-person", serves: leaked(func(f *bootstrapv1.Finding) {
+		{name: "finding-manual", serves: leaked(func(f *bootstrapv1.Finding) {
 			f.State, f.Repair, f.UnsafeReason, f.Evidence = bootstrapv1.Finding_STATE_OPEN, "", "", nil
 		}), code: exit.Findings},
 		{name: "finding-repaired", serves: leaked(func(f *bootstrapv1.Finding) {
 			f.State, f.RepairedBy = bootstrapv1.Finding_STATE_REPAIRED, "repairs/a1"
 		}), code: exit.OK},
 		{name: "finding-json", serves: leaked(func(f *bootstrapv1.Finding) { f.Evidence, f.Owners = nil, nil }), args: []string{"-o", "json"}, code: exit.Findings},
-		{name: "finding-not-there", serves: &commandtest.Bootstrap{}, code: exit.Undetermined},
-		{name: "finding-nobody-leads", serves: &commandtest.Bootstrap{
+		{name: "finding-not-found", serves: &commandtest.Bootstrap{}, code: exit.Undetermined},
+		{name: "finding-no-leader", serves: &commandtest.Bootstrap{
 			Err: rpcerror.New(codes.Unavailable, rpcerror.NotLeaderReason, "no replica of bootstrapsvc holds the term"),
 		}, code: exit.Undetermined},
 	}

@@ -59,10 +59,10 @@ func explanation(health leasev1.NodeHealth_Health, why string, firstBroken int32
 	}
 }
 
-func declared() *gatewayv1.ExplainNodeHealthResponse {
+func markedUnknown() *gatewayv1.ExplainNodeHealthResponse {
 	response := explanation(leasev1.NodeHealth_HEALTH_UNKNOWN, "its session expired and no other sign of life came", 1,
-		link("SESSION", good, "introduced by boot 7f3c at shard 3", func(l *statusv1.Evidence) { l.Source, l.Version = "session", "18231" }),
-		link("LAST_BEAT", bad, "the last of 4,711 beats came 72s ago; one is due every 5s", next("see whether the agent runs on the node, and whether it reaches 10.0.0.7:7601")),
+		link("SESSION", good, "registered by boot 7f3c at shard 3", func(l *statusv1.Evidence) { l.Source, l.Version = "session", "18231" }),
+		link("LAST_BEAT", bad, "the last of 4,711 beats came 72s ago; one is due every 5s", next("check that the agent runs on the Node and reaches 10.0.0.7:7601")),
 		link("DEADLINE", bad, "it passed 52s ago"),
 		link("LEASE_OBJECT", good, "left as it was last written", object("Lease", "kube-node-lease", "node-7")),
 		link("READY_CONDITION", bad, "Unknown since 52s", object("Node", "", "node-7")),
@@ -78,17 +78,17 @@ func declared() *gatewayv1.ExplainNodeHealthResponse {
 }
 
 func ready() *gatewayv1.ExplainNodeHealthResponse {
-	return explanation(leasev1.NodeHealth_HEALTH_READY, "its session beats", -1,
-		link("SESSION", good, "introduced by boot 7f3c"), link("LAST_BEAT", good, "it came 2s ago"), link("EVICTION", absent, "nothing is to be evicted"))
+	return explanation(leasev1.NodeHealth_HEALTH_READY, "its session is alive", -1,
+		link("SESSION", good, "registered by boot 7f3c"), link("LAST_BEAT", good, "it came 2s ago"), link("EVICTION", absent, "nothing is to be evicted"))
 }
 
 func TestExplainNode_Transcripts(t *testing.T) {
 	suspect := explanation(leasev1.NodeHealth_HEALTH_SUSPECT, "two beats are missing", -1, link("SESSION", good, "open"), link("LAST_BEAT", doubtful, "12s ago"))
-	undetermined := explanation(leasev1.NodeHealth_HEALTH_READY, "its session beats", -1, link("SESSION", good, "open"), link("ZONE", unknown, "shard 0 has no holder"))
-	held := explanation(leasev1.NodeHealth_HEALTH_SILENT, "", 0, link("LAST_BEAT", bad, "72s ago"))
-	held.Node.HeldBy = "many nodes of eu:a fell silent together"
-	strange := explanation(leasev1.NodeHealth_HEALTH_NOT_READY, "\x1b[2Jred\nline", 99, link("NEW\tCODE", 17, "\u202efound"))
-	strange.Freshness = nil
+	undetermined := explanation(leasev1.NodeHealth_HEALTH_READY, "its session is alive", -1, link("SESSION", good, "open"), link("ZONE", unknown, "shard 0 has no holder"))
+	delayed := explanation(leasev1.NodeHealth_HEALTH_SILENT, "", 0, link("LAST_BEAT", bad, "72s ago"))
+	delayed.Node.HeldBy = "many Nodes of eu:a became silent at the same time"
+	unusual := explanation(leasev1.NodeHealth_HEALTH_NOT_READY, "\x1b[2Jred\nline", 99, link("NEW\tCODE", 17, "\u202efound"))
+	unusual.Freshness = nil
 	pipe, narrow, small := commandtest.Terminal{}, commandtest.Terminal{Width: 72, Height: 24}, commandtest.Terminal{Width: 40, Height: 24}
 	tests := []struct {
 		name        string
@@ -97,16 +97,16 @@ func TestExplainNode_Transcripts(t *testing.T) {
 		args        []string
 		code        int
 	}{
-		{name: "declared", explanation: declared(), where: pipe, args: []string{"node-7"}, code: exit.Findings},
-		{name: "declared-in-colour", explanation: declared(), where: commandtest.Terminal{Width: 160, Height: 50}, args: []string{"node-7"}, code: exit.Findings},
-		{name: "declared-narrow", explanation: declared(), where: narrow, args: []string{"node-7", "--color=never"}, code: exit.Findings},
-		{name: "declared-small", explanation: declared(), where: small, args: []string{"node-7", "--color=never"}, code: exit.Findings},
-		{name: "declared-json", explanation: declared(), where: narrow, args: []string{"node-7", "-o", "json"}, code: exit.Findings},
+		{name: "marked-unknown", explanation: markedUnknown(), where: pipe, args: []string{"node-7"}, code: exit.Findings},
+		{name: "marked-unknown-colours", explanation: markedUnknown(), where: commandtest.Terminal{Width: 160, Height: 50}, args: []string{"node-7"}, code: exit.Findings},
+		{name: "marked-unknown-narrow", explanation: markedUnknown(), where: narrow, args: []string{"node-7", "--color=never"}, code: exit.Findings},
+		{name: "marked-unknown-small", explanation: markedUnknown(), where: small, args: []string{"node-7", "--color=never"}, code: exit.Findings},
+		{name: "marked-unknown-json", explanation: markedUnknown(), where: narrow, args: []string{"node-7", "-o", "json"}, code: exit.Findings},
 		{name: "ready", explanation: ready(), where: pipe, args: []string{"nodes/node-7"}, code: exit.OK},
 		{name: "suspect", explanation: suspect, where: pipe, args: []string{"node-7"}, code: exit.OK},
 		{name: "undetermined", explanation: undetermined, where: pipe, args: []string{"node-7"}, code: exit.Undetermined},
-		{name: "held", explanation: held, where: pipe, args: []string{"node-7"}, code: exit.Findings},
-		{name: "strange", explanation: strange, where: pipe, args: []string{"node-7"}, code: exit.Findings},
+		{name: "delayed", explanation: delayed, where: pipe, args: []string{"node-7"}, code: exit.Findings},
+		{name: "unusual", explanation: unusual, where: pipe, args: []string{"node-7"}, code: exit.Findings},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -115,8 +115,8 @@ func TestExplainNode_Transcripts(t *testing.T) {
 			if got.Code != test.code {
 				t.Errorf("exit code = %d, want %d", got.Code, test.code)
 			}
-			if test.name == "strange" {
-				return // its ages are as of now; what it may not contain is tested below
+			if test.name == "unusual" {
+				return // its ages are relative to now; the next tests check its text
 			}
 			commandtest.Golden(t, test.name+".txt", got.String())
 		})
@@ -124,7 +124,7 @@ func TestExplainNode_Transcripts(t *testing.T) {
 }
 
 func TestExplainNode_NoColorChangesOnlyColours(t *testing.T) {
-	server := commandtest.Serve(t, &commandtest.Gateway{Explanation: declared()})
+	server := commandtest.Serve(t, &commandtest.Gateway{Explanation: markedUnknown()})
 	want := commandtest.Run(t, commandtest.Terminal{}, explain.NewCommand, "node", "node-7", "--server", server)
 	where := commandtest.Terminal{Width: 200, Height: 50, Env: map[string]string{"NO_COLOR": "1"}}
 	if got := commandtest.Run(t, where, explain.NewCommand, "node", "node-7", "--server", server); got.String() != want.String() {
@@ -141,26 +141,26 @@ func TestExplainNode_WithoutAnAnswer(t *testing.T) {
 		{
 			name: "no such node", err: rpcerror.New(codes.NotFound, "NODE_NOT_FOUND", "there is no Node node-7"),
 			want: "error[NODE_NOT_FOUND]: no explanation of nodes/node-7 from the gateway at ADDRESS\ncause: there is no Node node-7\n" +
-				"try: `trivet nodes` lists the Nodes that there are\n",
+				"try: list the Nodes with `trivet nodes`\n",
 		},
 		{
 			name: "no replica", err: rpcerror.New(codes.Unavailable, "NO_SOURCE", "no replica of leasesvc is registered"),
 			want: "error[NO_SOURCE]: no explanation of nodes/node-7 from the gateway at ADDRESS\ncause: no replica of leasesvc is registered\n" +
-				"try: look at the logs of the replicas named above; none registered means that none runs or none reaches etcd\n",
+				"try: look at the logs of the replicas; without any, start one, or check its connection to etcd\n",
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			server := commandtest.Serve(t, &commandtest.Gateway{Err: test.err, Explanation: &gatewayv1.ExplainNodeHealthResponse{}})
 			got := commandtest.Run(t, commandtest.Terminal{}, explain.NewCommand, "node", "node-7", "--server", server)
-			if stderr := commandtest.Anonymous(got.Stderr); got.Code != exit.Undetermined || got.Stdout != "" || stderr != test.want {
+			if stderr := commandtest.HideAddresses(got.Stderr); got.Code != exit.Undetermined || got.Stdout != "" || stderr != test.want {
 				t.Errorf("exit code %d, stdout %q, stderr\n%s; want %d, nothing and\n%s", got.Code, got.Stdout, stderr, exit.Undetermined, test.want)
 			}
 		})
 	}
 }
 
-func TestExplain_StrangeCommandLinesAreUsage(t *testing.T) {
+func TestExplain_WrongCommandLines(t *testing.T) {
 	for _, args := range [][]string{{}, {"pod", "p"}, {"node"}, {"node", "a", "b"}, {"node", "UPPER"}, {"node", "a", "-o", "wide"}, {"node", "--sever=x"}, {"--sever=x"}} {
 		if got := commandtest.Run(t, commandtest.Terminal{}, explain.NewCommand, args...); got.Code != exit.Usage || got.Stdout != "" {
 			t.Errorf("%q: exit code = %d, stdout %q; want %d and nothing", args, got.Code, got.Stdout, exit.Usage)
@@ -168,7 +168,7 @@ func TestExplain_StrangeCommandLinesAreUsage(t *testing.T) {
 	}
 }
 
-func TestExplainNode_FindingsCannotSteerTheTerminal(t *testing.T) {
+func TestExplainNode_TextIsSanitized(t *testing.T) {
 	response := proto.CloneOf(ready())
 	response.Node.Name, response.Node.Reason, response.Node.HeldBy = "nodes/\x1b[2J", "\x1b[2J", "\u202e"
 	response.Freshness.ReplicaId, response.Freshness.ResourceVersion = "\x1b", "\r"
@@ -180,7 +180,7 @@ func TestExplainNode_FindingsCannotSteerTheTerminal(t *testing.T) {
 	got := commandtest.Run(t, commandtest.Terminal{}, explain.NewCommand, "node", "node-7", "--server", server)
 	for _, r := range got.String() {
 		if r == '\x1b' || r == '\a' || r == '\r' || r == '\u202e' || r == '\u009b' {
-			t.Fatalf("%q has reached the terminal:\n%q", r, got.String())
+			t.Fatalf("%q is in the output:\n%q", r, got.String())
 		}
 	}
 }

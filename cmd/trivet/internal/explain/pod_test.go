@@ -31,10 +31,10 @@ func TestExplainPod_Transcripts(t *testing.T) {
 		code        int
 	}{
 		{name: "pod-included", code: exit.OK, explanation: endpoint(true, true, -1, selected, link("SLICE", good, "It is endpoint 3 of 57 in web-x7k2p.", inSlice))},
-		{name: "pod-left-out", code: exit.Findings, explanation: endpoint(false, true, 0,
-			link("SELECTOR", bad, `Its label app is "api"; the Service selects "web".`, next("Change the selector, or the labels in the template that the pod is made from.")),
+		{name: "pod-excluded", code: exit.Findings, explanation: endpoint(false, true, 0,
+			link("SELECTOR", bad, `Its label app is "api"; the Service selects "web".`, next("Change the selector, or the labels in the Pod's template.")),
 			link("SLICE", absent, "No IPv4 slice has it, and none should."))},
-		{name: "pod-not-ready", code: exit.Findings, explanation: endpoint(true, true, 1, selected, link("READINESS", bad, "It is not ready since 11:58:48 UTC, so nobody routes to it."))},
+		{name: "pod-not-ready", code: exit.Findings, explanation: endpoint(true, true, 1, selected, link("READINESS", bad, "It is not ready since 11:58:48 UTC, so it gets no traffic."))},
 		{name: "pod-not-settled", code: exit.Undetermined, explanation: endpoint(true, false, -1, selected, link("SLICE", doubtful, "It is endpoint 3 of 57 in web-x7k2p, still as not ready.", inSlice))},
 		{name: "pod-json", code: exit.OK, args: []string{"-o", "json"}, explanation: endpoint(true, true, -1, selected)},
 	}
@@ -55,13 +55,13 @@ func TestExplainPod_WithoutAnAnswer(t *testing.T) {
 	slices := &commandtest.Slices{Err: rpcerror.New(codes.NotFound, "POD_NOT_FOUND", `no pod "web-9" in namespace "shop"`)}
 	server := commandtest.Serve(t, &commandtest.Gateway{Slices: slices})
 	got := commandtest.Run(t, commandtest.Terminal{}, explain.NewCommand, "pod", "web-9", "--service", "shop/web", "--server", server)
-	commandtest.Golden(t, "pod-not-there.txt", got.String())
+	commandtest.Golden(t, "pod-not-found.txt", got.String())
 	if got.Code != exit.Undetermined {
 		t.Errorf("exit code = %d, want %d", got.Code, exit.Undetermined)
 	}
 }
 
-func TestExplainPod_StrangeCommandLinesAreUsage(t *testing.T) {
+func TestExplainPod_WrongCommandLines(t *testing.T) {
 	for _, args := range [][]string{
 		{"pod"}, {"pod", "web-0"}, {"pod", "a", "b", "--service=shop/web"}, {"pod", "web-0", "--service=web"}, {"pod", "../x", "--service=shop/web"},
 		{"pod", "web-0", "--service=shop/web", "-n", "else"}, {"pod", "web-0", "--service=shop/web", "-o", "yaml"},

@@ -1,114 +1,190 @@
+// Package findings is `trivet findings`: what is wrong with allocated addresses and ports.
+//
+// Not healthy, with exit code 1, is an open finding. A pending one may end by itself. `trivet repair plan`
+// shows what would repair a finding, `trivet explain finding` its evidence, and docs/findings has a page
+// for each code. Package list has the rules of lists and watches.
 package findings
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// options are the command's flags and its argument.
-type options struct {
-	client.Flags
-
-	name      string // as the API has it; empty for all
-	code      string
-	ended     bool
-	watch     bool
-	noHeaders bool
-}
-
-// NewCommand makes `trivet findings`. Errors it returns say their exit code, see package exit; it prints none of them itself.
+// NewCommand returns `trivet findings`.
 func NewCommand(streams printer.Streams) *cobra.Command {
-	var opts options
-	command := &cobra.Command{
+	var flags list.Flags
+	var code string
+	var ended bool
+	return list.NewCommand(streams, list.Command[*bootstrapv1.Finding]{
+		Flags: &flags,
 		Use:   "findings [NAME]",
 		Short: "Show what is wrong with allocated addresses and ports",
-		Long: `Show what is wrong with the addresses and ports that are allocated to Services: used and not allocated, allocated and not used,
+		Long: `Show what is wrong with the addresses and ports of Services: used and not allocated, allocated and not used,
 used twice.
 
-A finding is pending while it was not seen for long enough to be sure, open when it is so, and with --ended also repaired, or gone
-by itself. MEND says who may mend it: "alone" the service does so itself unless --auto-repair=off; "on request" there is a plan,
-which a person applies; "by hand" only a person can; "not yet" while it is pending. "trivet repair plan" shows what would be written, "trivet explain finding" what
-a finding was concluded from; docs/findings has a page for each code.
+A finding is pending until it was seen often enough, then open. With --ended, repaired findings and those
+that ended by themselves (gone) are listed too. REPAIR is
 
-Exit codes: 0 nothing is open; 1 something is; 2 it could not be found out; 64 wrong usage.`,
+  auto    if the service repairs it by itself, unless --auto-repair=off;
+  plan    if a person can apply a plan of "trivet repair plan";
+  manual  if only a person can change it;
+  -       while it is pending, and after its end.
+
+"trivet explain finding" shows the evidence; docs/findings has a page for each code.`,
+		ExitOne: "A finding is open.",
 		Example: `  trivet findings
   trivet findings -w
   trivet findings --code leaked -o name | xargs trivet repair plan
   trivet findings --ended -o json | jq -r '.findings[] | select(.repairedBy != "") | .name'`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.ArbitraryArgs,
-		RunE: func(command *cobra.Command, args []string) error {
-			return run(command.Context(), streams, &opts, args)
+		NotChanges: "Further sightings are not changes.",
+		RegisterFlags: func(command *cobra.Command) {
+			fs := command.Flags()
+			fs.StringVar(&code, "code", "", "Only findings of this code: "+strings.Join(codeWords(), ", ")+".")
+			fs.BoolVar(&ended, "ended", false, "Add ended findings, as long as the service keeps them.")
+			client.CompleteFlag(command, "code", codeWords()...)
 		},
-	}
-	opts.Register(command, streams, "table", "wide", "json", "name")
-	fs := command.Flags()
-	fs.StringVar(&opts.code, "code", "", "Only findings of this code: "+strings.Join(words(), ", ")+".")
-	fs.BoolVar(&opts.ended, "ended", false, "Also those that have ended, as far as they are remembered.")
-	fs.BoolVarP(&opts.watch, "watch", "w", false, "Go on showing them: in place on a terminal, else a line for each change. Being seen again is no change.")
-	fs.BoolVar(&opts.noHeaders, "no-headers", false, "Leave the titles of the columns out.")
-	client.Complete(command, "code", words()...)
-	command.ValidArgsFunction = Completion(&opts.Flags)
-	return command
+		Filters: []string{"code"},
+		Validate: func() []error {
+			var problems []error
+			if code != "" {
+				problems = append(problems, client.OneOf("--code", code, codeWords()...))
+			}
+			if ended && flags.Watch {
+				problems = append(problems, errors.New("--ended: cannot be combined with --watch, which shows how open findings end"))
+			}
+			return problems
+		},
+		ParseName: ParseName,
+		ShortName: shortNameOf,
+		Kind:      kind,
+		Source: func(conn grpc.ClientConnInterface) list.Source[*bootstrapv1.Finding] {
+			return source{client: gatewayv1.NewBootstrapServiceClient(conn), code: codeOf(code), ended: ended}
+		},
+		Selects: func(finding *bootstrapv1.Finding) bool { return code == "" || code == codeWord(finding.GetCode()) },
+	})
 }
 
-// Completion offers the names of findings to the shell.
-func Completion(flags *client.Flags) cobra.CompletionFunc {
-	connected := func(flags *client.Flags) (list.Source[*bootstrapv1.Finding], func(), error) {
-		return connect(flags)
-	}
-	return list.Completion(flags, kind(), connected, func(finding *bootstrapv1.Finding) string { return ShortName(finding.GetName()) })
+// Complete completes the name of a finding.
+func Complete(flags *client.Flags) cobra.CompletionFunc {
+	return list.CompleteName(flags, kind, func(conn grpc.ClientConnInterface) list.Source[*bootstrapv1.Finding] {
+		return source{client: gatewayv1.NewBootstrapServiceClient(conn)}
+	}, shortNameOf)
 }
 
-func (o *options) parse(args []string) error {
-	problems := o.Validate()
-	if o.code != "" {
-		problems = append(problems, client.OneOf("--code", o.code, words()...))
+// prefix begins the API's names.
+const prefix = "findings/"
+
+// ParseName returns the API's name for a finding's name, with or without "findings/".
+func ParseName(text string) (string, error) {
+	name := prefix + strings.TrimPrefix(text, prefix)
+	if len(name) > 256 || !regexp.MustCompile(`^findings/[-a-z0-9._:]+$`).MatchString(name) {
+		return "", fmt.Errorf("%q is not the name of a finding: lower-case letters, digits and -._:, at most 256", text)
 	}
-	if o.ended && o.watch {
-		problems = append(problems, errors.New("--ended: a watch shows what is open, and how it ends"))
+	return name, nil
+}
+
+// ShortName returns the API's name without "findings/".
+func ShortName(name string) string { return strings.TrimPrefix(name, prefix) }
+
+func shortNameOf(finding *bootstrapv1.Finding) string { return ShortName(finding.GetName()) }
+
+// DocPage returns the path of the page about a code; empty for an unknown code.
+func DocPage(code bootstrapv1.Finding_Code) string {
+	if _, known := bootstrapv1.Finding_Code_name[int32(code)]; !known || code == bootstrapv1.Finding_CODE_UNSPECIFIED {
+		return ""
 	}
-	switch {
-	case len(args) > 1:
-		problems = append(problems, fmt.Errorf("findings takes one name at most, got %q", args))
-	case len(args) == 1:
-		var err error
-		o.name, err = ParseName(args[0])
-		problems = append(problems, err)
-		if o.code != "" {
-			problems = append(problems, errors.New("--code chooses among all findings; leave it out with a name"))
+	return "docs/findings/" + codeWord(code) + ".md"
+}
+
+func codeWord(code bootstrapv1.Finding_Code) string { return printer.EnumWord(code, "CODE_") }
+
+// codeWords returns the values of --code, in the order of the API.
+func codeWords() []string {
+	var words []string
+	values := bootstrapv1.Finding_CODE_UNSPECIFIED.Descriptor().Values()
+	for i := range values.Len() {
+		if code := bootstrapv1.Finding_Code(values.Get(i).Number()); code != bootstrapv1.Finding_CODE_UNSPECIFIED {
+			words = append(words, codeWord(code))
 		}
 	}
-	return exit.UsageError(problems...)
+	return words
 }
 
-func run(ctx context.Context, streams printer.Streams, opts *options, args []string) error {
-	if err := opts.parse(args); err != nil {
-		return err
-	}
-	findings, leave, err := connect(&opts.Flags)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	findings.code, findings.ended = codeOf(opts.code), opts.ended
-	session := &list.Session[*bootstrapv1.Finding]{
-		Flags: opts.Flags, Streams: streams, NoHeaders: opts.noHeaders, Kind: kind(), Source: findings, Wanted: opts.wants,
-	}
-	return session.Run(ctx, opts.name, opts.watch)
+// codeOf returns the code of a word; unspecified, which selects all, for the empty word.
+func codeOf(word string) bootstrapv1.Finding_Code {
+	return bootstrapv1.Finding_Code(bootstrapv1.Finding_Code_value[printer.EnumName(word, "CODE_")])
 }
 
-func (o *options) wants(finding *bootstrapv1.Finding) bool {
-	return (o.name == "" || o.name == finding.GetName()) && (o.code == "" || o.code == Word(finding.GetCode()))
+// pageSize is the gateway's limit.
+const pageSize = 5000
+
+type source struct {
+	list.NoNotes
+
+	client gatewayv1.BootstrapServiceClient
+	code   bootstrapv1.Finding_Code
+	ended  bool
+}
+
+func (s source) Get(ctx context.Context, name string) (*bootstrapv1.Finding, proto.Message, error) {
+	finding, err := Get(ctx, s.client, name)
+	return finding, finding, err
+}
+
+// Get returns an open, pending or ended finding by the API's name. It filters all findings, because the API
+// has no RPC for one.
+func Get(ctx context.Context, client gatewayv1.BootstrapServiceClient, name string) (*bootstrapv1.Finding, error) {
+	for token := ""; ; {
+		response, err := client.ListFindings(ctx, &gatewayv1.ListFindingsRequest{ShowEnded: true, PageSize: pageSize, PageToken: token})
+		if err != nil {
+			return nil, err
+		}
+		for _, finding := range response.GetFindings() {
+			if finding.GetName() == name {
+				return finding, nil
+			}
+		}
+		switch response.GetNextPageToken() {
+		case "":
+			return nil, rpcerror.New(codes.NotFound, "FINDING_NOT_FOUND", "no "+name)
+		case token:
+			return nil, fmt.Errorf("the gateway returned the page token %q twice", token)
+		}
+		token = response.GetNextPageToken()
+	}
+}
+
+func (s source) Page(ctx context.Context, token string) (list.Page[*bootstrapv1.Finding], error) {
+	response, err := s.client.ListFindings(ctx, &gatewayv1.ListFindingsRequest{
+		Code: s.code, ShowEnded: s.ended, PageSize: pageSize, PageToken: token,
+	})
+	return list.Page[*bootstrapv1.Finding]{Items: response.GetFindings(), NextToken: response.GetNextPageToken()}, err
+}
+
+func (source) Response(all list.Page[*bootstrapv1.Finding]) proto.Message {
+	return &gatewayv1.ListFindingsResponse{Findings: all.Items}
+}
+
+func (s source) Watch(ctx context.Context) (list.Receive[*bootstrapv1.Finding], error) {
+	stream, err := s.client.WatchFindings(ctx, &gatewayv1.WatchFindingsRequest{})
+	return list.ReceiveFrom(stream, err, func(response *gatewayv1.WatchFindingsResponse) list.Event[*bootstrapv1.Finding] {
+		return list.Event[*bootstrapv1.Finding]{
+			Type: list.EventTypeOf(response.GetType()), Item: response.GetFinding(), Missing: response.GetMissing(), Message: response,
+		}
+	})
 }

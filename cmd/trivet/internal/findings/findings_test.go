@@ -28,13 +28,13 @@ func service(name string) *statusv1.ObjectReference {
 	return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "Service", Namespace: "shop", Name: name}
 }
 
-// duplicate is open and for a person, leaked is pending, missing was mended.
+// duplicate is open and manual, leaked is pending, missing is repaired.
 func duplicate(edits ...func(*bootstrapv1.Finding)) *bootstrapv1.Finding {
 	finding := &bootstrapv1.Finding{
 		Name: "findings/duplicate-owner.node-ports.30080", Code: bootstrapv1.Finding_CODE_DUPLICATE_OWNER,
 		Store: bootstrapv1.Finding_STORE_NODE_PORTS, Subject: "30080", State: bootstrapv1.Finding_STATE_OPEN,
 		Message: "Services shop/web and shop/api both use node port 30080.", Owners: []*statusv1.ObjectReference{service("web"), service("api")},
-		UnsafeReason: "one of the two must be made anew", FirstSeenTime: ago(time.Hour), LastSeenTime: ago(time.Minute), Sightings: 7,
+		UnsafeReason: "one of the two must be recreated", FirstSeenTime: ago(time.Hour), LastSeenTime: ago(time.Minute), Sightings: 7,
 	}
 	for _, edit := range edits {
 		edit(finding)
@@ -65,15 +65,15 @@ func missing() *bootstrapv1.Finding {
 }
 
 func all() []*bootstrapv1.Finding {
-	ripe := leaked(func(f *bootstrapv1.Finding) {
+	open := leaked(func(f *bootstrapv1.Finding) {
 		f.Name, f.State, f.Safe, f.UnsafeReason = "findings/leaked.node-ports.30099", bootstrapv1.Finding_STATE_OPEN, true, ""
 		f.Message = "No Service uses node port 30099."
 	})
-	return []*bootstrapv1.Finding{missing(), duplicate(), leaked(), ripe}
+	return []*bootstrapv1.Finding{missing(), duplicate(), leaked(), open}
 }
 
 func TestFindings_Transcripts(t *testing.T) {
-	open := &commandtest.Bootstrap{Findings: all(), PerPage: 2}
+	open := &commandtest.Bootstrap{Findings: all(), PageSize: 2}
 	tests := []struct {
 		name   string
 		serves *commandtest.Bootstrap
@@ -85,14 +85,14 @@ func TestFindings_Transcripts(t *testing.T) {
 		{name: "ended", serves: open, args: []string{"--ended"}, code: exit.Findings},
 		{name: "wide", serves: open, args: []string{"-o", "wide", "--ended"}, code: exit.Findings},
 		{name: "terminal", serves: open, where: commandtest.Terminal{Width: 130, Height: 24}, code: exit.Findings},
-		{name: "names-of-a-code", serves: open, args: []string{"-o", "name", "--code", "leaked"}, code: exit.Findings},
-		{name: "pending-is-not-open", serves: &commandtest.Bootstrap{Findings: []*bootstrapv1.Finding{leaked()}}, code: exit.OK},
+		{name: "names-of-code", serves: open, args: []string{"-o", "name", "--code", "leaked"}, code: exit.Findings},
+		{name: "pending", serves: &commandtest.Bootstrap{Findings: []*bootstrapv1.Finding{leaked()}}, code: exit.OK},
 		{name: "none", serves: &commandtest.Bootstrap{}, code: exit.OK},
 		{name: "json", serves: &commandtest.Bootstrap{Findings: []*bootstrapv1.Finding{{Name: "findings/a", State: bootstrapv1.Finding_STATE_PENDING}}}, args: []string{"-o", "json"}, code: exit.OK},
 		{name: "one", serves: open, args: []string{"duplicate-owner.node-ports.30080"}, code: exit.Findings},
-		{name: "one-that-was-mended", serves: open, args: []string{"findings/not-allocated.ip-addresses.10.96.0.17"}, code: exit.OK},
-		{name: "one-that-is-not-there", serves: open, args: []string{"leaked.node-ports.1"}, code: exit.Undetermined},
-		{name: "nobody-leads", serves: &commandtest.Bootstrap{Err: rpcerror.New(codes.Unavailable, rpcerror.NotLeaderReason, "no replica of bootstrapsvc holds the term")}, code: exit.Undetermined},
+		{name: "one-repaired", serves: open, args: []string{"findings/not-allocated.ip-addresses.10.96.0.17"}, code: exit.OK},
+		{name: "not-found", serves: open, args: []string{"leaked.node-ports.1"}, code: exit.Undetermined},
+		{name: "no-leader", serves: &commandtest.Bootstrap{Err: rpcerror.New(codes.Unavailable, rpcerror.NotLeaderReason, "no replica of bootstrapsvc holds the term")}, code: exit.Undetermined},
 		{name: "usage", serves: open, args: []string{"Leaked", "--code", "lost", "-w", "--ended"}, code: exit.Usage},
 		{name: "help", serves: open, args: []string{"--help"}, code: exit.OK},
 	}
@@ -108,12 +108,12 @@ func TestFindings_Transcripts(t *testing.T) {
 	}
 }
 
-// That a finding was seen again is no news; that it ripened is, and how it ended.
-func TestFindings_WatchShowsWhatChanges(t *testing.T) {
+// A further sighting is not a change; a change of the state and the end are.
+func TestFindings_WatchShowsChanges(t *testing.T) {
 	event := func(kind bootstrapv1.WatchFindingsResponse_Type, finding *bootstrapv1.Finding) *gatewayv1.WatchFindingsResponse {
 		return &gatewayv1.WatchFindingsResponse{Type: kind, Finding: finding}
 	}
-	// What a test makes anew is a moment younger, and the API's finding is not.
+	// All versions of a finding have the same first sighting.
 	first := ago(time.Hour)
 	at := func(finding *bootstrapv1.Finding) *bootstrapv1.Finding {
 		finding.FirstSeenTime = first
@@ -139,20 +139,20 @@ func TestFindings_WatchShowsWhatChanges(t *testing.T) {
 	}
 }
 
-func TestPage_EveryCodeHasOne(t *testing.T) {
+func TestDocPage_EveryCodeHasOne(t *testing.T) {
 	for code, want := range map[bootstrapv1.Finding_Code]string{
 		bootstrapv1.Finding_CODE_UNSPECIFIED:    "",
 		bootstrapv1.Finding_CODE_NOT_ALLOCATED:  "docs/findings/not-allocated.md",
 		bootstrapv1.Finding_CODE_RANGE_MISMATCH: "docs/findings/range-mismatch.md",
 		bootstrapv1.Finding_Code(4711):          "",
 	} {
-		if got := findings.Page(code); got != want {
-			t.Errorf("Page(%s) = %q, want %q", code, got, want)
+		if got := findings.DocPage(code); got != want {
+			t.Errorf("DocPage(%s) = %q, want %q", code, got, want)
 		}
 	}
 }
 
-func TestParseName_TakesWhatTheListPrints(t *testing.T) {
+func TestParseName_AcceptsTheNamesOfTheList(t *testing.T) {
 	const want = "findings/not-allocated.ip-addresses.fd00::17"
 	for _, text := range []string{want, findings.ShortName(want)} {
 		if got, err := findings.ParseName(text); got != want || err != nil {

@@ -3,7 +3,6 @@ package findings
 import (
 	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -18,134 +17,108 @@ func kind() list.Kind[*bootstrapv1.Finding] {
 	return list.Kind[*bootstrapv1.Finding]{
 		Noun: "finding",
 		Columns: []list.Column{
-			{Title: "NAME", Width: len("not-allocated.ip-addresses.10.96.100.100")}, {Title: "STATE", State: true, Width: len("repaired")},
-			{Title: "FOR", Width: len("59m59s")}, {Title: "MEND", Width: len("on request")}, {Title: "OWNER"},
-			{Title: "SEEN", Wide: true}, {Title: "SIGHTINGS", Wide: true}, {Title: "REPAIR", Wide: true}, {Title: "NOT-ALONE", Wide: true},
+			{Title: "NAME", MinWidth: len("not-allocated.ip-addresses.10.96.100.100")}, {Title: "STATE", State: true, MinWidth: len("repaired")},
+			{Title: "AGE", MinWidth: len("59m59s")}, {Title: "REPAIR", MinWidth: len("manual")}, {Title: "OWNER"},
+			{Title: "SEEN", Wide: true}, {Title: "SIGHTINGS", Wide: true}, {Title: "CHANGE", Wide: true}, {Title: "NOT-AUTO", Wide: true},
 			{Title: "MESSAGE"},
 		},
-		Row:     row,
-		State:   State,
-		Concern: concern,
-		Trouble: func(finding *bootstrapv1.Finding) string {
-			return cmp.Or(finding.GetMessage(), Word(finding.GetCode()))
+		Row:      row,
+		State:    State,
+		Severity: severity,
+		Problem: func(finding *bootstrapv1.Finding) string {
+			return cmp.Or(finding.GetMessage(), codeWord(finding.GetCode()))
 		},
-		Unwell:   "open",
-		TellsEnd: true,
-		Tally:    tally,
-		Quiet:    quiet,
-		Watched:  func(finding *bootstrapv1.Finding) *bootstrapv1.Finding { return finding },
+		Critical:        "open",
+		DeleteHasState:  true,
+		Summary:         summary,
+		WithoutVolatile: withoutVolatile,
 	}
 }
 
-// State says in a word how a finding stands.
-func State(finding *bootstrapv1.Finding) string {
-	if finding.GetState() == bootstrapv1.Finding_STATE_UNSPECIFIED {
-		return "-"
-	}
-	return strings.ToLower(strings.TrimPrefix(finding.GetState().String(), "STATE_"))
-}
+// State returns the state of a finding in one word.
+func State(finding *bootstrapv1.Finding) string { return stateWord(finding.GetState()) }
 
-// HasEnded is whether it is not so any more.
+func stateWord(state bootstrapv1.Finding_State) string { return printer.EnumWord(state, "STATE_") }
+
+// HasEnded reports whether a finding was repaired or ended by itself.
 func HasEnded(finding *bootstrapv1.Finding) bool {
 	return finding.GetState() == bootstrapv1.Finding_STATE_REPAIRED || finding.GetState() == bootstrapv1.Finding_STATE_GONE
 }
 
-func concern(finding *bootstrapv1.Finding) list.Concern {
-	switch finding.GetState() {
-	case bootstrapv1.Finding_STATE_OPEN:
-		return list.Ill
-	case bootstrapv1.Finding_STATE_REPAIRED, bootstrapv1.Finding_STATE_GONE:
-		return list.None
+func severity(finding *bootstrapv1.Finding) list.Severity {
+	switch {
+	case finding.GetState() == bootstrapv1.Finding_STATE_OPEN:
+		return list.Critical
+	case HasEnded(finding):
+		return list.Healthy
 	default:
-		return list.Doubt
-	}
-}
-
-func tone(finding *bootstrapv1.Finding) printer.Tone {
-	switch concern(finding) {
-	case list.Ill:
-		return printer.Bad
-	case list.Doubt:
-		return printer.Fair
-	default:
-		return printer.Good
+		return list.Warning
 	}
 }
 
 func row(now time.Time, finding *bootstrapv1.Finding) []printer.Cell {
 	return []printer.Cell{
-		{Text: ShortName(finding.GetName())}, {Text: State(finding), Tone: tone(finding)},
-		{Text: lasted(now, finding)}, {Text: mend(finding)}, {Text: ownersOf(finding.GetOwners())},
+		{Text: ShortName(finding.GetName())}, {Text: State(finding), Style: severity(finding).Style()},
+		{Text: age(now, finding)}, {Text: repairKind(finding)}, {Text: owners(finding.GetOwners())},
 		{Text: printer.Since(now, finding.GetLastSeenTime())}, {Text: fmt.Sprint(finding.GetSightings())},
 		{Text: cmp.Or(finding.GetRepair(), "-")}, {Text: cmp.Or(finding.GetUnsafeReason(), "-")},
 		{Text: finding.GetMessage()},
 	}
 }
 
-// lasted is for how long it is so, or was.
-func lasted(now time.Time, finding *bootstrapv1.Finding) string {
+// age returns the time since the first sighting; of an ended finding, until its end.
+func age(now time.Time, finding *bootstrapv1.Finding) string {
 	if end := finding.GetEndTime(); end != nil {
 		now = end.AsTime()
 	}
 	return printer.Since(now, finding.GetFirstSeenTime())
 }
 
-// mend is who may mend it.
-func mend(finding *bootstrapv1.Finding) string {
+// repairKind returns the value of REPAIR.
+func repairKind(finding *bootstrapv1.Finding) string {
 	switch {
-	case HasEnded(finding):
+	case HasEnded(finding), finding.GetState() == bootstrapv1.Finding_STATE_PENDING:
 		return "-"
-	case finding.GetState() == bootstrapv1.Finding_STATE_PENDING:
-		return "not yet"
 	case finding.GetSafe():
-		return "alone"
+		return "auto"
 	case finding.GetRepair() != "":
-		return "on request"
+		return "plan"
 	default:
-		return "by hand"
+		return "manual"
 	}
 }
 
-// ownersOf names the first owner, and how many there are besides.
-func ownersOf(owners []*statusv1.ObjectReference) string {
-	if len(owners) == 0 {
+// owners returns the first owner and the number of further ones.
+func owners(objects []*statusv1.ObjectReference) string {
+	if len(objects) == 0 {
 		return "-"
 	}
-	words := owners[0].GetName()
-	if namespace := owners[0].GetNamespace(); namespace != "" {
-		words = namespace + "/" + words
+	text := printer.Object(objects[0])
+	if len(objects) > 1 {
+		text += fmt.Sprintf(" and %d more", len(objects)-1)
 	}
-	if len(owners) > 1 {
-		words += fmt.Sprintf(" and %d more", len(owners)-1)
-	}
-	return words
+	return text
 }
 
-func tally(findings []*bootstrapv1.Finding) string {
+func summary(findings []*bootstrapv1.Finding) string {
 	if len(findings) == 0 {
 		return "no findings"
 	}
-	counts := map[bootstrapv1.Finding_State]int{}
+	counts := map[string]int{}
 	for _, finding := range findings {
-		counts[finding.GetState()]++
+		counts[State(finding)]++
 	}
-	var parts []string
-	for _, state := range []bootstrapv1.Finding_State{
-		bootstrapv1.Finding_STATE_OPEN, bootstrapv1.Finding_STATE_PENDING, bootstrapv1.Finding_STATE_REPAIRED, bootstrapv1.Finding_STATE_GONE,
-	} {
-		if counts[state] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", counts[state], State(&bootstrapv1.Finding{State: state})))
-		}
-	}
-	return printer.Count(len(findings), "finding") + ": " + strings.Join(parts, ", ")
+	return printer.Count(len(findings), "finding") + ": " + printer.Counts(counts,
+		stateWord(bootstrapv1.Finding_STATE_OPEN), stateWord(bootstrapv1.Finding_STATE_PENDING),
+		stateWord(bootstrapv1.Finding_STATE_REPAIRED), stateWord(bootstrapv1.Finding_STATE_GONE))
 }
 
-// quiet leaves out what every pass moves.
-func quiet(finding *bootstrapv1.Finding) *bootstrapv1.Finding {
+// withoutVolatile omits what each pass changes.
+func withoutVolatile(finding *bootstrapv1.Finding) *bootstrapv1.Finding {
 	copied := proto.CloneOf(finding)
 	copied.LastSeenTime, copied.Sightings = nil, 0
-	for _, link := range copied.GetEvidence() {
-		link.Version, link.ObserveTime, link.ReplicaId = "", nil, ""
+	for _, evidence := range copied.GetEvidence() {
+		evidence.Version, evidence.ObserveTime, evidence.ReplicaId = "", nil, ""
 	}
 	return copied
 }

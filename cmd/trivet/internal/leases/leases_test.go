@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ago and ahead are moments half a minute further away, so that hours read the same however long a test takes.
+// ago and ahead return a time half a minute further away, so that hours do not depend on the duration of a test.
 func ago(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
 }
@@ -29,7 +29,7 @@ func ahead(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(time.Now().Add(d + 30*time.Second))
 }
 
-// lease makes an alive session of a node whose object is written.
+// lease returns an alive session of a node with a written object.
 func lease(name string, edits ...func(*leasev1.Lease)) *leasev1.Lease {
 	l := &leasev1.Lease{
 		Name: "namespaces/kube-node-lease/leases/" + name, Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "boot-a"},
@@ -60,9 +60,9 @@ func pending(l *leasev1.Lease) {
 	l.Write = &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_PENDING}
 }
 
-// ownerless is as leasesvc tells it: an attempt that finds no Node counts as failed.
-func ownerless(l *leasev1.Lease) {
-	l.Write = &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_NO_OWNER, Failures: 5, LastError: "nobody owns the lease"}
+// withoutNode edits a session as leasesvc reports it: an attempt without a Node counts as failed.
+func withoutNode(l *leasev1.Lease) {
+	l.Write = &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_NO_OWNER, Failures: 5, LastError: "the lease has no owner"}
 }
 
 func duplicated(l *leasev1.Lease) {
@@ -75,14 +75,14 @@ func sessions() []*leasev1.Lease {
 	})
 	return []*leasev1.Lease{
 		lease("node-1"), lease("node-2", expired), lease("node-3", unwritten(1, "conflict")), lease("node-4", unwritten(5, "etcdserver: no space")),
-		lease("node-5", duplicated), lease("node-6", ownerless), lease("node-7", pending),
+		lease("node-5", duplicated), lease("node-6", withoutNode), lease("node-7", pending),
 		sidecar,
 	}
 }
 
 func TestLeases_Transcripts(t *testing.T) {
-	all := &commandtest.Gateway{Leases: sessions(), PerPage: 3}
-	doubtful := &commandtest.Gateway{Leases: []*leasev1.Lease{sessions()[0], sessions()[2], sessions()[5], sessions()[7]}}
+	all := &commandtest.Gateway{Leases: sessions(), PageSize: 3}
+	warnings := &commandtest.Gateway{Leases: []*leasev1.Lease{sessions()[0], sessions()[2], sessions()[5], sessions()[7]}}
 	tests := []struct {
 		name    string
 		gateway *commandtest.Gateway
@@ -93,11 +93,11 @@ func TestLeases_Transcripts(t *testing.T) {
 		{name: "every-state", gateway: all, code: exit.Findings},
 		{name: "wide", gateway: all, args: []string{"-o", "wide"}, code: exit.Findings},
 		{name: "terminal", gateway: all, where: commandtest.Terminal{Width: 200, Height: 24}, code: exit.Findings},
-		{name: "doubtful-is-no-finding", gateway: doubtful, args: []string{"-o", "name"}, code: exit.OK},
+		{name: "warnings", gateway: warnings, args: []string{"-o", "name"}, code: exit.OK},
 		{name: "one", gateway: all, args: []string{"kube-node-lease/node-1"}, code: exit.OK},
 		{name: "one-with-a-duplicate", gateway: all, args: []string{"-n", "kube-node-lease", "node-5"}, code: exit.Findings},
-		{name: "one-by-the-name-of-the-api", gateway: all, args: []string{"namespaces/mesh/leases/s-1", "--no-headers"}, code: exit.OK},
-		{name: "one-that-is-not-there", gateway: all, args: []string{"kube-node-lease/node-9"}, code: exit.Undetermined},
+		{name: "one-by-api-name", gateway: all, args: []string{"namespaces/mesh/leases/s-1", "--no-headers"}, code: exit.OK},
+		{name: "not-found", gateway: all, args: []string{"kube-node-lease/node-9"}, code: exit.Undetermined},
 		{name: "none", gateway: &commandtest.Gateway{}, code: exit.OK},
 		{name: "usage", gateway: all, args: []string{"-n", "Kube", "--state=dead", "node_1", "-o", "yaml"}, code: exit.Usage},
 	}
@@ -112,23 +112,23 @@ func TestLeases_Transcripts(t *testing.T) {
 	}
 }
 
-func TestLeases_AsksForWhatIsWanted(t *testing.T) {
+func TestLeases_RequestHasTheFilters(t *testing.T) {
 	gateway := &commandtest.Gateway{Leases: sessions()}
 	server := commandtest.Serve(t, gateway)
 	commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, "--server", server, "-n", "kube-node-lease", "--state", "expired")
 	commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, "--server", server)
 	want := []string{"leases namespaces/kube-node-lease STATE_EXPIRED ", "leases  STATE_UNSPECIFIED "}
-	if diff := cmp.Diff(want, gateway.Asked()); diff != "" {
-		t.Errorf("asked (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, gateway.Requests()); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
 
-func TestLeases_SaysWhatIsWrongWithTheOnlyOne(t *testing.T) {
+func TestLeases_ErrorNamesTheProblem(t *testing.T) {
 	server := commandtest.Serve(t, &commandtest.Gateway{Leases: sessions()})
 	for name, want := range map[string]string{
-		"node-2": "error: namespaces/kube-node-lease/leases/node-2 is not well: expired\n",
-		"node-4": "error: namespaces/kube-node-lease/leases/node-4 is not well: its object could not be written: etcdserver: no space\n",
-		"node-5": "error: namespaces/kube-node-lease/leases/node-5 is not well: boot boot-b beats under the same name\n",
+		"node-2": "error: namespaces/kube-node-lease/leases/node-2 is not healthy: expired\n",
+		"node-4": "error: namespaces/kube-node-lease/leases/node-4 is not healthy: its object could not be written: etcdserver: no space\n",
+		"node-5": "error: namespaces/kube-node-lease/leases/node-5 is not healthy: boot boot-b sends beats under the same name\n",
 	} {
 		got := commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, "--server", server, "-n", "kube-node-lease", name)
 		if got.Code != exit.Findings || got.Stderr != want {
@@ -137,13 +137,13 @@ func TestLeases_SaysWhatIsWrongWithTheOnlyOne(t *testing.T) {
 	}
 }
 
-func TestLeases_JSONIsTheAnswerOfTheGateway(t *testing.T) {
+func TestLeases_JSONIsTheGatewaysAnswer(t *testing.T) {
 	bare := &leasev1.Lease{Name: "namespaces/mesh/leases/s-1", State: leasev1.Lease_STATE_ALIVE}
 	server := commandtest.Serve(t, &commandtest.Gateway{Leases: []*leasev1.Lease{bare}})
 	commandtest.Golden(t, "list.json", commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, "--server", server, "-o", "json").String())
 }
 
-func TestLeases_StrangeNamesAreUsage(t *testing.T) {
+func TestLeases_WrongCommandLines(t *testing.T) {
 	for _, args := range [][]string{
 		{"node-1"}, {"a/b/c"}, {"/"}, {"UPPER/x"}, {"a/b", "-n", "c"}, {"a/b", "c/d"}, {"a/b", "--state=alive"}, {strings.Repeat("n", 64) + "/x"},
 	} {
@@ -153,17 +153,17 @@ func TestLeases_StrangeNamesAreUsage(t *testing.T) {
 	}
 }
 
-func TestLeasesWatch_BeatsAndWritesAreNoChange(t *testing.T) {
+func TestLeasesWatch_BeatsAndWritesAreNotChanges(t *testing.T) {
 	first := lease("node-1")
 	beat := proto.CloneOf(first)
 	beat.LastBeatTime, beat.Sequence, beat.Deadline = ago(0), 4712, ahead(2*time.Hour)
 	beat.StartTime = proto.CloneOf(first.StartTime)
-	beat.StartTime.Nanos ^= 1 // replicas reckon it back from now
+	beat.StartTime.Nanos ^= 1 // each replica computes it from its clock
 	beat.Write.RenewTime, beat.Write.WriteTime, beat.Write.ResourceVersion = ago(0), ago(0), "813"
-	alone, still := proto.CloneOf(first), proto.CloneOf(first)
-	ownerless(alone)
-	ownerless(still)
-	still.Write.Failures++
+	orphan, orphanAgain := proto.CloneOf(first), proto.CloneOf(first)
+	withoutNode(orphan)
+	withoutNode(orphanAgain)
+	orphanAgain.Write.Failures++
 	dead := proto.CloneOf(first)
 	expired(dead)
 	event := func(kind leasev1.WatchLeasesResponse_Type, l *leasev1.Lease) *gatewayv1.WatchLeasesResponse {
@@ -172,7 +172,7 @@ func TestLeasesWatch_BeatsAndWritesAreNoChange(t *testing.T) {
 	const added, modified, deleted, bookmark = leasev1.WatchLeasesResponse_TYPE_ADDED, leasev1.WatchLeasesResponse_TYPE_MODIFIED,
 		leasev1.WatchLeasesResponse_TYPE_DELETED, leasev1.WatchLeasesResponse_TYPE_BOOKMARK
 	server := commandtest.Serve(t, &commandtest.Gateway{Watches: []commandtest.Watch{
-		{Leases: []*gatewayv1.WatchLeasesResponse{event(added, first), event(bookmark, nil), event(modified, beat), event(modified, alone), event(modified, still), event(modified, dead)}, End: rpcerror.ShuttingDown()},
+		{Leases: []*gatewayv1.WatchLeasesResponse{event(added, first), event(bookmark, nil), event(modified, beat), event(modified, orphan), event(modified, orphanAgain), event(modified, dead)}, Err: rpcerror.ShuttingDown()},
 		{Leases: []*gatewayv1.WatchLeasesResponse{event(added, dead), event(bookmark, nil), event(deleted, lease("node-1"))}},
 	}})
 	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"deleted"}}, leases.NewCommand, "--server", server, "-w", "-n", "kube-node-lease")
@@ -186,7 +186,7 @@ func TestLeases_CompletesNames(t *testing.T) {
 	server := commandtest.Serve(t, &commandtest.Gateway{Leases: sessions()[6:]})
 	for _, test := range []struct{ args, want string }{
 		{"", "kube-node-lease/node-7\talive\nmesh/s-1\tsuspect\n:4\n"},
-		{"--namespace=mesh", "kube-node-lease/node-7\talive\ns-1\tsuspect\n:4\n"}, // this gateway does not filter
+		{"--namespace=mesh", "kube-node-lease/node-7\talive\ns-1\tsuspect\n:4\n"}, // the fake does not filter
 	} {
 		args := append([]string{"__complete", "--server", server}, strings.Fields(test.args)...)
 		if got := commandtest.Run(t, commandtest.Terminal{}, leases.NewCommand, append(args, "")...); got.Stdout != test.want {

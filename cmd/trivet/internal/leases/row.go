@@ -3,7 +3,6 @@ package leases
 import (
 	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -13,120 +12,57 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// failing is how many attempts at a write must fail running before somebody should look: one conflict, or one slow moment of the
-// kube-apiserver, mends itself.
-const failing = 3
+// failureLimit is the number of failed writes in a row that need attention. A conflict or a slow
+// kube-apiserver causes fewer.
+const failureLimit = 3
 
-// kind is that of sessions. In one namespace, its name needs no column.
+// kind hides the column NAMESPACE, except with -o wide, if all sessions are of one namespace.
 func kind(oneNamespace bool) list.Kind[*leasev1.Lease] {
 	return list.Kind[*leasev1.Lease]{
 		Noun: "lease",
 		Columns: []list.Column{
-			{Title: "NAMESPACE", Wide: oneNamespace}, {Title: "HOLDER"}, {Title: "CLASS"}, {Title: "STATE", State: true, Width: len("suspect")},
-			{Title: "LAST-BEAT"}, {Title: "DEADLINE", Width: len("59m59s ago")}, {Title: "WRITTEN", Width: len("failed 3 times")}, {Title: "NEXT-WRITE"}, {Title: "RENEW-AGE"}, {Title: "SHARD"},
+			{Title: "NAMESPACE", Wide: oneNamespace}, {Title: "HOLDER"}, {Title: "CLASS"}, {Title: "STATE", State: true, MinWidth: len("suspect")},
+			{Title: "LAST-BEAT"}, {Title: "DEADLINE", MinWidth: len("59m59s ago")}, {Title: "WRITTEN", MinWidth: len("failed 3 times")},
+			{Title: "NEXT-WRITE"}, {Title: "RENEW-AGE"}, {Title: "SHARD"},
 			{Title: "BOOT", Wide: true}, {Title: "SEQUENCE", Wide: true}, {Title: "STARTED", Wide: true}, {Title: "EPOCH", Wide: true},
 			{Title: "VERSION", Wide: true}, {Title: "WHY", Wide: true}, {Title: "DUPLICATE"}, {Title: "ERROR", Wide: true},
 		},
-		Row:     row,
-		State:   func(lease *leasev1.Lease) string { return word(lease.GetState()) },
-		Concern: concern,
-		Trouble: trouble,
-		Tally:   tally,
-		Quiet:   quiet,
-		Watched: watched,
+		Row:             row,
+		State:           func(lease *leasev1.Lease) string { return word(lease.GetState()) },
+		Severity:        severity,
+		Problem:         problem,
+		Summary:         summary,
+		WithoutVolatile: withoutVolatile,
+		WithoutStale:    withoutStale,
 	}
 }
 
-func row(now time.Time, lease *leasev1.Lease) []printer.Cell {
-	namespace, name := split(lease.GetName())
-	write := lease.GetWrite()
-	return []printer.Cell{
-		{Text: cmp.Or(namespace, "-")}, {Text: cmp.Or(lease.GetHolder().GetName(), name)}, {Text: cmp.Or(lease.GetHolder().GetClass(), "-")},
-		{Text: word(lease.GetState()), Tone: tone(lease.GetState())}, {Text: lastBeat(now, lease)}, {Text: printer.Due(now, lease.GetDeadline())},
-		written(now, write), {Text: printer.Due(now, write.GetDueTime())}, {Text: printer.Since(now, write.GetRenewTime())}, {Text: fmt.Sprint(lease.GetShard())},
-		{Text: cmp.Or(lease.GetHolder().GetBootId(), "-")}, {Text: fmt.Sprint(lease.GetSequence())}, {Text: printer.Since(now, lease.GetStartTime())},
-		{Text: fmt.Sprint(lease.GetEpoch())}, {Text: cmp.Or(write.GetResourceVersion(), "-")}, {Text: cmp.Or(write.GetReason(), "-")},
-		duplicate(lease.GetDuplicate()), {Text: write.GetLastError()},
-	}
-}
+func word(state leasev1.Lease_State) string { return printer.EnumWord(state, "STATE_") }
 
-// lastBeat is how long ago it came; "live" stands for beats that come all the time.
-func lastBeat(now time.Time, lease *leasev1.Lease) string {
-	if lease.GetLastBeatTime() == nil && lease.GetState() == leasev1.Lease_STATE_ALIVE {
-		return "live"
-	}
-	return printer.Since(now, lease.GetLastBeatTime())
-}
-
-// split takes the API's name of a lease apart.
-func split(name string) (namespace, lease string) {
-	namespace, lease, _ = strings.Cut(strings.TrimPrefix(name, "namespaces/"), "/leases/")
-	return namespace, lease
-}
-
-func word(state leasev1.Lease_State) string {
-	if state == leasev1.Lease_STATE_UNSPECIFIED {
-		return "-"
-	}
-	return strings.ToLower(strings.TrimPrefix(state.String(), "STATE_"))
-}
-
-// words are all states that may be asked for.
-func words() []string {
+// stateWords returns the values of --state.
+func stateWords() []string {
 	return []string{word(leasev1.Lease_STATE_ALIVE), word(leasev1.Lease_STATE_SUSPECT), word(leasev1.Lease_STATE_EXPIRED)}
 }
 
-func tone(state leasev1.Lease_State) printer.Tone {
-	switch state {
-	case leasev1.Lease_STATE_ALIVE:
-		return printer.Good
-	case leasev1.Lease_STATE_EXPIRED:
-		return printer.Bad
-	default:
-		return printer.Fair
-	}
+// stateOf returns the state of a word; unspecified, which selects all, for the empty word.
+func stateOf(word string) leasev1.Lease_State {
+	return leasev1.Lease_State(leasev1.Lease_State_value[printer.EnumName(word, "STATE_")])
 }
 
-// written says how long ago the object was written, or why it does not stand as it should.
-func written(now time.Time, write *leasev1.Lease_Write) printer.Cell {
-	switch write.GetState() {
-	case leasev1.Lease_Write_STATE_WRITTEN:
-		return printer.Cell{Text: printer.Since(now, write.GetWriteTime())}
-	case leasev1.Lease_Write_STATE_RETRYING:
-		text := "failed " + printer.Count(int(write.GetFailures()), "time")
-		if write.GetFailures() >= failing {
-			return printer.Cell{Text: text, Tone: printer.Bad}
-		}
-		return printer.Cell{Text: text, Tone: printer.Fair}
-	case leasev1.Lease_Write_STATE_NO_OWNER:
-		return printer.Cell{Text: "no node", Tone: printer.Fair}
-	case leasev1.Lease_Write_STATE_PENDING:
-		return printer.Cell{Text: "not yet"}
-	default:
-		return printer.Cell{Text: "-"}
-	}
-}
-
-func duplicate(other *leasev1.Lease_Duplicate) printer.Cell {
-	if other == nil {
-		return printer.Cell{Text: "-"}
-	}
-	return printer.Cell{Text: fmt.Sprintf("%s, %s", other.GetBootId(), printer.Count(int(other.GetRefusals()), "refusal")), Tone: printer.Bad}
-}
-
-func concern(lease *leasev1.Lease) list.Concern {
+func severity(lease *leasev1.Lease) list.Severity {
 	write := lease.GetWrite()
 	switch {
-	case lease.GetState() == leasev1.Lease_STATE_EXPIRED, lease.GetDuplicate() != nil, failures(write) >= failing:
-		return list.Ill
+	case lease.GetState() == leasev1.Lease_STATE_EXPIRED, lease.GetDuplicate() != nil, failures(write) >= failureLimit:
+		return list.Critical
 	case lease.GetState() != leasev1.Lease_STATE_ALIVE, failures(write) > 0, write.GetState() == leasev1.Lease_Write_STATE_NO_OWNER:
-		return list.Doubt
+		return list.Warning
 	default:
-		return list.None
+		return list.Healthy
 	}
 }
 
-// failures is how many attempts at a write failed running. Those that found no Node are none: there is nothing to be written.
+// failures returns the number of failed writes in a row. Without a Node there is nothing to write, so those
+// attempts do not count.
 func failures(write *leasev1.Lease_Write) int32 {
 	if write.GetState() == leasev1.Lease_Write_STATE_NO_OWNER {
 		return 0
@@ -134,74 +70,120 @@ func failures(write *leasev1.Lease_Write) int32 {
 	return write.GetFailures()
 }
 
-func trouble(lease *leasev1.Lease) string {
+func problem(lease *leasev1.Lease) string {
 	switch {
 	case lease.GetState() == leasev1.Lease_STATE_EXPIRED:
 		return word(lease.GetState())
 	case lease.GetDuplicate() != nil:
-		return "boot " + lease.GetDuplicate().GetBootId() + " beats under the same name"
+		return "boot " + lease.GetDuplicate().GetBootId() + " sends beats under the same name"
 	default:
 		return "its object could not be written: " + lease.GetWrite().GetLastError()
 	}
 }
 
-func tally(leases []*leasev1.Lease) string {
+func row(now time.Time, lease *leasev1.Lease) []printer.Cell {
+	namespace, name := splitName(lease.GetName())
+	write := lease.GetWrite()
+	return []printer.Cell{
+		{Text: cmp.Or(namespace, "-")}, {Text: cmp.Or(lease.GetHolder().GetName(), name)}, {Text: cmp.Or(lease.GetHolder().GetClass(), "-")},
+		{Text: word(lease.GetState()), Style: stateStyle(lease.GetState())}, {Text: lastBeat(now, lease)}, {Text: printer.Due(now, lease.GetDeadline())},
+		writeCell(now, write), {Text: printer.Due(now, write.GetDueTime())}, {Text: printer.Since(now, write.GetRenewTime())}, {Text: fmt.Sprint(lease.GetShard())},
+		{Text: cmp.Or(lease.GetHolder().GetBootId(), "-")}, {Text: fmt.Sprint(lease.GetSequence())}, {Text: printer.Since(now, lease.GetStartTime())},
+		{Text: fmt.Sprint(lease.GetEpoch())}, {Text: cmp.Or(write.GetResourceVersion(), "-")}, {Text: cmp.Or(write.GetReason(), "-")},
+		duplicateCell(lease.GetDuplicate()), {Text: write.GetLastError()},
+	}
+}
+
+func stateStyle(state leasev1.Lease_State) printer.Style {
+	switch state {
+	case leasev1.Lease_STATE_ALIVE:
+		return printer.Success
+	case leasev1.Lease_STATE_EXPIRED:
+		return printer.Failure
+	default:
+		return printer.Warning
+	}
+}
+
+// lastBeat returns the age of the last beat; "live" if only missing beats are reported.
+func lastBeat(now time.Time, lease *leasev1.Lease) string {
+	if lease.GetLastBeatTime() == nil && lease.GetState() == leasev1.Lease_STATE_ALIVE {
+		return "live"
+	}
+	return printer.Since(now, lease.GetLastBeatTime())
+}
+
+// writeCell has the age of the last write of the object, or its problem.
+func writeCell(now time.Time, write *leasev1.Lease_Write) printer.Cell {
+	switch write.GetState() {
+	case leasev1.Lease_Write_STATE_WRITTEN:
+		return printer.Cell{Text: printer.Since(now, write.GetWriteTime())}
+	case leasev1.Lease_Write_STATE_RETRYING:
+		cell := printer.Cell{Text: "failed " + printer.Count(int(write.GetFailures()), "time"), Style: printer.Warning}
+		if write.GetFailures() >= failureLimit {
+			cell.Style = printer.Failure
+		}
+		return cell
+	case leasev1.Lease_Write_STATE_NO_OWNER:
+		return printer.Cell{Text: "no node", Style: printer.Warning}
+	case leasev1.Lease_Write_STATE_PENDING:
+		return printer.Cell{Text: "not yet"}
+	default:
+		return printer.Cell{Text: "-"}
+	}
+}
+
+func duplicateCell(duplicate *leasev1.Lease_Duplicate) printer.Cell {
+	if duplicate == nil {
+		return printer.Cell{Text: "-"}
+	}
+	rejected := printer.Count(int(duplicate.GetRefusals()), "rejected beat")
+	return printer.Cell{Text: fmt.Sprintf("%s, %s", duplicate.GetBootId(), rejected), Style: printer.Failure}
+}
+
+func summary(leases []*leasev1.Lease) string {
 	if len(leases) == 0 {
 		return "no leases"
 	}
 	counts := map[string]int{}
-	duplicates, unwritten, ownerless := 0, 0, 0
 	for _, lease := range leases {
 		counts[word(lease.GetState())]++
 		if lease.GetDuplicate() != nil {
-			duplicates++
+			counts["with a duplicate"]++
 		}
 		if failures(lease.GetWrite()) > 0 {
-			unwritten++
+			counts["not written"]++
 		}
 		if lease.GetWrite().GetState() == leasev1.Lease_Write_STATE_NO_OWNER {
-			ownerless++
+			counts["without a node"]++
 		}
 	}
-	var parts []string
-	for _, state := range append(words(), "-") {
-		if counts[state] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", counts[state], state))
-		}
-	}
-	if duplicates > 0 {
-		parts = append(parts, printer.Count(duplicates, "duplicate"))
-	}
-	if unwritten > 0 {
-		parts = append(parts, fmt.Sprintf("%d could not be written", unwritten))
-	}
-	if ownerless > 0 {
-		parts = append(parts, fmt.Sprintf("%d without a node", ownerless))
-	}
-	return printer.Count(len(leases), "lease") + ": " + strings.Join(parts, ", ")
+	words := append(stateWords(), "-", "with a duplicate", "not written", "without a node")
+	return printer.Count(len(leases), "lease") + ": " + printer.Counts(counts, words...)
 }
 
-// watched leaves out the last beat of a session that lives, because no event tells of the next one.
-func watched(lease *leasev1.Lease) *leasev1.Lease {
-	if lease.GetState() != leasev1.Lease_STATE_ALIVE {
-		return lease
-	}
-	copied := proto.CloneOf(lease)
-	copied.LastBeatTime, copied.Deadline, copied.Sequence = nil, nil, 0
-	return copied
-}
-
-// quiet leaves out what every beat and every write moves, and what differs only because another replica keeps the session now.
-// A replica reckons the start back from now, so that it is never quite the same; a session that begins anew shows by its boot.
-func quiet(lease *leasev1.Lease) *leasev1.Lease {
+// withoutVolatile omits what each beat and each write changes, and the fields that depend on the replica
+// that holds the session. A replica computes the start time from its clock, so it varies slightly; a new
+// session has another boot.
+func withoutVolatile(lease *leasev1.Lease) *leasev1.Lease {
 	copied := proto.CloneOf(lease)
 	copied.LastBeatTime, copied.Deadline, copied.Sequence, copied.Epoch, copied.StartTime = nil, nil, 0, 0, nil
 	if write := copied.GetWrite(); write != nil {
 		write.RenewTime, write.WriteTime, write.DueTime, write.ResourceVersion, write.Reason = nil, nil, nil, "", ""
 		write.Failures = failures(write)
 	}
-	if other := copied.GetDuplicate(); other != nil {
-		other.RefuseTime, other.Refusals = nil, 0
+	if duplicate := copied.GetDuplicate(); duplicate != nil {
+		duplicate.RefuseTime, duplicate.Refusals = nil, 0
 	}
+	return copied
+}
+
+// withoutStale omits the last beat of an alive session, because no event reports the next one.
+func withoutStale(lease *leasev1.Lease) *leasev1.Lease {
+	if lease.GetState() != leasev1.Lease_STATE_ALIVE {
+		return lease
+	}
+	copied := proto.CloneOf(lease)
+	copied.LastBeatTime, copied.Deadline, copied.Sequence = nil, nil, 0
 	return copied
 }

@@ -2,58 +2,153 @@ package list
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 )
 
-// completionTime is how long a person waits for what the Tab key gives; what came until then is offered.
-const completionTime = time.Second
+// Flags are the flags and the argument of every list command.
+type Flags struct {
+	client.Flags
 
-// Completion offers the things of a list as a command's one argument, each with its state. Short makes the argument of a thing.
-func Completion[T Item](flags *client.Flags, kind Kind[T], source func(*client.Flags) (Source[T], func(), error), short func(T) string) cobra.CompletionFunc {
-	return func(command *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(args) > 0 || len(flags.Validate()) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		things, leave, err := source(flags)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		defer leave()
-		ctx, cancel := context.WithTimeout(command.Context(), completionTime)
-		defer cancel()
-		var offers []cobra.Completion
-		for item := range each(ctx, things) {
-			if name := short(item); strings.HasPrefix(name, begun) && name == printer.Plain(name) {
-				offers = append(offers, cobra.CompletionWithDesc(name, kind.State(item)))
+	// Name is the API's name of the item in the argument; empty for all items.
+	Name      string
+	Watch     bool
+	NoHeaders bool
+}
+
+// Command describes a list command. All fields but the optional ones are required.
+type Command[T Item] struct {
+	// Flags are parsed before Validate, ParseName, Kind, Source and Selects are called.
+	Flags *Flags
+	// Use, Short, Long and Example are cobra's texts. NewCommand appends the common text to Long.
+	Use, Short, Long, Example string
+	// ExitOne says for which items the exit code is 1.
+	ExitOne string
+	// NotChanges says what a watch does not show as a change.
+	NotChanges string
+	// RegisterFlags adds further flags; optional.
+	RegisterFlags func(command *cobra.Command)
+	// Filters are the names of the flags that cannot be combined with a name.
+	Filters []string
+	// Validate returns the problems of further flags; optional.
+	Validate func() []error
+	// ParseName returns the API's name for the argument. ShortName returns the argument for an item.
+	ParseName func(argument string) (string, error)
+	ShortName func(item T) string
+	Kind      func() Kind[T]
+	Source    func(conn grpc.ClientConnInterface) Source[T]
+	// Selects reports whether a watch shows an item; optional. A list is filtered by its source.
+	Selects func(item T) bool
+}
+
+const commonHelp = `
+
+Counts, notes and missing parts go to standard error. Ages use the clock of this machine. On a terminal
+the last column is cut to the width; -o wide cuts nothing.
+
+Exit codes:
+  0   Healthy.
+  1   %s
+  2   Not determined: no answer, or nothing bad in an answer with missing parts.
+  64  The command line is wrong.`
+
+// NewCommand returns the command. Its errors carry their exit code and are not printed.
+func NewCommand[T Item](streams printer.Streams, c Command[T]) *cobra.Command {
+	command := &cobra.Command{
+		Use:     c.Use,
+		Short:   c.Short,
+		Long:    c.Long + fmt.Sprintf(commonHelp, c.ExitOne),
+		Example: c.Example,
+		Args:    cobra.ArbitraryArgs, // checked with all other problems of the command line
+		RunE: func(command *cobra.Command, args []string) error {
+			if err := c.parse(command, args); err != nil {
+				return err
+			}
+			return c.run(command.Context(), streams)
+		},
+	}
+	c.Flags.Register(command, streams, "table", "wide", "json", "name")
+	fs := command.Flags()
+	fs.BoolVarP(&c.Flags.Watch, "watch", "w", false, "Watch: in place on a terminal, elsewhere one line for each change. "+c.NotChanges)
+	fs.BoolVar(&c.Flags.NoHeaders, "no-headers", false, "Omit the column titles.")
+	if c.RegisterFlags != nil {
+		c.RegisterFlags(command)
+	}
+	command.ValidArgsFunction = CompleteName(&c.Flags.Flags, c.Kind, c.Source, c.ShortName)
+	return command
+}
+
+func (c Command[T]) parse(command *cobra.Command, args []string) error {
+	problems := c.Flags.Validate()
+	if c.Validate != nil {
+		problems = append(problems, c.Validate()...)
+	}
+	switch len(args) {
+	case 0:
+	case 1:
+		name, err := c.ParseName(args[0])
+		c.Flags.Name, problems = name, append(problems, err)
+		for _, filter := range c.Filters {
+			if command.Flags().Lookup(filter).Value.String() != "" {
+				problems = append(problems, fmt.Errorf("--%s filters a list; omit it with a name", filter))
 			}
 		}
-		return offers, cobra.ShellCompDirectiveNoFileComp
+	default:
+		problems = append(problems, fmt.Errorf("%s takes at most one name, got %q", command.Name(), args))
+	}
+	return exit.UsageError(problems...)
+}
+
+func (c Command[T]) run(ctx context.Context, streams printer.Streams) error {
+	conn, err := c.Flags.Connect()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	l := &lister[T]{Flags: *c.Flags, streams: streams, kind: c.Kind(), source: c.Source(conn), selects: c.Selects}
+	switch {
+	case l.Watch:
+		return l.watch(ctx)
+	case l.Name != "":
+		return l.get(ctx)
+	default:
+		return l.list(ctx)
 	}
 }
 
-// each goes through a list until it ends or fails: half a list is better than none here.
-func each[T Item](ctx context.Context, source Source[T]) func(yield func(T) bool) {
-	return func(yield func(T) bool) {
-		for token := ""; ; {
-			page, err := source.Page(ctx, token)
-			if err != nil {
-				return
-			}
+// completionTimeout is how long the shell waits after the Tab key.
+const completionTimeout = time.Second
+
+// CompleteName completes the name of an item as the only argument of a command. If the list fails or takes
+// too long, the pages until then are used.
+func CompleteName[T Item](flags *client.Flags, kind func() Kind[T], source func(grpc.ClientConnInterface) Source[T], shortName func(T) string) cobra.CompletionFunc {
+	return func(command *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 || len(flags.Validate()) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		conn, err := flags.Connect()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer conn.Close()
+		ctx, cancel := context.WithTimeout(command.Context(), completionTimeout)
+		defer cancel()
+		var completions []cobra.Completion
+		_ = eachPage(ctx, source(conn), completionTimeout, func(page Page[T]) {
 			for _, item := range page.Items {
-				if !yield(item) {
-					return
+				if name := shortName(item); strings.HasPrefix(name, prefix) && name == printer.Sanitize(name) {
+					completions = append(completions, cobra.CompletionWithDesc(name, kind().State(item)))
 				}
 			}
-			if page.Next == "" || page.Next == token {
-				return
-			}
-			token = page.Next
-		}
+		})
+		return completions, cobra.ShellCompDirectiveNoFileComp
 	}
 }

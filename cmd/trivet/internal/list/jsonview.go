@@ -6,46 +6,45 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 )
 
-// records is a watch for programs: a line of JSON per event, as it came. After a lost stream everything comes again, which is
-// what a program that keeps the newest of each name wants. A thing that is not wanted any more is shown once more as it is then,
-// so that whoever keeps a list can drop it.
-type records[T Item] struct {
-	session *Session[T]
-	// listed holds what was shown and is still there.
-	listed map[string]bool
-	told   bool
-	notice string // of the loss that lasts; empty while there is none
+// jsonView prints each event as a line of JSON. After a lost stream, all events come again. An item that
+// is no longer selected is printed once more, so that a reader can remove it from its list.
+type jsonView[T Item] struct {
+	*lister[T]
+
+	printed    map[string]bool // names of selected items that exist
+	bookmarked bool
+	lostNotice string // printed for the current loss of the stream; empty while connected
 }
 
-func newRecords[T Item](s *Session[T]) *records[T] {
-	return &records[T]{session: s, listed: map[string]bool{}}
+func newJSONView[T Item](l *lister[T]) *jsonView[T] {
+	return &jsonView[T]{lister: l, printed: map[string]bool{}}
 }
 
-func (*records[T]) begin() {}
+func (*jsonView[T]) startStream() {}
 
-func (r *records[T]) event(event Event[T]) error {
-	r.notice = ""
+func (v *jsonView[T]) handle(event Event[T]) error {
+	v.lostNotice = ""
 	switch event.Type {
-	case Present:
+	case Put:
 		name := event.Item.GetName()
-		wanted, was := r.session.Wanted(event.Item), r.listed[name]
-		if !wanted {
-			delete(r.listed, name)
+		selected, wasPrinted := v.selected(event.Item), v.printed[name]
+		if selected {
+			v.printed[name] = true
 		} else {
-			r.listed[name] = true
+			delete(v.printed, name)
 		}
-		if !wanted && !was {
+		if !selected && !wasPrinted {
 			return nil
 		}
-	case Deleted:
+	case Delete:
 		name := event.Item.GetName()
-		if !r.listed[name] {
+		if !v.printed[name] {
 			return nil
 		}
-		delete(r.listed, name)
+		delete(v.printed, name)
 	case Bookmark:
-		r.told = true
-	case Other:
+		v.bookmarked = true
+	case UnknownEvent:
 	}
 	if event.Message == nil {
 		return nil
@@ -54,20 +53,20 @@ func (r *records[T]) event(event Event[T]) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.session.Streams.Out.Write(append(line, '\n'))
+	_, err = v.streams.Out.Write(append(line, '\n'))
 	return err
 }
 
-func (*records[T]) notes([]string) error { return nil }
+func (*jsonView[T]) setNotes([]string) error { return nil }
 
-func (r *records[T]) lost(notice string) error {
-	if notice != r.notice {
-		r.session.say(notice)
+func (v *jsonView[T]) disconnected(notice string) error {
+	if notice != v.lostNotice {
+		v.printNotes(notice)
 	}
-	r.notice = notice
+	v.lostNotice = notice
 	return nil
 }
 
-func (*records[T]) tick(time.Time) error { return nil }
+func (*jsonView[T]) tick(time.Time) error { return nil }
 
-func (r *records[T]) began() bool { return r.told }
+func (v *jsonView[T]) synced() bool { return v.bookmarked }

@@ -7,123 +7,135 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 )
 
-// lines is a watch as text that grows: the list as it is at first, then a line for each change.
-type lines[T Item] struct {
-	session *Session[T]
-	fleet   *fleet[T]
-	rows    *printer.Table
-	// told is whether the list was shown, titled whether a row was.
-	told, titled bool
-	// missing and noted are what was said last.
-	missing, noted []string
-	notice         string // of the loss that lasts; empty while there is none
+// lineView prints the list, and then a line for each change.
+type lineView[T Item] struct {
+	*lister[T]
+
+	store      *store[T]
+	table      *printer.Table
+	listed     bool // the whole list was printed
+	hasTitles  bool
+	lastNotes  []string
+	missing    []string // the last printed notes about missing parts
+	lostNotice string   // printed for the current loss of the stream; empty while connected
 }
 
-func newLines[T Item](s *Session[T]) *lines[T] {
-	l := &lines[T]{session: s, fleet: newFleet(s.Kind), rows: s.newTable()}
-	l.rows.Reserve(s.leastWidths()...)
-	return l
-}
-
-func (l *lines[T]) begin() { l.fleet.begin() }
-
-func (l *lines[T]) event(event Event[T]) error {
-	l.notice = ""
-	switch event.Type {
-	case Present:
-		before, existed, differs := l.fleet.put(event.Item)
-		if l.told && differs && (l.session.Wanted(event.Item) || existed && l.session.Wanted(before)) {
-			return l.write(false, l.session.Kind.Watched(event.Item))
+func newLineView[T Item](l *lister[T]) *lineView[T] {
+	v := &lineView[T]{lister: l, store: newStore(l.kind), table: l.newTable()}
+	var widths []int
+	for _, column := range l.kind.Columns {
+		if l.shows(column) {
+			widths = append(widths, column.MinWidth)
 		}
-	case Deleted:
-		before, existed := l.fleet.remove(event.Item.GetName())
+	}
+	v.table.SetMinWidths(widths...)
+	return v
+}
+
+func (v *lineView[T]) startStream() { v.store.startStream() }
+
+func (v *lineView[T]) handle(event Event[T]) error {
+	v.lostNotice = ""
+	switch event.Type {
+	case Put:
+		last, existed, changed := v.store.put(event.Item)
+		if v.listed && changed && (v.selected(event.Item) || existed && v.selected(last)) {
+			return v.printItems(withoutStale(v.kind, event.Item))
+		}
+	case Delete:
+		last, existed := v.store.remove(event.Item.GetName())
 		switch {
-		case !l.told || !existed || !l.session.Wanted(before):
-		case l.session.Kind.TellsEnd:
-			return l.write(false, event.Item)
+		case !v.listed || !existed || !v.selected(last):
+		case v.kind.DeleteHasState:
+			return v.printItems(event.Item)
 		default:
-			return l.write(true, before)
+			return v.printDeleted(last)
 		}
 	case Bookmark:
-		return l.bookmark(event)
-	case Other:
+		return v.handleBookmark(event)
+	case UnknownEvent:
 	}
 	return nil
 }
 
-func (l *lines[T]) bookmark(event Event[T]) error {
-	missing := absences(event.Missing)
+func (v *lineView[T]) handleBookmark(event Event[T]) error {
+	missing := missingNotes(event.Missing)
 	switch {
-	case slices.Equal(missing, l.missing):
+	case slices.Equal(missing, v.missing):
 	case len(missing) == 0:
-		l.session.say("nothing is missing any more")
+		v.printNotes("complete: all replicas answer")
 	default:
-		l.session.say(missing...)
+		v.printNotes(missing...)
 	}
-	l.missing = missing
-	if !l.told {
-		l.told = true
-		return l.first()
+	v.missing = missing
+	switch {
+	case !v.listed:
+		v.listed = true
+		return v.printList()
+	case len(missing) == 0:
+		return v.printDeleted(v.onlySelected(v.store.prune())...)
 	}
-	if len(missing) > 0 {
-		return nil
-	}
-	return l.write(true, wanted(l.session, l.fleet.settle())...)
+	return nil
 }
 
-// first shows the list.
-func (l *lines[T]) first() error {
-	items := wanted(l.session, l.fleet.items())
-	if err := l.write(false, items...); err != nil {
+func (v *lineView[T]) printList() error {
+	items := v.onlySelected(v.store.items())
+	if err := v.printItems(items...); err != nil {
 		return err
 	}
-	if l.session.tabular() {
-		l.session.say(l.session.Kind.Tally(items))
+	if v.isTable() {
+		v.printNotes(v.kind.Summary(items))
 	}
 	return nil
 }
 
-func (l *lines[T]) write(gone bool, items ...T) error {
-	if !l.session.tabular() {
-		return l.session.printNames(items...)
+func (v *lineView[T]) printItems(items ...T) error { return v.printRows(v.kind.Row, items) }
+
+// printDeleted prints items with their last row and the state "deleted".
+func (v *lineView[T]) printDeleted(items ...T) error {
+	return v.printRows(func(now time.Time, item T) []printer.Cell {
+		cells := slices.Clone(v.kind.Row(now, item))
+		for i, column := range v.kind.Columns {
+			if column.State {
+				cells[i] = printer.Cell{Text: "deleted", Style: printer.Dim}
+			}
+		}
+		return cells
+	}, items)
+}
+
+func (v *lineView[T]) printRows(row func(time.Time, T) []printer.Cell, items []T) error {
+	if !v.isTable() {
+		return v.printNames(items...)
 	}
-	if len(items) > 0 && !l.titled && !l.session.NoHeaders {
-		l.titled = true
-		l.session.addTitles(l.rows)
+	if len(items) > 0 && !v.hasTitles && !v.NoHeaders {
+		v.hasTitles = true
+		v.addTitles(v.table)
 	}
 	now := time.Now()
 	for _, item := range items {
-		if gone {
-			l.session.addRow(l.rows, l.session.gone(now, item))
-		} else {
-			l.session.addRow(l.rows, l.session.Kind.Row(now, item))
-		}
+		v.addRow(v.table, row(now, item))
 	}
-	_, err := l.rows.WriteTo(l.session.Streams.Out)
+	_, err := v.table.WriteTo(v.streams.Out)
 	return err
 }
 
-func (l *lines[T]) notes(notes []string) error {
-	if l.session.tabular() && !slices.Equal(notes, l.noted) {
-		l.session.say(notes...)
+func (v *lineView[T]) setNotes(notes []string) error {
+	if v.isTable() && !slices.Equal(notes, v.lastNotes) {
+		v.printNotes(notes...)
 	}
-	l.noted = notes
+	v.lastNotes = notes
 	return nil
 }
 
-func (l *lines[T]) lost(notice string) error {
-	if notice != l.notice { // an attempt a second may fail the same way for hours
-		l.session.say(notice)
+func (v *lineView[T]) disconnected(notice string) error {
+	if notice != v.lostNotice { // each attempt may fail in the same way, for hours
+		v.printNotes(notice)
 	}
-	l.notice = notice
+	v.lostNotice = notice
 	return nil
 }
 
-func (*lines[T]) tick(time.Time) error { return nil }
+func (*lineView[T]) tick(time.Time) error { return nil }
 
-func (l *lines[T]) began() bool { return l.told }
-
-// wanted is what a watch shows of some things.
-func wanted[T Item](s *Session[T], items []T) []T {
-	return slices.DeleteFunc(items, func(item T) bool { return !s.Wanted(item) })
-}
+func (v *lineView[T]) synced() bool { return v.listed }

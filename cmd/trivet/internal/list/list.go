@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
@@ -13,106 +15,82 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// Session is one run of a command that lists.
-type Session[T Item] struct {
-	client.Flags
+// lister is one run of a list command.
+type lister[T Item] struct {
+	Flags
 
-	// Streams are the command's.
-	Streams printer.Streams
-	// NoHeaders leaves the titles of columns out.
-	NoHeaders bool
-	// Kind is what is listed, Source where it comes from.
-	Kind   Kind[T]
-	Source Source[T]
-	// Wanted says whether a watch shows a thing; lists are filtered by the source.
-	Wanted func(item T) bool
+	streams printer.Streams
+	kind    Kind[T]
+	source  Source[T]
+	selects func(item T) bool // nil for all
 }
 
-// Run watches, or shows the one thing that is named as the API names it, or everything that the source has.
-func (s *Session[T]) Run(ctx context.Context, name string, watch bool) error {
-	switch {
-	case watch:
-		return s.Watch(ctx)
-	case name != "":
-		return s.ShowOne(ctx, name)
-	default:
-		return s.Show(ctx)
-	}
-}
-
-// Show lists everything that the source has.
-func (s *Session[T]) Show(ctx context.Context) error {
-	list, err := s.gather(ctx)
-	if err != nil {
-		return s.Unanswered(ctx, "list of "+s.Kind.Noun+"s", err)
-	}
-	if err := s.print(list); err != nil {
-		return client.Unprinted(s.Kind.Noun+"s", err)
-	}
-	if s.tabular() {
-		s.say(s.Kind.Tally(list.Items))
-		s.say(s.notes(ctx)...)
-	}
-	s.say(absences(list.Missing)...)
-	return s.verdict(list)
-}
-
-// ShowOne shows one thing, by the name of the API.
-func (s *Session[T]) ShowOne(ctx context.Context, name string) error {
-	asking, cancel := context.WithTimeout(ctx, s.Timeout)
-	defer cancel()
-	item, answer, err := s.Source.Get(asking, name)
-	if err != nil {
-		return s.Unanswered(ctx, "answer about "+name, err)
-	}
-	list := Page[T]{Items: []T{item}}
-	if s.Output == "json" {
-		err = s.printJSON(answer)
-	} else {
-		err = s.print(list)
-	}
-	if err != nil {
-		return client.Unprinted(s.Kind.Noun, err)
-	}
-	return s.verdict(list)
-}
-
-// gather reads all pages.
-func (s *Session[T]) gather(ctx context.Context) (Page[T], error) {
-	var list Page[T]
-	for token := ""; ; {
-		page, err := s.ask(ctx, token)
-		if err != nil {
-			return Page[T]{}, err
-		}
-		list.Items = append(list.Items, page.Items...)
+// list shows all items of the source.
+func (l *lister[T]) list(ctx context.Context) error {
+	var all Page[T]
+	err := eachPage(ctx, l.source, l.Timeout, func(page Page[T]) {
+		all.Items = append(all.Items, page.Items...)
 		for _, source := range page.Missing {
-			list.Missing = withSource(list.Missing, source)
+			all.Missing = addSource(all.Missing, source)
 		}
-		if page.Next == "" {
-			return list, nil
+	})
+	if err != nil {
+		return l.NoAnswer(ctx, "list of "+l.kind.Noun+"s", err)
+	}
+	if err := l.print(all, l.source.Response(all)); err != nil {
+		return client.CannotPrint(l.kind.Noun+"s", err)
+	}
+	if l.isTable() {
+		l.printNotes(l.kind.Summary(all.Items))
+		l.printNotes(l.notes(ctx)...)
+	}
+	l.printNotes(missingNotes(all.Missing)...)
+	return l.verdict(all)
+}
+
+// get shows one item.
+func (l *lister[T]) get(ctx context.Context) error {
+	callCtx, cancel := context.WithTimeout(ctx, l.Timeout)
+	defer cancel()
+	item, response, err := l.source.Get(callCtx, l.Name)
+	if err != nil {
+		return l.NoAnswer(ctx, "answer about "+l.Name, err)
+	}
+	one := Page[T]{Items: []T{item}}
+	if err := l.print(one, response); err != nil {
+		return client.CannotPrint(l.kind.Noun, err)
+	}
+	return l.verdict(one)
+}
+
+// eachPage calls f with every page of a list. The timeout applies to each page.
+func eachPage[T Item](ctx context.Context, source Source[T], timeout time.Duration, f func(Page[T])) error {
+	for token := ""; ; {
+		callCtx, cancel := context.WithTimeout(ctx, timeout)
+		page, err := source.Page(callCtx, token)
+		cancel()
+		if err != nil {
+			return err
 		}
-		if page.Next == token {
-			return Page[T]{}, fmt.Errorf("the gateway gave the page token %q twice", token)
+		f(page)
+		switch page.NextToken {
+		case "":
+			return nil
+		case token:
+			return fmt.Errorf("the gateway returned the page token %q twice", token)
 		}
-		token = page.Next
+		token = page.NextToken
 	}
 }
 
-func (s *Session[T]) ask(ctx context.Context, token string) (Page[T], error) {
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+func (l *lister[T]) notes(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()
-	return s.Source.Page(ctx, token)
+	return l.source.Notes(ctx)
 }
 
-func (s *Session[T]) notes(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
-	defer cancel()
-	return s.Source.Notes(ctx)
-}
-
-// withSource adds a replica, unless it is there already: it may be missing from page after page.
-func withSource(all []*gatewayv1.SourceStatus, source *gatewayv1.SourceStatus) []*gatewayv1.SourceStatus {
+// addSource adds a replica once, because it may be missing from every page.
+func addSource(all []*gatewayv1.SourceStatus, source *gatewayv1.SourceStatus) []*gatewayv1.SourceStatus {
 	for i, known := range all {
 		if known.GetReplica().GetService() == source.GetReplica().GetService() && known.GetReplica().GetId() == source.GetReplica().GetId() {
 			all[i] = source
@@ -122,48 +100,116 @@ func withSource(all []*gatewayv1.SourceStatus, source *gatewayv1.SourceStatus) [
 	return append(all, source)
 }
 
-// absences says whose part is missing, and why.
-func absences(missing []*gatewayv1.SourceStatus) []string {
-	var lines []string
+// missingNotes returns a note for each replica without an answer.
+func missingNotes(missing []*gatewayv1.SourceStatus) []string {
+	var notes []string
 	for _, source := range missing {
-		lines = append(lines, fmt.Sprintf("missing: the part of %s %s: %s: %s",
+		notes = append(notes, fmt.Sprintf("missing: %s %s: %s: %s",
 			source.GetReplica().GetService(), source.GetReplica().GetId(), source.GetCode(), source.GetMessage()))
 	}
-	slices.Sort(lines)
-	return lines
+	slices.Sort(notes)
+	return notes
 }
 
-// say writes lines for people beside the list.
-func (s *Session[T]) say(lines ...string) {
-	for _, line := range lines {
-		fmt.Fprintln(s.Streams.Err, printer.Plain(line))
+func (l *lister[T]) printNotes(notes ...string) {
+	for _, note := range notes {
+		fmt.Fprintln(l.streams.Err, printer.Sanitize(note))
 	}
 }
 
-// verdict turns a list into the exit code.
-func (s *Session[T]) verdict(list Page[T]) error {
-	var ill []T
+// verdict returns the exit code of a list.
+func (l *lister[T]) verdict(list Page[T]) error {
+	var critical []T
 	for _, item := range list.Items {
-		if s.Kind.Concern(item) == Ill {
-			ill = append(ill, item)
+		if l.kind.Severity(item) == Critical {
+			critical = append(critical, item)
 		}
 	}
-	unwell := cmp.Or(s.Kind.Unwell, "not well")
+	adjective := cmp.Or(l.kind.Critical, "not healthy")
+	summary := ""
 	switch {
-	case len(ill) == 1:
-		return &exit.Error{Code: exit.Findings, Summary: printer.Plain(fmt.Sprintf("%s is %s: %s", ill[0].GetName(), unwell, s.Kind.Trouble(ill[0])))}
-	case len(ill) > 1:
-		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%d of %s are %s", len(ill), printer.Count(len(list.Items), s.Kind.Noun), unwell)}
-	case len(list.Items) == 0 && s.Kind.Void != "":
-		return &exit.Error{Code: exit.Findings, Summary: s.Kind.Void}
+	case len(critical) == 1:
+		summary = printer.Sanitize(fmt.Sprintf("%s is %s: %s", critical[0].GetName(), adjective, l.kind.Problem(critical[0])))
+	case len(critical) > 1:
+		summary = fmt.Sprintf("%d of %s are %s", len(critical), printer.Count(len(list.Items), l.kind.Noun), adjective)
+	case len(list.Items) == 0 && l.kind.EmptyProblem != "":
+		summary = l.kind.EmptyProblem
 	case len(list.Missing) > 0:
 		return &exit.Error{Code: exit.Undetermined, Summary: "the list is incomplete: " + printer.Count(len(list.Missing), "replica") + " did not answer"}
 	default:
 		return nil
 	}
+	return &exit.Error{Code: exit.Findings, Summary: summary}
 }
 
-// tabular is whether people are to read it.
-func (s *Session[T]) tabular() bool { return s.Output == "table" || s.Output == "wide" }
+// print writes a list in the chosen format; response is the API's message for it.
+func (l *lister[T]) print(list Page[T], response proto.Message) error {
+	switch l.Output {
+	case "json":
+		return printer.WriteJSON(l.streams.Out, response)
+	case "name":
+		return l.printNames(list.Items...)
+	default:
+		return l.printTable(list.Items)
+	}
+}
 
-func byName[T Item](a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }
+func (l *lister[T]) printNames(items ...T) error {
+	var names []byte
+	for _, item := range items {
+		names = append(append(names, printer.Sanitize(item.GetName())...), '\n')
+	}
+	_, err := l.streams.Out.Write(names)
+	return err
+}
+
+// printTable writes nothing for an empty list.
+func (l *lister[T]) printTable(items []T) error {
+	if len(items) == 0 {
+		return nil
+	}
+	table := l.newTable()
+	if !l.NoHeaders {
+		l.addTitles(table)
+	}
+	now := time.Now()
+	for _, item := range items {
+		l.addRow(table, l.kind.Row(now, item))
+	}
+	_, err := table.WriteTo(l.streams.Out)
+	return err
+}
+
+// isTable reports whether the output is for people.
+func (l *lister[T]) isTable() bool { return l.Output == "table" || l.Output == "wide" }
+
+// newTable returns an empty table; -o wide is never cut.
+func (l *lister[T]) newTable() *printer.Table {
+	table := &printer.Table{Colors: l.streams.Colors(l.Color)}
+	if l.Output == "table" {
+		table.Width = l.streams.Width()
+	}
+	return table
+}
+
+func (l *lister[T]) addTitles(table *printer.Table) {
+	var titles []string
+	for _, column := range l.kind.Columns {
+		if l.shows(column) {
+			titles = append(titles, column.Title)
+		}
+	}
+	table.AddStyled(printer.Bold, titles...)
+}
+
+func (l *lister[T]) addRow(table *printer.Table, cells []printer.Cell) {
+	var shown []printer.Cell
+	for i, column := range l.kind.Columns {
+		if l.shows(column) {
+			shown = append(shown, cells[i])
+		}
+	}
+	table.Add(shown...)
+}
+
+func (l *lister[T]) shows(column Column) bool { return !column.Wide || l.Output == "wide" }

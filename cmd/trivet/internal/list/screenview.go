@@ -9,119 +9,119 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 )
 
-// framePeriod is how often ages are drawn anew while nothing changes.
-const framePeriod = time.Second
+// redrawPeriod is how often ages are redrawn without changes.
+const redrawPeriod = time.Second
 
-// frames is a watch in the place of a terminal.
-type frames[T Item] struct {
-	session *Session[T]
-	fleet   *fleet[T]
-	screen  *printer.Screen
-	// told is whether everything is known, so that it can be drawn.
-	told bool
-	// changed is whether something is to be drawn that was not yet.
-	changed bool
-	drawn   time.Time
-	// missing, noted and notice stand above the table.
-	missing, noted []string
-	notice         string
+// screenView draws the table in place on a terminal.
+type screenView[T Item] struct {
+	*lister[T]
+
+	store      *store[T]
+	screen     *printer.Screen
+	bookmarked bool // all items are known, so the table can be drawn
+	changed    bool // since the last drawing
+	drawTime   time.Time
+	// missing, lastNotes and lostNotice are the lines above the table.
+	missing, lastNotes []string
+	lostNotice         string
 }
 
-func newFrames[T Item](s *Session[T]) *frames[T] {
-	return &frames[T]{session: s, fleet: newFleet(s.Kind), screen: printer.NewScreen(s.Streams)}
+func newScreenView[T Item](l *lister[T]) *screenView[T] {
+	return &screenView[T]{lister: l, store: newStore(l.kind), screen: printer.NewScreen(l.streams)}
 }
 
-func (f *frames[T]) begin() { f.fleet.begin() }
+func (v *screenView[T]) startStream() { v.store.startStream() }
 
-func (f *frames[T]) event(event Event[T]) error {
-	f.changed, f.notice = true, ""
+func (v *screenView[T]) handle(event Event[T]) error {
+	v.changed, v.lostNotice = true, ""
 	switch event.Type {
-	case Present:
-		f.fleet.put(event.Item)
-	case Deleted:
-		f.fleet.remove(event.Item.GetName())
+	case Put:
+		v.store.put(event.Item)
+	case Delete:
+		v.store.remove(event.Item.GetName())
 	case Bookmark:
-		f.missing = absences(event.Missing)
+		v.missing = missingNotes(event.Missing)
 		if len(event.Missing) == 0 {
-			f.fleet.settle()
+			v.store.prune()
 		}
-		if !f.told {
-			f.told = true
-			return f.draw(time.Now())
+		if !v.bookmarked {
+			v.bookmarked = true
+			return v.draw(time.Now())
 		}
-	case Other:
+	case UnknownEvent:
 	}
 	return nil
 }
 
-func (f *frames[T]) notes(notes []string) error {
-	f.changed, f.noted = f.changed || !slices.Equal(notes, f.noted), notes
+func (v *screenView[T]) setNotes(notes []string) error {
+	v.changed, v.lastNotes = v.changed || !slices.Equal(notes, v.lastNotes), notes
 	return nil
 }
 
-func (f *frames[T]) lost(notice string) error {
-	f.notice = notice
-	return f.draw(time.Now())
+func (v *screenView[T]) disconnected(notice string) error {
+	v.lostNotice = notice
+	return v.draw(time.Now())
 }
 
-func (f *frames[T]) tick(now time.Time) error {
-	if !f.told || (!f.changed && now.Sub(f.drawn) < framePeriod) {
+func (v *screenView[T]) tick(now time.Time) error {
+	if !v.bookmarked || (!v.changed && now.Sub(v.drawTime) < redrawPeriod) {
 		return nil
 	}
-	return f.draw(now)
+	return v.draw(now)
 }
 
-func (f *frames[T]) began() bool { return f.told }
+func (v *screenView[T]) synced() bool { return v.bookmarked }
 
-func (f *frames[T]) draw(now time.Time) error {
-	f.changed, f.drawn = false, now
-	items := wanted(f.session, f.fleet.items())
-	head := f.head(items)
+func (v *screenView[T]) draw(now time.Time) error {
+	v.changed, v.drawTime = false, now
+	items := v.onlySelected(v.store.items())
+	header := v.header(items)
 	var text strings.Builder
-	for _, line := range head {
+	for _, line := range header {
 		text.WriteString(line + "\n")
 	}
-	if err := f.body(&text, now, items, len(head)); err != nil {
+	if err := v.writeTable(&text, now, items, len(header)); err != nil {
 		return err
 	}
-	return f.screen.Show(text.String())
+	return v.screen.Show(text.String())
 }
 
-// head is what stands above the table.
-func (f *frames[T]) head(items []T) []string {
-	ink := f.session.Streams.Ink(f.session.Color)
-	head := []string{ink.Dye(printer.Strong, printer.Plain(f.session.Kind.Tally(items)))}
-	for _, line := range slices.Concat([]string{f.notice}, f.missing, f.noted) {
+// header returns the lines above the table.
+func (v *screenView[T]) header(items []T) []string {
+	colors := v.streams.Colors(v.Color)
+	header := []string{colors.Apply(printer.Bold, printer.Sanitize(v.kind.Summary(items)))}
+	for _, line := range slices.Concat([]string{v.lostNotice}, v.missing, v.lastNotes) {
 		if line != "" {
-			head = append(head, ink.Dye(printer.Fair, printer.Plain(line)))
+			header = append(header, colors.Apply(printer.Warning, printer.Sanitize(line)))
 		}
 	}
-	return append(head, "")
+	return append(header, "")
 }
 
-// body is the table, as far as there is room below the head. When not all fit, those that need a look come first.
-func (f *frames[T]) body(text *strings.Builder, now time.Time, items []T, above int) error {
+// writeTable writes the rows that fit below the header. If not all fit, the most severe come first.
+func (v *screenView[T]) writeTable(text *strings.Builder, now time.Time, items []T, headerLines int) error {
 	if len(items) == 0 {
 		return nil
 	}
-	rows, more := f.session.newTable(), 0
-	if !f.session.NoHeaders {
-		f.session.addTitles(rows)
-		above++
+	table, hidden := v.newTable(), 0
+	if !v.NoHeaders {
+		v.addTitles(table)
+		headerLines++
 	}
-	if room := f.screen.Height() - above - 1; f.screen.Height() > 0 && len(items) > room { // the cursor rests on a line of its own
+	if room := v.screen.Height() - headerLines - 1; v.screen.Height() > 0 && len(items) > room { // the cursor has its own line
 		shown := max(room-1, 1)
-		slices.SortStableFunc(items, func(a, b T) int { return cmp.Compare(f.session.Kind.Concern(b), f.session.Kind.Concern(a)) })
-		items, more = items[:shown], len(items)-shown
+		slices.SortStableFunc(items, func(a, b T) int { return cmp.Compare(v.kind.Severity(b), v.kind.Severity(a)) })
+		items, hidden = items[:shown], len(items)-shown
 	}
 	for _, item := range items {
-		f.session.addRow(rows, f.session.Kind.Row(now, item))
+		v.addRow(table, v.kind.Row(now, item))
 	}
-	if _, err := rows.WriteTo(text); err != nil {
+	if _, err := table.WriteTo(text); err != nil {
 		return err
 	}
-	if more > 0 {
-		text.WriteString(f.session.Streams.Ink(f.session.Color).Dye(printer.Faint, "… and "+printer.Count(more, "more "+f.session.Kind.Noun)) + "\n")
+	if hidden > 0 {
+		line := "… and " + printer.Count(hidden, "more "+v.kind.Noun)
+		text.WriteString(v.streams.Colors(v.Color).Apply(printer.Dim, line) + "\n")
 	}
 	return nil
 }

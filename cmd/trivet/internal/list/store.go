@@ -2,65 +2,75 @@ package list
 
 import (
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 )
 
-// fleet is what a watch has told so far. It is used by one goroutine.
-type fleet[T Item] struct {
-	kind  Kind[T]
-	known map[string]entry[T]
-	// stream counts the streams that were opened, because after each one everything is told anew.
+// store has the items of a watch. One goroutine uses it.
+type store[T Item] struct {
+	kind    Kind[T]
+	entries map[string]entry[T]
+	// stream is the number of opened streams. Each stream begins with all items.
 	stream int
 }
 
 type entry[T Item] struct {
 	item   T
-	stream int // the one that told it last
+	stream int // the last stream with the item
 }
 
-func newFleet[T Item](kind Kind[T]) *fleet[T] {
-	return &fleet[T]{kind: kind, known: map[string]entry[T]{}}
+func newStore[T Item](kind Kind[T]) *store[T] {
+	return &store[T]{kind: kind, entries: map[string]entry[T]{}}
 }
 
-// begin is called before the events of another stream.
-func (f *fleet[T]) begin() { f.stream++ }
+// startStream must be called before the events of each stream.
+func (s *store[T]) startStream() { s.stream++ }
 
-// put takes what exists and says what was known of it, and whether it differs in more than what changes by itself.
-func (f *fleet[T]) put(item T) (before T, existed, differs bool) {
-	item = f.kind.Watched(item)
-	old, existed := f.known[item.GetName()]
-	f.known[item.GetName()] = entry[T]{item: item, stream: f.stream}
-	return old.item, existed, !existed || !proto.Equal(f.kind.Quiet(old.item), f.kind.Quiet(item))
+// put stores an item. It returns the last version, and whether more than volatile fields changed.
+func (s *store[T]) put(item T) (last T, existed, changed bool) {
+	item = withoutStale(s.kind, item)
+	old, existed := s.entries[item.GetName()]
+	s.entries[item.GetName()] = entry[T]{item: item, stream: s.stream}
+	return old.item, existed, !existed || !proto.Equal(s.kind.WithoutVolatile(old.item), s.kind.WithoutVolatile(item))
 }
 
-// remove takes out what is gone and says what was known of it.
-func (f *fleet[T]) remove(name string) (before T, existed bool) {
-	old, existed := f.known[name]
-	delete(f.known, name)
+func withoutStale[T Item](kind Kind[T], item T) T {
+	if kind.WithoutStale == nil {
+		return item
+	}
+	return kind.WithoutStale(item)
+}
+
+// remove removes an item and returns its last version.
+func (s *store[T]) remove(name string) (last T, existed bool) {
+	old, existed := s.entries[name]
+	delete(s.entries, name)
 	return old.item, existed
 }
 
-// settle takes out what the present stream did not tell and returns it: it went while nobody listened. It is called when the
-// stream has told everything, and never while parts are missing, because what is not told may be in one of them.
-func (f *fleet[T]) settle() []T {
-	var went []T
-	for name, entry := range f.known {
-		if entry.stream != f.stream {
-			went = append(went, entry.item)
-			delete(f.known, name)
+// prune removes and returns the items that the current stream did not send. It must not be called before
+// the stream has sent all items, or while parts are missing, because a missing part may have the item.
+func (s *store[T]) prune() []T {
+	var removed []T
+	for name, entry := range s.entries {
+		if entry.stream != s.stream {
+			removed = append(removed, entry.item)
+			delete(s.entries, name)
 		}
 	}
-	slices.SortFunc(went, byName[T])
-	return went
+	slices.SortFunc(removed, compareNames[T])
+	return removed
 }
 
-// items returns what is known, ordered by name.
-func (f *fleet[T]) items() []T {
-	items := make([]T, 0, len(f.known))
-	for _, entry := range f.known {
+// items returns all items, sorted by name.
+func (s *store[T]) items() []T {
+	items := make([]T, 0, len(s.entries))
+	for _, entry := range s.entries {
 		items = append(items, entry.item)
 	}
-	slices.SortFunc(items, byName[T])
+	slices.SortFunc(items, compareNames[T])
 	return items
 }
+
+func compareNames[T Item](a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,95 +15,96 @@ import (
 )
 
 const (
-	// reconnectPause is how long to wait before a broken stream is opened again.
-	reconnectPause = time.Second
-	// notesPeriod is how often a watch asks for the source's notes.
+	// reconnectDelay is the pause before a broken stream is opened again.
+	reconnectDelay = time.Second
+	// notesPeriod is how often a watch gets the notes of the source.
 	notesPeriod = 5 * time.Second
-	// tickPeriod is how often a display may do what is due by time.
+	// tickPeriod is how often a view may redraw.
 	tickPeriod = 200 * time.Millisecond
 )
 
-// display shows what a watch tells. Its errors are those of the output, after which watching is pointless.
-type display[T Item] interface {
-	// begin is called before the events of each stream.
-	begin()
-	// event takes one event, in the order of its stream.
-	event(event Event[T]) error
-	// notes takes the source's notes.
-	notes(notes []string) error
-	// lost says that the stream ended, and why; another one follows.
-	lost(notice string) error
+// view shows a watch. Its errors are errors of the output, which end the watch.
+type view[T Item] interface {
+	// startStream is called before the events of each stream.
+	startStream()
+	// handle takes an event, in the order of the stream.
+	handle(event Event[T]) error
+	// setNotes takes the notes of the source.
+	setNotes(notes []string) error
+	// disconnected takes a notice why the stream ended; another stream follows.
+	disconnected(notice string) error
 	// tick is called every tickPeriod.
 	tick(now time.Time) error
-	// began says whether everything was shown once.
-	began() bool
+	// synced reports whether all items were shown once.
+	synced() bool
 }
 
-// errDisplay marks failures to write.
-var errDisplay = errors.New("standard output is gone")
+// errOutput marks errors of writing.
+var errOutput = errors.New("standard output is closed")
 
-// Watch shows everything and its changes until it is interrupted. A gateway that goes away is waited for; one that was never
-// there ends the command.
-func (s *Session[T]) Watch(ctx context.Context) error {
-	shown := s.newDisplay()
+// watch shows all items and their changes until ctx is done. It reconnects to a lost gateway, but fails if
+// the first connection fails.
+func (l *lister[T]) watch(ctx context.Context) error {
+	view := l.newView()
 	for {
-		err := s.follow(ctx, shown)
+		err := l.followStream(ctx, view)
 		if ctx.Err() != nil {
 			return client.Interrupted()
 		}
-		if errors.Is(err, errDisplay) {
-			return client.Unprinted(s.Kind.Noun+"s", err)
+		if errors.Is(err, errOutput) {
+			return client.CannotPrint(l.kind.Noun+"s", err)
 		}
-		if !shown.began() {
-			return s.Unanswered(ctx, "list of "+s.Kind.Noun+"s", err)
+		if !view.synced() {
+			return l.NoAnswer(ctx, "list of "+l.kind.Noun+"s", err)
 		}
-		if err := shown.lost("no longer live: " + words(err) + "; trying again"); err != nil {
-			return client.Unprinted(s.Kind.Noun+"s", err)
+		if err := view.disconnected("stream lost: " + streamError(err) + "; reconnecting"); err != nil {
+			return client.CannotPrint(l.kind.Noun+"s", err)
 		}
-		if !client.Pause(ctx, reconnectPause) {
+		if !client.Sleep(ctx, reconnectDelay) {
 			return client.Interrupted()
 		}
 	}
 }
 
-func words(err error) string {
+func streamError(err error) string {
 	if errors.Is(err, io.EOF) {
 		return "the gateway ended the stream"
 	}
 	return status.Convert(err).Message()
 }
 
-func (s *Session[T]) newDisplay() display[T] {
+func (l *lister[T]) newView() view[T] {
 	switch {
-	case s.Output == "json":
-		return newRecords(s)
-	case s.Streams.OutIsTerminal && s.tabular():
-		return newFrames(s)
+	case l.Output == "json":
+		return newJSONView(l)
+	case l.streams.OutIsTerminal && l.isTable():
+		return newScreenView(l)
 	default:
-		return newLines(s)
+		return newLineView(l)
 	}
 }
 
-// follow shows one stream until it ends. How it ended is the error, never nil.
-func (s *Session[T]) follow(ctx context.Context, shown display[T]) error {
-	var work sync.WaitGroup
-	defer work.Wait()
+// followStream shows one stream until it ends. The returned error is the reason and never nil.
+func (l *lister[T]) followStream(ctx context.Context, view view[T]) error {
+	var goroutines sync.WaitGroup
+	defer goroutines.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// A gateway that hangs says nothing. Once everything was told, silence is normal, and a lost connection ends the stream.
-	patience := time.AfterFunc(s.Timeout, func() { cancel(fmt.Errorf("the gateway said nothing for %s", s.Timeout)) })
-	defer patience.Stop()
-	receive, err := s.Source.Watch(ctx)
+	// Before the first bookmark, silence means that the gateway hangs. Later it is normal, and a lost
+	// connection ends the stream.
+	timeout := time.AfterFunc(l.Timeout, func() { cancel(fmt.Errorf("no message from the gateway for %s", l.Timeout)) })
+	defer timeout.Stop()
+	receive, err := l.source.Watch(ctx)
 	if err != nil {
 		return cause(ctx, err)
 	}
 	events, notes := make(chan received[T]), make(chan []string)
-	work.Go(func() { pump(ctx, receive, events) })
-	work.Go(func() { s.pumpNotes(ctx, notes) })
-	shown.begin()
-	ticks := time.NewTicker(tickPeriod)
-	defer ticks.Stop()
-	for told := false; ; {
+	goroutines.Go(func() { sendEvents(ctx, receive, events) })
+	goroutines.Go(func() { l.sendNotes(ctx, notes) })
+	view.startStream()
+	ticker := time.NewTicker(tickPeriod)
+	defer ticker.Stop()
+	for bookmarked := false; ; {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -110,24 +112,24 @@ func (s *Session[T]) follow(ctx context.Context, shown display[T]) error {
 			if next.err != nil {
 				return cause(ctx, next.err)
 			}
-			if told = told || next.event.Type == Bookmark; told {
-				patience.Stop()
+			if bookmarked = bookmarked || next.event.Type == Bookmark; bookmarked {
+				timeout.Stop()
 			} else {
-				patience.Reset(s.Timeout)
+				timeout.Reset(l.Timeout)
 			}
-			err = shown.event(next.event)
-		case said := <-notes:
-			err = shown.notes(said)
-		case now := <-ticks.C:
-			err = shown.tick(now)
+			err = view.handle(next.event)
+		case next := <-notes:
+			err = view.setNotes(next)
+		case now := <-ticker.C:
+			err = view.tick(now)
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", errDisplay, err)
+			return fmt.Errorf("%w: %w", errOutput, err)
 		}
 	}
 }
 
-// cause prefers why we ended a stream to how that looked.
+// cause returns the cause of ctx if it is done, because err is then only its consequence.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -140,8 +142,8 @@ type received[T Item] struct {
 	err   error
 }
 
-// pump hands on what a stream tells, until ctx ends; the last is the error that ended the stream.
-func pump[T Item](ctx context.Context, receive func() (Event[T], error), events chan<- received[T]) {
+// sendEvents sends the events of a stream until ctx is done. The error of the stream comes last.
+func sendEvents[T Item](ctx context.Context, receive Receive[T], events chan<- received[T]) {
 	for {
 		event, err := receive()
 		select {
@@ -155,17 +157,26 @@ func pump[T Item](ctx context.Context, receive func() (Event[T], error), events 
 	}
 }
 
-// pumpNotes asks for the notes again and again, until ctx ends.
-func (s *Session[T]) pumpNotes(ctx context.Context, notes chan<- []string) {
+// sendNotes sends the notes of the source every notesPeriod until ctx is done.
+func (l *lister[T]) sendNotes(ctx context.Context, notes chan<- []string) {
 	for {
-		said := s.notes(ctx)
+		next := l.notes(ctx)
 		select {
-		case notes <- said:
+		case notes <- next:
 		case <-ctx.Done():
 			return
 		}
-		if !client.Pause(ctx, notesPeriod) {
+		if !client.Sleep(ctx, notesPeriod) {
 			return
 		}
 	}
+}
+
+// selected reports whether a watch shows an item.
+func (l *lister[T]) selected(item T) bool {
+	return (l.Name == "" || l.Name == item.GetName()) && (l.selects == nil || l.selects(item))
+}
+
+func (l *lister[T]) onlySelected(items []T) []T {
+	return slices.DeleteFunc(items, func(item T) bool { return !l.selected(item) })
 }

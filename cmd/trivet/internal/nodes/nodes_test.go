@@ -17,7 +17,6 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -26,15 +25,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ago is a moment in the past, half a minute more, so that ages of hours read the same however long a test takes.
+// ago returns a time half a minute earlier, so that ages in hours do not depend on the duration of a test.
 func ago(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
 }
 
-// node makes a Node that beats over a session.
+// node returns a ready Node with a session.
 func node(name string, health leasev1.NodeHealth_Health, edits ...func(*leasev1.NodeHealth)) *leasev1.NodeHealth {
 	n := &leasev1.NodeHealth{
-		Name: "nodes/" + name, Health: health, Zone: "eu:a", Ready: "True", Reason: "its session beats",
+		Name: "nodes/" + name, Health: health, Zone: "eu:a", Ready: "True", Reason: "its session is alive",
 		SignSource: leasev1.NodeHealth_SIGN_SOURCE_SESSION, SignTime: ago(time.Hour), Session: leasev1.Lease_STATE_ALIVE,
 		ChangeTime: ago(5 * time.Hour), Uid: "uid-" + name, ResourceVersion: "812", Shard: 3, Epoch: 18231,
 	}
@@ -48,36 +47,36 @@ func reason(text string) func(*leasev1.NodeHealth) {
 	return func(n *leasev1.NodeHealth) { n.Reason = text }
 }
 
-// declared is what a Node looks like that was declared.
-func declared(n *leasev1.NodeHealth) {
+// markedUnknown edits a Node as after its grace period.
+func markedUnknown(n *leasev1.NodeHealth) {
 	n.Ready, n.Session, n.Reason = "Unknown", leasev1.Lease_STATE_EXPIRED, "no sign of life since its session expired"
 	n.SignTime, n.Deadline = ago(26*time.Hour), ago(25*time.Hour)
 	n.Taints = []string{"node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"}
 }
 
-// fleet has one Node of each health.
-func fleet() []*leasev1.NodeHealth {
+// everyHealth returns one Node of each health, and a second ready one.
+func everyHealth() []*leasev1.NodeHealth {
 	return []*leasev1.NodeHealth{
 		node("node-1", leasev1.NodeHealth_HEALTH_READY),
 		node("node-2", leasev1.NodeHealth_HEALTH_READY, func(n *leasev1.NodeHealth) {
 			n.SignSource, n.Session, n.Reason, n.Zone = leasev1.NodeHealth_SIGN_SOURCE_LEASE, 0, "its kubelet renews its Lease", ""
 		}),
-		node("node-3", leasev1.NodeHealth_HEALTH_NOT_READY, reason("the kubelet says that the container runtime is down"), func(n *leasev1.NodeHealth) {
+		node("node-3", leasev1.NodeHealth_HEALTH_NOT_READY, reason("the container runtime is down"), func(n *leasev1.NodeHealth) {
 			n.Ready = "False"
 			n.Taints = []string{"node.kubernetes.io/disk-pressure:NoSchedule", "node.kubernetes.io/not-ready:NoExecute", "node.kubernetes.io/not-ready:NoSchedule"}
 		}),
 		node("node-4", leasev1.NodeHealth_HEALTH_SILENT, reason("no sign of life for two hours"), func(n *leasev1.NodeHealth) {
-			n.HeldBy = "12 nodes of zone eu:a fell silent within 5s"
+			n.HeldBy = "12 nodes of zone eu:a became silent within 5s"
 		}),
 		node("node-5", leasev1.NodeHealth_HEALTH_STARTING, func(n *leasev1.NodeHealth) {
 			n.SignSource, n.Session, n.Ready, n.Reason, n.Deadline = 0, 0, "", "it has no Ready condition yet", timestamppb.New(time.Now().Add(90*time.Minute+30*time.Second))
 		}),
 		node("node-6", leasev1.NodeHealth_HEALTH_SUSPECT, reason("two beats are missing")),
-		node("node-7.example.com", leasev1.NodeHealth_HEALTH_UNKNOWN, declared),
+		node("node-7.example.com", leasev1.NodeHealth_HEALTH_UNKNOWN, markedUnknown),
 	}
 }
 
-func wellFleet() []*leasev1.NodeHealth { return fleet()[:2] }
+func readyNodes() []*leasev1.NodeHealth { return everyHealth()[:2] }
 
 func missing() []*gatewayv1.SourceStatus {
 	return []*gatewayv1.SourceStatus{{
@@ -85,23 +84,23 @@ func missing() []*gatewayv1.SourceStatus {
 	}}
 }
 
-func calm() *gatewayv1.ListZonesResponse {
+func normalZones() *gatewayv1.ListZonesResponse {
 	return &gatewayv1.ListZonesResponse{Zones: []*leasev1.Zone{{Name: "eu:a", State: leasev1.Zone_STATE_NORMAL, Nodes: 7}}}
 }
 
-func disrupted() *gatewayv1.ListZonesResponse {
+func disruptedZones() *gatewayv1.ListZonesResponse {
 	return &gatewayv1.ListZonesResponse{
-		BlindBy: "the process stood still for 7s",
+		BlindBy: "the process was paused for 7s",
 		Zones: []*leasev1.Zone{
 			{Name: "", State: leasev1.Zone_STATE_FULL_DISRUPTION, Nodes: 1, NotReady: 1},
-			{Name: "eu:a", State: leasev1.Zone_STATE_PARTIAL_DISRUPTION, Nodes: 7, NotReady: 4, Waiting: 2, TaintRate: 0.01, HeldBy: "12 nodes fell silent within 5s"},
-			{Name: "eu:b", State: leasev1.Zone_STATE_NORMAL, Nodes: 3, HeldBy: "the process stood still for 7s"},
+			{Name: "eu:a", State: leasev1.Zone_STATE_PARTIAL_DISRUPTION, Nodes: 7, NotReady: 4, Waiting: 2, TaintRate: 0.01, HeldBy: "12 nodes became silent within 5s"},
+			{Name: "eu:b", State: leasev1.Zone_STATE_NORMAL, Nodes: 3, HeldBy: "the process was paused for 7s"},
 		},
 	}
 }
 
 func TestNodes_Transcripts(t *testing.T) {
-	everything := &commandtest.Gateway{Nodes: fleet(), Zones: disrupted(), PerPage: 3}
+	everything := &commandtest.Gateway{Nodes: everyHealth(), Zones: disruptedZones(), PageSize: 3}
 	hostile := node("node-1", leasev1.NodeHealth_HEALTH_READY, reason("\x1b[2J\nowned"), func(n *leasev1.NodeHealth) { n.Zone = "\u202eevil" })
 	pipe, narrow, wide := commandtest.Terminal{}, commandtest.Terminal{Width: 100, Height: 24}, commandtest.Terminal{Width: 200, Height: 24}
 	colourless := commandtest.Terminal{Width: 200, Height: 24, Env: map[string]string{"NO_COLOR": "1"}}
@@ -121,15 +120,15 @@ func TestNodes_Transcripts(t *testing.T) {
 		{name: "narrow", gateway: everything, where: narrow, args: []string{"--color=never"}, code: exit.Findings},
 		{name: "no-headers", gateway: everything, where: pipe, args: []string{"--no-headers"}, code: exit.Findings},
 		{name: "zone", gateway: everything, where: pipe, args: []string{"--zone=eu:a", "--health=unknown"}, code: exit.Findings},
-		{name: "well", gateway: &commandtest.Gateway{Nodes: wellFleet(), Zones: calm()}, where: pipe, code: exit.OK},
-		{name: "none", gateway: &commandtest.Gateway{Zones: calm()}, where: pipe, code: exit.OK},
-		{name: "partial-and-well", gateway: &commandtest.Gateway{Nodes: wellFleet(), Zones: calm(), Missing: missing(), PerPage: 1}, where: pipe, code: exit.Undetermined},
-		{name: "partial-and-ill", gateway: &commandtest.Gateway{Nodes: fleet(), Missing: missing()}, where: pipe, code: exit.Findings},
+		{name: "healthy", gateway: &commandtest.Gateway{Nodes: readyNodes(), Zones: normalZones()}, where: pipe, code: exit.OK},
+		{name: "none", gateway: &commandtest.Gateway{Zones: normalZones()}, where: pipe, code: exit.OK},
+		{name: "partial-healthy", gateway: &commandtest.Gateway{Nodes: readyNodes(), Zones: normalZones(), Missing: missing(), PageSize: 1}, where: pipe, code: exit.Undetermined},
+		{name: "partial-unhealthy", gateway: &commandtest.Gateway{Nodes: everyHealth(), Missing: missing()}, where: pipe, code: exit.Findings},
 		{name: "one", gateway: everything, where: pipe, args: []string{"node-1"}, code: exit.OK},
-		{name: "one-ill", gateway: everything, where: pipe, args: []string{"nodes/node-7.example.com"}, code: exit.Findings},
-		{name: "one-that-is-not-there", gateway: everything, where: pipe, args: []string{"node-8"}, code: exit.Undetermined},
+		{name: "one-unhealthy", gateway: everything, where: pipe, args: []string{"nodes/node-7.example.com"}, code: exit.Findings},
+		{name: "not-found", gateway: everything, where: pipe, args: []string{"node-8"}, code: exit.Undetermined},
 		{name: "loop-disabled", gateway: &commandtest.Gateway{Err: disabled}, where: pipe, code: exit.Undetermined},
-		{name: "hostile", gateway: &commandtest.Gateway{Nodes: []*leasev1.NodeHealth{hostile}, Zones: calm()}, where: pipe, code: exit.OK},
+		{name: "control-characters", gateway: &commandtest.Gateway{Nodes: []*leasev1.NodeHealth{hostile}, Zones: normalZones()}, where: pipe, code: exit.OK},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -143,7 +142,7 @@ func TestNodes_Transcripts(t *testing.T) {
 	}
 }
 
-func TestNodes_JSONIsTheAnswerOfTheGateway(t *testing.T) {
+func TestNodes_JSONIsTheGatewaysAnswer(t *testing.T) {
 	one := &leasev1.NodeHealth{Name: "nodes/node-1", Health: leasev1.NodeHealth_HEALTH_READY}
 	server := commandtest.Serve(t, &commandtest.Gateway{Nodes: []*leasev1.NodeHealth{one}, Missing: missing()})
 	commandtest.Golden(t, "list.json", commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, "--server", server, "-o", "json").String())
@@ -151,7 +150,7 @@ func TestNodes_JSONIsTheAnswerOfTheGateway(t *testing.T) {
 }
 
 func TestNodes_ReadsEveryPage(t *testing.T) {
-	gateway := &commandtest.Gateway{Zones: calm(), PerPage: 400}
+	gateway := &commandtest.Gateway{Zones: normalZones(), PageSize: 400}
 	for i := range 1000 {
 		gateway.Nodes = append(gateway.Nodes, node(fmt.Sprintf("node-%04d", i), leasev1.NodeHealth_HEALTH_READY))
 	}
@@ -160,12 +159,12 @@ func TestNodes_ReadsEveryPage(t *testing.T) {
 		t.Errorf("exit code = %d, %d lines; want 0 and 1000\n%s", got.Code, lines, got.Stderr)
 	}
 	want := []string{"nodes eu:a HEALTH_READY ", "nodes eu:a HEALTH_READY 400", "nodes eu:a HEALTH_READY 800"}
-	if diff := cmp.Diff(want, gateway.Asked()); diff != "" {
+	if diff := cmp.Diff(want, gateway.Requests()); diff != "" {
 		t.Errorf("pages (-want +got):\n%s", diff)
 	}
 }
 
-func TestNodes_UsageTellsAllProblems(t *testing.T) {
+func TestNodes_UsageErrorHasAllProblems(t *testing.T) {
 	got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand,
 		"--server=gateway", "-o", "yaml", "--health=fine", "--zone="+strings.Repeat("z", 257), "UPPER")
 	commandtest.Golden(t, "usage.txt", got.String())
@@ -174,7 +173,7 @@ func TestNodes_UsageTellsAllProblems(t *testing.T) {
 	}
 }
 
-func TestNodes_StrangeCommandLinesAreUsage(t *testing.T) {
+func TestNodes_WrongCommandLines(t *testing.T) {
 	for _, args := range [][]string{{"a", "b"}, {""}, {"../../etc"}, {"--sever=x"}, {"--timeout=soon"}, {strings.Repeat("n", 254)}, {"node-1", "--health=ready"}} {
 		if got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, args...); got.Code != exit.Usage || got.Stdout != "" {
 			t.Errorf("%q: exit code = %d, stdout %q; want %d and nothing", args, got.Code, got.Stdout, exit.Usage)
@@ -184,48 +183,45 @@ func TestNodes_StrangeCommandLinesAreUsage(t *testing.T) {
 
 func TestNodes_NoGateway(t *testing.T) {
 	for _, args := range [][]string{{}, {"-w"}, {"node-1"}} {
-		got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, append(args, "--server", commandtest.Nowhere(t))...)
+		got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, append(args, "--server", commandtest.UnusedAddress(t))...)
 		if got.Code != exit.Undetermined || got.Stdout != "" || !strings.Contains(got.Stderr, "error[UNAVAILABLE]") {
 			t.Errorf("%q: %+v, want exit code %d and the reason", args, got, exit.Undetermined)
 		}
 	}
 }
 
-func TestNodes_AnErrorWithoutReasonIsUndetermined(t *testing.T) {
+func TestNodes_ErrorWithoutReasonIsUndetermined(t *testing.T) {
 	server := commandtest.Serve(t, &commandtest.Gateway{Err: errors.New("broken")})
 	if got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, "--server", server); got.Code != exit.Undetermined {
 		t.Errorf("exit code = %d, want %d", got.Code, exit.Undetermined)
 	}
 }
 
-// full is an output on which nothing can be written.
-type full struct{}
+// brokenWriter is an output that fails.
+type brokenWriter struct{}
 
-func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-func TestNodes_AnOutputThatIsGoneEndsEveryForm(t *testing.T) {
+func TestNodes_OutputErrorEndsEveryFormat(t *testing.T) {
 	for _, args := range [][]string{{}, {"-o", "json"}, {"-o", "name"}, {"node-1"}, {"-w"}, {"-w", "-o", "json"}, {"-w", "-o", "name"}} {
 		server := commandtest.Serve(t, &commandtest.Gateway{
-			Nodes: wellFleet(), Zones: calm(), Watches: []commandtest.Watch{{Nodes: append(added(wellFleet()...), bookmark())}},
+			Nodes: readyNodes(), Zones: normalZones(), Watches: []commandtest.Watch{{Nodes: append(added(readyNodes()...), bookmark())}},
 		})
-		command := nodes.NewCommand(printer.Streams{Out: full{}, Err: io.Discard, Env: func(string) string { return "" }})
-		command.SetArgs(append(args, "--server", server))
-		err := command.ExecuteContext(t.Context())
+		err := commandtest.Execute(t.Context(), commandtest.Pipe(brokenWriter{}, io.Discard), nodes.NewCommand, append(args, "--server", server)...)
 		if code := exit.CodeOf(err); code != exit.Undetermined || !strings.Contains(err.Error(), "no space left on device") {
-			t.Errorf("%q: exit code = %d (%v), want %d and why", args, code, err, exit.Undetermined)
+			t.Errorf("%q: exit code = %d (%v), want %d and the cause", args, code, err, exit.Undetermined)
 		}
 	}
 }
 
-func TestNodes_InterruptedEndsWithoutAWord(t *testing.T) {
+func TestNodes_InterruptedPrintsNoError(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, args := range [][]string{{}, {"node-1"}, {"-w"}} {
-		command := nodes.NewCommand(printer.Streams{Out: io.Discard, Err: io.Discard, Env: func(string) string { return "" }})
-		command.SetArgs(append(args, "--server", commandtest.Nowhere(t)))
-		err := command.ExecuteContext(ctx)
+		args = append(args, "--server", commandtest.UnusedAddress(t))
+		err := commandtest.Execute(ctx, commandtest.Pipe(io.Discard, io.Discard), nodes.NewCommand, args...)
 		if code := exit.CodeOf(err); code != exit.Interrupted || err.Error() != "" {
-			t.Errorf("%q: exit code = %d (%v), want %d without a word", args, code, err, exit.Interrupted)
+			t.Errorf("%q: exit code = %d (%v), want %d and no text", args, code, err, exit.Interrupted)
 		}
 	}
 }
@@ -235,7 +231,7 @@ func TestNodes_Help(t *testing.T) {
 }
 
 func TestNodes_CompletesNamesFlagsAndValues(t *testing.T) {
-	server := commandtest.Serve(t, &commandtest.Gateway{Nodes: fleet(), PerPage: 2})
+	server := commandtest.Serve(t, &commandtest.Gateway{Nodes: everyHealth(), PageSize: 2})
 	tests := []struct {
 		name string
 		args []string
@@ -244,7 +240,7 @@ func TestNodes_CompletesNamesFlagsAndValues(t *testing.T) {
 		{name: "names", args: []string{"node-7"}, want: "node-7.example.com\tunknown\n:4\n"},
 		{name: "only one name", args: []string{"node-1", ""}, want: ":4\n"},
 		{name: "health", args: []string{"--health", "s"}, want: "starting\nready\nnot-ready\nsuspect\nsilent\nunknown\n:4\n"},
-		{name: "no gateway", args: []string{"--server", commandtest.Nowhere(t), ""}, want: ":4\n"},
+		{name: "no gateway", args: []string{"--server", commandtest.UnusedAddress(t), ""}, want: ":4\n"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -257,7 +253,7 @@ func TestNodes_CompletesNamesFlagsAndValues(t *testing.T) {
 }
 
 func BenchmarkNodes_List10000(b *testing.B) {
-	gateway := &commandtest.Gateway{Zones: calm()}
+	gateway := &commandtest.Gateway{Zones: normalZones()}
 	for i := range 10_000 {
 		gateway.Nodes = append(gateway.Nodes, node(fmt.Sprintf("node-%05d", i), leasev1.NodeHealth_HEALTH_READY))
 	}

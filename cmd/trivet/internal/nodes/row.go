@@ -17,48 +17,76 @@ func kind() list.Kind[*leasev1.NodeHealth] {
 	return list.Kind[*leasev1.NodeHealth]{
 		Noun: "node",
 		Columns: []list.Column{
-			{Title: "NAME"}, {Title: "HEALTH", State: true, Width: len("not-ready")}, {Title: "READY", Width: len("Unknown")}, {Title: "ZONE"}, {Title: "SEEN", Width: len("59m59s")},
-			{Title: "SOURCE", Width: len("session")}, {Title: "SESSION"},
+			{Title: "NAME"}, {Title: "HEALTH", State: true, MinWidth: len("not-ready")}, {Title: "READY", MinWidth: len("Unknown")},
+			{Title: "ZONE"}, {Title: "SEEN", MinWidth: len("59m59s")}, {Title: "SOURCE", MinWidth: len("session")}, {Title: "SESSION"},
 			{Title: "DEADLINE", Wide: true}, {Title: "CHANGED", Wide: true}, {Title: "SHARD", Wide: true}, {Title: "EPOCH", Wide: true},
 			{Title: "VERSION", Wide: true}, {Title: "UID", Wide: true}, {Title: "TAINTS"}, {Title: "REASON"},
 		},
-		Row:     row,
-		State:   func(node *leasev1.NodeHealth) string { return Word(node.GetHealth()) },
-		Concern: func(node *leasev1.NodeHealth) list.Concern { return concern(node.GetHealth()) },
-		Trouble: func(node *leasev1.NodeHealth) string { return Word(node.GetHealth()) },
-		Tally:   tally,
-		Quiet:   quiet,
-		Watched: watched,
+		Row:             row,
+		State:           func(node *leasev1.NodeHealth) string { return Word(node.GetHealth()) },
+		Severity:        func(node *leasev1.NodeHealth) list.Severity { return severity(node.GetHealth()) },
+		Problem:         func(node *leasev1.NodeHealth) string { return Word(node.GetHealth()) },
+		Summary:         summary,
+		WithoutVolatile: withoutVolatile,
+		WithoutStale:    withoutStale,
 	}
+}
+
+// Word returns a health as --health takes it, such as "not-ready".
+func Word(health leasev1.NodeHealth_Health) string { return printer.EnumWord(health, "HEALTH_") }
+
+// IsHealthy reports whether a Node of this health needs no attention.
+func IsHealthy(health leasev1.NodeHealth_Health) bool { return severity(health) != list.Critical }
+
+func severity(health leasev1.NodeHealth_Health) list.Severity {
+	switch health {
+	case leasev1.NodeHealth_HEALTH_READY:
+		return list.Healthy
+	case leasev1.NodeHealth_HEALTH_NOT_READY, leasev1.NodeHealth_HEALTH_SILENT, leasev1.NodeHealth_HEALTH_UNKNOWN:
+		return list.Critical
+	default:
+		return list.Warning
+	}
+}
+
+// healthWords returns the values of --health.
+func healthWords() []string {
+	var words []string
+	for health := leasev1.NodeHealth_HEALTH_STARTING; health <= leasev1.NodeHealth_HEALTH_UNKNOWN; health++ {
+		words = append(words, Word(health))
+	}
+	return words
+}
+
+// healthOf returns the health of a word; unspecified, which selects all, for the empty word.
+func healthOf(word string) leasev1.NodeHealth_Health {
+	return leasev1.NodeHealth_Health(leasev1.NodeHealth_Health_value[printer.EnumName(word, "HEALTH_")])
 }
 
 func row(now time.Time, node *leasev1.NodeHealth) []printer.Cell {
 	return []printer.Cell{
-		{Text: ShortName(node)}, {Text: Word(node.GetHealth()), Tone: Tone(node.GetHealth())}, {Text: cmp.Or(node.GetReady(), "-")},
-		{Text: cmp.Or(node.GetZone(), "-")}, {Text: seen(now, node)}, {Text: sourceWord(node.GetSignSource())}, {Text: sessionWord(node.GetSession())},
+		{Text: ShortName(node)}, {Text: Word(node.GetHealth()), Style: severity(node.GetHealth()).Style()}, {Text: cmp.Or(node.GetReady(), "-")},
+		{Text: cmp.Or(node.GetZone(), "-")}, {Text: seen(now, node)}, {Text: printer.EnumWord(node.GetSignSource(), "SIGN_SOURCE_")},
+		{Text: printer.EnumWord(node.GetSession(), "STATE_")},
 		{Text: printer.Due(now, node.GetDeadline())}, {Text: printer.Since(now, node.GetChangeTime())}, {Text: fmt.Sprint(node.GetShard())},
 		{Text: fmt.Sprint(node.GetEpoch())}, {Text: cmp.Or(node.GetResourceVersion(), "-")}, {Text: cmp.Or(node.GetUid(), "-")},
 		{Text: taintList(node.GetTaints())}, {Text: reason(node)},
 	}
 }
 
-// ShortName is a Node's name as Kubernetes has it.
-func ShortName(node *leasev1.NodeHealth) string { return strings.TrimPrefix(node.GetName(), "nodes/") }
-
-// seen is how long ago the last sign of life was; "live" stands for signs that come all the time.
+// seen returns the age of the last sign of life; "live" if only the end of the signs is reported.
 func seen(now time.Time, node *leasev1.NodeHealth) string {
 	switch {
 	case node.GetSignSource() == leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED:
 		return "never"
-	case node.GetSignTime() == nil && isLive(node):
+	case node.GetSignTime() == nil && isAlive(node):
 		return "live"
 	default:
 		return printer.Since(now, node.GetSignTime())
 	}
 }
 
-// isLive says whether a Node gives signs of life.
-func isLive(node *leasev1.NodeHealth) bool {
+func isAlive(node *leasev1.NodeHealth) bool {
 	switch node.GetHealth() {
 	case leasev1.NodeHealth_HEALTH_STARTING, leasev1.NodeHealth_HEALTH_READY, leasev1.NodeHealth_HEALTH_NOT_READY:
 		return true
@@ -67,54 +95,30 @@ func isLive(node *leasev1.NodeHealth) bool {
 	}
 }
 
-// watched leaves out when a Node that lives was seen, because no event tells when it is seen again.
-func watched(node *leasev1.NodeHealth) *leasev1.NodeHealth {
-	if !isLive(node) {
-		return node
-	}
-	copied := proto.CloneOf(node)
-	copied.SignTime, copied.Deadline = nil, nil
-	return copied
-}
-
-func sourceWord(source leasev1.NodeHealth_SignSource) string {
-	if source == leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED {
-		return "-"
-	}
-	return strings.ToLower(strings.TrimPrefix(source.String(), "SIGN_SOURCE_"))
-}
-
-func sessionWord(state leasev1.Lease_State) string {
-	if state == leasev1.Lease_STATE_UNSPECIFIED {
-		return "-"
-	}
-	return strings.ToLower(strings.TrimPrefix(state.String(), "STATE_"))
-}
-
-// taintList says taints without what all of them have in common, and a key once with all its effects:
-// "unreachable:NoExecute+NoSchedule".
+// taintList joins taints without their common prefix and names a key once with all its effects:
+// "unreachable:NoExecute+NoSchedule". The taints are sorted.
 func taintList(taints []string) string {
-	var said []string
+	var parts []string
 	last := ""
-	for _, taint := range taints { // they are ordered, so that those of one key are neighbours
+	for _, taint := range taints {
 		key, effect, _ := strings.Cut(strings.TrimPrefix(taint, "node.kubernetes.io/"), ":")
 		if key == last {
-			said[len(said)-1] += "+" + effect
+			parts[len(parts)-1] += "+" + effect
 			continue
 		}
-		said, last = append(said, key+":"+effect), key
+		parts, last = append(parts, key+":"+effect), key
 	}
-	return cmp.Or(strings.Join(said, ","), "-")
+	return cmp.Or(strings.Join(parts, ","), "-")
 }
 
 func reason(node *leasev1.NodeHealth) string {
-	if held := node.GetHeldBy(); held != "" {
-		return strings.TrimPrefix(strings.TrimSuffix(node.GetReason(), ".")+"; ", "; ") + "not declared: " + held
+	if cause := node.GetHeldBy(); cause != "" {
+		return strings.TrimPrefix(strings.TrimSuffix(node.GetReason(), ".")+"; ", "; ") + "not marked Unknown: " + cause
 	}
 	return node.GetReason()
 }
 
-func tally(nodes []*leasev1.NodeHealth) string {
+func summary(nodes []*leasev1.NodeHealth) string {
 	if len(nodes) == 0 {
 		return "no nodes"
 	}
@@ -122,20 +126,23 @@ func tally(nodes []*leasev1.NodeHealth) string {
 	for _, node := range nodes {
 		counts[Word(node.GetHealth())]++
 	}
-	var parts []string
-	for _, word := range append(words(), "-") {
-		if counts[word] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", counts[word], word))
-		}
-	}
-	return printer.Count(len(nodes), "node") + ": " + strings.Join(parts, ", ")
+	return printer.Count(len(nodes), "node") + ": " + printer.Counts(counts, append(healthWords(), "-")...)
 }
 
-// quiet leaves out signs of life, which come all the time; versions, which say nothing by themselves; and what differs only
-// because another replica judges the Node now.
-func quiet(node *leasev1.NodeHealth) *leasev1.NodeHealth {
+// withoutVolatile omits signs of life, versions, and the fields that depend on the replica that holds the shard.
+func withoutVolatile(node *leasev1.NodeHealth) *leasev1.NodeHealth {
 	copied := proto.CloneOf(node)
 	copied.SignTime, copied.Deadline, copied.ResourceVersion = nil, nil, ""
 	copied.ChangeTime, copied.Epoch = nil, 0
+	return copied
+}
+
+// withoutStale omits the last sign of life of an alive Node, because no event reports the next one.
+func withoutStale(node *leasev1.NodeHealth) *leasev1.NodeHealth {
+	if !isAlive(node) {
+		return node
+	}
+	copied := proto.CloneOf(node)
+	copied.SignTime, copied.Deadline = nil, nil
 	return copied
 }

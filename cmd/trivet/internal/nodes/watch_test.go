@@ -38,9 +38,9 @@ func bookmark(missing ...*gatewayv1.SourceStatus) *gatewayv1.WatchNodeHealthResp
 	return &gatewayv1.WatchNodeHealthResponse{Type: leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK, Missing: missing}
 }
 
-// story is a watch with changes, a restart of the gateway in which node-2 goes and node-9 comes, and a deletion.
-func story() []commandtest.Watch {
-	all := fleet()
+// restartWatches returns a watch with changes, and one after a restart: node-2 was deleted and node-9 added meanwhile.
+func restartWatches() []commandtest.Watch {
+	all := everyHealth()
 	beat := proto.CloneOf(all[0])
 	beat.SignTime, beat.ResourceVersion, beat.Epoch = ago(0), "813", 18300
 	again := proto.CloneOf(all[6])
@@ -49,13 +49,13 @@ func story() []commandtest.Watch {
 	return []commandtest.Watch{
 		{
 			Nodes: append(added(all[6], all[0], all[1]), bookmark(), modified(beat), modified(back), bookmark(missing()...), bookmark()),
-			End:   rpcerror.ShuttingDown(),
+			Err:   rpcerror.ShuttingDown(),
 		},
 		{Nodes: append(added(beat, node("node-9", leasev1.NodeHealth_HEALTH_STARTING), back), bookmark(), deleted("node-9"), deleted("node-8"), modified(again))},
 	}
 }
 
-func TestNodesWatch_LinesForChangesThroughARestart(t *testing.T) {
+func TestNodesWatch_LinePerChangeThroughRestart(t *testing.T) {
 	tests := []struct {
 		name  string
 		args  []string
@@ -68,7 +68,7 @@ func TestNodesWatch_LinesForChangesThroughARestart(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			server := commandtest.Serve(t, &commandtest.Gateway{Watches: story(), Zones: disrupted()})
+			server := commandtest.Serve(t, &commandtest.Gateway{Watches: restartWatches(), Zones: disruptedZones()})
 			args := append([]string{"--server", server, "-w"}, test.args...)
 			got := commandtest.Run(t, commandtest.Terminal{Until: test.until}, nodes.NewCommand, args...)
 			if got.Code != exit.Interrupted {
@@ -79,45 +79,45 @@ func TestNodesWatch_LinesForChangesThroughARestart(t *testing.T) {
 	}
 }
 
-func TestNodesWatch_TellsWhatIsMissingAndWhenItIsBack(t *testing.T) {
-	server := commandtest.Serve(t, &commandtest.Gateway{Watches: story(), Zones: calm()})
-	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"no longer live"}}, nodes.NewCommand, "--server", server, "-w")
+func TestNodesWatch_ReportsMissingParts(t *testing.T) {
+	server := commandtest.Serve(t, &commandtest.Gateway{Watches: restartWatches(), Zones: normalZones()})
+	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"stream lost"}}, nodes.NewCommand, "--server", server, "-w")
 	want := "3 nodes: 2 ready, 1 unknown\n" +
-		"missing: the part of leasesvc node-2-slow1: DEADLINE_EXCEEDED: no answer within 1s\n" +
-		"nothing is missing any more\n" +
-		"no longer live: this replica is shutting down; try another one; trying again\n"
+		"missing: leasesvc node-2-slow1: DEADLINE_EXCEEDED: no answer within 1s\n" +
+		"complete: all replicas answer\n" +
+		"stream lost: this replica is shutting down; try another one; reconnecting\n"
 	if got.Stderr != want {
 		t.Errorf("stderr =\n%s, want\n%s", got.Stderr, want)
 	}
 }
 
-func TestNodesWatch_ALossThatLastsIsToldOnce(t *testing.T) {
-	down := commandtest.Watch{End: errors.New("down")}
-	back := commandtest.Watch{Nodes: append(added(wellFleet()...), bookmark(), modified(fleet()[6]))}
+func TestNodesWatch_LostStreamIsReportedOnce(t *testing.T) {
+	down := commandtest.Watch{Err: errors.New("down")}
+	back := commandtest.Watch{Nodes: append(added(readyNodes()...), bookmark(), modified(everyHealth()[6]))}
 	for _, form := range []string{"table", "json"} {
-		server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
-			{Nodes: append(added(wellFleet()...), bookmark()), End: errors.New("down")}, down, down, back,
+		server := commandtest.Serve(t, &commandtest.Gateway{Zones: normalZones(), Watches: []commandtest.Watch{
+			{Nodes: append(added(readyNodes()...), bookmark()), Err: errors.New("down")}, down, down, back,
 		}})
 		got := commandtest.Run(t, commandtest.Terminal{Until: []string{"node-7.example.com"}}, nodes.NewCommand, "--server", server, "-w", "-o", form)
-		if times := strings.Count(got.Stderr, "no longer live"); times != 1 {
-			t.Errorf("%s: told %d times:\n%s", form, times, got.Stderr)
+		if times := strings.Count(got.Stderr, "stream lost"); times != 1 {
+			t.Errorf("%s: reported %d times:\n%s", form, times, got.Stderr)
 		}
 	}
 }
 
-func TestNodesWatch_WhatMayBeInAMissingPartIsKept(t *testing.T) {
-	all := wellFleet()
-	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
-		{Nodes: append(added(all...), bookmark()), End: errors.New("gone")},
-		{Nodes: append(added(all[0]), bookmark(missing()...), modified(fleet()[6]), bookmark(), modified(fleet()[5]))},
+func TestNodesWatch_KeepsItemsWhileAPartIsMissing(t *testing.T) {
+	all := readyNodes()
+	server := commandtest.Serve(t, &commandtest.Gateway{Zones: normalZones(), Watches: []commandtest.Watch{
+		{Nodes: append(added(all...), bookmark()), Err: errors.New("gone")},
+		{Nodes: append(added(all[0]), bookmark(missing()...), modified(everyHealth()[6]), bookmark(), modified(everyHealth()[5]))},
 	}})
 	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"nodes/node-6"}}, nodes.NewCommand, "--server", server, "-w", "-o", "name")
 	if want := "nodes/node-1\nnodes/node-2\nnodes/node-7.example.com\nnodes/node-2\nnodes/node-6\n"; got.Stdout != want {
-		t.Errorf("stdout = %q, want %q: node-2 is gone only when nothing is missing", got.Stdout, want)
+		t.Errorf("stdout = %q, want %q: node-2 is deleted only when no part is missing", got.Stdout, want)
 	}
 }
 
-func TestNodesWatch_JSONIsALinePerEvent(t *testing.T) {
+func TestNodesWatch_JSONLinePerEvent(t *testing.T) {
 	ready := &leasev1.NodeHealth{Name: "nodes/a", Health: leasev1.NodeHealth_HEALTH_READY}
 	silent := &leasev1.NodeHealth{Name: "nodes/a", Health: leasev1.NodeHealth_HEALTH_SILENT}
 	other := &leasev1.NodeHealth{Name: "nodes/b", Health: leasev1.NodeHealth_HEALTH_SILENT}
@@ -132,7 +132,7 @@ func TestNodesWatch_JSONIsALinePerEvent(t *testing.T) {
 		shown = append(shown, strings.Join(regexp.MustCompile(`(TYPE|HEALTH)_[A-Z]+|nodes/[a-z]`).FindAllString(line, 3), " "))
 	}
 	want := []string{
-		"TYPE_ADDED nodes/a HEALTH_READY", "TYPE_BOOKMARK", "TYPE_MODIFIED nodes/a HEALTH_SILENT", // it leaves the selection
+		"TYPE_ADDED nodes/a HEALTH_READY", "TYPE_BOOKMARK", "TYPE_MODIFIED nodes/a HEALTH_SILENT", // no longer selected
 		"TYPE_MODIFIED nodes/a HEALTH_READY", "TYPE_DELETED nodes/a HEALTH_UNSPECIFIED",
 	}
 	if strings.Join(shown, "\n") != strings.Join(want, "\n") {
@@ -140,7 +140,7 @@ func TestNodesWatch_JSONIsALinePerEvent(t *testing.T) {
 	}
 }
 
-// lastFrame is what a terminal shows at the end, without control sequences.
+// lastFrame returns the last text on the screen, without escape sequences.
 func lastFrame(stdout string) string {
 	frames := strings.Split(stdout, "\x1b[H")
 	return regexp.MustCompile("\x1b\\[[0-9]*[A-Za-z]").ReplaceAllString(frames[len(frames)-1], "")
@@ -157,7 +157,7 @@ func TestNodesWatch_InPlaceOnATerminal(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			server := commandtest.Serve(t, &commandtest.Gateway{Zones: disrupted(), Watches: []commandtest.Watch{{Nodes: append(added(fleet()...), bookmark(missing()...))}}})
+			server := commandtest.Serve(t, &commandtest.Gateway{Zones: disruptedZones(), Watches: []commandtest.Watch{{Nodes: append(added(everyHealth()...), bookmark(missing()...))}}})
 			got := commandtest.Run(t, test.where, nodes.NewCommand, "--server", server, "-w")
 			if got.Code != exit.Interrupted || got.Stderr != "" {
 				t.Errorf("exit code = %d, stderr %q; want %d and nothing", got.Code, got.Stderr, exit.Interrupted)
@@ -167,28 +167,28 @@ func TestNodesWatch_InPlaceOnATerminal(t *testing.T) {
 	}
 }
 
-func TestNodesWatch_FramesSayWhenTheyAreOld(t *testing.T) {
-	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
-		{Nodes: append(added(wellFleet()...), bookmark()), End: rpcerror.ShuttingDown()},
+func TestNodesWatch_ScreenShowsALostStream(t *testing.T) {
+	server := commandtest.Serve(t, &commandtest.Gateway{Zones: normalZones(), Watches: []commandtest.Watch{
+		{Nodes: append(added(readyNodes()...), bookmark()), Err: rpcerror.ShuttingDown()},
 	}})
-	got := commandtest.Run(t, commandtest.Terminal{Width: 160, Height: 24, Until: []string{"no longer live"}}, nodes.NewCommand, "--server", server, "-w")
-	if frame := lastFrame(got.Stdout); !strings.HasPrefix(frame, "2 nodes: 2 ready\nno longer live: this replica is shutting down; try another one; trying again\n\nNAME") {
+	got := commandtest.Run(t, commandtest.Terminal{Width: 160, Height: 24, Until: []string{"stream lost"}}, nodes.NewCommand, "--server", server, "-w")
+	if frame := lastFrame(got.Stdout); !strings.HasPrefix(frame, "2 nodes: 2 ready\nstream lost: this replica is shutting down; try another one; reconnecting\n\nNAME") {
 		t.Errorf("the last frame is\n%s", frame)
 	}
 }
 
-func TestNodesWatch_AGatewayThatHangsIsGivenUp(t *testing.T) {
-	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{{Nodes: added(wellFleet()...)}}})
+func TestNodesWatch_HangingGatewayTimesOut(t *testing.T) {
+	server := commandtest.Serve(t, &commandtest.Gateway{Zones: normalZones(), Watches: []commandtest.Watch{{Nodes: added(readyNodes()...)}}})
 	got := commandtest.Run(t, commandtest.Terminal{}, nodes.NewCommand, "--server", server, "-w", "--timeout=300ms")
-	if got.Code != exit.Undetermined || !strings.Contains(got.Stderr, "the gateway said nothing for 300ms") {
-		t.Errorf("%+v, want exit code %d and why", got, exit.Undetermined)
+	if got.Code != exit.Undetermined || !strings.Contains(got.Stderr, "no message from the gateway for 300ms") {
+		t.Errorf("%+v, want exit code %d and the cause", got, exit.Undetermined)
 	}
 }
 
-func TestNodesWatch_FramesFollowChanges(t *testing.T) {
-	dead := fleet()[6]
-	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
-		{Nodes: append(added(append(wellFleet(), dead)...), bookmark(), deleted("node-2"), modified(node("node-7.example.com", leasev1.NodeHealth_HEALTH_SUSPECT)))},
+func TestNodesWatch_ScreenFollowsChanges(t *testing.T) {
+	dead := everyHealth()[6]
+	server := commandtest.Serve(t, &commandtest.Gateway{Zones: normalZones(), Watches: []commandtest.Watch{
+		{Nodes: append(added(append(readyNodes(), dead)...), bookmark(), deleted("node-2"), modified(node("node-7.example.com", leasev1.NodeHealth_HEALTH_SUSPECT)))},
 	}})
 	got := commandtest.Run(t, commandtest.Terminal{Width: 160, Height: 24, Until: []string{"suspect"}}, nodes.NewCommand, "--server", server, "-w", "--no-headers")
 	frame := lastFrame(got.Stdout)
@@ -197,10 +197,10 @@ func TestNodesWatch_FramesFollowChanges(t *testing.T) {
 	}
 }
 
-func TestNodesWatch_JSONBeginsAnewAfterARestart(t *testing.T) {
+func TestNodesWatch_JSONRepeatsAllItemsAfterARestart(t *testing.T) {
 	one := node("node-1", leasev1.NodeHealth_HEALTH_READY)
-	server := commandtest.Serve(t, &commandtest.Gateway{Zones: calm(), Watches: []commandtest.Watch{
-		{Nodes: append(added(one), bookmark()), End: rpcerror.ShuttingDown()},
+	server := commandtest.Serve(t, &commandtest.Gateway{Zones: normalZones(), Watches: []commandtest.Watch{
+		{Nodes: append(added(one), bookmark()), Err: rpcerror.ShuttingDown()},
 		{Nodes: append(added(one), bookmark(), deleted("node-1"))},
 	}})
 	got := commandtest.Run(t, commandtest.Terminal{Until: []string{"TYPE_DELETED"}}, nodes.NewCommand, "--server", server, "-w", "-o", "json")
@@ -208,7 +208,7 @@ func TestNodesWatch_JSONBeginsAnewAfterARestart(t *testing.T) {
 	if want := "TYPE_ADDED TYPE_BOOKMARK TYPE_ADDED TYPE_BOOKMARK TYPE_DELETED"; strings.Join(events, " ") != want {
 		t.Errorf("events %v, want %s", events, want)
 	}
-	if want := "no longer live: this replica is shutting down; try another one; trying again\n"; got.Stderr != want {
+	if want := "stream lost: this replica is shutting down; try another one; reconnecting\n"; got.Stderr != want {
 		t.Errorf("stderr = %q, want %q", got.Stderr, want)
 	}
 }

@@ -1,5 +1,3 @@
-// Package form writes the API's messages as JSON and YAML: field by field as the gateway's HTTP server gives them, empty ones
-// included, so that a script finds every field it asks for. The same message gives the same bytes.
 package printer
 
 import (
@@ -13,20 +11,22 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Line gives JSON in one line, without a line break. protojson varies its spaces on purpose; compacting takes them out again.
+// JSONLine returns a message as JSON in one line without a line break, with all fields, as the gateway's
+// HTTP server gives it. The same message gives the same bytes: protojson varies its spaces on purpose,
+// compacting removes them.
 func JSONLine(message proto.Message) ([]byte, error) {
-	loose, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(message)
+	encoded, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(message)
 	if err != nil {
 		return nil, fmt.Errorf("write %s as JSON: %w", message.ProtoReflect().Descriptor().Name(), err)
 	}
 	var compact bytes.Buffer
-	if err := json.Compact(&compact, loose); err != nil {
+	if err := json.Compact(&compact, encoded); err != nil {
 		return nil, fmt.Errorf("compact JSON: %w", err)
 	}
 	return compact.Bytes(), nil
 }
 
-// JSON gives indented JSON that ends with a line break.
+// JSON returns the fields of [JSONLine] indented, with a line break at the end.
 func JSON(message proto.Message) ([]byte, error) {
 	line, err := JSONLine(message)
 	if err != nil {
@@ -39,17 +39,17 @@ func JSON(message proto.Message) ([]byte, error) {
 	return append(indented.Bytes(), '\n'), nil
 }
 
-// WriteJSON writes what JSON gives.
-func WriteJSON(to io.Writer, message proto.Message) error {
+// WriteJSON writes the result of [JSON].
+func WriteJSON(w io.Writer, message proto.Message) error {
 	document, err := JSON(message)
 	if err != nil {
 		return err
 	}
-	_, err = to.Write(document)
+	_, err = w.Write(document)
 	return err
 }
 
-// YAML gives a document without separators.
+// YAML returns the fields of [JSONLine] as a YAML document without separators.
 func YAML(message proto.Message) ([]byte, error) {
 	line, err := JSONLine(message)
 	if err != nil {

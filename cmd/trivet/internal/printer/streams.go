@@ -1,8 +1,7 @@
-// Package terminal is where a command of trivet writes: data to standard output, everything else to standard error, in
-// colour where a person looks at it.
+// Package printer writes what commands of trivet show: streams, colours, tables, JSON and YAML, numbers and ages.
 //
-// What comes from elsewhere, names of replicas as much as error messages, passes through [Plain] before it is written, so
-// that nobody steers the reader's terminal by calling a replica an escape sequence.
+// Data goes to standard output, everything else to standard error. Text from a cluster passes through
+// [Sanitize] before it is written, so that the name of a replica cannot control the reader's terminal.
 package printer
 
 import (
@@ -14,22 +13,22 @@ import (
 	"golang.org/x/term"
 )
 
-// Streams are a command's outputs, its input, and surroundings.
+// Streams are the outputs, the input and the surroundings of a command.
 type Streams struct {
-	// Out takes data and nothing else; Err takes progress and errors.
+	// Out takes data and nothing else. Err takes progress and errors.
 	Out, Err io.Writer
-	// OutIsTerminal and ErrIsTerminal say whether a person looks at them now.
+	// OutIsTerminal and ErrIsTerminal say whether the output is a terminal.
 	OutIsTerminal, ErrIsTerminal bool
-	// In is what a person types where InIsTerminal; nothing reads it elsewhere.
+	// In is read only if InIsTerminal.
 	In           io.Reader
 	InIsTerminal bool
 	// Env looks up an environment variable, as os.Getenv does.
 	Env func(string) string
-	// Size is how many columns and lines the terminal of Out has now; nil or zeros where that is not known.
+	// Size returns the columns and lines of the terminal of Out; nil or zeros if unknown.
 	Size func() (width, height int)
 }
 
-// Standard is the process's own streams.
+// Standard returns the streams of the process.
 func Standard() Streams {
 	return Streams{
 		Out: os.Stdout, Err: os.Stderr,
@@ -48,7 +47,7 @@ func Standard() Streams {
 	}
 }
 
-// Width is how many columns a line written to Out may have; 0 means that nothing limits it.
+// Width returns the largest number of columns of a line on Out; 0 means no limit.
 func (s Streams) Width() int {
 	width, _ := s.size()
 	return width
@@ -61,23 +60,48 @@ func (s Streams) size() (width, height int) {
 	return s.Size()
 }
 
-// Ink returns the ink for Out: by mode "always" or "never"; by "auto" in colour on a terminal, unless NO_COLOR is set (see
-// no-color.org) or the terminal is dumb.
-func (s Streams) Ink(mode string) Ink {
+// Colors returns the colours for Out. The mode is "always", "never" or "auto": colours on a terminal,
+// unless NO_COLOR is set (no-color.org) or the terminal is dumb.
+func (s Streams) Colors(mode string) Colors {
 	switch mode {
 	case "always":
-		return Ink{coloured: true}
+		return Colors{enabled: true}
 	case "never":
-		return Ink{}
+		return Colors{}
 	default:
-		return Ink{coloured: s.OutIsTerminal && s.Env("NO_COLOR") == "" && s.Env("TERM") != "dumb"}
+		return Colors{enabled: s.OutIsTerminal && s.Env("NO_COLOR") == "" && s.Env("TERM") != "dumb"}
 	}
 }
 
-// Plain replaces what could move the cursor, colour or reorder the text around it: control characters, line breaks and
-// Unicode's formatting characters.
-func Plain(text string) string {
-	if isPrintableASCII(text) { // nearly all that is ever written, in lists of many thousands
+// Style is the meaning of a text, from which its colour follows.
+type Style int
+
+// The styles.
+const (
+	Normal Style = iota
+	Success
+	Warning
+	Failure
+	Bold
+	Dim
+)
+
+// Colors applies styles to text. The zero value applies none.
+type Colors struct{ enabled bool }
+
+// Apply returns the text with the escape sequences of its style.
+func (c Colors) Apply(style Style, text string) string {
+	codes := [...]string{Normal: "", Success: "32", Warning: "33", Failure: "31", Bold: "1", Dim: "2"}
+	if !c.enabled || text == "" || codes[style] == "" {
+		return text
+	}
+	return "\x1b[" + codes[style] + "m" + text + "\x1b[0m"
+}
+
+// Sanitize replaces control characters, line breaks and Unicode's formatting characters. They could move
+// the cursor, or colour or reorder the text around them.
+func Sanitize(text string) string {
+	if isPrintableASCII(text) { // nearly always, in lists of many thousands
 		return text
 	}
 	return strings.Map(func(r rune) rune {

@@ -25,7 +25,7 @@ func TestInk_FollowsModeTerminalAndNoColor(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			streams := printer.Streams{OutIsTerminal: test.terminal, Env: func(name string) string { return test.env[name] }}
-			if got := streams.Ink(test.mode).Dye(printer.Good, "well"); got != test.want {
+			if got := streams.Colors(test.mode).Apply(printer.Success, "well"); got != test.want {
 				t.Errorf("Dye() = %q, want %q", got, test.want)
 			}
 		})
@@ -41,7 +41,7 @@ func TestPlain_TakesAwayWhatSteersATerminal(t *testing.T) {
 		{text: "right\u202eleft\u200b", want: "right�left�"},
 	}
 	for _, test := range tests {
-		if got := printer.Plain(test.text); got != test.want {
+		if got := printer.Sanitize(test.text); got != test.want {
 			t.Errorf("Plain(%q) = %q, want %q", test.text, got, test.want)
 		}
 	}

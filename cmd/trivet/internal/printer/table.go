@@ -1,7 +1,3 @@
-// Package table lays out cells in columns as wide as their widest cell, two spaces apart, with nothing at the ends of lines.
-//
-// A table may be written piece by piece: it remembers its widths, so that what is added later stands below what was written
-// before, and only moves to the right where a wider cell came. Cells may hold anything; they pass Plain.
 package printer
 
 import (
@@ -10,18 +6,18 @@ import (
 	"unicode/utf8"
 )
 
-// Cell is a text in a tone.
+// Cell is a styled text. It may hold any text; the table sanitizes it.
 type Cell struct {
-	Text string
-	Tone Tone
+	Text  string
+	Style Style
 }
 
-// Table collects rows and writes them. It is used by one goroutine.
+// Table lays out cells in columns as wide as their widest cell, two spaces apart. It may be written in
+// parts: it keeps its widths, so that later rows align with earlier ones. One goroutine uses it.
 type Table struct {
-	// Ink is what it is written in.
-	Ink Ink
-	// Width is how many columns of a terminal a line may take; 0 means any number. Only the last cell of a line is ever cut,
-	// and never to less than leastText, because a name that is cut is no name.
+	Colors Colors
+	// Width is the largest number of columns of a line; 0 means no limit. Only the last cell of a line
+	// is cut, and never to less than minText columns.
 	Width int
 
 	widths []int
@@ -29,17 +25,17 @@ type Table struct {
 }
 
 const (
-	gap       = 2
-	leastText = 20
+	gap     = 2
+	minText = 20
 )
 
-// Reserve makes columns at least so wide. It is called before the first row is added.
-func (t *Table) Reserve(widths ...int) { t.widths = widths }
+// SetMinWidths sets the smallest widths of columns. It must be called before the first row is added.
+func (t *Table) SetMinWidths(widths ...int) { t.widths = widths }
 
 // Add appends a row. The table keeps the slice.
 func (t *Table) Add(cells ...Cell) {
 	for i := range cells {
-		cells[i].Text = Plain(cells[i].Text)
+		cells[i].Text = Sanitize(cells[i].Text)
 		width := utf8.RuneCountInString(cells[i].Text)
 		switch {
 		case i == len(t.widths):
@@ -51,48 +47,48 @@ func (t *Table) Add(cells ...Cell) {
 	t.rows = append(t.rows, cells)
 }
 
-// AddAll appends a row of one tone.
-func (t *Table) AddAll(tone Tone, texts ...string) {
+// AddStyled appends a row of one style.
+func (t *Table) AddStyled(style Style, texts ...string) {
 	cells := make([]Cell, len(texts))
 	for i, text := range texts {
-		cells[i] = Cell{Text: text, Tone: tone}
+		cells[i] = Cell{Text: text, Style: style}
 	}
 	t.Add(cells...)
 }
 
-// WriteTo writes the rows that were added since the last time and forgets them, keeping the widths.
+// WriteTo writes the rows that were added since the last call and forgets them, but not their widths.
 func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	var text strings.Builder
 	for _, row := range t.rows {
-		t.line(&text, row)
+		t.writeRow(&text, row)
 	}
 	t.rows = nil
 	n, err := io.WriteString(w, text.String())
 	return int64(n), err
 }
 
-func (t *Table) line(text *strings.Builder, row []Cell) {
-	pending, column := 0, 0 // blanks to write before the next text, and where that one begins
+func (t *Table) writeRow(text *strings.Builder, row []Cell) {
+	blanks, column := 0, 0 // blanks before the next text, and the column of the next cell
 	for i, cell := range row {
-		words := cell.Text
+		content := cell.Text
 		if i == len(row)-1 && t.Width > 0 {
-			words = shortened(words, max(t.Width-column, leastText))
+			content = shorten(content, max(t.Width-column, minText))
 		}
-		if words != "" {
-			text.WriteString(strings.Repeat(" ", pending))
-			text.WriteString(t.Ink.Dye(cell.Tone, words))
-			pending = 0
+		if content != "" {
+			text.WriteString(strings.Repeat(" ", blanks))
+			text.WriteString(t.Colors.Apply(cell.Style, content))
+			blanks = 0
 		}
-		pending += t.widths[i] - utf8.RuneCountInString(words) + gap
+		blanks += t.widths[i] - utf8.RuneCountInString(content) + gap
 		column += t.widths[i] + gap
 	}
 	text.WriteByte('\n')
 }
 
-func shortened(words string, width int) string {
-	if utf8.RuneCountInString(words) <= width {
-		return words
+func shorten(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
 	}
-	runes := []rune(words)
+	runes := []rune(text)
 	return strings.TrimRight(string(runes[:width-1]), " ") + "…"
 }

@@ -18,9 +18,9 @@ func written(t *testing.T, rows *printer.Table) string {
 }
 
 func TestTable_ColumnsAreAsWideAsTheirWidestCell(t *testing.T) {
-	rows := &printer.Table{Ink: printer.Streams{}.Ink("always")}
-	rows.AddAll(printer.Strong, "NAME", "HEALTH", "REASON")
-	rows.Add(printer.Cell{Text: "größe-3"}, printer.Cell{Text: "ready", Tone: printer.Good}, printer.Cell{})
+	rows := &printer.Table{Colors: printer.Streams{}.Colors("always")}
+	rows.AddStyled(printer.Bold, "NAME", "HEALTH", "REASON")
+	rows.Add(printer.Cell{Text: "größe-3"}, printer.Cell{Text: "ready", Style: printer.Success}, printer.Cell{})
 	rows.Add(printer.Cell{}, printer.Cell{}, printer.Cell{Text: "two\nlines, and wider than its title"})
 
 	want := "\x1b[1mNAME\x1b[0m     \x1b[1mHEALTH\x1b[0m  \x1b[1mREASON\x1b[0m\n" +
@@ -33,12 +33,12 @@ func TestTable_ColumnsAreAsWideAsTheirWidestCell(t *testing.T) {
 
 func TestTable_RemembersItsWidths(t *testing.T) {
 	rows := &printer.Table{}
-	rows.AddAll(printer.Usual, "NAME", "AGE", "")
-	rows.AddAll(printer.Usual, "node-1", "3s", "x")
+	rows.AddStyled(printer.Normal, "NAME", "AGE", "")
+	rows.AddStyled(printer.Normal, "node-1", "3s", "x")
 	if got, want := written(t, rows), "NAME    AGE\nnode-1  3s   x\n"; got != want {
 		t.Errorf("wrote %q, want %q", got, want)
 	}
-	rows.AddAll(printer.Usual, "n-2", "4s", "y")
+	rows.AddStyled(printer.Normal, "n-2", "4s", "y")
 	if got, want := written(t, rows), "n-2     4s   y\n"; got != want {
 		t.Errorf("then wrote %q, want %q", got, want)
 	}
@@ -49,13 +49,13 @@ func TestTable_RemembersItsWidths(t *testing.T) {
 
 func TestTable_ReservesRoomForWhatComesLater(t *testing.T) {
 	rows := &printer.Table{}
-	rows.Reserve(3, 0)
-	rows.AddAll(printer.Usual, "a", "b")
-	rows.AddAll(printer.Usual, "four", "c")
+	rows.SetMinWidths(3, 0)
+	rows.AddStyled(printer.Normal, "a", "b")
+	rows.AddStyled(printer.Normal, "four", "c")
 	if got, want := written(t, rows), "a     b\nfour  c\n"; got != want {
 		t.Errorf("wrote %q, want %q", got, want)
 	}
-	rows.AddAll(printer.Usual, "d", "e")
+	rows.AddStyled(printer.Normal, "d", "e")
 	if got, want := written(t, rows), "d     e\n"; got != want {
 		t.Errorf("then wrote %q, want %q", got, want)
 	}
@@ -75,7 +75,7 @@ func TestTable_CutsTheLastCellToTheTerminal(t *testing.T) {
 	}
 	for _, test := range tests {
 		rows := &printer.Table{Width: test.width}
-		rows.AddAll(printer.Usual, "node-1", reason)
+		rows.AddStyled(printer.Normal, "node-1", reason)
 		if got, want := written(t, rows), "node-1  "+test.want+"\n"; got != want {
 			t.Errorf("%d columns: wrote %q, want %q", test.width, got, want)
 		}

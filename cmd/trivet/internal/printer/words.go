@@ -1,14 +1,16 @@
-// Package wording is how trivet says numbers and times to people: the same everywhere, short, and without false precision.
 package printer
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// Count counts things: "1 problem", "2 problems", and with a plural of its own "0 passes".
+// Count returns a number with its noun: "1 problem", "2 problems", or with a given plural "0 passes".
 func Count(number int, noun string, plural ...string) string {
 	switch {
 	case number == 1:
@@ -20,7 +22,7 @@ func Count(number int, noun string, plural ...string) string {
 	}
 }
 
-// Age says a duration in its two largest units. A negative one, as clocks that differ make it, is none.
+// Age returns a duration in its two largest units. A negative duration, from clocks that differ, is "0s".
 func Age(d time.Duration) string {
 	d = max(d, 0)
 	switch {
@@ -35,7 +37,7 @@ func Age(d time.Duration) string {
 	}
 }
 
-// Until says when something is due: "in 8s", "now", and "5s ago" once it has passed.
+// Until returns the time to a moment: "in 8s", "now" or "5s ago".
 func Until(d time.Duration) string {
 	switch {
 	case d >= time.Second:
@@ -47,7 +49,7 @@ func Until(d time.Duration) string {
 	}
 }
 
-// Since says how long ago a moment was; "-" without one.
+// Since returns the age of a moment; "-" for nil.
 func Since(now time.Time, at *timestamppb.Timestamp) string {
 	if at == nil {
 		return "-"
@@ -55,10 +57,64 @@ func Since(now time.Time, at *timestamppb.Timestamp) string {
 	return Age(now.Sub(at.AsTime()))
 }
 
-// Due says when a moment comes, or that it passed; "-" without one.
+// Due returns the time to a moment as [Until] does; "-" for nil.
 func Due(now time.Time, at *timestamppb.Timestamp) string {
 	if at == nil {
 		return "-"
 	}
 	return Until(at.AsTime().Sub(now))
+}
+
+// EnumWord returns the value of an API enum in the form of flags and columns: "not-ready" for
+// HEALTH_NOT_READY with the prefix "HEALTH_", and "-" for the unspecified value.
+func EnumWord(value fmt.Stringer, prefix string) string {
+	name := strings.TrimPrefix(value.String(), prefix)
+	if name == "UNSPECIFIED" {
+		return "-"
+	}
+	return strings.ReplaceAll(strings.ToLower(name), "_", "-")
+}
+
+// EnumName returns the API's name of a word of [EnumWord].
+func EnumName(word, prefix string) string {
+	return prefix + strings.ToUpper(strings.ReplaceAll(word, "-", "_"))
+}
+
+// Counts joins the numbers of words that are not zero, in the order of the words: "3 ready, 1 silent".
+func Counts(numbers map[string]int, words ...string) string {
+	var parts []string
+	for _, word := range words {
+		if numbers[word] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", numbers[word], word))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Verb returns the verb of a planned change with its mark, and its style.
+func Verb(verb statusv1.Change_Verb) (string, Style) {
+	word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_"))
+	switch verb {
+	case statusv1.Change_VERB_CREATE:
+		return "+ " + word, Success
+	case statusv1.Change_VERB_UPDATE:
+		return "~ " + word, Warning
+	case statusv1.Change_VERB_DELETE:
+		return "- " + word, Failure
+	default:
+		return "? " + word, Normal
+	}
+}
+
+// Object returns the namespace and name of an object, "shop/web"; empty for nil.
+func Object(object *statusv1.ObjectReference) string {
+	if namespace := object.GetNamespace(); namespace != "" {
+		return namespace + "/" + object.GetName()
+	}
+	return object.GetName()
+}
+
+// ObjectWithKind returns the kind, namespace and name of an object, "Service shop/web"; empty for nil.
+func ObjectWithKind(object *statusv1.ObjectReference) string {
+	return strings.TrimSpace(object.GetKind() + " " + Object(object))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
@@ -20,14 +21,13 @@ import (
 )
 
 const (
-	// maxToken is what the API takes, in bytes.
-	maxToken = 65536
-	// applyTimeout is enough for some hundreds of writes one after the other.
+	// maxTokenBytes is the API's limit.
+	maxTokenBytes = 65536
+	// applyTimeout is long enough for some hundred sequential writes.
 	applyTimeout = time.Minute
 )
 
-// applyOptions are the command's flags and its argument.
-type applyOptions struct {
+type applyFlags struct {
 	client.Flags
 
 	token string
@@ -35,72 +35,74 @@ type applyOptions struct {
 }
 
 func newApplyCommand(streams printer.Streams) *cobra.Command {
-	opts := applyOptions{Flags: client.Flags{Timeout: applyTimeout}}
+	flags := applyFlags{Flags: client.Flags{Timeout: applyTimeout}}
 	command := &cobra.Command{
 		Use:   "apply TOKEN",
-		Short: "Carry out the plan of a token",
-		Long: `Carry out the plan that "trivet repair plan" gave the token for: step by step, each looked at anew and written only if nothing
-changes meanwhile. When what would be done now is not what was shown, nothing is written. The same token again goes on where the first
-time stopped, or shows what came of it; so after a lost answer, give the same command again.
+		Short: "Apply the plan of a token",
+		Long: `Apply the plan of a token from "trivet repair plan". Each step is checked again and written only if its
+object has not changed. If any step differs from the plan, nothing is written. After a lost answer, run the
+same command again: it continues the repair, or shows the result.
 
-On a terminal you are asked first. Without one, --yes says that somebody has read the plan.
+On a terminal the command asks first. Elsewhere it needs --yes.
 
-Exit codes: 0 every step is done, or was not needed; 1 a step failed; 2 there is no answer, or the repair has not ended; 64 wrong
-usage; 130 you said no.`,
-		Example:       "  trivet repair apply eyJ2IjoxLCJmIjpbImxlYWtlZC5ub2RlLXBvcnRzLjMwMDgwIl19",
-		SilenceUsage:  true,
-		SilenceErrors: true,
+Exit codes:
+  0   Every step is done or not needed.
+  1   A step failed.
+  2   There is no answer, or the repair has not ended.
+  64  The command line is wrong.
+  130 You answered no.`,
+		Example: "  trivet repair apply eyJ2IjoxLCJmIjpbImxlYWtlZC5ub2RlLXBvcnRzLjMwMDgwIl19",
 		RunE: func(command *cobra.Command, args []string) error {
-			return apply(command.Context(), streams, &opts, args)
+			if err := flags.parse(streams, args); err != nil {
+				return err
+			}
+			return apply(command.Context(), streams, &flags)
 		},
 	}
-	opts.Register(command, streams, "table", "json")
-	command.Flags().BoolVarP(&opts.yes, "yes", "y", false, "Write without asking.")
+	flags.Register(command, streams, "table", "json")
+	command.Flags().BoolVarP(&flags.yes, "yes", "y", false, "Write without asking.")
 	return command
 }
 
-func (o *applyOptions) parse(streams printer.Streams, args []string) error {
-	problems := o.Validate()
+func (f *applyFlags) parse(streams printer.Streams, args []string) error {
+	problems := f.Validate()
 	switch {
 	case len(args) != 1:
 		problems = append(problems, fmt.Errorf("repair apply takes one token, got %d arguments", len(args)))
-	case args[0] == "" || len(args[0]) > maxToken || strings.ContainsFunc(args[0], func(r rune) bool { return r <= ' ' || r > '~' }):
-		problems = append(problems, errors.New("that is no token; `trivet repair plan` prints one in its last line"))
+	case args[0] == "" || len(args[0]) > maxTokenBytes || strings.ContainsFunc(args[0], func(r rune) bool { return r <= ' ' || r > '~' }):
+		problems = append(problems, errors.New("invalid token; `trivet repair plan` prints a token in its last line"))
 	default:
-		o.token = args[0]
+		f.token = args[0]
 	}
-	if !o.yes && !streams.InIsTerminal {
-		problems = append(problems, errors.New("there is no terminal to ask you at; --yes writes without asking"))
+	if !f.yes && !streams.InIsTerminal {
+		problems = append(problems, errors.New("cannot ask without a terminal; --yes writes without asking"))
 	}
 	return exit.UsageError(problems...)
 }
 
-func apply(ctx context.Context, streams printer.Streams, opts *applyOptions, args []string) error {
-	if err := opts.parse(streams, args); err != nil {
-		return err
-	}
-	if !opts.yes {
+func apply(ctx context.Context, streams printer.Streams, flags *applyFlags) error {
+	if !flags.yes {
 		if err := confirm(ctx, streams); err != nil {
 			return err
 		}
 	}
-	response, err := client.Ask(ctx, &opts.Flags, gatewayv1.NewBootstrapServiceClient, func(ctx context.Context, client gatewayv1.BootstrapServiceClient) (*gatewayv1.ApplyRepairResponse, error) {
-		return client.ApplyRepair(ctx, &gatewayv1.ApplyRepairRequest{Token: opts.token})
+	response, err := client.Call(ctx, &flags.Flags, "result of the repair", func(ctx context.Context, conn grpc.ClientConnInterface) (*gatewayv1.ApplyRepairResponse, error) {
+		return gatewayv1.NewBootstrapServiceClient(conn).ApplyRepair(ctx, &gatewayv1.ApplyRepairRequest{Token: flags.token})
 	})
 	if err != nil {
-		return opts.Unanswered(ctx, "word about the repair", err)
+		return err
 	}
-	if err := showRepair(streams, &opts.Flags, response); err != nil {
-		return client.Unprinted("repair", err)
+	if err := printRepair(streams, &flags.Flags, response); err != nil {
+		return client.CannotPrint("repair", err)
 	}
 	return verdict(response.GetRepair())
 }
 
-// confirm asks the person at the terminal; only a yes is one.
+// confirm asks on the terminal. It returns nil for "y" and "yes" only.
 func confirm(ctx context.Context, streams printer.Streams) error {
-	fmt.Fprint(streams.Err, "This writes to the cluster what the plan of the token showed. Go on? [y/N] ")
+	fmt.Fprint(streams.Err, "This writes the steps of the plan to the cluster. Continue? [y/N] ")
 	answers := make(chan string, 1)
-	go func() { // nothing ends a read of standard input but its end, or that of the process
+	go func() { // a read of standard input cannot be cancelled; it ends with the process at the latest
 		line, err := bufio.NewReader(streams.In).ReadString('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
 			line = ""
@@ -118,40 +120,25 @@ func confirm(ctx context.Context, streams printer.Streams) error {
 	}
 }
 
-func showRepair(streams printer.Streams, flags *client.Flags, response *gatewayv1.ApplyRepairResponse) error {
+func printRepair(streams printer.Streams, flags *client.Flags, response *gatewayv1.ApplyRepairResponse) error {
 	if flags.Output == "json" {
 		return printer.WriteJSON(streams.Out, response)
 	}
-	if err := showSteps(streams, flags, response.GetRepair().GetSteps()); err != nil {
+	repair := response.GetRepair()
+	if err := printSteps(streams, flags, repair.GetSteps()); err != nil {
 		return err
 	}
-	fmt.Fprintln(streams.Err, printer.Plain(tally(response.GetRepair())))
+	counts := map[string]int{}
+	for _, step := range repair.GetSteps() {
+		counts[stepState(step.GetState())]++
+	}
+	summary := fmt.Sprintf("%s: %s: %s", cmp.Or(repair.GetName(), "repair"), printer.Count(len(repair.GetSteps()), "step"),
+		printer.Counts(counts, "done", "not needed", "failed", "pending"))
+	fmt.Fprintln(streams.Err, printer.Sanitize(summary))
 	return nil
 }
 
-func tally(repair *bootstrapv1.Repair) string {
-	counts := map[bootstrapv1.RepairStep_State]int{}
-	for _, step := range repair.GetSteps() {
-		counts[step.GetState()]++
-	}
-	var parts []string
-	for _, part := range []struct {
-		state bootstrapv1.RepairStep_State
-		word  string
-	}{
-		{state: bootstrapv1.RepairStep_STATE_DONE, word: "done"},
-		{state: bootstrapv1.RepairStep_STATE_UNNEEDED, word: "not needed"},
-		{state: bootstrapv1.RepairStep_STATE_FAILED, word: "failed"},
-		{state: bootstrapv1.RepairStep_STATE_PENDING, word: "to do"},
-	} {
-		if counts[part.state] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", counts[part.state], part.word))
-		}
-	}
-	return fmt.Sprintf("%s: %s: %s", cmp.Or(repair.GetName(), "repair"), printer.Count(len(repair.GetSteps()), "step"), strings.Join(parts, ", "))
-}
-
-// verdict turns a repair into the exit code.
+// verdict returns the exit code of a repair.
 func verdict(repair *bootstrapv1.Repair) error {
 	failed := 0
 	for _, step := range repair.GetSteps() {
@@ -163,7 +150,7 @@ func verdict(repair *bootstrapv1.Repair) error {
 	case failed > 0:
 		return &exit.Error{Code: exit.Findings, Summary: fmt.Sprintf("%d of %s failed", failed, printer.Count(len(repair.GetSteps()), "step"))}
 	case !repair.GetComplete():
-		return &exit.Error{Code: exit.Undetermined, Summary: "the repair has not ended; the same command again goes on with it"}
+		return &exit.Error{Code: exit.Undetermined, Summary: "the repair has not ended; run the same command again to continue"}
 	default:
 		return nil
 	}

@@ -31,7 +31,7 @@ func steps(states ...bootstrapv1.RepairStep_State) []*bootstrapv1.RepairStep {
 	all := []*bootstrapv1.RepairStep{
 		step("not-allocated.ip-addresses.10.96.0.17", statusv1.Change_VERB_CREATE, "IPAddress", "10.96.0.17", "for Service shop/web"),
 		step("leaked.node-ports.30081", statusv1.Change_VERB_UPDATE, "RangeAllocation", "servicenodeports", "clear 30081"),
-		step("wrong-reference.ip-addresses.10.96.0.9", statusv1.Change_VERB_DELETE, "IPAddress", "10.96.0.9", "it names\x1b[2J nobody"),
+		step("wrong-reference.ip-addresses.10.96.0.9", statusv1.Change_VERB_DELETE, "IPAddress", "10.96.0.9", "its reference\x1b[2J is empty"),
 	}
 	all[0].Safe = true
 	all[2].Risk = "for a moment the address is free"
@@ -48,8 +48,8 @@ func planned() *gatewayv1.PlanRepairResponse {
 	return &gatewayv1.PlanRepairResponse{
 		Steps: steps(), Token: "eyJ2IjoxfQ", ExpireTime: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
 		Left: []*bootstrapv1.Finding{
-			{Name: "findings/duplicate-owner.node-ports.30080", UnsafeReason: "one of the two Services must be made anew"},
-			{Name: "findings/unreadable.node-ports", Message: "the value is cut short"},
+			{Name: "findings/duplicate-owner.node-ports.30080", UnsafeReason: "one of the two Services must be recreated"},
+			{Name: "findings/unreadable.node-ports", Message: "the value is truncated"},
 		},
 	}
 }
@@ -68,8 +68,8 @@ func TestPlan_Transcripts(t *testing.T) {
 		{name: "plan-token", plan: planned(), args: []string{"-o", "token"}, code: exit.Findings},
 		{name: "plan-json", plan: &gatewayv1.PlanRepairResponse{Steps: steps()[:1], Token: "eyJ2IjoxfQ"}, args: []string{"-o", "json"}, code: exit.Findings},
 		{name: "plan-nothing", plan: &gatewayv1.PlanRepairResponse{}, code: exit.OK},
-		{name: "plan-only-left", plan: &gatewayv1.PlanRepairResponse{Left: planned().Left, LeftOmitted: 19_500}, code: exit.OK},
-		{name: "plan-unknown", err: rpcerror.New(codes.NotFound, "FINDING_NOT_FOUND", "findings/a is not open"), args: []string{"a"}, code: exit.Undetermined},
+		{name: "plan-only-skipped", plan: &gatewayv1.PlanRepairResponse{Left: planned().Left, LeftOmitted: 19_500}, code: exit.OK},
+		{name: "plan-not-found", err: rpcerror.New(codes.NotFound, "FINDING_NOT_FOUND", "findings/a is not open"), args: []string{"a"}, code: exit.Undetermined},
 		{name: "plan-usage", args: []string{"A", "b/c", "-o", "yaml"}, code: exit.Usage},
 	}
 	for _, test := range tests {
@@ -84,7 +84,7 @@ func TestPlan_Transcripts(t *testing.T) {
 	}
 }
 
-func TestPlan_AsksForWhatIsNamed(t *testing.T) {
+func TestPlan_RequestHasTheNames(t *testing.T) {
 	gateway := &commandtest.Gateway{Bootstrap: &commandtest.Bootstrap{Plan: &gatewayv1.PlanRepairResponse{}}}
 	address := commandtest.Serve(t, gateway)
 	commandtest.Run(t, commandtest.Terminal{}, repair.NewCommand, "plan", "--server", address, "findings/a", "b")
@@ -109,7 +109,7 @@ func TestApply_Transcripts(t *testing.T) {
 		{name: "apply", repair: complete, typed: "yes\n", code: exit.OK},
 		{name: "apply-json", repair: &bootstrapv1.Repair{Name: "repairs/a1", Complete: true}, args: []string{"--yes", "-o", "json"}, code: exit.OK},
 		{name: "apply-failed", repair: &bootstrapv1.Repair{Name: "repairs/a1", Steps: steps(done, failed, pending)}, args: []string{"-y"}, code: exit.Findings},
-		{name: "apply-not-ended", repair: &bootstrapv1.Repair{Name: "repairs/a1", Steps: steps(done, pending, pending)}, args: []string{"-y"}, code: exit.Undetermined},
+		{name: "apply-incomplete", repair: &bootstrapv1.Repair{Name: "repairs/a1", Steps: steps(done, pending, pending)}, args: []string{"-y"}, code: exit.Undetermined},
 		{name: "apply-drifted", err: rpcerror.New(codes.FailedPrecondition, "REPAIR_DRIFTED", "step 2: port 30081 is used by shop/api now"), args: []string{"-y"}, code: exit.Undetermined},
 		{name: "apply-declined", repair: complete, typed: "no\n", code: exit.Interrupted},
 	}
@@ -133,8 +133,8 @@ func TestApply_Transcripts(t *testing.T) {
 	}
 }
 
-// Nothing but a plain yes is one, and whoever is no person must have said so beforehand.
-func TestApply_WithoutAYesNothingIsWritten(t *testing.T) {
+// Only y and yes are accepted. Without a terminal, --yes is required.
+func TestApply_WithoutYesNothingIsWritten(t *testing.T) {
 	gateway := &commandtest.Gateway{Bootstrap: &commandtest.Bootstrap{Repair: &bootstrapv1.Repair{Complete: true}}}
 	address := commandtest.Serve(t, gateway)
 	for _, typed := range []string{"\n", "n\n", "yess\n", "yes please\n", " \x04"} {
@@ -155,7 +155,7 @@ func TestApply_WithoutAYesNothingIsWritten(t *testing.T) {
 	}
 }
 
-func TestRepair_StrangeCommandLinesAreUsage(t *testing.T) {
+func TestRepair_WrongCommandLines(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"undo"}, {"apply", "-y"}, {"apply", "a", "b", "-y"}, {"apply", "", "-y"}, {"apply", "a b", "-y"}, {"apply", "ü", "-y"},
 		{"apply", strings.Repeat("a", 65537), "-y"}, {"apply", "a", "-y", "-o", "token"}, {"plan", "--yes"},

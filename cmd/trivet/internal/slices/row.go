@@ -13,7 +13,7 @@ import (
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 )
 
-// The states, as people read them.
+// The values of STATE.
 const (
 	kept      = "kept"
 	failing   = "failing"
@@ -25,19 +25,18 @@ func kind() list.Kind[*slicev1.ServiceSlices] {
 	return list.Kind[*slicev1.ServiceSlices]{
 		Noun: "service",
 		Columns: []list.Column{
-			{Title: "NAME"}, {Title: "STATE", State: true, Width: len(contended)}, {Title: "READY", Width: len("100/100")},
-			{Title: "SLICES", Width: len("10/10")}, {Title: "FILL", Width: barWidth + len(" 100%")}, {Title: "PLANNED", Width: len("59m59s")},
-			{Title: "FOR", Width: len("COMPACTION")}, {Title: "WRITES", Width: len("+1 ~1 -1")},
+			{Title: "NAME"}, {Title: "STATE", State: true, MinWidth: len(contended)}, {Title: "READY", MinWidth: len("100/100")},
+			{Title: "SLICES", MinWidth: len("10/10")}, {Title: "FILL", MinWidth: barWidth + len(" 100%")}, {Title: "PLANNED", MinWidth: len("59m59s")},
+			{Title: "FOR", MinWidth: len("COMPACTION")}, {Title: "WRITES", MinWidth: len("+1 ~1 -1")},
 			{Title: "TOPOLOGY", Wide: true}, {Title: "LATENCY", Wide: true}, {Title: "SYNCED", Wide: true}, {Title: "SHARD", Wide: true},
 			{Title: "EPOCH", Wide: true}, {Title: "UID", Wide: true}, {Title: "REASON"},
 		},
-		Row:     row,
-		State:   state,
-		Concern: concern,
-		Trouble: func(service *slicev1.ServiceSlices) string { return cmp.Or(reason(service), state(service)) },
-		Tally:   tally,
-		Quiet:   quiet,
-		Watched: func(service *slicev1.ServiceSlices) *slicev1.ServiceSlices { return service },
+		Row:             row,
+		State:           state,
+		Severity:        severity,
+		Problem:         func(service *slicev1.ServiceSlices) string { return cmp.Or(reason(service), state(service)) },
+		Summary:         summary,
+		WithoutVolatile: withoutVolatile,
 	}
 }
 
@@ -54,25 +53,25 @@ func state(service *slicev1.ServiceSlices) string {
 	}
 }
 
-func concern(service *slicev1.ServiceSlices) list.Concern {
+func severity(service *slicev1.ServiceSlices) list.Severity {
 	switch state(service) {
 	case contended, failing:
-		return list.Ill
+		return list.Critical
 	}
 	if service.GetTopologyProblem() != "" {
-		return list.Doubt
+		return list.Warning
 	}
-	return list.None
+	return list.Healthy
 }
 
-func tone(service *slicev1.ServiceSlices) printer.Tone {
+func stateStyle(service *slicev1.ServiceSlices) printer.Style {
 	switch state(service) {
 	case kept:
-		return printer.Good
+		return printer.Success
 	case unmanaged:
-		return printer.Faint
+		return printer.Dim
 	default:
-		return printer.Bad
+		return printer.Failure
 	}
 }
 
@@ -83,8 +82,8 @@ func row(now time.Time, service *slicev1.ServiceSlices) []printer.Cell {
 		latency = plan.GetLatency().AsDuration().Round(time.Millisecond).String()
 	}
 	return []printer.Cell{
-		{Text: ShortName(service.GetName())}, {Text: state(service), Tone: tone(service)},
-		{Text: fmt.Sprintf("%d/%d", service.GetReadyEndpoints(), service.GetEndpoints())}, {Text: slicesOf(service)}, {Text: fill(service)},
+		{Text: ShortName(service.GetName())}, {Text: state(service), Style: stateStyle(service)},
+		{Text: fmt.Sprintf("%d/%d", service.GetReadyEndpoints(), service.GetEndpoints())}, {Text: sliceCount(service)}, {Text: fill(service)},
 		{Text: printer.Since(now, plan.GetTime())}, {Text: cmp.Or(plan.GetTrigger(), "-")}, {Text: writes(plan)},
 		{Text: cmp.Or(service.GetTopology(), "-")}, {Text: latency}, {Text: printer.Since(now, service.GetLastSyncTime())},
 		{Text: fmt.Sprint(service.GetShard())}, {Text: fmt.Sprint(service.GetEpoch())}, {Text: cmp.Or(service.GetUid(), "-")},
@@ -92,8 +91,8 @@ func row(now time.Time, service *slicev1.ServiceSlices) []printer.Cell {
 	}
 }
 
-// slicesOf is how many there are of how many that would do.
-func slicesOf(service *slicev1.ServiceSlices) string {
+// sliceCount returns the number of slices, and the smallest possible number of a managed Service.
+func sliceCount(service *slicev1.ServiceSlices) string {
 	if !service.GetManaged() {
 		return fmt.Sprint(len(service.GetSlices()))
 	}
@@ -102,16 +101,16 @@ func slicesOf(service *slicev1.ServiceSlices) string {
 
 const barWidth = 8
 
-// fill is how full the slices are, all together: "████··   57%".
+// fill returns the fill of all slices: "████··   57%".
 func fill(service *slicev1.ServiceSlices) string {
-	room := int64(0)
+	capacity := int64(0)
 	for _, slice := range service.GetSlices() {
-		room += int64(slice.GetCapacity())
+		capacity += int64(slice.GetCapacity())
 	}
-	if room <= 0 {
+	if capacity <= 0 {
 		return "-"
 	}
-	share := min(max(float64(service.GetEndpoints())/float64(room), 0), 1)
+	share := min(max(float64(service.GetEndpoints())/float64(capacity), 0), 1)
 	full := int(share*barWidth + 0.5)
 	return fmt.Sprintf("%s%s %3.0f%%", strings.Repeat("█", full), strings.Repeat("·", barWidth-full), share*100)
 }
@@ -129,10 +128,10 @@ func writes(plan *slicev1.ServiceSlices_LastPlan) string {
 func reason(service *slicev1.ServiceSlices) string {
 	var parts []string
 	if by := service.GetContendedBy(); by != "" {
-		parts = append(parts, by+" writes the same slices")
+		parts = append(parts, by+" changes the same slices")
 	}
 	if service.GetLastError() != "" {
-		parts = append(parts, fmt.Sprintf("%s failed: %s", printer.Count(int(service.GetFailures()), "pass", "passes"), service.GetLastError()))
+		parts = append(parts, fmt.Sprintf("%s failed: %s", printer.Count(int(service.GetFailures()), "sync"), service.GetLastError()))
 	}
 	if problem := service.GetTopologyProblem(); problem != "" {
 		parts = append(parts, "no hints: "+problem)
@@ -149,7 +148,7 @@ func reason(service *slicev1.ServiceSlices) string {
 	return strings.Join(parts, "; ")
 }
 
-func tally(services []*slicev1.ServiceSlices) string {
+func summary(services []*slicev1.ServiceSlices) string {
 	if len(services) == 0 {
 		return "no services"
 	}
@@ -160,18 +159,13 @@ func tally(services []*slicev1.ServiceSlices) string {
 		ideal += int(service.GetIdealSlices())
 		endpoints += int(service.GetEndpoints())
 	}
-	var parts []string
-	for _, word := range []string{kept, failing, contended, unmanaged} {
-		if counts[word] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", counts[word], word))
-		}
-	}
-	return fmt.Sprintf("%s: %s; %s in %s, where %d would do", printer.Count(len(services), "service"), strings.Join(parts, ", "),
-		printer.Count(endpoints, "endpoint"), printer.Count(slices, "slice"), ideal)
+	return fmt.Sprintf("%s: %s; %s in %s, at least %d", printer.Count(len(services), "service"),
+		printer.Counts(counts, kept, failing, contended, unmanaged), printer.Count(endpoints, "endpoint"), printer.Count(slices, "slice"), ideal)
 }
 
-// quiet leaves out versions and passes that wrote nothing, and what differs only because another replica holds the shard now.
-func quiet(service *slicev1.ServiceSlices) *slicev1.ServiceSlices {
+// withoutVolatile omits versions, syncs without writes, and the fields that depend on the replica that
+// holds the shard.
+func withoutVolatile(service *slicev1.ServiceSlices) *slicev1.ServiceSlices {
 	copied := proto.CloneOf(service)
 	copied.LastSyncTime, copied.Epoch = nil, 0
 	if plan := copied.LastPlan; plan != nil && plan.Creates+plan.Updates+plan.Deletes == 0 {

@@ -1,102 +1,73 @@
+// Package slices is `trivet slices`: the EndpointSlices of Services, and the plans and writes of one Service.
+//
+// Not healthy, with exit code 1, is a Service whose last sync failed or whose slices another writer keeps
+// reverting. Package list has the rules of lists and watches; `trivet slices plan` has the exit codes of
+// kubectl diff.
 package slices
 
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/list"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 )
 
-// options are the command's flags and its argument.
-type options struct {
-	client.Flags
-
-	name      string // as the API has it; empty for all
-	namespace string
-	watch     bool
-	noHeaders bool
-}
-
-// NewCommand makes `trivet slices`. Errors it returns say their exit code, see package exit; it prints none of them itself.
+// NewCommand returns `trivet slices`.
 func NewCommand(streams printer.Streams) *cobra.Command {
-	var opts options
-	command := &cobra.Command{
+	var flags list.Flags
+	var namespace string
+	command := list.NewCommand(streams, list.Command[*slicev1.ServiceSlices]{
+		Flags: &flags,
 		Use:   "slices [NAMESPACE/NAME]",
-		Short: "Show the EndpointSlices of Services and how full they are",
-		Long: `Show the EndpointSlices of Services: how many endpoints are ready, how many slices there are of how many that would do, how full
-they are, and what the last pass was for and wrote: +created ~updated -deleted.
+		Short: "Show the EndpointSlices of Services",
+		Long: `Show the EndpointSlices of Services: the ready endpoints, the number of slices and the smallest possible
+number, their fill, and the age, the trigger and the writes of the last sync: +created ~updated -deleted.
 
-A Service is kept; failing when its last pass went wrong; contended when another writer keeps undoing what is written; unmanaged
-when it has no selector or is an ExternalName.
-
-Ages are by this machine's clock. On a terminal reasons are cut to its width; -o wide cuts nothing.
-
-Exit codes: 0 all Services listed are well; 1 some are failing or contended; 2 none is, but replicas are missing, or no list could
-be had; 64 wrong usage.`,
+  kept       The slices are up to date.
+  failing    The last sync failed.
+  contended  Another writer keeps reverting the slices.
+  unmanaged  The Service has no selector or is an ExternalName.`,
+		ExitOne: "A Service is failing or contended.",
 		Example: `  trivet slices
   trivet slices -n shop -w
   trivet slices shop/web -o json
   trivet slices plan shop/web`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.ArbitraryArgs,
-		RunE: func(command *cobra.Command, args []string) error {
-			return run(command.Context(), streams, &opts, args)
+		NotChanges: "Syncs without writes are not changes.",
+		RegisterFlags: func(command *cobra.Command) {
+			command.Flags().StringVarP(&namespace, "namespace", "n", "", "Only Services of this namespace, which NAME then omits.")
 		},
-	}
-	opts.registerFlags(command, streams)
-	command.ValidArgsFunction = opts.completion()
+		Validate:  func() []error { return []error{checkNamespace(namespace)} },
+		ParseName: func(text string) (string, error) { return ParseName(text, namespace) },
+		ShortName: func(service *slicev1.ServiceSlices) string {
+			return strings.TrimPrefix(ShortName(service.GetName()), namespace+"/")
+		},
+		Kind: kind,
+		Source: func(conn grpc.ClientConnInterface) list.Source[*slicev1.ServiceSlices] {
+			return source{client: gatewayv1.NewSliceServiceClient(conn), parent: parent(flags.Name, namespace)}
+		},
+	})
 	command.AddCommand(newPlanCommand(streams), newReconcileCommand(streams))
 	return command
 }
 
-func (o *options) registerFlags(command *cobra.Command, streams printer.Streams) {
-	o.Register(command, streams, "table", "wide", "json", "name")
-	fs := command.Flags()
-	fs.StringVarP(&o.namespace, "namespace", "n", "", "Only Services of this namespace; a name may then stand without it.")
-	fs.BoolVarP(&o.watch, "watch", "w", false, "Go on showing them: in place on a terminal, else a line for each change. Passes that write nothing are no change.")
-	fs.BoolVar(&o.noHeaders, "no-headers", false, "Leave the titles of the columns out.")
-}
-
-func (o *options) completion() cobra.CompletionFunc {
-	connected := func(flags *client.Flags) (list.Source[*slicev1.ServiceSlices], func(), error) {
-		services, leave, err := connect(flags)
-		services.parent = o.parent()
-		return services, leave, err
+// parent returns the namespace to ask for, which is enough to watch one Service; empty for all.
+func parent(name, namespace string) string {
+	if parent, _, found := strings.Cut(name, "/services/"); found {
+		return parent
 	}
-	return list.Completion(&o.Flags, kind(), connected, func(service *slicev1.ServiceSlices) string {
-		return strings.TrimPrefix(ShortName(service.GetName()), o.namespace+"/")
-	})
-}
-
-// parent is the namespace that is asked for: that of the one Service, if it is one.
-func (o *options) parent() string {
-	parent, _, _ := strings.Cut(o.name, "/services/")
-	if parent == "" && o.namespace != "" {
-		parent = "namespaces/" + o.namespace
+	if namespace != "" {
+		return "namespaces/" + namespace
 	}
-	return parent
-}
-
-func (o *options) parse(args []string) error {
-	problems := o.Validate()
-	problems = append(problems, checkNamespace(o.namespace))
-	switch {
-	case len(args) > 1:
-		problems = append(problems, fmt.Errorf("slices takes one name at most, got %q", args))
-	case len(args) == 1:
-		var err error
-		o.name, err = ParseName(args[0], o.namespace)
-		problems = append(problems, err)
-	}
-	return exit.UsageError(problems...)
+	return ""
 }
 
 func checkNamespace(namespace string) error {
@@ -106,19 +77,66 @@ func checkNamespace(namespace string) error {
 	return fmt.Errorf("--namespace=%q: must be lower-case letters, digits and -, at most 63", namespace)
 }
 
-func run(ctx context.Context, streams printer.Streams, opts *options, args []string) error {
-	if err := opts.parse(args); err != nil {
-		return err
+func isLabel(text string) bool { return regexp.MustCompile(`^[-a-z0-9]{1,63}$`).MatchString(text) }
+
+// IsPodName reports whether a text is a valid name of a Pod.
+func IsPodName(text string) bool {
+	return len(text) <= 253 && regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`).MatchString(text)
+}
+
+// ParseName returns the API's name for NAMESPACE/NAME, for NAME with the given namespace, or for the API's name.
+func ParseName(text, within string) (string, error) {
+	namespace, name, found := strings.Cut(strings.Replace(strings.TrimPrefix(text, "namespaces/"), "/services/", "/", 1), "/")
+	if !found {
+		namespace, name = within, text
 	}
-	services, leave, err := connect(&opts.Flags)
-	if err != nil {
-		return err
+	switch {
+	case namespace == "":
+		return "", fmt.Errorf("%q: give NAMESPACE/NAME, or the namespace with -n", text)
+	case within != "" && namespace != within:
+		return "", fmt.Errorf("%q is not in the namespace of --namespace=%s", text, within)
+	case !isLabel(namespace) || !isLabel(name):
+		return "", fmt.Errorf("%q is not the name of a Service: NAMESPACE/NAME, of lower-case letters, digits and dashes", text)
 	}
-	defer leave()
-	services.parent = opts.parent()
-	session := &list.Session[*slicev1.ServiceSlices]{
-		Flags: opts.Flags, Streams: streams, NoHeaders: opts.noHeaders, Kind: kind(), Source: services,
-		Wanted: func(service *slicev1.ServiceSlices) bool { return opts.name == "" || opts.name == service.GetName() },
-	}
-	return session.Run(ctx, opts.name, opts.watch)
+	return "namespaces/" + namespace + "/services/" + name, nil
+}
+
+// ShortName returns NAMESPACE/NAME for the API's name of a Service.
+func ShortName(name string) string {
+	return strings.Replace(strings.TrimPrefix(name, "namespaces/"), "/services/", "/", 1)
+}
+
+// pageSize is the gateway's limit, because each page costs one call to each replica.
+const pageSize = 1000
+
+type source struct {
+	list.NoNotes
+
+	client gatewayv1.SliceServiceClient
+	parent string
+}
+
+func (s source) Get(ctx context.Context, name string) (*slicev1.ServiceSlices, proto.Message, error) {
+	response, err := s.client.GetServiceSlices(ctx, &gatewayv1.GetServiceSlicesRequest{Name: name})
+	return response.GetServiceSlices(), response, err
+}
+
+func (s source) Page(ctx context.Context, token string) (list.Page[*slicev1.ServiceSlices], error) {
+	response, err := s.client.ListServiceSlices(ctx, &gatewayv1.ListServiceSlicesRequest{Parent: s.parent, PageSize: pageSize, PageToken: token})
+	return list.Page[*slicev1.ServiceSlices]{
+		Items: response.GetServiceSlices(), NextToken: response.GetNextPageToken(), Missing: response.GetMissing(),
+	}, err
+}
+
+func (source) Response(all list.Page[*slicev1.ServiceSlices]) proto.Message {
+	return &gatewayv1.ListServiceSlicesResponse{ServiceSlices: all.Items, Missing: all.Missing}
+}
+
+func (s source) Watch(ctx context.Context) (list.Receive[*slicev1.ServiceSlices], error) {
+	stream, err := s.client.WatchServiceSlices(ctx, &gatewayv1.WatchServiceSlicesRequest{Parent: s.parent})
+	return list.ReceiveFrom(stream, err, func(response *gatewayv1.WatchServiceSlicesResponse) list.Event[*slicev1.ServiceSlices] {
+		return list.Event[*slicev1.ServiceSlices]{
+			Type: list.EventTypeOf(response.GetType()), Item: response.GetServiceSlices(), Missing: response.GetMissing(), Message: response,
+		}
+	})
 }

@@ -24,19 +24,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ago is a moment in the past, half a minute more, so that ages of hours read the same however long a test takes.
+// ago returns a time half a minute earlier, so that ages in hours do not depend on the duration of a test.
 func ago(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
 }
 
-// service makes a Service whose slices hold so many endpoints each.
-func service(name string, edit func(*slicev1.ServiceSlices), held ...int32) *slicev1.ServiceSlices {
+// service returns a Service with the given number of endpoints in each slice.
+func service(name string, edit func(*slicev1.ServiceSlices), endpoints ...int32) *slicev1.ServiceSlices {
 	s := &slicev1.ServiceSlices{
 		Name: "namespaces/shop/services/" + name, Uid: "uid-" + name, Managed: true, IdealSlices: 1, Shard: 27, Epoch: 18231,
 		LastSyncTime: ago(time.Hour),
 		LastPlan:     &slicev1.ServiceSlices_LastPlan{Time: ago(time.Hour), Trigger: "POD", Latency: durationpb.New(7 * time.Millisecond), Updates: 1},
 	}
-	for i, count := range held {
+	for i, count := range endpoints {
 		s.Slices = append(s.Slices, &slicev1.EndpointSlice{
 			Name: fmt.Sprintf("%s-%d", name, i), AddressType: "IPv4", Endpoints: count, ReadyEndpoints: count, Capacity: 100,
 		})
@@ -50,7 +50,7 @@ func service(name string, edit func(*slicev1.ServiceSlices), held ...int32) *sli
 	return s
 }
 
-func well() []*slicev1.ServiceSlices {
+func healthy() []*slicev1.ServiceSlices {
 	return []*slicev1.ServiceSlices{
 		service("api", func(s *slicev1.ServiceSlices) {
 			s.Topology, s.TopologyProblem = "Auto", "3 endpoints are too few for 4 zones"
@@ -62,12 +62,12 @@ func well() []*slicev1.ServiceSlices {
 	}
 }
 
-func ill() []*slicev1.ServiceSlices {
-	return append(well(),
+func unhealthy() []*slicev1.ServiceSlices {
+	return append(healthy(),
 		service("x-fails", func(s *slicev1.ServiceSlices) {
-			s.Failures, s.LastError = 3, "update slice: the apiserver is\x1b[2J away"
+			s.Failures, s.LastError = 3, "update slice: kube-apiserver does not\x1b[2J answer"
 		}, 5),
-		service("y-fought", func(s *slicev1.ServiceSlices) { s.ContendedBy = "kube-controller-manager" }, 5),
+		service("y-contended", func(s *slicev1.ServiceSlices) { s.ContendedBy = "kube-controller-manager" }, 5),
 	)
 }
 
@@ -79,7 +79,7 @@ func missing() []*gatewayv1.SourceStatus {
 
 func TestSlices_Transcripts(t *testing.T) {
 	pipe, narrow := commandtest.Terminal{}, commandtest.Terminal{Width: 110, Height: 24}
-	all := &commandtest.Slices{Services: ill(), PerPage: 2}
+	all := &commandtest.Slices{Services: unhealthy(), PageSize: 2}
 	change := func(verb statusv1.Change_Verb, name, reason, detail string) *statusv1.Change {
 		return &statusv1.Change{Verb: verb, Object: &statusv1.ObjectReference{Kind: "EndpointSlice", Namespace: "shop", Name: name}, Reason: reason, Detail: detail}
 	}
@@ -101,20 +101,20 @@ func TestSlices_Transcripts(t *testing.T) {
 		{name: "wide", slices: all, where: pipe, args: []string{"-o", "wide"}, code: exit.Findings},
 		{name: "terminal", slices: all, where: narrow, code: exit.Findings},
 		{name: "names", slices: all, where: pipe, args: []string{"-o", "name", "-n", "shop"}, code: exit.Findings},
-		{name: "well", slices: &commandtest.Slices{Services: well()}, where: pipe, code: exit.OK},
+		{name: "healthy", slices: &commandtest.Slices{Services: healthy()}, where: pipe, code: exit.OK},
 		{name: "none", slices: &commandtest.Slices{}, where: pipe, code: exit.OK},
-		{name: "missing", slices: &commandtest.Slices{Services: well(), Missing: missing()}, where: pipe, code: exit.Undetermined},
+		{name: "missing", slices: &commandtest.Slices{Services: healthy(), Missing: missing()}, where: pipe, code: exit.Undetermined},
 		{name: "one", slices: all, where: pipe, args: []string{"web", "-n", "shop"}, code: exit.OK},
 		{name: "one-json", slices: &commandtest.Slices{Services: []*slicev1.ServiceSlices{{Name: "namespaces/shop/services/web"}}}, where: pipe, args: []string{"shop/web", "-o", "json"}, code: exit.OK},
-		{name: "one-that-is-not-there", slices: absent, where: pipe, args: []string{"shop/none"}, code: exit.Undetermined},
+		{name: "not-found", slices: absent, where: pipe, args: []string{"shop/none"}, code: exit.Undetermined},
 		{name: "plan", slices: &commandtest.Slices{Plan: &gatewayv1.PlanServiceResponse{Changes: changes, WaitingFor: waiting}}, where: pipe, args: []string{"plan", "shop/web"}, code: exit.Findings},
 		{name: "plan-json", slices: &commandtest.Slices{Plan: &gatewayv1.PlanServiceResponse{Changes: changes[:1]}}, where: pipe, args: []string{"plan", "shop/web", "-o", "json"}, code: exit.Findings},
 		{name: "plan-nothing", slices: &commandtest.Slices{Plan: &gatewayv1.PlanServiceResponse{}}, where: pipe, args: []string{"plan", "web", "-n", "shop"}, code: exit.OK},
-		{name: "plan-waits", slices: &commandtest.Slices{Plan: &gatewayv1.PlanServiceResponse{WaitingFor: waiting}}, where: pipe, args: []string{"plan", "shop/web"}, code: exit.Undetermined},
-		{name: "plan-unknown", slices: absent, where: pipe, args: []string{"plan", "shop/none"}, code: exit.Undetermined},
+		{name: "plan-waiting", slices: &commandtest.Slices{Plan: &gatewayv1.PlanServiceResponse{WaitingFor: waiting}}, where: pipe, args: []string{"plan", "shop/web"}, code: exit.Undetermined},
+		{name: "plan-not-found", slices: absent, where: pipe, args: []string{"plan", "shop/none"}, code: exit.Undetermined},
 		{name: "reconcile", slices: &commandtest.Slices{Reconciled: &gatewayv1.ReconcileServiceResponse{Changes: changes, Applied: true}}, where: pipe, args: []string{"reconcile", "shop/web"}, code: exit.OK},
-		{name: "reconcile-dry", slices: &commandtest.Slices{Reconciled: &gatewayv1.ReconcileServiceResponse{Changes: changes}}, where: pipe, args: []string{"reconcile", "shop/web", "--dry-run"}, code: exit.OK},
-		{name: "reconcile-in-part", slices: &commandtest.Slices{Reconciled: &gatewayv1.ReconcileServiceResponse{Changes: changes}}, where: pipe, args: []string{"reconcile", "shop/web"}, code: exit.Undetermined},
+		{name: "reconcile-dry-run", slices: &commandtest.Slices{Reconciled: &gatewayv1.ReconcileServiceResponse{Changes: changes}}, where: pipe, args: []string{"reconcile", "shop/web", "--dry-run"}, code: exit.OK},
+		{name: "reconcile-partial", slices: &commandtest.Slices{Reconciled: &gatewayv1.ReconcileServiceResponse{Changes: changes}}, where: pipe, args: []string{"reconcile", "shop/web"}, code: exit.Undetermined},
 		{name: "usage", slices: all, where: pipe, args: []string{"-o", "yaml", "-n", "Shop", "a/b/c"}, code: exit.Usage},
 	}
 	for _, test := range tests {
@@ -151,11 +151,11 @@ func TestSlices_WatchShowsWhatChanges(t *testing.T) {
 	}
 }
 
-// To watch one Service of a large cluster, its namespace is enough to be told of.
+// The watch of one Service asks for its namespace only, which matters in a large cluster.
 func TestSlices_WatchOfOneServiceIsOfItsNamespace(t *testing.T) {
 	for _, args := range [][]string{{"shop/web"}, {"web", "-n", "shop"}} {
 		server := commandtest.Serve(t, &commandtest.Gateway{Slices: &commandtest.Slices{
-			Within: "namespaces/shop",
+			WatchParent: "namespaces/shop",
 			Watches: [][]*gatewayv1.WatchServiceSlicesResponse{{
 				{Type: slicev1.WatchServiceSlicesResponse_TYPE_ADDED, ServiceSlices: service("web", nil, 57)},
 				{Type: slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK},
@@ -168,7 +168,7 @@ func TestSlices_WatchOfOneServiceIsOfItsNamespace(t *testing.T) {
 	}
 }
 
-func TestSlices_StrangeCommandLinesAreUsage(t *testing.T) {
+func TestSlices_WrongCommandLines(t *testing.T) {
 	for _, args := range [][]string{
 		{"a", "b"}, {""}, {"web"}, {"../../etc"}, {"shop/"}, {"/web"}, {"shop/WEB"}, {"shop/web", "-n", "else"}, {"--sever=x"},
 		{"plan"}, {"plan", "web"}, {"plan", "shop/a", "shop/b"}, {"plan", "shop/web", "-o", "name"}, {"reconcile"}, {"shop/" + strings.Repeat("n", 64)},
@@ -179,7 +179,7 @@ func TestSlices_StrangeCommandLinesAreUsage(t *testing.T) {
 	}
 }
 
-func TestParseName_TakesWhatTheListPrints(t *testing.T) {
+func TestParseName_AcceptsTheNamesOfTheList(t *testing.T) {
 	for text, within := range map[string]string{
 		"shop/web": "", "web": "shop", "namespaces/shop/services/web": "", "services/web": "services",
 	} {

@@ -9,17 +9,15 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// printer writes statuses in one form.
+// encoder writes statuses in one format.
 type encoder struct {
 	output string
-	ink    printer.Ink
+	colors printer.Colors
 }
 
-func newEncoder(output string, ink printer.Ink) encoder { return encoder{output: output, ink: ink} }
-
-// print writes a status that stands alone.
-func (p encoder) print(w io.Writer, response *gatewayv1.GetClusterStatusResponse) error {
-	text, err := p.text(response)
+// write writes a single status.
+func (e encoder) write(w io.Writer, response *gatewayv1.GetClusterStatusResponse) error {
+	text, err := e.encode(response)
 	if err != nil {
 		return err
 	}
@@ -27,9 +25,10 @@ func (p encoder) print(w io.Writer, response *gatewayv1.GetClusterStatusResponse
 	return err
 }
 
-// printNext writes one status of many: a line of JSON, a YAML document, or a table with a blank line before all but the first.
-func (p encoder) printNext(w io.Writer, response *gatewayv1.GetClusterStatusResponse, separated bool) error {
-	if p.output == "json" {
+// writeNext writes one of many statuses: a line of JSON, a YAML document or a table. If it is not the first,
+// a separator precedes a document or a table.
+func (e encoder) writeNext(w io.Writer, response *gatewayv1.GetClusterStatusResponse, first bool) error {
+	if e.output == "json" {
 		line, err := printer.JSONLine(response)
 		if err != nil {
 			return err
@@ -37,26 +36,26 @@ func (p encoder) printNext(w io.Writer, response *gatewayv1.GetClusterStatusResp
 		_, err = w.Write(append(line, '\n'))
 		return err
 	}
-	if separated {
-		separator := map[string]string{"yaml": "---\n", "table": "\n"}[p.output]
+	if !first {
+		separator := map[string]string{"yaml": "---\n", "table": "\n"}[e.output]
 		if _, err := io.WriteString(w, separator); err != nil {
 			return err
 		}
 	}
-	return p.print(w, response)
+	return e.write(w, response)
 }
 
-// frame is the table with a notice above it, if there is one.
-func (p encoder) frame(response *gatewayv1.GetClusterStatusResponse, notice string) (string, error) {
-	text, err := p.text(response)
+// encodeWithNotice returns the status with a notice above it.
+func (e encoder) encodeWithNotice(response *gatewayv1.GetClusterStatusResponse, notice string) (string, error) {
+	text, err := e.encode(response)
 	if notice != "" {
-		text = p.ink.Dye(printer.Fair, printer.Plain(notice)) + "\n" + text
+		text = e.colors.Apply(printer.Warning, printer.Sanitize(notice)) + "\n" + text
 	}
 	return text, err
 }
 
-func (p encoder) text(response *gatewayv1.GetClusterStatusResponse) (string, error) {
-	switch p.output {
+func (e encoder) encode(response *gatewayv1.GetClusterStatusResponse) (string, error) {
+	switch e.output {
 	case "json":
 		document, err := printer.JSON(response)
 		return string(document), err
@@ -64,14 +63,15 @@ func (p encoder) text(response *gatewayv1.GetClusterStatusResponse) (string, err
 		document, err := printer.YAML(response)
 		return string(document), err
 	default:
-		return draw(response.GetStatus(), p.ink), nil
+		return drawTable(response.GetStatus(), e.colors), nil
 	}
 }
 
-// essenceOf is a status without what differs from one second to the next while nothing happens: times, latencies, counts.
-func essenceOf(response *gatewayv1.GetClusterStatusResponse) string {
-	essence := proto.CloneOf(response)
-	status := essence.GetStatus()
+// changeKey returns the bytes of a status without the fields that change all the time: times, latencies,
+// counts. Two statuses with the same key are the same to a watch.
+func changeKey(response *gatewayv1.GetClusterStatusResponse) string {
+	copied := proto.CloneOf(response)
+	status := copied.GetStatus()
 	if status == nil {
 		return ""
 	}
@@ -84,12 +84,21 @@ func essenceOf(response *gatewayv1.GetClusterStatusResponse) string {
 			term.Remaining = nil
 		}
 		for _, replica := range service.GetReplicas() {
-			quieten(replica)
+			replica.Counts, replica.Freshness = nil, nil
+			for _, term := range replica.GetTerms() {
+				term.Remaining = nil
+			}
+			for _, dependency := range replica.GetDependencies() {
+				dependency.LastContactTime = nil
+			}
+			for _, loop := range replica.GetLoops() {
+				loop.LastRunTime, loop.LastSuccessTime, loop.Runs, loop.Failures = nil, nil, 0, 0
+			}
 		}
 	}
-	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(essence)
+	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(copied)
 	if err != nil {
-		return "" // never equal to a shown one, so the status is shown once more than necessary
+		return "" // no status has this key, so the status is shown once more than necessary
 	}
-	return string(text)
+	return string(key)
 }

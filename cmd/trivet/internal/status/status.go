@@ -1,3 +1,10 @@
+// Package status is `trivet status`: the state of a cluster's Trivet services as the gateway reports it.
+//
+// Standard output has the status in the chosen format and nothing else. Progress and errors go to standard
+// error. The exit code is 0 if the cluster is healthy, 1 if it is not, also after --wait, and 2 without a
+// status. A watch ends only when it is interrupted, and continues through restarts of the gateway.
+//
+// JSON and YAML are the gateway's answer as /v1/status gives it. The table is for people and may change.
 package status
 
 import (
@@ -7,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/client"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
@@ -15,26 +21,33 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// options are the command's flags.
-type options struct {
+// command is one run of `trivet status`: its flags, and what they lead to.
+type command struct {
 	client.Flags
 
 	wait         bool
 	waitDuration time.Duration
 	watch        bool
 	interval     time.Duration
+
+	streams printer.Streams
+	encoder encoder
+	client  gatewayv1.GatewayServiceClient
 }
 
-// NewCommand makes `trivet status`. Errors it returns say their exit code, see package exit; it prints none of them itself.
+// NewCommand returns `trivet status`. Its errors carry their exit code and are not printed.
 func NewCommand(streams printer.Streams) *cobra.Command {
-	var opts options
-	command := &cobra.Command{
+	c := command{streams: streams}
+	cobraCommand := &cobra.Command{
 		Use:   "status",
-		Short: "Show how all Trivet services of a cluster fare",
-		Long: `Show how all Trivet services of a cluster fare: who leads, which replicas are ready, how their loops do.
+		Short: "Show the state of all Trivet services",
+		Long: `Show the state of all Trivet services of a cluster: leaders, readiness of replicas, and loops.
 
-Exit codes: 0 healthy; 1 not healthy, or waited in vain; 2 no status could be had; 64 wrong usage.
-A gateway on loopback is reached in plaintext unless TLS flags are given.`,
+Exit codes:
+  0   Healthy.
+  1   Not healthy, also after --wait.
+  2   There is no status.
+  64  The command line is wrong.`,
 		Example: `  trivet status
   trivet status --wait --wait-duration 2m
   trivet status -w
@@ -45,59 +58,79 @@ A gateway on loopback is reached in plaintext unless TLS flags are given.`,
 			}
 			return nil
 		},
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE: func(command *cobra.Command, _ []string) error {
-			return run(command.Context(), streams, opts)
+		RunE: func(cobraCommand *cobra.Command, _ []string) error {
+			if err := c.validate(); err != nil {
+				return err
+			}
+			return c.run(cobraCommand.Context())
 		},
 	}
-	opts.Register(command, streams, "table", "json", "yaml")
-	opts.registerFlags(command.Flags())
-	return command
+	c.Register(cobraCommand, streams, "table", "json", "yaml")
+	fs := cobraCommand.Flags()
+	fs.BoolVar(&c.wait, "wait", false, "Wait until the cluster is healthy, then show the status.")
+	fs.DurationVar(&c.waitDuration, "wait-duration", 5*time.Minute, "Timeout of --wait.")
+	fs.BoolVarP(&c.watch, "watch", "w", false, "Watch: in place on a terminal, elsewhere once for each change. Counts and ages are not changes.")
+	fs.DurationVar(&c.interval, "interval", time.Second, "Interval between two statuses of --watch and --wait.")
+	return cobraCommand
 }
 
-func (o *options) registerFlags(fs *pflag.FlagSet) {
-	fs.BoolVar(&o.wait, "wait", false, "Wait until the cluster is healthy, then show it.")
-	fs.DurationVar(&o.waitDuration, "wait-duration", 5*time.Minute, "How long --wait waits.")
-	fs.BoolVarP(&o.watch, "watch", "w", false, "Go on showing it: in place on a terminal, else once per change. Counts and ages are no change.")
-	fs.DurationVar(&o.interval, "interval", time.Second, "How often --watch and --wait ask.")
-}
-
-func (o *options) validate() error {
-	problems := o.Validate()
-	if o.wait && o.watch {
-		problems = append(problems, errors.New("--wait ends and --watch does not; give one of them"))
+func (c *command) validate() error {
+	problems := c.Validate()
+	if c.wait && c.watch {
+		problems = append(problems, errors.New("--wait and --watch cannot be combined: only --wait ends"))
 	}
-	if o.interval < 250*time.Millisecond || o.interval > time.Hour {
-		problems = append(problems, fmt.Errorf("--interval=%s: must be between 250ms and 1h", o.interval))
+	if c.interval < 250*time.Millisecond || c.interval > time.Hour {
+		problems = append(problems, fmt.Errorf("--interval=%s: must be between 250ms and 1h", c.interval))
 	}
-	if o.waitDuration <= 0 {
-		problems = append(problems, fmt.Errorf("--wait-duration=%s: must be positive", o.waitDuration))
+	if c.waitDuration <= 0 {
+		problems = append(problems, fmt.Errorf("--wait-duration=%s: must be positive", c.waitDuration))
 	}
 	return exit.UsageError(problems...)
 }
 
-func run(ctx context.Context, streams printer.Streams, opts options) error {
-	if err := opts.validate(); err != nil {
-		return err
-	}
-	conn, err := opts.Connect()
+func (c *command) run(ctx context.Context) error {
+	conn, err := c.Connect()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	s := &session{
-		options: opts,
-		client:  gatewayv1.NewGatewayServiceClient(conn),
-		streams: streams,
-		encoder: newEncoder(opts.Output, streams.Ink(opts.Color)),
-	}
+	c.client = gatewayv1.NewGatewayServiceClient(conn)
+	c.encoder = encoder{output: c.Output, colors: c.streams.Colors(c.Color)}
 	switch {
-	case opts.watch:
-		return s.watchOn(ctx)
-	case opts.wait:
-		return s.awaitHealth(ctx)
+	case c.watch:
+		return c.runWatch(ctx)
+	case c.wait:
+		return c.runWait(ctx)
 	default:
-		return s.showOnce(ctx)
+		return c.runOnce(ctx)
 	}
+}
+
+func (c *command) runOnce(ctx context.Context) error {
+	response, err := c.get(ctx)
+	if err != nil {
+		return c.NoAnswer(ctx, "status", err)
+	}
+	return c.finish(response)
+}
+
+func (c *command) get(ctx context.Context) (*gatewayv1.GetClusterStatusResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	return c.client.GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
+}
+
+// finish prints the status and returns its exit code.
+func (c *command) finish(response *gatewayv1.GetClusterStatusResponse) error {
+	if err := c.encoder.write(c.streams.Out, response); err != nil {
+		return client.CannotPrint("status", err)
+	}
+	if response.GetStatus().GetHealthy() {
+		return nil
+	}
+	return &exit.Error{Code: exit.Findings, Summary: "the cluster is not healthy: " + problemCount(response)}
+}
+
+func problemCount(response *gatewayv1.GetClusterStatusResponse) string {
+	return printer.Count(len(serviceProblems(response.GetStatus())), "problem")
 }

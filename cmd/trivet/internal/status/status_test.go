@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -16,44 +14,43 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/internal/rpcserver"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// line is one thing a scripted gateway says: a status, or an error that ends a stream.
-type line struct {
+// reply is a reply of the scripted gateway: a status, or an error that ends a stream.
+type reply struct {
 	problems []string
 	err      error
 }
 
-// gateway is a GatewayService that says its lines in order, one per question or message, and the last one again and again.
+// gateway is a fake GatewayService. It sends its replies in order, and repeats the last one.
 type gateway struct {
 	gatewayv1.UnimplementedGatewayServiceServer
 
-	mu    sync.Mutex // guards lines
-	lines []line
+	mu      sync.Mutex // guards replies
+	replies []reply
 }
 
 func (g *gateway) next() (*gatewayv1.ClusterStatus, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	said := g.lines[0]
-	if len(g.lines) > 1 {
-		g.lines = g.lines[1:]
+	next := g.replies[0]
+	if len(g.replies) > 1 {
+		g.replies = g.replies[1:]
 	}
-	if said.err != nil {
-		return nil, said.err
+	if next.err != nil {
+		return nil, next.err
 	}
-	healthy := len(said.problems) == 0
+	healthy := len(next.problems) == 0
 	return &gatewayv1.ClusterStatus{
-		Cluster: "kitchen", Healthy: healthy,
-		Services: []*gatewayv1.ServiceStatus{{Service: "leasesvc", Healthy: healthy, Problems: said.problems}},
+		Cluster: "main", Healthy: healthy,
+		Services: []*gatewayv1.ServiceStatus{{Service: "leasesvc", Healthy: healthy, Problems: next.problems}},
 	}, nil
 }
 
@@ -79,60 +76,27 @@ func (g *gateway) WatchClusterStatus(_ *gatewayv1.WatchClusterStatusRequest, str
 	}
 }
 
-// serving runs a scripted gateway on the real server and returns its address.
-func serving(t *testing.T, lines ...line) string {
+// serve serves a scripted gateway and returns its address.
+func serve(t *testing.T, replies ...reply) string {
 	t.Helper()
-	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
-	cfg.Insecure = true
-	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatalf("make the gateway: %v", err)
-	}
-	server.Register(func(r grpc.ServiceRegistrar) { gatewayv1.RegisterGatewayServiceServer(r, &gateway{lines: lines}) })
-	listener, err := rpcserver.Listen(cfg)
-	if err != nil {
-		t.Fatalf("listen: %v", err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx, listener) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-served; err != nil {
-			t.Errorf("gateway: %v", err)
-		}
+	return commandtest.ServeServices(t, func(r grpc.ServiceRegistrar) {
+		gatewayv1.RegisterGatewayServiceServer(r, &gateway{replies: replies})
 	})
-	return listener.Addr().String()
 }
 
-// nowhere is an address at which nobody listens.
-func nowhere(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("listen: %v", err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
+func unusedAddress(t *testing.T) string { return commandtest.UnusedAddress(t) }
 
-// outcome is what a run of the command left behind.
-type outcome struct {
+// result is the result of a run.
+type result struct {
 	code           int
 	err            error
 	stdout, stderr string
 }
 
-func run(ctx context.Context, args ...string) outcome {
+func run(ctx context.Context, args ...string) result {
 	var stdout, stderr strings.Builder
-	err := execute(ctx, &stdout, &stderr, args...)
-	return outcome{code: exit.CodeOf(err), err: err, stdout: stdout.String(), stderr: stderr.String()}
-}
-
-func execute(ctx context.Context, stdout, stderr io.Writer, args ...string) error {
-	command := status.NewCommand(printer.Streams{Out: stdout, Err: stderr, Env: func(string) string { return "" }})
-	command.SetArgs(args)
-	return command.ExecuteContext(ctx)
+	err := commandtest.Execute(ctx, commandtest.Pipe(&stdout, &stderr), status.NewCommand, args...)
+	return result{code: exit.CodeOf(err), err: err, stdout: stdout.String(), stderr: stderr.String()}
 }
 
 func noSource() error {
@@ -144,21 +108,21 @@ func TestStatus_ExitCodes(t *testing.T) {
 		name   string
 		server func(*testing.T) string
 		code   int
-		stdout string // a part of it; empty: nothing is printed
-		err    string // a part of it
+		stdout string // a substring; empty: nothing is printed
+		err    string // a substring
 	}{
-		{name: "healthy", server: func(t *testing.T) string { return serving(t, line{}) }, code: exit.OK, stdout: "kitchen: healthy"},
+		{name: "healthy", server: func(t *testing.T) string { return serve(t, reply{}) }, code: exit.OK, stdout: "main: healthy"},
 		{
 			name:   "not healthy",
-			server: func(t *testing.T) string { return serving(t, line{problems: []string{"shard 0 has no leader"}}) },
+			server: func(t *testing.T) string { return serve(t, reply{problems: []string{"shard 0 has no leader"}}) },
 			code:   exit.Findings, stdout: "shard 0 has no leader", err: "the cluster is not healthy: 1 problem",
 		},
 		{
 			name:   "no source",
-			server: func(t *testing.T) string { return serving(t, line{err: noSource()}) },
+			server: func(t *testing.T) string { return serve(t, reply{err: noSource()}) },
 			code:   exit.Undetermined, err: "no replica is registered in etcd",
 		},
-		{name: "no gateway", server: nowhere, code: exit.Undetermined, err: "connection refused"},
+		{name: "no gateway", server: unusedAddress, code: exit.Undetermined, err: "connection refused"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -171,7 +135,7 @@ func TestStatus_ExitCodes(t *testing.T) {
 				t.Errorf("stdout = %q, want %q in it", got.stdout, test.stdout)
 			}
 			if got.stderr != "" {
-				t.Errorf("stderr = %q, want nothing: the error is the caller's to print", got.stderr)
+				t.Errorf("stderr = %q, want nothing: the caller prints the error", got.stderr)
 			}
 			if (test.err == "") != (got.err == nil) || (got.err != nil && !strings.Contains(got.err.Error(), test.err)) {
 				t.Errorf("error = %v, want %q in it", got.err, test.err)
@@ -180,7 +144,7 @@ func TestStatus_ExitCodes(t *testing.T) {
 	}
 }
 
-func TestStatus_UsageTellsAllProblems(t *testing.T) {
+func TestStatus_UsageErrorHasAllProblems(t *testing.T) {
 	got := run(t.Context(), "--server=gateway", "-o", "xml", "--color=sometimes", "--wait", "-w", "--interval=1ms", "--wait-duration=-1s", "--timeout=0s")
 
 	if got.code != exit.Usage {
@@ -191,7 +155,7 @@ func TestStatus_UsageTellsAllProblems(t *testing.T) {
 		`--output="xml": must be one of table, json, yaml`,
 		`--color="sometimes": must be one of auto, always, never`,
 		"--timeout=0s: must be positive",
-		"--wait ends and --watch does not; give one of them",
+		"--wait and --watch cannot be combined: only --wait ends",
 		"--interval=1ms: must be between 250ms and 1h",
 		"--wait-duration=-1s: must be positive",
 	}
@@ -200,7 +164,7 @@ func TestStatus_UsageTellsAllProblems(t *testing.T) {
 	}
 }
 
-func TestStatus_StrangeCommandLinesAreUsage(t *testing.T) {
+func TestStatus_WrongCommandLines(t *testing.T) {
 	for _, args := range [][]string{{"everything"}, {"--sever=x"}, {"--timeout=soon"}, {"--cert-file=c.pem"}, {"--ca-file=/nowhere/ca.pem"}} {
 		if got := run(t.Context(), args...); got.code != exit.Usage {
 			t.Errorf("%q: exit code = %d (%v), want %d", args, got.code, got.err, exit.Usage)
@@ -208,12 +172,12 @@ func TestStatus_StrangeCommandLinesAreUsage(t *testing.T) {
 	}
 }
 
-func TestStatusWait_EndsWithHealth(t *testing.T) {
-	server := serving(t, line{err: noSource()}, line{problems: []string{"shard 0 has no leader", "x"}}, line{})
+func TestStatusWait_EndsWhenHealthy(t *testing.T) {
+	server := serve(t, reply{err: noSource()}, reply{problems: []string{"shard 0 has no leader", "x"}}, reply{})
 
 	got := run(t.Context(), "--server", server, "--wait", "--interval=250ms")
 
-	if got.code != exit.OK || !strings.HasPrefix(got.stdout, "kitchen: healthy") {
+	if got.code != exit.OK || !strings.HasPrefix(got.stdout, "main: healthy") {
 		t.Errorf("exit code = %d (%v), stdout %q; want 0 and the healthy table", got.code, got.err, got.stdout)
 	}
 	want := "waiting for the gateway at " + server + ": no replica is registered in etcd\n" +
@@ -223,7 +187,7 @@ func TestStatusWait_EndsWithHealth(t *testing.T) {
 	}
 }
 
-func TestStatusWait_InVain(t *testing.T) {
+func TestStatusWait_Timeout(t *testing.T) {
 	tests := []struct {
 		name   string
 		server func(*testing.T) string
@@ -232,10 +196,10 @@ func TestStatusWait_InVain(t *testing.T) {
 	}{
 		{
 			name:   "never healthy: the last status is printed",
-			server: func(t *testing.T) string { return serving(t, line{problems: []string{"shard 0 has no leader"}}) },
+			server: func(t *testing.T) string { return serve(t, reply{problems: []string{"shard 0 has no leader"}}) },
 			code:   exit.Findings, stdout: "shard 0 has no leader",
 		},
-		{name: "never there", server: nowhere, code: exit.Undetermined},
+		{name: "no gateway", server: unusedAddress, code: exit.Undetermined},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -245,7 +209,7 @@ func TestStatusWait_InVain(t *testing.T) {
 				t.Errorf("exit code = %d (%v), stdout %q; want %d, %q", got.code, got.err, got.stdout, test.code, test.stdout)
 			}
 			if got.stderr == "" {
-				t.Error("nothing told what was waited for")
+				t.Error("stderr is empty, want what it waits for")
 			}
 		})
 	}
@@ -255,14 +219,14 @@ func TestStatusWait_Interrupted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 
-	got := run(ctx, "--server", nowhere(t), "--wait")
+	got := run(ctx, "--server", commandtest.UnusedAddress(t), "--wait")
 
 	if got.code != exit.Interrupted || got.err.Error() != "" {
-		t.Errorf("exit code = %d (%v), want %d without a word", got.code, got.err, exit.Interrupted)
+		t.Errorf("exit code = %d (%v), want %d and no text", got.code, got.err, exit.Interrupted)
 	}
 }
 
-// until cancels when what was written contains a text.
+// until cancels a context when the output contains a text.
 type until struct {
 	mu     sync.Mutex // guards text
 	text   strings.Builder
@@ -280,41 +244,41 @@ func (u *until) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-func TestStatusWatch_ABlockPerChangeThroughRestarts(t *testing.T) {
-	server := serving(t, line{}, line{}, line{}, line{problems: []string{"one"}}, line{problems: []string{"one"}},
-		line{err: rpcerror.ShuttingDown()}, line{problems: []string{"two"}})
+func TestStatusWatch_ShowsEachChangeThroughRestarts(t *testing.T) {
+	server := serve(t, reply{}, reply{}, reply{}, reply{problems: []string{"one"}}, reply{problems: []string{"one"}},
+		reply{err: rpcerror.ShuttingDown()}, reply{problems: []string{"two"}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	stdout := &until{wanted: "two", cancel: cancel}
 	var stderr strings.Builder
 
-	err := execute(ctx, stdout, &stderr, "--server", server, "-w")
+	err := commandtest.Execute(ctx, commandtest.Pipe(stdout, &stderr), status.NewCommand, "--server", server, "-w")
 
 	if code := exit.CodeOf(err); code != exit.Interrupted {
 		t.Errorf("exit code = %d (%v), want %d", code, err, exit.Interrupted)
 	}
-	blocks := strings.Split(strings.TrimSpace(stdout.text.String()), "\n\nkitchen: ")
+	blocks := strings.Split(strings.TrimSpace(stdout.text.String()), "\n\nmain: ")
 	if len(blocks) != 3 || !strings.Contains(blocks[1], "one") || !strings.Contains(blocks[2], "two") {
 		t.Errorf("stdout has %d blocks, want healthy, one, two:\n%s", len(blocks), stdout.text.String())
 	}
-	want := "no longer live: this replica is shutting down; try another one; trying again\n"
+	want := "stream lost: this replica is shutting down; try another one; reconnecting\n"
 	if stderr.String() != want {
 		t.Errorf("stderr = %q, want %q", stderr.String(), want)
 	}
 }
 
-func TestStatusWatch_JSONIsALinePerChange(t *testing.T) {
+func TestStatusWatch_JSONLinePerChange(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	stdout := &until{wanted: "two", cancel: cancel}
 
-	err := execute(ctx, stdout, io.Discard, "--server", serving(t, line{}, line{problems: []string{"two"}}), "-w", "-o", "json")
+	err := commandtest.Execute(ctx, commandtest.Pipe(stdout, io.Discard), status.NewCommand, "--server", serve(t, reply{}, reply{problems: []string{"two"}}), "-w", "-o", "json")
 
 	if code := exit.CodeOf(err); code != exit.Interrupted {
 		t.Errorf("exit code = %d (%v), want %d", code, err, exit.Interrupted)
 	}
 	lines := strings.Split(strings.TrimSpace(stdout.text.String()), "\n")
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], `{"status":{"cluster":"kitchen","healthy":true`) || !strings.Contains(lines[1], `"problems":["two"]`) {
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], `{"status":{"cluster":"main","healthy":true`) || !strings.Contains(lines[1], `"problems":["two"]`) {
 		t.Errorf("stdout = %q, want two objects, a line each", lines)
 	}
 }
@@ -322,11 +286,12 @@ func TestStatusWatch_JSONIsALinePerChange(t *testing.T) {
 func TestStatusWatch_InPlaceOnATerminal(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	stdout := &until{wanted: "no longer live", cancel: cancel}
-	command := status.NewCommand(printer.Streams{Out: stdout, Err: io.Discard, OutIsTerminal: true, Env: func(string) string { return "" }})
-	command.SetArgs([]string{"--server", serving(t, line{}, line{}, line{err: errors.New("gone")}), "-w", "--color=never"})
+	stdout := &until{wanted: "stream lost", cancel: cancel}
+	streams := commandtest.Pipe(stdout, io.Discard)
+	streams.OutIsTerminal = true
 
-	err := command.ExecuteContext(ctx)
+	err := commandtest.Execute(ctx, streams, status.NewCommand,
+		"--server", serve(t, reply{}, reply{}, reply{err: errors.New("gone")}), "-w", "--color=never")
 
 	if code := exit.CodeOf(err); code != exit.Interrupted {
 		t.Errorf("exit code = %d (%v), want %d", code, err, exit.Interrupted)
@@ -336,12 +301,12 @@ func TestStatusWatch_InPlaceOnATerminal(t *testing.T) {
 		t.Errorf("cleared %d times and drew %d times, want 1 and 3: two statuses, then the notice\n%q", cleared, drawn, text)
 	}
 	if !strings.HasSuffix(text, "\x1b[J") {
-		t.Errorf("what was below is not cleared: %q", text)
+		t.Errorf("the lines below are not cleared: %q", text)
 	}
 }
 
-func TestStatusWatch_GatewayThatWasNeverThere(t *testing.T) {
-	if got := run(t.Context(), "--server", nowhere(t), "-w"); got.code != exit.Undetermined {
+func TestStatusWatch_NoGateway(t *testing.T) {
+	if got := run(t.Context(), "--server", commandtest.UnusedAddress(t), "-w"); got.code != exit.Undetermined {
 		t.Errorf("exit code = %d (%v), want %d", got.code, got.err, exit.Undetermined)
 	}
 }

@@ -12,40 +12,40 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// draw shows a status to people: a headline, a row per replica, then what is wrong and why. It depends on the status alone;
-// ages are as of its merge.
-func draw(status *gatewayv1.ClusterStatus, ink printer.Ink) string {
+// drawTable returns a status for people: a headline, a row for each replica, and the problems. It depends on
+// the status alone; ages are relative to its merge time.
+func drawTable(status *gatewayv1.ClusterStatus, colors printer.Colors) string {
 	var text strings.Builder
-	fmt.Fprintln(&text, headline(status, ink))
+	fmt.Fprintln(&text, headline(status, colors))
 	fmt.Fprintln(&text)
-	rows := printer.Table{Ink: ink}
-	rows.AddAll(printer.Strong, "SERVICE", "REPLICA", "ROLE", "EPOCH", "READY", "LOOPS", "UP", "COUNTS")
+	table := printer.Table{Colors: colors}
+	table.AddStyled(printer.Bold, "SERVICE", "REPLICA", "ROLE", "EPOCH", "READY", "LOOPS", "UP", "COUNTS")
 	for _, service := range status.GetServices() {
-		addService(&rows, status, service)
+		addService(&table, status, service)
 	}
-	_, _ = rows.WriteTo(&text) // a strings.Builder takes everything
-	writeTroubles(&text, ink, "Problems", problemsOf(status))
-	writeTroubles(&text, ink, "Loops in trouble", loopTroubles(status))
+	_, _ = table.WriteTo(&text) // a strings.Builder never fails
+	writeProblems(&text, colors, "Problems", serviceProblems(status))
+	writeProblems(&text, colors, "Failing loops", loopProblems(status))
 	return text.String()
 }
 
-func headline(status *gatewayv1.ClusterStatus, ink printer.Ink) string {
+func headline(status *gatewayv1.ClusterStatus, colors printer.Colors) string {
 	answered := 0
 	for _, source := range status.GetSources() {
 		if source.GetOk() {
 			answered++
 		}
 	}
-	verdict := ink.Dye(printer.Good, "healthy")
+	verdict := colors.Apply(printer.Success, "healthy")
 	if !status.GetHealthy() {
-		verdict = ink.Dye(printer.Bad, "not healthy")
+		verdict = colors.Apply(printer.Failure, "not healthy")
 	}
-	return fmt.Sprintf("%s: %s, %d of %s answered", ink.Dye(printer.Strong, printer.Plain(cmp.Or(status.GetCluster(), "cluster"))), verdict,
+	return fmt.Sprintf("%s: %s, %d of %s answered", colors.Apply(printer.Bold, printer.Sanitize(cmp.Or(status.GetCluster(), "cluster"))), verdict,
 		answered, printer.Count(len(status.GetSources()), "replica"))
 }
 
-// addService adds a row per replica of a service, or one that says there is none.
-func addService(rows *printer.Table, status *gatewayv1.ClusterStatus, service *gatewayv1.ServiceStatus) {
+// addService adds a row for each replica of a service, or one row without a replica.
+func addService(table *printer.Table, status *gatewayv1.ClusterStatus, service *gatewayv1.ServiceStatus) {
 	found := false
 	for _, source := range status.GetSources() {
 		if source.GetReplica().GetService() != service.GetService() {
@@ -57,24 +57,24 @@ func addService(rows *printer.Table, status *gatewayv1.ClusterStatus, service *g
 		answer := answerOf(service, id)
 		if answer == nil {
 			if epoch == "-" {
-				role = "-" // what a silent replica does not lead, it may not stand by for either
+				role = "-" // whether a replica without an answer is a standby is unknown
 			}
-			rows.AddAll(printer.Bad, service.GetService(), id, role, epoch, "no answer", "-", "-", "-")
+			table.AddStyled(printer.Failure, service.GetService(), id, role, epoch, "no answer", "-", "-", "-")
 			continue
 		}
-		rows.AddAll(tone(answer), service.GetService(), id, role, epoch, readiness(answer), loopSummary(answer.GetLoops()),
+		table.AddStyled(rowStyle(answer), service.GetService(), id, role, epoch, readiness(answer), loopSummary(answer.GetLoops()),
 			uptime(status, answer), countList(answer.GetCounts()))
 	}
 	if !found {
-		rows.AddAll(printer.Bad, service.GetService(), "none", "-", "-", "-", "-", "-", "-")
+		table.AddStyled(printer.Failure, service.GetService(), "none", "-", "-", "-", "-", "-", "-")
 	}
 }
 
-func tone(answer *statusv1.GetStatusResponse) printer.Tone {
+func rowStyle(answer *statusv1.GetStatusResponse) printer.Style {
 	if answer.GetReady() {
-		return printer.Usual
+		return printer.Normal
 	}
-	return printer.Fair
+	return printer.Warning
 }
 
 func answerOf(service *gatewayv1.ServiceStatus, id string) *statusv1.GetStatusResponse {
@@ -86,8 +86,8 @@ func answerOf(service *gatewayv1.ServiceStatus, id string) *statusv1.GetStatusRe
 	return nil
 }
 
-// roleOf says what a replica does in its service, and the newest epoch it does it under. Where the work is divided into
-// shards nobody leads: each replica holds some.
+// roleOf returns the role of a replica and the epoch of its newest term. A service with several shards has no
+// leader: each replica holds some shards.
 func roleOf(service *gatewayv1.ServiceStatus, id string) (role, epoch string) {
 	held, newest := 0, int64(0)
 	for _, term := range service.GetTerms() {
@@ -115,7 +115,7 @@ func readiness(answer *statusv1.GetStatusResponse) string {
 	return "no"
 }
 
-// loopSummary counts the loops by state, the worst first.
+// loopSummary returns the number of loops in each state, the worst state first.
 func loopSummary(loops []*statusv1.Loop) string {
 	counts := map[statusv1.Loop_State]int{}
 	for _, loop := range loops {
@@ -123,13 +123,9 @@ func loopSummary(loops []*statusv1.Loop) string {
 	}
 	var parts []string
 	for _, state := range slices.Backward(slices.Sorted(maps.Keys(counts))) {
-		parts = append(parts, fmt.Sprintf("%d %s", counts[state], stateWord(state)))
+		parts = append(parts, fmt.Sprintf("%d %s", counts[state], printer.EnumWord(state, "STATE_")))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "-")
-}
-
-func stateWord(state statusv1.Loop_State) string {
-	return strings.ToLower(strings.TrimPrefix(state.String(), "STATE_"))
 }
 
 func countList(counts map[string]int64) string {
@@ -146,4 +142,69 @@ func uptime(status *gatewayv1.ClusterStatus, answer *statusv1.GetStatusResponse)
 		return "-"
 	}
 	return printer.Age(status.GetMergeTime().AsTime().Sub(start.AsTime()))
+}
+
+// problem is a problem of a service.
+type problem struct{ service, text string }
+
+// serviceProblems returns the reasons why the cluster is not healthy.
+func serviceProblems(status *gatewayv1.ClusterStatus) []problem {
+	var problems []problem
+	for _, service := range status.GetServices() {
+		for _, text := range service.GetProblems() {
+			problems = append(problems, problem{service: service.GetService(), text: text})
+		}
+	}
+	return problems
+}
+
+func firstProblem(status *gatewayv1.ClusterStatus) string {
+	problems := serviceProblems(status)
+	if len(problems) == 0 {
+		return "the gateway names no problem" // a later version may have problems without a service
+	}
+	first := problems[0].service + ": " + problems[0].text
+	if more := len(problems) - 1; more > 0 {
+		return fmt.Sprintf("%s (and %d more)", first, more)
+	}
+	return first
+}
+
+// loopProblems returns the failing and stalled loops. Their replicas may still be ready, so they are listed
+// apart from the problems of services.
+func loopProblems(status *gatewayv1.ClusterStatus) []problem {
+	var problems []problem
+	for _, service := range status.GetServices() {
+		for _, replica := range service.GetReplicas() {
+			for _, loop := range replica.GetLoops() {
+				if text := loopProblem(loop); text != "" {
+					problems = append(problems, problem{service: service.GetService(), text: replica.GetReplica().GetId() + ": loop " + text})
+				}
+			}
+		}
+	}
+	return problems
+}
+
+func loopProblem(loop *statusv1.Loop) string {
+	switch loop.GetState() {
+	case statusv1.Loop_STATE_FAILING:
+		return fmt.Sprintf("%s fails (%d of %s): %s", loop.GetName(), loop.GetFailures(), printer.Count(int(loop.GetRuns()), "pass", "passes"), loop.GetLastError())
+	case statusv1.Loop_STATE_STALLED:
+		return fmt.Sprintf("%s is stalled since pass %d", loop.GetName(), loop.GetRuns())
+	default:
+		return ""
+	}
+}
+
+func writeProblems(text *strings.Builder, colors printer.Colors, title string, problems []problem) {
+	if len(problems) == 0 {
+		return
+	}
+	fmt.Fprintf(text, "\n%s\n", colors.Apply(printer.Bold, title))
+	table := printer.Table{Colors: colors}
+	for _, problem := range problems {
+		table.Add(printer.Cell{Text: "  " + problem.service, Style: printer.Failure}, printer.Cell{Text: problem.text})
+	}
+	_, _ = table.WriteTo(text)
 }

@@ -1,9 +1,7 @@
 package status
 
 import (
-	"flag"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,35 +11,34 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
-
 var noon = time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC)
 
-// well is a ready replica that has been up for some time.
-func well(service, id string, up time.Duration, counts map[string]int64, loops ...*statusv1.Loop) *statusv1.GetStatusResponse {
+// readyReplica returns the answer of a ready replica.
+func readyReplica(service, id string, up time.Duration, counts map[string]int64, loops ...*statusv1.Loop) *statusv1.GetStatusResponse {
 	return &statusv1.GetStatusResponse{
-		Replica: &statusv1.Replica{Id: id, Service: service, Cluster: "kitchen", Version: "v0.1.0", GrpcAddress: "127.0.0.1:7601", StartTime: timestamppb.New(noon.Add(-up))},
+		Replica: &statusv1.Replica{Id: id, Service: service, Cluster: "main", Version: "v0.1.0", GrpcAddress: "127.0.0.1:7601", StartTime: timestamppb.New(noon.Add(-up))},
 		Ready:   true,
 		Counts:  counts,
 		Loops:   loops,
 	}
 }
 
-func ill(answer *statusv1.GetStatusResponse, reasons ...string) *statusv1.GetStatusResponse {
+func unready(answer *statusv1.GetStatusResponse, reasons ...string) *statusv1.GetStatusResponse {
 	answer.Ready, answer.UnreadyReasons = false, reasons
 	return answer
 }
 
-func aLoop(name string, state statusv1.Loop_State, lastError string) *statusv1.Loop {
+func loop(name string, state statusv1.Loop_State, lastError string) *statusv1.Loop {
 	return &statusv1.Loop{Name: name, State: state, LastError: lastError, Runs: 120, Failures: int64(len(lastError))}
 }
 
-func running(name string) *statusv1.Loop { return aLoop(name, statusv1.Loop_STATE_RUNNING, "") }
+func running(name string) *statusv1.Loop { return loop(name, statusv1.Loop_STATE_RUNNING, "") }
 
 // service merges answers under terms whose shards the holders have in order; "" is a vacant shard.
 func service(name string, holders []string, problems []string, answers ...*statusv1.GetStatusResponse) *gatewayv1.ServiceStatus {
@@ -61,7 +58,7 @@ func service(name string, holders []string, problems []string, answers ...*statu
 
 // cluster puts services together; silent replicas follow those that answered.
 func cluster(services []*gatewayv1.ServiceStatus, silent ...*gatewayv1.SourceStatus) *gatewayv1.ClusterStatus {
-	status := &gatewayv1.ClusterStatus{Cluster: "kitchen", Healthy: true, Services: services, MergeTime: timestamppb.New(noon)}
+	status := &gatewayv1.ClusterStatus{Cluster: "main", Healthy: true, Services: services, MergeTime: timestamppb.New(noon)}
 	for _, service := range services {
 		status.Healthy = status.Healthy && service.Healthy
 		for _, answer := range service.Replicas {
@@ -79,18 +76,18 @@ func silent(service, id string) *gatewayv1.SourceStatus {
 func healthyCluster() *gatewayv1.ClusterStatus {
 	return cluster([]*gatewayv1.ServiceStatus{
 		service("leasesvc", []string{"node-1-h3d9c"}, nil,
-			well("leasesvc", "node-1-h3d9c", 3*time.Hour+12*time.Minute, map[string]int64{"sessions": 20, "leases": 20}, running("expiry"), running("writeback"))),
+			readyReplica("leasesvc", "node-1-h3d9c", 3*time.Hour+12*time.Minute, map[string]int64{"sessions": 20, "leases": 20}, running("expiry"), running("writeback"))),
 		service("bootstrapsvc", []string{"node-1-x7k2p"}, nil,
-			well("bootstrapsvc", "node-1-x7k2p", 42*time.Second, map[string]int64{"namespaces": 4}, running("apiservers"), aLoop("repair", statusv1.Loop_STATE_DISABLED, "")),
-			well("bootstrapsvc", "node-2-q1w2e", 50*time.Hour, nil, aLoop("apiservers", statusv1.Loop_STATE_STANDBY, ""))),
+			readyReplica("bootstrapsvc", "node-1-x7k2p", 42*time.Second, map[string]int64{"namespaces": 4}, running("apiservers"), loop("repair", statusv1.Loop_STATE_DISABLED, "")),
+			readyReplica("bootstrapsvc", "node-2-q1w2e", 50*time.Hour, nil, loop("apiservers", statusv1.Loop_STATE_STANDBY, ""))),
 		service("slicesvc", []string{"node-1-b8m1f"}, nil,
-			well("slicesvc", "node-1-b8m1f", 61*time.Second, map[string]int64{"endpoint_slices": 12}, running("reconcile"))),
-		service("gateway", nil, nil, well("gateway", "node-1-p0q4z", -time.Second, nil)),
+			readyReplica("slicesvc", "node-1-b8m1f", 61*time.Second, map[string]int64{"endpoint_slices": 12}, running("reconcile"))),
+		service("gateway", nil, nil, readyReplica("gateway", "node-1-p0q4z", -time.Second, nil)),
 	})
 }
 
-// divided gives shards to holders in turn.
-func divided(shards int, holders ...string) []string {
+// holders returns the holders of shards, in turn.
+func holders(shards int, holders ...string) []string {
 	held := make([]string, shards)
 	for shard := range held {
 		held[shard] = holders[shard%len(holders)]
@@ -103,23 +100,23 @@ func states() map[string]*gatewayv1.ClusterStatus {
 		"healthy": healthyCluster(),
 		"unhealthy": cluster([]*gatewayv1.ServiceStatus{
 			service("leasesvc", []string{"node-1-h3d9c"}, []string{"replica node-2-slow1 did not answer: DEADLINE_EXCEEDED: no answer within 1s"},
-				well("leasesvc", "node-1-h3d9c", time.Hour, nil, running("expiry"), aLoop("writeback", statusv1.Loop_STATE_FAILING, "put lease kube-node-lease/node-7: conflict"))),
+				readyReplica("leasesvc", "node-1-h3d9c", time.Hour, nil, running("expiry"), loop("writeback", statusv1.Loop_STATE_FAILING, "put lease kube-node-lease/node-7: conflict"))),
 			service("bootstrapsvc", []string{""}, []string{"replica node-1-x7k2p is not ready: etcd: connection refused", "shard 0 has no leader"},
-				ill(well("bootstrapsvc", "node-1-x7k2p", time.Hour, nil, aLoop("namespaces", statusv1.Loop_STATE_STALLED, "")), "etcd: connection refused")),
+				unready(readyReplica("bootstrapsvc", "node-1-x7k2p", time.Hour, nil, loop("namespaces", statusv1.Loop_STATE_STALLED, "")), "etcd: connection refused")),
 			service("slicesvc", nil, []string{"no replica is registered"}),
-			service("gateway", nil, nil, well("gateway", "node-1-p0q4z", time.Hour, nil)),
+			service("gateway", nil, nil, readyReplica("gateway", "node-1-p0q4z", time.Hour, nil)),
 		}, silent("leasesvc", "node-2-slow1")),
 		"sharded": cluster([]*gatewayv1.ServiceStatus{
-			service("leasesvc", []string{"a", "b", "a", "a"}, nil, well("leasesvc", "a", time.Hour, nil), well("leasesvc", "b", time.Hour, nil), well("leasesvc", "c", time.Hour, nil)),
-			service("slicesvc", divided(64, "node-1-b8m1f", "node-2-k2v9s", "node-3-t7r4d"), nil,
-				well("slicesvc", "node-1-b8m1f", time.Hour, map[string]int64{"services": 35, "queue": 0}, running("endpointslices")),
-				well("slicesvc", "node-2-k2v9s", time.Hour, map[string]int64{"services": 33, "queue": 1}, running("endpointslices")),
-				well("slicesvc", "node-3-t7r4d", time.Hour, map[string]int64{"services": 32, "queue": 0}, running("endpointslices"))),
+			service("leasesvc", []string{"a", "b", "a", "a"}, nil, readyReplica("leasesvc", "a", time.Hour, nil), readyReplica("leasesvc", "b", time.Hour, nil), readyReplica("leasesvc", "c", time.Hour, nil)),
+			service("slicesvc", holders(64, "node-1-b8m1f", "node-2-k2v9s", "node-3-t7r4d"), nil,
+				readyReplica("slicesvc", "node-1-b8m1f", time.Hour, map[string]int64{"services": 35, "queue": 0}, running("endpointslices")),
+				readyReplica("slicesvc", "node-2-k2v9s", time.Hour, map[string]int64{"services": 33, "queue": 1}, running("endpointslices")),
+				readyReplica("slicesvc", "node-3-t7r4d", time.Hour, map[string]int64{"services": 32, "queue": 0}, running("endpointslices"))),
 		}),
 		"empty": {},
 		"hostile": cluster([]*gatewayv1.ServiceStatus{
 			service("leasesvc", []string{"\x1b[2J\x1b]0;owned\a"}, []string{"replica \x1b[31mred\nnew line is not ready"},
-				ill(well("leasesvc", "\x1b[2J\x1b]0;owned\a", time.Hour, map[string]int64{"a\tb": 1}, aLoop("x\r\n", statusv1.Loop_STATE_FAILING, "\u202eevil")), "x")),
+				unready(readyReplica("leasesvc", "\x1b[2J\x1b]0;owned\a", time.Hour, map[string]int64{"a\tb": 1}, loop("x\r\n", statusv1.Loop_STATE_FAILING, "\u202eevil")), "x")),
 		}),
 	}
 }
@@ -127,16 +124,16 @@ func states() map[string]*gatewayv1.ClusterStatus {
 func TestTable(t *testing.T) {
 	for name, status := range states() {
 		t.Run(name, func(t *testing.T) {
-			golden(t, name+".table", draw(status, printer.Ink{}))
+			commandtest.Golden(t, name+".table", drawTable(status, printer.Colors{}))
 		})
 	}
 }
 
 func TestTable_ColourKeepsTheColumns(t *testing.T) {
 	escapes := regexp.MustCompile("\x1b\\[[0-9]+m")
-	colour := printer.Streams{Env: os.Getenv}.Ink("always")
+	colour := printer.Streams{Env: os.Getenv}.Colors("always")
 	for name, status := range states() {
-		plain, coloured := draw(status, printer.Ink{}), draw(status, colour)
+		plain, coloured := drawTable(status, printer.Colors{}), drawTable(status, colour)
 		if !strings.Contains(coloured, "\x1b[") {
 			t.Errorf("%s: there is no colour", name)
 		}
@@ -146,20 +143,20 @@ func TestTable_ColourKeepsTheColumns(t *testing.T) {
 	}
 }
 
-func TestPrinter_JSONAndYAML(t *testing.T) {
+func TestEncoder_JSONAndYAML(t *testing.T) {
 	response := &gatewayv1.GetClusterStatusResponse{Partial: true, Status: cluster([]*gatewayv1.ServiceStatus{
-		service("leasesvc", []string{"a"}, nil, well("leasesvc", "a", time.Hour, map[string]int64{"leases": 3}, running("expiry"))),
+		service("leasesvc", []string{"a"}, nil, readyReplica("leasesvc", "a", time.Hour, map[string]int64{"leases": 3}, running("expiry"))),
 	}, silent("slicesvc", "s"))}
 	for _, form := range []string{"json", "yaml"} {
 		var got strings.Builder
-		if err := newEncoder(form, printer.Ink{}).print(&got, response); err != nil {
+		if err := (encoder{output: form}).write(&got, response); err != nil {
 			t.Fatalf("print %s: %v", form, err)
 		}
-		golden(t, "partial."+form, got.String())
+		commandtest.Golden(t, "partial."+form, got.String())
 	}
 }
 
-func TestEssence_IgnoresWhatChangesByItself(t *testing.T) {
+func TestChangeKey_IgnoresVolatileFields(t *testing.T) {
 	before := &gatewayv1.GetClusterStatusResponse{Status: healthyCluster()}
 	later := &gatewayv1.GetClusterStatusResponse{Status: healthyCluster()}
 	later.Status.MergeTime = timestamppb.New(noon.Add(time.Minute))
@@ -167,33 +164,15 @@ func TestEssence_IgnoresWhatChangesByItself(t *testing.T) {
 	later.Status.Services[0].Terms[0].Remaining = durationpb.New(time.Second)
 	later.Status.Services[0].Replicas[0].Counts["leases"] = 21
 	later.Status.Services[0].Replicas[0].Loops[0].Runs = 121
-	if essenceOf(before) != essenceOf(later) {
-		t.Error("times, latencies and counts count as a change")
+	if changeKey(before) != changeKey(later) {
+		t.Error("a difference in volatile fields is a change")
 	}
 	if later.Status.Services[0].Replicas[0].Loops[0].Runs != 121 {
-		t.Error("taking the essence changed the status")
+		t.Error("changeKey changed the status")
 	}
 
 	later.Status.Services[0].Replicas[0].Loops[0].State = statusv1.Loop_STATE_FAILING
-	if essenceOf(before) == essenceOf(later) {
-		t.Error("a failing loop does not count as a change")
-	}
-}
-
-// golden compares with testdata/name, or writes it under -update.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatalf("write the golden file: %v", err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("read the golden file (go test -update writes it): %v", err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
+	if changeKey(before) == changeKey(later) {
+		t.Error("a failing loop is not a change")
 	}
 }

@@ -13,81 +13,79 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// awaitHealth asks until the cluster is healthy or the time is up, and prints the last status there was.
-func (s *session) awaitHealth(ctx context.Context) error {
-	waiting, cancel := context.WithTimeout(ctx, s.waitDuration)
+// runWait polls until the cluster is healthy or --wait-duration is over, and prints the last status.
+func (c *command) runWait(ctx context.Context) error {
+	waitCtx, cancel := context.WithTimeout(ctx, c.waitDuration)
 	defer cancel()
-	progress := newProgress(s.streams)
+	progress := &progress{streams: c.streams}
 
 	var last *gatewayv1.GetClusterStatusResponse
-	var failure error
+	var lastErr error
 	for {
-		response, err := s.ask(waiting)
+		response, err := c.get(waitCtx)
 		switch {
 		case err == nil && response.GetStatus().GetHealthy():
-			progress.end()
-			return s.conclude(response)
+			progress.clear()
+			return c.finish(response)
 		case err == nil:
-			last, failure = response, nil
-			progress.say("waiting: " + firstProblem(response.GetStatus()))
-		case waiting.Err() == nil: // an answer that was cut short tells nothing
-			failure = err
-			progress.say("waiting for the gateway at " + s.Gateway.Server + ": " + status.Convert(err).Message())
+			last, lastErr = response, nil
+			progress.show("waiting: " + firstProblem(response.GetStatus()))
+		case waitCtx.Err() == nil: // else the call failed only because the wait is over
+			lastErr = err
+			progress.show("waiting for the gateway at " + c.Gateway.Server + ": " + status.Convert(err).Message())
 		}
-		if !client.Pause(waiting, s.interval) {
-			progress.end()
-			return s.waitedInVain(ctx, last, failure)
+		if !client.Sleep(waitCtx, c.interval) {
+			progress.clear()
+			return c.timedOut(ctx, last, lastErr)
 		}
 	}
 }
 
-func (s *session) waitedInVain(ctx context.Context, last *gatewayv1.GetClusterStatusResponse, failure error) error {
+func (c *command) timedOut(ctx context.Context, last *gatewayv1.GetClusterStatusResponse, lastErr error) error {
 	if ctx.Err() != nil {
 		return client.Interrupted()
 	}
 	if last == nil {
-		return s.Unanswered(ctx, "status", failure)
+		return c.NoAnswer(ctx, "status", lastErr)
 	}
-	if err := s.conclude(last); err == nil || exit.CodeOf(err) != exit.Findings {
+	if err := c.finish(last); err == nil || exit.CodeOf(err) != exit.Findings {
 		return err
 	}
 	return &exit.Error{
 		Code:    exit.Findings,
-		Summary: fmt.Sprintf("the cluster is not healthy after %s: %s", s.waitDuration, printer.Count(len(problemsOf(last.GetStatus())), "problem")),
-		Err:     failure,
+		Summary: fmt.Sprintf("the cluster is not healthy after %s: %s", c.waitDuration, problemCount(last)),
+		Err:     lastErr,
 	}
 }
 
-// progress tells on standard error what is waited for: in one line on a terminal, else a line per change, and the same line
-// again at most every ten seconds.
+// progress shows on standard error what the command waits for: in one line on a terminal, elsewhere a line
+// for each change, and the same line again after repeatAfter.
 type progress struct {
 	streams printer.Streams
-	said    string
-	at      time.Time
+	text    string
+	shownAt time.Time
 }
 
-const sameAgain = 10 * time.Second
+const repeatAfter = 10 * time.Second
 
-func newProgress(streams printer.Streams) *progress { return &progress{streams: streams} }
-
-func (p *progress) say(text string) {
-	text = printer.Plain(text)
+func (p *progress) show(text string) {
+	text = printer.Sanitize(text)
 	if p.streams.ErrIsTerminal {
 		fmt.Fprint(p.streams.Err, "\r\x1b[K"+text)
-		p.said = text
+		p.text = text
 		return
 	}
-	if text == p.said && time.Since(p.at) < sameAgain {
+	if text == p.text && time.Since(p.shownAt) < repeatAfter {
 		return
 	}
-	p.said, p.at = text, time.Now()
+	p.text, p.shownAt = text, time.Now()
 	fmt.Fprintln(p.streams.Err, text)
 }
 
-// end clears the line, so that it does not stand beside what follows. It may be called again.
-func (p *progress) end() {
-	if p.streams.ErrIsTerminal && p.said != "" {
+// clear clears the line of a terminal before other output. It may be called again.
+func (p *progress) clear() {
+	if p.streams.ErrIsTerminal && p.text != "" {
 		fmt.Fprint(p.streams.Err, "\r\x1b[K")
 	}
-	p.said = ""
+	p.text = ""
 }

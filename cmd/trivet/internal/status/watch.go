@@ -15,42 +15,42 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// reconnectPause is how long to wait before a broken stream is opened again.
-const reconnectPause = time.Second
+// reconnectDelay is the pause before a broken stream is opened again.
+const reconnectDelay = time.Second
 
-// watchOn shows status after status until it is interrupted. A gateway that goes away is waited for; one that was never
-// there ends the command.
-func (s *session) watchOn(ctx context.Context) error {
-	display := newDisplay(s)
+// runWatch shows statuses until ctx is done. It reconnects to a lost gateway, but fails if the first
+// connection fails.
+func (c *command) runWatch(ctx context.Context) error {
+	view := newView(c)
 	for {
-		err := s.follow(ctx, display)
+		err := c.followStream(ctx, view)
 		if ctx.Err() != nil {
 			return client.Interrupted()
 		}
-		if errors.Is(err, errDisplay) {
-			return client.Unprinted("status", err)
+		if errors.Is(err, errOutput) {
+			return client.CannotPrint("status", err)
 		}
-		if !display.shown {
-			return s.Unanswered(ctx, "status", err)
+		if !view.shown {
+			return c.NoAnswer(ctx, "status", err)
 		}
-		if err := display.lost(err); err != nil {
-			return client.Unprinted("status", err)
+		if err := view.disconnected(err); err != nil {
+			return client.CannotPrint("status", err)
 		}
-		if !client.Pause(ctx, reconnectPause) {
+		if !client.Sleep(ctx, reconnectDelay) {
 			return client.Interrupted()
 		}
 	}
 }
 
-// follow shows one stream until it ends. How it ended is the error, never nil.
-func (s *session) follow(ctx context.Context, display *display) error {
+// followStream shows one stream until it ends. The returned error is the reason and never nil.
+func (c *command) followStream(ctx context.Context, view *view) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// A gateway that hangs says nothing; silence for longer than it may take ends the stream.
-	patience := s.Timeout + s.interval
-	silence := time.AfterFunc(patience, func() { cancel(fmt.Errorf("the gateway said nothing for %s", patience)) })
-	defer silence.Stop()
-	stream, err := s.client.WatchClusterStatus(ctx, &gatewayv1.WatchClusterStatusRequest{Interval: durationpb.New(s.interval)})
+	// A gateway that hangs sends nothing; it must send a status in each interval.
+	limit := c.Timeout + c.interval
+	timeout := time.AfterFunc(limit, func() { cancel(fmt.Errorf("no message from the gateway for %s", limit)) })
+	defer timeout.Stop()
+	stream, err := c.client.WatchClusterStatus(ctx, &gatewayv1.WatchClusterStatusRequest{Interval: durationpb.New(c.interval)})
 	if err != nil {
 		return err
 	}
@@ -62,76 +62,73 @@ func (s *session) follow(ctx context.Context, display *display) error {
 		if err != nil {
 			return err
 		}
-		silence.Reset(patience)
-		if err := display.show(&gatewayv1.GetClusterStatusResponse{Status: response.GetStatus(), Partial: response.GetPartial()}); err != nil {
+		timeout.Reset(limit)
+		if err := view.show(&gatewayv1.GetClusterStatusResponse{Status: response.GetStatus(), Partial: response.GetPartial()}); err != nil {
 			return err
 		}
 	}
 }
 
-// errDisplay marks failures to write, after which watching is pointless.
-var errDisplay = errors.New("standard output is gone")
+// errOutput marks errors of writing, which end the watch.
+var errOutput = errors.New("standard output is closed")
 
-// display shows statuses in place on a terminal, and elsewhere one after the other as they change.
-type display struct {
-	session *session
-	// screen is where each status replaces the one before; nil where they follow one another.
-	screen *printer.Screen
-	// shown is whether there was one yet.
-	shown bool
-	// last is what was shown last, without what changes all the time.
-	last string
-	// response is the newest status.
-	response *gatewayv1.GetClusterStatusResponse
+// view shows statuses in place on a terminal, elsewhere one after the other as they change.
+type view struct {
+	*command
+
+	screen  *printer.Screen // nil where statuses follow each other
+	shown   bool            // a status was shown
+	lastKey string          // changeKey of the last status
+	last    *gatewayv1.GetClusterStatusResponse
 }
 
-func newDisplay(s *session) *display {
-	d := &display{session: s}
-	if s.streams.OutIsTerminal && s.Output == "table" {
-		d.screen = printer.NewScreen(s.streams)
+func newView(c *command) *view {
+	v := &view{command: c}
+	if c.streams.OutIsTerminal && c.Output == "table" {
+		v.screen = printer.NewScreen(c.streams)
 	}
-	return d
+	return v
 }
 
-func (d *display) show(response *gatewayv1.GetClusterStatusResponse) error {
-	d.response = response
-	if d.screen != nil {
-		return d.replace("")
+func (v *view) show(response *gatewayv1.GetClusterStatusResponse) error {
+	v.last = response
+	if v.screen != nil {
+		return v.draw("")
 	}
-	essence := essenceOf(response)
-	if d.shown && essence == d.last {
+	key := changeKey(response)
+	if v.shown && key == v.lastKey {
 		return nil
 	}
-	separated := d.shown
-	d.shown, d.last = true, essence
-	if err := d.session.encoder.printNext(d.session.streams.Out, response, separated); err != nil {
-		return fmt.Errorf("%w: %w", errDisplay, err)
+	first := !v.shown
+	v.shown, v.lastKey = true, key
+	if err := v.encoder.writeNext(v.streams.Out, response, first); err != nil {
+		return fmt.Errorf("%w: %w", errOutput, err)
 	}
 	return nil
 }
 
-// lost says that what is shown is old, and why.
-func (d *display) lost(err error) error {
-	notice := fmt.Sprintf("no longer live: %s; trying again", status.Convert(err).Message())
+// disconnected shows that the last status is outdated, and the cause.
+func (v *view) disconnected(err error) error {
+	notice := fmt.Sprintf("stream lost: %s; reconnecting", status.Convert(err).Message())
 	if errors.Is(err, io.EOF) {
-		notice = "no longer live: the gateway ended the stream; trying again"
+		notice = "stream lost: the gateway ended the stream; reconnecting"
 	}
-	if d.screen != nil {
-		return d.replace(notice)
+	if v.screen != nil {
+		return v.draw(notice)
 	}
-	d.last = "" // the next status is news, even if nothing changed
-	_, err = fmt.Fprintln(d.session.streams.Err, notice)
+	v.lastKey = "" // show the next status, even without a change
+	_, err = fmt.Fprintln(v.streams.Err, notice)
 	return err
 }
 
-func (d *display) replace(notice string) error {
-	text, err := d.session.encoder.frame(d.response, notice)
+func (v *view) draw(notice string) error {
+	text, err := v.encoder.encodeWithNotice(v.last, notice)
 	if err == nil {
-		err = d.screen.Show(text)
+		err = v.screen.Show(text)
 	}
-	d.shown = true
+	v.shown = true
 	if err != nil {
-		return fmt.Errorf("%w: %w", errDisplay, err)
+		return fmt.Errorf("%w: %w", errOutput, err)
 	}
 	return nil
 }
