@@ -1,4 +1,4 @@
-// Command trivet runs a whole Trivet on one machine and asks the gateway of any Trivet how it fares.
+// Command trivet runs all of Trivet on one machine, and queries the gateway of any Trivet.
 package main
 
 import (
@@ -15,10 +15,10 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/findings"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/leases"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/nodes"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/repair"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/slices"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/status"
-	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/up"
 	"github.com/trivet-dev/trivet/internal/identity"
 )
@@ -37,11 +37,11 @@ func main() {
 func command(streams printer.Streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "trivet",
-		Short:         "Three small services under a Kubernetes control plane",
+		Short:         "Query the services of Trivet, or run all of them on this machine",
 		Version:       identity.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		// A suggestion comes in lines of its own, which would each look like an error.
+		// exit.Report prints each line of an error, so suggestions would look like further errors.
 		DisableSuggestions: true,
 	}
 	root.SetOut(streams.Out)

@@ -13,12 +13,12 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
-// controlPlane is the cluster that Trivet serves: started here, or the caller's own.
+// controlPlane is the cluster that Trivet serves: started here, or an existing one.
 type controlPlane struct {
 	kubeconfig string
 	etcd       etcdconn.Config
-	cluster    *devcluster.Cluster // nil if the cluster is the caller's
-	advertise  string              // address of the kube-apiserver for pods; empty: to be found
+	cluster    *devcluster.Cluster // nil for an existing cluster
+	advertise  string              // address of kube-apiserver for Pods; empty lets bootstrapsvc find it
 }
 
 func newControlPlane(ctx context.Context, opts Options, dir string) (*controlPlane, error) {
@@ -37,8 +37,8 @@ func newControlPlane(ctx context.Context, opts Options, dir string) (*controlPla
 	return &controlPlane{kubeconfig: cluster.Kubeconfig(), etcd: etcd, cluster: cluster, advertise: advertiseAddress()}, nil
 }
 
-// documentationAddress stands in the endpoints of a machine that has no address but loopback, which Kubernetes refuses
-// there. It is of TEST-NET-1 (RFC 5737) and leads nowhere; no pod of a simulated fleet tries it.
+// documentationAddress is the endpoint on a machine with loopback addresses only, because Kubernetes rejects
+// those in endpoints. It is of TEST-NET-1 (RFC 5737) and not reachable; no simulated Pod uses it.
 const documentationAddress = "192.0.2.1"
 
 func advertiseAddress() string {
@@ -48,7 +48,7 @@ func advertiseAddress() string {
 	}
 	for _, address := range addresses {
 		if network, ok := address.(*net.IPNet); ok && network.IP.IsGlobalUnicast() {
-			return "" // bootstrapsvc knows how to choose
+			return "" // bootstrapsvc chooses one
 		}
 	}
 	return documentationAddress
@@ -56,12 +56,12 @@ func advertiseAddress() string {
 
 func (c *controlPlane) describe() string {
 	if c.cluster == nil {
-		return "yours, by " + c.kubeconfig
+		return "existing cluster of " + c.kubeconfig
 	}
 	return fmt.Sprintf("etcd and kube-apiserver at %s", c.cluster.RESTConfig().Host)
 }
 
-// adminConfig is for writing the simulated fleet; Trivet's own servers get a fenced one.
+// adminConfig returns the client configuration for the simulated fleet, whose writes are not fenced.
 func (c *controlPlane) adminConfig() (*rest.Config, error) {
 	cfg := kubeconn.DefaultConfig()
 	cfg.Kubeconfig = c.kubeconfig

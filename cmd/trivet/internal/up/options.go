@@ -6,59 +6,89 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 	"github.com/trivet-dev/trivet/internal/etcdconn"
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
-// Options are what `trivet up` can be told.
+// NewCommand returns `trivet up`. The name is the path of this executable, for the suggested commands. Its
+// errors carry their exit code.
+func NewCommand(streams printer.Streams, name string) *cobra.Command {
+	opts := DefaultOptions()
+	opts.Executable = name
+	command := &cobra.Command{
+		Use:   "up",
+		Short: "Run a control plane, all services and a simulated fleet on this machine",
+		Long: `Starts etcd, kube-apiserver, leasesvc, bootstrapsvc, slicesvc, the gateway and a small simulated fleet, prints
+their addresses, and stops everything on Ctrl-C. With --kubeconfig and --etcd-endpoints it serves an existing
+cluster and simulates nothing, unless --fleet=on.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if problems := opts.Validate(); len(problems) > 0 {
+				return exit.UsageError(problems...)
+			}
+			err := Run(command.Context(), opts, streams.Out)
+			if _, coded := errors.AsType[*exit.Error](err); err == nil || coded {
+				return err
+			}
+			return &exit.Error{Code: exit.Findings, Summary: "trivet up ended", Err: err}
+		},
+	}
+	opts.RegisterFlags(command.Flags())
+	return command
+}
+
+// Options are the options of `trivet up`.
 type Options struct {
-	// Command is how the caller was called, for the commands that it suggests.
-	Command string
-	// Cluster is the name of the cluster in etcd's keys.
+	// Executable is the path of this executable, for the suggested commands.
+	Executable string
+	// Cluster is the name of the cluster in the keys of etcd.
 	Cluster string
-	// Nodes, Services and Pods size the simulated fleet.
+	// Nodes, Services and Pods are the size of the simulated fleet.
 	Nodes, Services, Pods int
-	// Churn is the mean time between two changes in the fleet; 0 keeps it still.
+	// Churn is the mean time between two changes in the fleet; 0 means none.
 	Churn time.Duration
-	// Fleet is "auto", "on" or "off"; auto simulates a fleet only in a cluster that `trivet up` started itself.
+	// Fleet is "auto", "on" or "off". auto simulates a fleet only in a cluster that `trivet up` started.
 	Fleet string
-	// Kubeconfig names a cluster that exists; empty: start one.
+	// Kubeconfig is the kubeconfig of an existing cluster; empty starts one.
 	Kubeconfig string
-	// Etcd is used with Kubeconfig; Trivet keeps its own keys there.
+	// Etcd is the etcd for the keys of Trivet; used with Kubeconfig only.
 	Etcd etcdconn.Config
-	// AssetsDir holds the binaries of etcd and kube-apiserver; empty: .assets, or KUBEBUILDER_ASSETS.
+	// AssetsDir has the binaries of etcd and kube-apiserver; empty means KUBEBUILDER_ASSETS, else .assets.
 	AssetsDir string
-	// DataDir keeps data, logs and the kubeconfig after the end; empty: a temporary folder that is removed.
+	// DataDir keeps data, logs and the kubeconfig; empty means a temporary folder, which is removed.
 	DataDir string
-	// FreePorts takes whatever ports are free in place of the documented ones, so that several may run side by side.
+	// FreePorts listens on free ports instead of the documented ones, so that several instances can run.
 	FreePorts bool
-	// ReadyTimeout bounds the wait for all legs to become ready.
+	// ReadyTimeout limits the wait until all services are ready.
 	ReadyTimeout time.Duration
 }
 
 // DefaultOptions returns the defaults: a control plane of its own with 20 nodes, 10 services and 50 pods.
 func DefaultOptions() Options {
 	return Options{
-		Command: "trivet", Cluster: "default", Nodes: 20, Services: 10, Pods: 50, Churn: 2 * time.Second, Fleet: "auto",
+		Executable: "trivet", Cluster: "default", Nodes: 20, Services: 10, Pods: 50, Churn: 2 * time.Second, Fleet: "auto",
 		Etcd: etcdconn.DefaultConfig(), ReadyTimeout: time.Minute,
 	}
 }
 
 // RegisterFlags adds the flags of `trivet up`.
 func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.Cluster, "cluster", o.Cluster, "name of the cluster, which separates the keys of several in one etcd")
+	fs.StringVar(&o.Cluster, "cluster", o.Cluster, "name of the cluster, which separates the keys of several clusters in one etcd")
 	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "simulated nodes, each with a heartbeat over a real gRPC stream")
 	fs.IntVar(&o.Services, "services", o.Services, "simulated Services")
 	fs.IntVar(&o.Pods, "pods", o.Pods, "simulated Pods, written to the real kube-apiserver")
-	fs.DurationVar(&o.Churn, "churn", o.Churn, "mean time between two changes in the simulated fleet; 0 keeps it still")
+	fs.DurationVar(&o.Churn, "churn", o.Churn, "mean time between two changes in the simulated fleet; 0 means none")
 	fs.StringVar(&o.Fleet, "fleet", o.Fleet, "simulate a fleet: on, off, or auto (only in a cluster started here)")
-	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "use this cluster instead of starting one, with the etcd of --etcd-endpoints for the keys of Trivet")
-	fs.StringVar(&o.AssetsDir, "assets-dir", o.AssetsDir, "folder with the binaries of etcd and kube-apiserver (default .assets; KUBEBUILDER_ASSETS wins)")
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "use this cluster instead of starting one, and the etcd of --etcd-endpoints for the keys of Trivet")
+	fs.StringVar(&o.AssetsDir, "assets-dir", o.AssetsDir, "folder with the binaries of etcd and kube-apiserver (default: KUBEBUILDER_ASSETS, else .assets)")
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir, "keep data, logs and the kubeconfig in this folder (default: a temporary one)")
 	fs.BoolVar(&o.FreePorts, "free-ports", o.FreePorts, "listen on free ports instead of 7600-7613 and 7680")
-	fs.DurationVar(&o.ReadyTimeout, "ready-timeout", o.ReadyTimeout, "how long to wait for all legs to become ready")
+	fs.DurationVar(&o.ReadyTimeout, "ready-timeout", o.ReadyTimeout, "how long to wait until all services are ready")
 	o.Etcd.RegisterFlags(fs)
 }
 
@@ -83,7 +113,7 @@ func (o *Options) Validate() []error {
 	return append(problems, o.validateCluster()...)
 }
 
-// validateCluster checks what leads to a cluster that exists.
+// validateCluster checks the flags for an existing cluster.
 func (o *Options) validateCluster() []error {
 	if o.Kubeconfig == "" {
 		if reflect.DeepEqual(o.Etcd, etcdconn.DefaultConfig()) {
@@ -95,7 +125,7 @@ func (o *Options) validateCluster() []error {
 	return append(kube.Validate(), o.Etcd.Validate()...)
 }
 
-// maxFleet bounds the simulated load to what one machine's apiserver bears.
+// maxFleet limits the simulated load to the capacity of one kube-apiserver.
 const maxFleet = 5000
 
 func appendSize(problems []error, flag string, value int) []error {
@@ -105,7 +135,7 @@ func appendSize(problems []error, flag string, value int) []error {
 	return problems
 }
 
-// simulates says whether a fleet is wanted.
+// simulates reports whether to simulate a fleet.
 func (o *Options) simulates() bool {
 	return o.Fleet == "on" || (o.Fleet == "auto" && o.Kubeconfig == "")
 }

@@ -20,14 +20,14 @@ func TestOptions_Defaults(t *testing.T) {
 		t.Errorf("flags change the defaults (-want +got):\n%s", diff)
 	}
 	if problems := opts.Validate(); len(problems) != 0 {
-		t.Errorf("the defaults are refused: %v", problems)
+		t.Errorf("the defaults are invalid: %v", problems)
 	}
 	if opts.Nodes != 20 || opts.Services != 10 || opts.Pods != 50 {
 		t.Errorf("%d nodes, %d services, %d pods, want 20, 10, 50", opts.Nodes, opts.Services, opts.Pods)
 	}
 }
 
-func TestValidate_TellsEveryMistake(t *testing.T) {
+func TestValidate_ReturnsAllProblems(t *testing.T) {
 	for name, test := range map[string]struct {
 		edit func(*Options)
 		want []string // what each problem begins with
@@ -38,11 +38,11 @@ func TestValidate_TellsEveryMistake(t *testing.T) {
 			},
 			[]string{"--nodes", "--services", "--pods", "--churn", "--fleet", "--ready-timeout"},
 		},
-		"pods without a node":         {func(o *Options) { o.Nodes = 0 }, []string{"--pods"}},
-		"pods without a Service":      {func(o *Options) { o.Services = 0 }, []string{"--pods"}},
-		"etcd without its cluster":    {func(o *Options) { o.Etcd.Endpoints = []string{"http://10.0.0.1:2379"} }, []string{"--kubeconfig"}},
-		"etcd files without cluster":  {func(o *Options) { o.Etcd.CAFile = "ca.crt" }, []string{"--kubeconfig"}},
-		"a cluster that is not there": {func(o *Options) { o.Kubeconfig, o.Etcd.Endpoints = "/does/not/exist", nil }, []string{"--kubeconfig /does/not/exist", "--etcd-endpoints"}},
+		"pods without a node":        {func(o *Options) { o.Nodes = 0 }, []string{"--pods"}},
+		"pods without a Service":     {func(o *Options) { o.Services = 0 }, []string{"--pods"}},
+		"etcd without its cluster":   {func(o *Options) { o.Etcd.Endpoints = []string{"http://10.0.0.1:2379"} }, []string{"--kubeconfig"}},
+		"etcd files without cluster": {func(o *Options) { o.Etcd.CAFile = "ca.crt" }, []string{"--kubeconfig"}},
+		"missing kubeconfig":         {func(o *Options) { o.Kubeconfig, o.Etcd.Endpoints = "/does/not/exist", nil }, []string{"--kubeconfig /does/not/exist", "--etcd-endpoints"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := DefaultOptions()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/gateway"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/process"
@@ -23,7 +25,7 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-// servers are the four servers, each the very process that its own command would be, sharing one log.
+// servers are the four server processes, each as its own command runs it, with a common log.
 type servers struct {
 	tasks       *tasks
 	logger      *slog.Logger
@@ -45,12 +47,12 @@ func startServers(control *controlPlane, opts Options, logPath string) (*servers
 	}
 	observe.Bridge(s.logger)
 	if err := s.start(control, opts); err != nil {
-		return nil, errors.Join(explain(err), s.stop())
+		return nil, errors.Join(withPortHint(err), s.stop())
 	}
 	return s, nil
 }
 
-// start makes and starts one server after the other. Those that run when one cannot be made are left to stop.
+// start starts the servers in order. After an error, stop stops the started ones.
 func (s *servers) start(control *controlPlane, opts Options) error {
 	programs, err := s.programs(control, opts)
 	if err != nil {
@@ -58,7 +60,7 @@ func (s *servers) start(control *controlPlane, opts Options) error {
 	}
 	for _, program := range programs {
 		cfg := process.DefaultConfig(program)
-		cfg.RPC.Insecure = true // on loopback only, which the server checks
+		cfg.RPC.Insecure = true // the server accepts it on loopback only
 		cfg.Cluster = opts.Cluster
 		cfg.Etcd = control.etcd
 		cfg.Loops = loops(program.Name, opts)
@@ -80,8 +82,8 @@ func (s *servers) start(control *controlPlane, opts Options) error {
 	return err
 }
 
-// loops selects what a server does. In a cluster that exists the kube-apiservers keep their own endpoints and
-// kube-controller-manager judges the nodes, and two with one duty would fight; in one that was started here nobody else does.
+// loops returns the loops of a service. An existing cluster has its own writers of kube-apiserver endpoints
+// and of node health, with which Trivet would conflict; a cluster that was started here has none.
 func loops(service string, opts Options) []string {
 	switch {
 	case service == "bootstrapsvc" && opts.Kubeconfig != "":
@@ -93,10 +95,10 @@ func loops(service string, opts Options) []string {
 	}
 }
 
-// explain adds what helps against a port that is taken, which has no flag of its own here.
-func explain(err error) error {
+// withPortHint adds a hint to the error of a port in use, because ports have no flags here.
+func withPortHint(err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; is another Trivet running? --free-ports avoids it", err)
+		return fmt.Errorf("%w; is another Trivet running? --free-ports avoids its ports", err)
 	}
 	return err
 }
@@ -133,21 +135,22 @@ func (s *servers) addressOf(service string) string { return s.processes[service]
 func (s *servers) gatewayAddress() string          { return s.addressOf("gateway") }
 func (s *servers) pageURL() string                 { return "http://" + s.httpAddress + "/" }
 
-// awaitHealthy asks the gateway until it finds every leg healthy. When ctx ends first, the error says what is missing.
+// awaitHealthy polls the gateway until all services are healthy. If ctx is done first, the error has the last
+// problems.
 func (s *servers) awaitHealthy(ctx context.Context) error {
 	client := gatewayv1.NewGatewayServiceClient(s.client)
-	missing := "the gateway has not answered yet"
+	problems := "the gateway has not answered"
 	for {
 		reply, err := client.GetClusterStatus(ctx, &gatewayv1.GetClusterStatusRequest{})
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w: %s", context.Cause(ctx), missing)
+			return fmt.Errorf("%w: %s", context.Cause(ctx), problems)
 		case err != nil:
-			missing = err.Error()
+			problems = err.Error()
 		case reply.GetStatus().GetHealthy():
 			return nil
 		default:
-			missing = problemsOf(reply.GetStatus())
+			problems = problemsOf(reply.GetStatus())
 		}
 		select {
 		case <-ctx.Done():
@@ -166,7 +169,7 @@ func problemsOf(status *gatewayv1.ClusterStatus) string {
 	return strings.Join(problems, "; ")
 }
 
-// stop ends the servers, which hand over and drain as they would by a signal; nil has nothing to stop.
+// stop stops the servers as a signal does: they drain and hand over their shards. s may be nil.
 func (s *servers) stop() error {
 	if s == nil {
 		return nil
@@ -177,4 +180,47 @@ func (s *servers) stop() error {
 		err = s.client.Close()
 	}
 	return errors.Join(err, s.log.Close())
+}
+
+// checkPorts returns a usage error for the documented ports that are in use, before the slow start of a
+// control plane. A port that is taken later fails the start of its server.
+func checkPorts(opts Options) error {
+	if opts.FreePorts {
+		return nil
+	}
+	var inUse []error
+	for _, address := range documentedAddresses() {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			inUse = append(inUse, err)
+			continue
+		}
+		l.Close()
+	}
+	if len(inUse) == 0 {
+		return nil
+	}
+	return exit.UsageError(append(inUse, errors.New("is another Trivet running? --free-ports avoids its ports"))...)
+}
+
+func documentedAddresses() []string {
+	lease, bootstrap, slice, gate := leasesvc.DefaultConfig(), bootstrapsvc.DefaultConfig(), slicesvc.DefaultConfig(), gateway.DefaultConfig()
+	addresses := []string{gate.HTTPListen}
+	for _, program := range []process.Program{
+		leasesvc.Program(&lease), bootstrapsvc.Program(&bootstrap), slicesvc.Program(&slice), gateway.Program(&gate),
+	} {
+		cfg := process.DefaultConfig(program)
+		addresses = append(addresses, cfg.RPC.Listen, cfg.Admin.Listen)
+	}
+	return addresses
+}
+
+// freeAddress returns the address of a port that is free now. If the port is taken before the gateway
+// listens, the gateway fails to start.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return l.Addr().String(), l.Close()
 }

@@ -1,3 +1,8 @@
+// Package up is `trivet up`: all of Trivet on one machine, for a first look and for end-to-end tests.
+//
+// It starts etcd and kube-apiserver as child processes, or uses an existing cluster; the four servers in its
+// own process; and a small simulated fleet. It stops them in reverse order. All servers listen on loopback
+// without TLS. Files are in one folder, which is removed unless --data-dir names it.
 package up
 
 import (
@@ -6,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -14,39 +21,39 @@ import (
 	"github.com/trivet-dev/trivet/internal/workdir"
 )
 
-// Run starts everything, prints how to look at it to out, and blocks until ctx ends or a part fails. Whatever the end,
-// no process and no temporary file is left behind. An end that ctx asked for is no error.
+// Run starts everything, prints addresses to out, and blocks until ctx is done or a part fails. In every case
+// it stops its processes and removes temporary files. The end of ctx is not an error.
 func Run(ctx context.Context, opts Options, out io.Writer) (err error) {
 	dir, err := workdir.Open(opts.DataDir, "trivet-up-")
 	if err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
-	h := &house{opts: opts, dir: dir, progress: newProgress(out)}
-	defer context.AfterFunc(ctx, func() { h.progress.line("\nstopping; a second Ctrl-C leaves %s behind", dir.Path()) })()
+	i := &instance{opts: opts, dir: dir, progress: newProgress(out)}
+	defer context.AfterFunc(ctx, func() { i.progress.line("\nstopping; a second Ctrl-C stops at once and keeps %s", dir.Path()) })()
 	defer func() {
-		err = asked(ctx, err)
+		err = ignoreCanceled(ctx, err)
 		if err != nil {
-			h.printTroubles()
+			i.printWarnings()
 		}
-		err = errors.Join(err, h.stop(), dir.Close())
+		err = errors.Join(err, i.stop(), dir.Close())
 	}()
-	if err := h.start(ctx); err != nil {
+	if err := i.start(ctx); err != nil {
 		return err
 	}
-	h.printNext()
-	return h.wait(ctx)
+	i.printNext()
+	return i.wait(ctx)
 }
 
-// asked hides errors that only say that the end was asked for.
-func asked(ctx context.Context, err error) error {
+// ignoreCanceled returns nil for an error that only says that ctx was cancelled.
+func ignoreCanceled(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err
 }
 
-// house is everything that `trivet up` runs, in the order in which it starts.
-type house struct {
+// instance is everything that `trivet up` runs, in the order of its start.
+type instance struct {
 	opts     Options
 	dir      *workdir.Dir
 	progress *progress
@@ -57,48 +64,48 @@ type house struct {
 	load    *tasks // heartbeats and churn
 }
 
-func (h *house) start(ctx context.Context) error {
-	h.progress.line("Trivet on one machine. Data and logs: %s", h.dir.Path())
-	if err := checkPorts(h.opts); err != nil {
+func (i *instance) start(ctx context.Context) error {
+	i.progress.line("Trivet on one machine. Data and logs: %s", i.dir.Path())
+	if err := checkPorts(i.opts); err != nil {
 		return err
 	}
-	if h.opts.Kubeconfig != "" {
-		h.progress.line("%s", foreignCluster)
+	if i.opts.Kubeconfig != "" {
+		i.progress.line("%s", existingClusterWarning)
 	}
-	if err := h.progress.step("control plane", func() (string, error) { return h.startControlPlane(ctx) }); err != nil {
+	if err := i.progress.step("control plane", func() (string, error) { return i.startControlPlane(ctx) }); err != nil {
 		return err
 	}
-	if err := h.progress.step("servers", h.startServers); err != nil {
+	if err := i.progress.step("servers", i.startServers); err != nil {
 		return err
 	}
-	if h.opts.simulates() {
-		if err := h.progress.step("fleet", func() (string, error) { return h.startFleet(ctx) }); err != nil {
+	if i.opts.simulates() {
+		if err := i.progress.step("fleet", func() (string, error) { return i.startFleet(ctx) }); err != nil {
 			return err
 		}
 	}
-	return h.progress.step("all legs ready", func() (string, error) { return h.awaitHealthy(ctx) })
+	return i.progress.step("all services ready", func() (string, error) { return i.awaitHealthy(ctx) })
 }
 
-func (h *house) startControlPlane(ctx context.Context) (string, error) {
+func (i *instance) startControlPlane(ctx context.Context) (string, error) {
 	var err error
-	h.control, err = newControlPlane(ctx, h.opts, h.dir.File("control-plane"))
+	i.control, err = newControlPlane(ctx, i.opts, i.dir.File("control-plane"))
 	if err != nil {
 		return "", err
 	}
-	return h.control.describe(), nil
+	return i.control.describe(), nil
 }
 
-func (h *house) startServers() (string, error) {
+func (i *instance) startServers() (string, error) {
 	var err error
-	h.servers, err = startServers(h.control, h.opts, h.dir.File("trivet.log"))
+	i.servers, err = startServers(i.control, i.opts, i.dir.File("trivet.log"))
 	if err != nil {
 		return "", err
 	}
-	return h.servers.describe(), nil
+	return i.servers.describe(), nil
 }
 
-func (h *house) startFleet(ctx context.Context) (string, error) {
-	config, err := h.control.adminConfig()
+func (i *instance) startFleet(ctx context.Context) (string, error) {
+	config, err := i.control.adminConfig()
 	if err != nil {
 		return "", err
 	}
@@ -106,92 +113,141 @@ func (h *house) startFleet(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	h.fleet = simulate.New(simulate.Config{
-		Nodes: h.opts.Nodes, Services: h.opts.Services, Pods: h.opts.Pods, Namespace: "demo", Seed: 1,
-	}, kube, h.servers.logger)
-	if err := h.fleet.Create(ctx); err != nil {
+	i.fleet = simulate.New(simulate.Config{
+		Nodes: i.opts.Nodes, Services: i.opts.Services, Pods: i.opts.Pods, Namespace: "demo", Seed: 1,
+	}, kube, i.servers.logger)
+	if err := i.fleet.Create(ctx); err != nil {
 		return "", err
 	}
-	beats, err := newHeartbeats(h.servers.addressOf("leasesvc"), h.fleet.Nodes(), h.servers.logger)
+	beats, err := newHeartbeats(i.servers.addressOf("leasesvc"), i.fleet.Nodes(), i.servers.logger)
 	if err != nil {
 		return "", err
 	}
-	h.load = newTasks()
-	h.load.start("heartbeats", beats.Run)
-	h.load.start("churn", func(ctx context.Context) error { return h.fleet.Churn(ctx, h.opts.Churn) })
-	return fmt.Sprintf("%d nodes, %d services, %d pods in namespace demo", h.opts.Nodes, h.opts.Services, h.opts.Pods), nil
+	i.load = newTasks()
+	i.load.start("heartbeats", beats.Run)
+	i.load.start("churn", func(ctx context.Context) error { return i.fleet.Churn(ctx, i.opts.Churn) })
+	return fmt.Sprintf("%d nodes, %d services, %d pods in namespace demo", i.opts.Nodes, i.opts.Services, i.opts.Pods), nil
 }
 
-func (h *house) awaitHealthy(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.opts.ReadyTimeout,
-		fmt.Errorf("not ready after %v (--ready-timeout)", h.opts.ReadyTimeout))
+func (i *instance) awaitHealthy(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, i.opts.ReadyTimeout,
+		fmt.Errorf("not ready after %v (--ready-timeout)", i.opts.ReadyTimeout))
 	defer cancel()
-	ctx, give := context.WithCancelCause(ctx)
-	watched := make(chan error, 1)
+	ctx, abort := context.WithCancelCause(ctx)
+	ended := make(chan error, 1)
 	go func() {
-		err := h.wait(ctx)
-		give(err) // what has ended never becomes healthy
-		watched <- err
+		err := i.wait(ctx)
+		abort(err) // it never becomes healthy
+		ended <- err
 	}()
-	err := h.servers.awaitHealthy(ctx)
-	give(nil)
-	if err := cmp.Or(<-watched, err); err != nil {
+	err := i.servers.awaitHealthy(ctx)
+	abort(nil)
+	if err := cmp.Or(<-ended, err); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%.1f s after the start", h.progress.elapsed().Seconds()), nil
+	return fmt.Sprintf("%.1f s after the start", i.progress.elapsed().Seconds()), nil
 }
 
-func (h *house) printNext() {
-	p := h.progress
+func (i *instance) printNext() {
+	p := i.progress
 	p.line("")
-	p.line("  page        %s", h.servers.pageURL())
-	p.line("  kubeconfig  %s", h.control.kubeconfig)
-	p.line("  etcd        %s", h.control.etcd.Endpoints[0])
-	if etcd := h.control.etcd; etcd.CAFile != "" {
+	p.line("  page        %s", i.servers.pageURL())
+	p.line("  kubeconfig  %s", i.control.kubeconfig)
+	p.line("  etcd        %s", i.control.etcd.Endpoints[0])
+	if etcd := i.control.etcd; etcd.CAFile != "" {
 		p.line("              --etcd-ca-file %s", etcd.CAFile)
 		p.line("              --etcd-cert-file %s --etcd-key-file %s", etcd.CertFile, etcd.KeyFile)
 	}
-	p.line("  logs        %s", h.servers.logPath)
+	p.line("  logs        %s", i.servers.logPath)
 	p.line("")
 	p.line("Try next:")
-	p.line("  %s status --server %s", h.opts.Command, h.servers.gatewayAddress())
-	p.line("  %s nodes -w --server %s", h.opts.Command, h.servers.gatewayAddress())
-	p.line("  kubectl --kubeconfig %s get leases -n kube-node-lease", h.control.kubeconfig)
-	p.line("  curl -s %sv1/status", h.servers.pageURL())
+	p.line("  %s status --server %s", i.opts.Executable, i.servers.gatewayAddress())
+	p.line("  %s nodes -w --server %s", i.opts.Executable, i.servers.gatewayAddress())
+	p.line("  kubectl --kubeconfig %s get leases -n kube-node-lease", i.control.kubeconfig)
+	p.line("  curl -s %sv1/status", i.servers.pageURL())
 	p.line("")
 	p.line("Ctrl-C stops everything.")
 }
 
-// foreignCluster warns of what is easily forgotten; docs/operations.md says how to switch upstream's loops off.
-const foreignCluster = "This cluster has control loops of its own: switch off kube-controller-manager's endpointslice controller first, or both\n" +
-	"write the same slices. Its kube-apiservers keep their own endpoints; bootstrapsvc leaves them alone here."
+// existingClusterWarning is for an existing cluster; docs/operations.md tells how to disable its controllers.
+const existingClusterWarning = "This cluster has its own controllers. Disable the endpointslice controller of kube-controller-manager first:\n" +
+	"otherwise both write the same slices. bootstrapsvc does not write the endpoints of kube-apiserver here."
 
-// printTroubles shows the end of the log, which goes with the folder.
-func (h *house) printTroubles() {
-	for _, line := range lastTroubles(h.dir.File("trivet.log"), shownTroubles) {
-		h.progress.line("  %s", line)
+// printWarnings prints the end of the log before its folder is removed.
+func (i *instance) printWarnings() {
+	for _, line := range lastWarnings(i.dir.File("trivet.log"), shownWarnings) {
+		i.progress.line("  %s", line)
 	}
 }
 
-// wait blocks until ctx ends or something that should run has ended, which is the error.
-func (h *house) wait(ctx context.Context) error {
+// wait blocks until ctx is done, or returns the error of a part that ended.
+func (i *instance) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-h.servers.tasks.failed():
-		return explain(err)
-	case err := <-h.load.failed():
+	case err := <-i.servers.tasks.failed():
+		return withPortHint(err)
+	case err := <-i.load.failed():
 		return err
-	case <-h.control.done():
-		return fmt.Errorf("control plane: %w", h.control.err())
+	case <-i.control.done():
+		return fmt.Errorf("control plane: %w", i.control.err())
 	}
 }
 
-// stop ends everything in the opposite order of its start; it may be called at any stage of it.
-func (h *house) stop() error {
+// stop stops everything in reverse order. It may be called at any stage of the start.
+func (i *instance) stop() error {
 	began := time.Now()
-	h.load.stop()
-	err := errors.Join(h.servers.stop(), h.control.stop())
-	h.progress.line("stopped in %.1fs", time.Since(began).Seconds())
+	i.load.stop()
+	err := errors.Join(i.servers.stop(), i.control.stop())
+	i.progress.line("stopped in %.1fs", time.Since(began).Seconds())
 	return err
 }
+
+// shownWarnings is the number of log lines that are printed after a failure.
+const shownWarnings = 8
+
+// lastWarnings returns the last n warnings and errors of a log, each text once; nil without a log.
+func lastWarnings(path string, n int) []string {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	var lines []string
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(content)) {
+		_, text, _ := strings.Cut(strings.TrimSpace(line), " ") // without the time
+		if !strings.HasPrefix(text, "level=INFO") && !seen[text] {
+			seen[text] = true
+			lines = append(lines, text)
+		}
+	}
+	return lines[max(0, len(lines)-n):]
+}
+
+// progress prints the steps of the start and their durations. One goroutine uses it.
+type progress struct {
+	out   io.Writer
+	start time.Time
+}
+
+func newProgress(out io.Writer) *progress {
+	return &progress{out: out, start: time.Now()}
+}
+
+// step runs f and prints one line about its result.
+func (p *progress) step(name string, f func() (detail string, err error)) error {
+	start := time.Now()
+	detail, err := f()
+	if err != nil {
+		fmt.Fprintf(p.out, "✗ %-18s %v\n", name, err)
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	fmt.Fprintf(p.out, "✓ %-18s %-58s %5.1fs\n", name, detail, time.Since(start).Seconds())
+	return nil
+}
+
+func (p *progress) line(format string, args ...any) {
+	fmt.Fprintf(p.out, format+"\n", args...)
+}
+
+func (p *progress) elapsed() time.Duration { return time.Since(p.start) }

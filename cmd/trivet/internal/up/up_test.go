@@ -17,56 +17,57 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// absentGateway is a house whose gateway nobody can reach, with one server that ends with err.
-func absentGateway(t *testing.T, err error) *house {
+// newInstance returns an instance without a reachable gateway and with one server, which ends with err if it
+// is not nil.
+func newInstance(t *testing.T, err error) *instance {
 	t.Helper()
 	client, dialErr := rpcclient.Dial("127.0.0.1:1", rpcclient.Config{Insecure: true}, slog.New(slog.DiscardHandler))
 	if dialErr != nil {
 		t.Fatal(dialErr)
 	}
-	h := &house{
+	i := &instance{
 		opts: DefaultOptions(), progress: newProgress(io.Discard),
 		control: &controlPlane{}, servers: &servers{tasks: newTasks(), client: client},
 	}
-	h.servers.tasks.start("gateway", func(ctx context.Context) error {
+	i.servers.tasks.start("gateway", func(ctx context.Context) error {
 		if err == nil {
 			<-ctx.Done()
 		}
 		return err
 	})
 	t.Cleanup(func() {
-		h.servers.tasks.stop()
+		i.servers.tasks.stop()
 		client.Close()
 	})
-	return h
+	return i
 }
 
-func TestAwaitHealthy_AServerThatEndsIsNotWaitedFor(t *testing.T) {
-	h := absentGateway(t, fmt.Errorf("listen: %w", syscall.EADDRINUSE))
+func TestAwaitHealthy_ReturnsWhenAServerEnds(t *testing.T) {
+	i := newInstance(t, fmt.Errorf("listen: %w", syscall.EADDRINUSE))
 	began := time.Now()
-	_, err := h.awaitHealthy(t.Context())
-	if took := time.Since(began); took > h.opts.ReadyTimeout/2 {
+	_, err := i.awaitHealthy(t.Context())
+	if took := time.Since(began); took > i.opts.ReadyTimeout/2 {
 		t.Errorf("gave up after %s", took)
 	}
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "gateway") || !strings.Contains(err.Error(), "--free-ports") {
-		t.Errorf("awaitHealthy = %v, want which server ended, why, and what to do", err)
+		t.Errorf("awaitHealthy = %v, want the server, the cause and the hint", err)
 	}
 }
 
-func TestAwaitHealthy_SaysWhatIsMissingWhenTimeIsUp(t *testing.T) {
-	h := absentGateway(t, nil)
-	h.opts.ReadyTimeout = 300 * time.Millisecond
-	_, err := h.awaitHealthy(t.Context())
+func TestAwaitHealthy_TimeoutNamesTheProblem(t *testing.T) {
+	i := newInstance(t, nil)
+	i.opts.ReadyTimeout = 300 * time.Millisecond
+	_, err := i.awaitHealthy(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "--ready-timeout") || !strings.Contains(err.Error(), "127.0.0.1:1") {
-		t.Errorf("awaitHealthy = %v, want the flag and what the gateway's address answered", err)
+		t.Errorf("awaitHealthy = %v, want the flag and the address of the gateway", err)
 	}
 }
 
-func TestAwaitHealthy_AnEndThatWasAskedForIsNoFailure(t *testing.T) {
-	h := absentGateway(t, nil)
+func TestAwaitHealthy_InterruptIsNotAnError(t *testing.T) {
+	i := newInstance(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := h.awaitHealthy(ctx); asked(ctx, err) != nil {
-		t.Errorf("awaitHealthy = %v after Ctrl-C, want no more than context.Canceled", err)
+	if _, err := i.awaitHealthy(ctx); ignoreCanceled(ctx, err) != nil {
+		t.Errorf("awaitHealthy = %v after Ctrl-C, want context.Canceled", err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestLastTroubles_ShowsTheLastOnceEach(t *testing.T) {
+func TestLastWarnings_ReturnsEachTextOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trivet.log")
 	log := `time=1 level=INFO msg=starting
 time=2 level=WARN msg="not joined" error=a
@@ -20,10 +20,10 @@ time=5 level=WARN msg="not joined" error=b
 		t.Fatal(err)
 	}
 	want := []string{`level=ERROR msg=broken`, `level=WARN msg="not joined" error=b`}
-	if diff := cmp.Diff(want, lastTroubles(path, 2)); diff != "" {
-		t.Errorf("troubles (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, lastWarnings(path, 2)); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
 	}
-	if got := lastTroubles(filepath.Join(t.TempDir(), "absent"), 2); got != nil {
-		t.Errorf("troubles of no log = %q", got)
+	if got := lastWarnings(filepath.Join(t.TempDir(), "absent"), 2); got != nil {
+		t.Errorf("lastWarnings() without a log = %q", got)
 	}
 }
