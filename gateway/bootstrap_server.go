@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
-	"github.com/trivet-dev/trivet/gateway/internal/owner"
+	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/gateway/internal/voice"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -35,7 +35,7 @@ type bootstrapServer struct {
 
 	*replicas
 	// holder finds who holds the term; at work it has longer to answer, and longest to apply a plan.
-	holder, atWork, applying *owner.Router
+	holder, atWork, applying *leader.Router
 	findings                 *voice.Hub[*bootstrapv1.Finding]
 	apiservers               *voice.Hub[*bootstrapv1.WatchAPIServersResponse]
 }
@@ -43,7 +43,7 @@ type bootstrapServer struct {
 // newBootstrapServer takes a pool whose connections do not retry.
 func newBootstrapServer(cluster string, directory Directory, pool *fanout.Pool, timeout time.Duration) *bootstrapServer {
 	s := &bootstrapServer{replicas: &replicas{cluster: cluster, service: bootstrapService, directory: directory, pool: pool, timeout: timeout}}
-	s.holder = owner.New(owner.Config{Members: s.members, Connections: pool, Timeout: timeout})
+	s.holder = leader.New(leader.Config{Members: s.members, Connections: pool, Timeout: timeout})
 	s.atWork, s.applying = s.holder.Patient(workFactor*timeout), s.holder.Patient(applyTimeout)
 	s.findings = voice.New(voice.Config[*bootstrapv1.Finding]{
 		Open: s.openFindings, Name: (*bootstrapv1.Finding).GetName, Departed: departed, Changed: directory.Changed, Patience: timeout,
@@ -73,7 +73,7 @@ func departed(finding *bootstrapv1.Finding) *bootstrapv1.Finding {
 }
 
 func (s *bootstrapServer) openFindings(ctx context.Context) (voice.Stream[*bootstrapv1.Finding], error) {
-	return owner.Ask(ctx, s.holder, theTerm, func(asking context.Context, conn grpc.ClientConnInterface) (voice.Stream[*bootstrapv1.Finding], error) {
+	return leader.Ask(ctx, s.holder, theTerm, func(asking context.Context, conn grpc.ClientConnInterface) (voice.Stream[*bootstrapv1.Finding], error) {
 		return begun(ctx, asking, func(ctx context.Context) (voice.Stream[*bootstrapv1.Finding], error) {
 			stream, err := bootstrapv1.NewBootstrapServiceClient(conn).WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{})
 			return func() (voice.Message[*bootstrapv1.Finding], error) {
@@ -98,7 +98,7 @@ func findingMessage(event *bootstrapv1.WatchFindingsResponse) voice.Message[*boo
 }
 
 func (s *bootstrapServer) openAPIServers(ctx context.Context) (voice.Stream[*bootstrapv1.WatchAPIServersResponse], error) {
-	return owner.Any(ctx, s.holder, theTerm, func(asking context.Context, conn grpc.ClientConnInterface) (voice.Stream[*bootstrapv1.WatchAPIServersResponse], error) {
+	return leader.Any(ctx, s.holder, theTerm, func(asking context.Context, conn grpc.ClientConnInterface) (voice.Stream[*bootstrapv1.WatchAPIServersResponse], error) {
 		return begun(ctx, asking, func(ctx context.Context) (voice.Stream[*bootstrapv1.WatchAPIServersResponse], error) {
 			stream, err := bootstrapv1.NewBootstrapServiceClient(conn).WatchAPIServers(ctx, &bootstrapv1.WatchAPIServersRequest{})
 			return func() (voice.Message[*bootstrapv1.WatchAPIServersResponse], error) {
@@ -137,7 +137,7 @@ func begun[T any](ctx, asking context.Context, open func(context.Context) (voice
 
 // unheard tells a caller why nobody tells anything.
 func (s *bootstrapServer) unheard(err error) error {
-	var unreachable owner.UnreachableError
+	var unreachable leader.UnreachableError
 	switch {
 	case errors.As(err, &unreachable):
 		return noSource(s.cluster, unreachable.Error(), unreachable.Failures, s.directory.Check())
@@ -149,7 +149,7 @@ func (s *bootstrapServer) unheard(err error) error {
 
 // unheardOf says who should be heard and is not; at least one, although nobody may know who that would be.
 func (s *bootstrapServer) unheardOf(err error) []*gatewayv1.SourceStatus {
-	var unreachable owner.UnreachableError
+	var unreachable leader.UnreachableError
 	if errors.As(err, &unreachable) && len(unreachable.Failures) > 0 {
 		return unreachable.Failures
 	}

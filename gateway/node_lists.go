@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
-	"github.com/trivet-dev/trivet/gateway/internal/feed"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
@@ -115,7 +115,7 @@ func run[T merge.Named](ctx context.Context, s *replicas, l list[T]) (merged[T],
 }
 
 // round asks every replica once. The error is one that every replica would give, or that none answered.
-func round[T merge.Named](ctx context.Context, s *replicas, l list[T], token string) ([]merge.Page[T], []feed.Failure, error) {
+func round[T merge.Named](ctx context.Context, s *replicas, l list[T], token string) ([]merge.Page[T], []fanin.Failure, error) {
 	members := s.members()
 	size := int32(l.size)
 	if !l.shared {
@@ -135,7 +135,7 @@ func round[T merge.Named](ctx context.Context, s *replicas, l list[T], token str
 		return nil, nil, context.Cause(ctx) // else a caller that left would be told that nobody answered
 	}
 	var answered []merge.Page[T]
-	var failures []feed.Failure
+	var failures []fanin.Failure
 	for i, member := range members {
 		switch {
 		case errs[i] == nil:
@@ -143,7 +143,7 @@ func round[T merge.Named](ctx context.Context, s *replicas, l list[T], token str
 		case status.Code(errs[i]) == codes.InvalidArgument:
 			return nil, nil, errs[i]
 		default:
-			failures = append(failures, feed.Failure{Err: errs[i], Status: fanout.Failure(member, errs[i], took[i])})
+			failures = append(failures, fanin.Failure{Err: errs[i], Status: fanout.Failure(member, errs[i], took[i])})
 		}
 	}
 	if len(answered) == 0 {
@@ -170,7 +170,7 @@ func askForPage[T merge.Named](ctx context.Context, s *replicas, member term.Mem
 }
 
 // noneTells explains that no replica tells anything: because the loop is off at all that could be asked, or as it may be.
-func (s *replicas) noneTells(failures []feed.Failure) error {
+func (s *replicas) noneTells(failures []fanin.Failure) error {
 	var disabled error
 	for _, failure := range failures {
 		switch rpcerror.ReasonOf(failure.Err) {
@@ -187,7 +187,7 @@ func (s *replicas) noneTells(failures []feed.Failure) error {
 	return noSource(s.cluster, nobodyAnswered, statusesOf(failures), s.directory.Check())
 }
 
-func statusesOf(failures []feed.Failure) []*gatewayv1.SourceStatus {
+func statusesOf(failures []fanin.Failure) []*gatewayv1.SourceStatus {
 	var statuses []*gatewayv1.SourceStatus
 	for _, failure := range failures {
 		statuses = append(statuses, failure.Status)

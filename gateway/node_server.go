@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
-	"github.com/trivet-dev/trivet/gateway/internal/feed"
-	"github.com/trivet-dev/trivet/gateway/internal/owner"
+	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/internal/term"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -24,19 +24,19 @@ type nodeServer struct {
 	gatewayv1.UnimplementedNodeServiceServer
 
 	*replicas
-	router *owner.Router
-	nodes  *feed.Hub[*leasev1.NodeHealth]
-	leases *feed.Hub[*leasev1.Lease]
+	router *leader.Router
+	nodes  *fanin.Hub[*leasev1.NodeHealth]
+	leases *fanin.Hub[*leasev1.Lease]
 }
 
 // newNodeServer takes a pool whose connections do not retry: where NOT_LEADER is an answer, asking again only takes time.
 func newNodeServer(cluster string, directory Directory, pool *fanout.Pool, timeout time.Duration) *nodeServer {
 	s := &nodeServer{replicas: &replicas{cluster: cluster, service: leaseService, directory: directory, pool: pool, timeout: timeout}}
-	s.router = owner.New(owner.Config{Members: s.members, Connections: pool, Timeout: timeout})
-	s.nodes = feed.New(feed.Config[*leasev1.NodeHealth]{
+	s.router = leader.New(leader.Config{Members: s.members, Connections: pool, Timeout: timeout})
+	s.nodes = fanin.New(fanin.Config[*leasev1.NodeHealth]{
 		Members: s.following, Open: s.openNodes, Outdated: isOutdated, Same: sameNode, Patience: timeout,
 	})
-	s.leases = feed.New(feed.Config[*leasev1.Lease]{
+	s.leases = fanin.New(fanin.Config[*leasev1.Lease]{
 		Members: s.following, Open: s.openLeases, Outdated: isOutdated, Same: sameLease, Patience: timeout,
 	})
 	return s
@@ -50,7 +50,7 @@ func (s *nodeServer) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-func (s *nodeServer) openNodes(ctx context.Context, member term.Member, _ string) (feed.Stream[*leasev1.NodeHealth], error) {
+func (s *nodeServer) openNodes(ctx context.Context, member term.Member, _ string) (fanin.Stream[*leasev1.NodeHealth], error) {
 	conn, err := s.pool.Connection(member)
 	if err != nil {
 		return nil, err
@@ -59,16 +59,16 @@ func (s *nodeServer) openNodes(ctx context.Context, member term.Member, _ string
 	if err != nil {
 		return nil, err
 	}
-	return func() (feed.Message[*leasev1.NodeHealth], error) {
+	return func() (fanin.Message[*leasev1.NodeHealth], error) {
 		event, err := stream.Recv()
 		if err != nil {
-			return feed.Message[*leasev1.NodeHealth]{}, err
+			return fanin.Message[*leasev1.NodeHealth]{}, err
 		}
-		return feed.Message[*leasev1.NodeHealth]{Kind: nodeKindOf(event.Type), Item: event.Node}, nil
+		return fanin.Message[*leasev1.NodeHealth]{Kind: nodeKindOf(event.Type), Item: event.Node}, nil
 	}, nil
 }
 
-func (s *nodeServer) openLeases(ctx context.Context, member term.Member, version string) (feed.Stream[*leasev1.Lease], error) {
+func (s *nodeServer) openLeases(ctx context.Context, member term.Member, version string) (fanin.Stream[*leasev1.Lease], error) {
 	conn, err := s.pool.Connection(member)
 	if err != nil {
 		return nil, err
@@ -77,12 +77,12 @@ func (s *nodeServer) openLeases(ctx context.Context, member term.Member, version
 	if err != nil {
 		return nil, err
 	}
-	return func() (feed.Message[*leasev1.Lease], error) {
+	return func() (fanin.Message[*leasev1.Lease], error) {
 		event, err := stream.Recv()
 		if err != nil {
-			return feed.Message[*leasev1.Lease]{}, err
+			return fanin.Message[*leasev1.Lease]{}, err
 		}
-		return feed.Message[*leasev1.Lease]{Kind: leaseKindOf(event.Type), Item: event.Lease, Version: event.Version}, nil
+		return fanin.Message[*leasev1.Lease]{Kind: leaseKindOf(event.Type), Item: event.Lease, Version: event.Version}, nil
 	}, nil
 }
 

@@ -3,8 +3,8 @@ package gateway
 import (
 	"google.golang.org/grpc"
 
-	"github.com/trivet-dev/trivet/gateway/internal/feed"
-	"github.com/trivet-dev/trivet/gateway/internal/fleet"
+	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
@@ -15,7 +15,7 @@ func (s *nodeServer) WatchNodeHealth(request *gatewayv1.WatchNodeHealthRequest, 
 	reader := s.nodes.Join(func(node *leasev1.NodeHealth) bool { return request.Zone == "" || node.Zone == request.Zone })
 	defer reader.Close()
 	return s.follow(wire.Context(), tell(reader,
-		func(kind fleet.Kind, node *leasev1.NodeHealth) error {
+		func(kind merge.Kind, node *leasev1.NodeHealth) error {
 			return wire.Send(&gatewayv1.WatchNodeHealthResponse{Type: nodeTypeOf(kind), Node: node})
 		},
 		func(missing []*gatewayv1.SourceStatus) error {
@@ -29,7 +29,7 @@ func (s *nodeServer) WatchLeases(request *gatewayv1.WatchLeasesRequest, wire grp
 	reader := s.leases.Join(within[*leasev1.Lease](request.Parent))
 	defer reader.Close()
 	return s.follow(wire.Context(), tell(reader,
-		func(kind fleet.Kind, lease *leasev1.Lease) error {
+		func(kind merge.Kind, lease *leasev1.Lease) error {
 			return wire.Send(&gatewayv1.WatchLeasesResponse{Type: leaseTypeOf(kind), Lease: lease})
 		},
 		func(missing []*gatewayv1.SourceStatus) error {
@@ -41,49 +41,49 @@ func (s *nodeServer) WatchLeases(request *gatewayv1.WatchLeasesRequest, wire grp
 // isOutdated says whether a replica cannot resume a watch where it was.
 func isOutdated(err error) bool { return rpcerror.ReasonOf(err) == versionTooOldReason }
 
-func nodeKindOf(what leasev1.WatchNodeHealthResponse_Type) feed.Kind {
+func nodeKindOf(what leasev1.WatchNodeHealthResponse_Type) fanin.Kind {
 	switch what {
 	case leasev1.WatchNodeHealthResponse_TYPE_ADDED, leasev1.WatchNodeHealthResponse_TYPE_MODIFIED:
-		return feed.Put
+		return fanin.Put
 	case leasev1.WatchNodeHealthResponse_TYPE_DELETED:
-		return feed.Remove
+		return fanin.Remove
 	case leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK:
-		return feed.Bookmark
+		return fanin.Bookmark
 	}
-	return feed.Unknown
+	return fanin.Unknown
 }
 
-func nodeTypeOf(kind fleet.Kind) leasev1.WatchNodeHealthResponse_Type {
+func nodeTypeOf(kind merge.Kind) leasev1.WatchNodeHealthResponse_Type {
 	switch kind {
-	case fleet.Added:
+	case merge.Added:
 		return leasev1.WatchNodeHealthResponse_TYPE_ADDED
-	case fleet.Modified:
+	case merge.Modified:
 		return leasev1.WatchNodeHealthResponse_TYPE_MODIFIED
-	case fleet.Removed:
+	case merge.Removed:
 		return leasev1.WatchNodeHealthResponse_TYPE_DELETED
 	}
 	return leasev1.WatchNodeHealthResponse_TYPE_UNSPECIFIED
 }
 
-func leaseKindOf(what leasev1.WatchLeasesResponse_Type) feed.Kind {
+func leaseKindOf(what leasev1.WatchLeasesResponse_Type) fanin.Kind {
 	switch what {
 	case leasev1.WatchLeasesResponse_TYPE_ADDED, leasev1.WatchLeasesResponse_TYPE_MODIFIED:
-		return feed.Put
+		return fanin.Put
 	case leasev1.WatchLeasesResponse_TYPE_DELETED:
-		return feed.Remove
+		return fanin.Remove
 	case leasev1.WatchLeasesResponse_TYPE_BOOKMARK:
-		return feed.Bookmark
+		return fanin.Bookmark
 	}
-	return feed.Unknown
+	return fanin.Unknown
 }
 
-func leaseTypeOf(kind fleet.Kind) leasev1.WatchLeasesResponse_Type {
+func leaseTypeOf(kind merge.Kind) leasev1.WatchLeasesResponse_Type {
 	switch kind {
-	case fleet.Added:
+	case merge.Added:
 		return leasev1.WatchLeasesResponse_TYPE_ADDED
-	case fleet.Modified:
+	case merge.Modified:
 		return leasev1.WatchLeasesResponse_TYPE_MODIFIED
-	case fleet.Removed:
+	case merge.Removed:
 		return leasev1.WatchLeasesResponse_TYPE_DELETED
 	}
 	return leasev1.WatchLeasesResponse_TYPE_UNSPECIFIED

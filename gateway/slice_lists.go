@@ -5,8 +5,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/trivet-dev/trivet/gateway/internal/feed"
-	"github.com/trivet-dev/trivet/gateway/internal/fleet"
+	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 )
@@ -43,7 +43,7 @@ func (s *sliceServer) WatchServiceSlices(request *gatewayv1.WatchServiceSlicesRe
 	reader := s.slices.Join(within[*slicev1.ServiceSlices](request.Parent))
 	defer reader.Close()
 	return s.follow(wire.Context(), tell(reader,
-		func(kind fleet.Kind, service *slicev1.ServiceSlices) error {
+		func(kind merge.Kind, service *slicev1.ServiceSlices) error {
 			return wire.Send(&gatewayv1.WatchServiceSlicesResponse{Type: sliceTypeOf(kind), ServiceSlices: service})
 		},
 		func(missing []*gatewayv1.SourceStatus) error {
@@ -52,25 +52,25 @@ func (s *sliceServer) WatchServiceSlices(request *gatewayv1.WatchServiceSlicesRe
 	))
 }
 
-func sliceKindOf(what slicev1.WatchServiceSlicesResponse_Type) feed.Kind {
+func sliceKindOf(what slicev1.WatchServiceSlicesResponse_Type) fanin.Kind {
 	switch what {
 	case slicev1.WatchServiceSlicesResponse_TYPE_ADDED, slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED:
-		return feed.Put
+		return fanin.Put
 	case slicev1.WatchServiceSlicesResponse_TYPE_DELETED:
-		return feed.Remove
+		return fanin.Remove
 	case slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK:
-		return feed.Bookmark
+		return fanin.Bookmark
 	}
-	return feed.Unknown
+	return fanin.Unknown
 }
 
-func sliceTypeOf(kind fleet.Kind) slicev1.WatchServiceSlicesResponse_Type {
+func sliceTypeOf(kind merge.Kind) slicev1.WatchServiceSlicesResponse_Type {
 	switch kind {
-	case fleet.Added:
+	case merge.Added:
 		return slicev1.WatchServiceSlicesResponse_TYPE_ADDED
-	case fleet.Modified:
+	case merge.Modified:
 		return slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED
-	case fleet.Removed:
+	case merge.Removed:
 		return slicev1.WatchServiceSlicesResponse_TYPE_DELETED
 	}
 	return slicev1.WatchServiceSlicesResponse_TYPE_UNSPECIFIED

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
-	"github.com/trivet-dev/trivet/gateway/internal/feed"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
@@ -70,7 +70,7 @@ type poll[Answer fresh] struct {
 	found   Answer
 	missing error
 	// failures are all errors, and deaf counts those of replicas that said nothing about what was asked for.
-	failures []feed.Failure
+	failures []fanin.Failure
 	deaf     int
 }
 
@@ -79,7 +79,7 @@ func (p *poll[Answer]) take(next reply[Answer]) (final bool) {
 	var none Answer
 	seen := next.answer.GetFreshness()
 	if next.err != nil {
-		p.failures = append(p.failures, feed.Failure{Err: next.err, Status: fanout.Failure(next.member, next.err, next.took)})
+		p.failures = append(p.failures, fanin.Failure{Err: next.err, Status: fanout.Failure(next.member, next.err, next.took)})
 		seen = seenBy(next.err)
 	}
 	switch {

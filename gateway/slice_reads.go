@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/trivet-dev/trivet/gateway/internal/owner"
+	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 )
@@ -54,7 +54,7 @@ func (s *sliceServer) ReconcileService(ctx context.Context, request *gatewayv1.R
 	var err error
 	if request.ValidateOnly {
 		answer, err = best(ctx, s.replicas, reconcile)
-	} else if answer, err = owner.Ask(ctx, s.holders, request.Name, reconcile); err != nil {
+	} else if answer, err = leader.Ask(ctx, s.holders, request.Name, reconcile); err != nil {
 		err = s.notAnswered(ctx, err)
 	}
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
-	"github.com/trivet-dev/trivet/gateway/internal/feed"
-	"github.com/trivet-dev/trivet/gateway/internal/owner"
+	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/internal/term"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
@@ -28,15 +28,15 @@ type sliceServer struct {
 
 	*replicas
 	// holders finds who holds a Service's shard, for what only that one can do.
-	holders *owner.Router
-	slices  *feed.Hub[*slicev1.ServiceSlices]
+	holders *leader.Router
+	slices  *fanin.Hub[*slicev1.ServiceSlices]
 }
 
 // newSliceServer takes a pool whose connections do not retry.
 func newSliceServer(cluster string, directory Directory, pool *fanout.Pool, timeout time.Duration) *sliceServer {
 	s := &sliceServer{replicas: &replicas{cluster: cluster, service: sliceService, directory: directory, pool: pool, timeout: timeout}}
-	s.holders = owner.New(owner.Config{Members: s.members, Connections: pool, Timeout: workFactor * timeout})
-	s.slices = feed.New(feed.Config[*slicev1.ServiceSlices]{
+	s.holders = leader.New(leader.Config{Members: s.members, Connections: pool, Timeout: workFactor * timeout})
+	s.slices = fanin.New(fanin.Config[*slicev1.ServiceSlices]{
 		Members: s.following, Open: s.open, Outdated: func(error) bool { return false }, Same: sameSlices, Shared: true, Patience: timeout,
 	})
 	return s
@@ -45,7 +45,7 @@ func newSliceServer(cluster string, directory Directory, pool *fanout.Pool, time
 // run feeds the watches until ctx ends.
 func (s *sliceServer) run(ctx context.Context) error { return s.slices.Run(ctx) }
 
-func (s *sliceServer) open(ctx context.Context, member term.Member, _ string) (feed.Stream[*slicev1.ServiceSlices], error) {
+func (s *sliceServer) open(ctx context.Context, member term.Member, _ string) (fanin.Stream[*slicev1.ServiceSlices], error) {
 	conn, err := s.pool.Connection(member)
 	if err != nil {
 		return nil, err
@@ -54,12 +54,12 @@ func (s *sliceServer) open(ctx context.Context, member term.Member, _ string) (f
 	if err != nil {
 		return nil, err
 	}
-	return func() (feed.Message[*slicev1.ServiceSlices], error) {
+	return func() (fanin.Message[*slicev1.ServiceSlices], error) {
 		event, err := stream.Recv()
 		if err != nil {
-			return feed.Message[*slicev1.ServiceSlices]{}, err
+			return fanin.Message[*slicev1.ServiceSlices]{}, err
 		}
-		return feed.Message[*slicev1.ServiceSlices]{Kind: sliceKindOf(event.Type), Item: event.ServiceSlices}, nil
+		return fanin.Message[*slicev1.ServiceSlices]{Kind: sliceKindOf(event.Type), Item: event.ServiceSlices}, nil
 	}, nil
 }
 

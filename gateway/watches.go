@@ -5,14 +5,14 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/trivet-dev/trivet/gateway/internal/feed"
-	"github.com/trivet-dev/trivet/gateway/internal/fleet"
+	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 // within wants what is in a namespace by its resource name, or all.
-func within[T fleet.Item](parent string) func(T) bool {
+func within[T merge.Item](parent string) func(T) bool {
 	if parent == "" || parent == "namespaces/-" {
 		return func(T) bool { return true }
 	}
@@ -21,7 +21,7 @@ func within[T fleet.Item](parent string) func(T) bool {
 }
 
 // tell is a step for follow: it waits for what the reader has to tell and hands it on.
-func tell[T fleet.Item](reader *feed.Reader[T], event func(fleet.Kind, T) error, bookmark func(missing []*gatewayv1.SourceStatus) error) func(context.Context) error {
+func tell[T merge.Item](reader *fanin.Reader[T], event func(merge.Kind, T) error, bookmark func(missing []*gatewayv1.SourceStatus) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		taken, err := reader.Next(ctx)
 		if err != nil {
@@ -45,9 +45,9 @@ func (s *replicas) follow(ctx context.Context, step func(context.Context) error)
 	for err == nil {
 		err = step(ctx)
 	}
-	var none feed.NoSourceError
+	var none fanin.NoSourceError
 	switch {
-	case errors.Is(err, feed.ErrStopped):
+	case errors.Is(err, fanin.ErrStopped):
 		return rpcerror.ShuttingDown()
 	case ctx.Err() != nil:
 		return context.Cause(ctx) // SHUTTING_DOWN when the server ends its streams

@@ -1,4 +1,4 @@
-package feed
+package fanin
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
-	"github.com/trivet-dev/trivet/gateway/internal/fleet"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
@@ -28,7 +28,7 @@ const (
 var ErrStopped = errors.New("the feed has stopped")
 
 // Config is what a Hub needs. All of it but Shared is required.
-type Config[T fleet.Item] struct {
+type Config[T merge.Item] struct {
 	// Members returns the replicas that there are, and a channel that is closed at the next change of them.
 	Members func() ([]term.Member, <-chan struct{})
 	// Open opens a stream to a replica that ends with ctx. It begins behind version, or with everything where that is empty.
@@ -44,18 +44,18 @@ type Config[T fleet.Item] struct {
 }
 
 // state is one that knows of nothing.
-func (c *Config[T]) state() *fleet.State[T] {
+func (c *Config[T]) state() *merge.State[T] {
 	if c.Shared {
-		return fleet.NewShared(c.Same)
+		return merge.NewShared(c.Same)
 	}
-	return fleet.New(c.Same)
+	return merge.New(c.Same)
 }
 
 // Stream returns what a replica says next, or why there is no more.
-type Stream[T fleet.Item] func() (Message[T], error)
+type Stream[T merge.Item] func() (Message[T], error)
 
 // Message is one thing that a replica says.
-type Message[T fleet.Item] struct {
+type Message[T merge.Item] struct {
 	Kind Kind
 	// Item is absent from a bookmark.
 	Item T
@@ -78,14 +78,14 @@ const (
 )
 
 // Hub shares the streams. Make it with New; it is safe for concurrent use.
-type Hub[T fleet.Item] struct {
+type Hub[T merge.Item] struct {
 	cfg Config[T]
 	// changed wakes Run after readers came, or something became due.
 	changed chan struct{}
 	stopped chan struct{} // closed when Run ends
 
 	mu      sync.Mutex // guards the rest
-	state   *fleet.State[T]
+	state   *merge.State[T]
 	readers map[*Reader[T]]struct{}
 	// left is when the last reader left, while there is none.
 	left time.Time
@@ -100,7 +100,7 @@ type Failure struct {
 }
 
 // New returns a hub. It starts nothing.
-func New[T fleet.Item](cfg Config[T]) *Hub[T] {
+func New[T merge.Item](cfg Config[T]) *Hub[T] {
 	return &Hub[T]{
 		cfg: cfg, changed: make(chan struct{}, 1), stopped: make(chan struct{}),
 		state: cfg.state(), readers: map[*Reader[T]]struct{}{}, failures: map[string]Failure{},

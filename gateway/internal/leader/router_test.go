@@ -1,4 +1,4 @@
-package owner_test
+package leader_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
-	"github.com/trivet-dev/trivet/gateway/internal/owner"
+	"github.com/trivet-dev/trivet/gateway/internal/leader"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 )
@@ -36,7 +36,7 @@ func newService(t *testing.T, answers map[string]error, ids ...string) *service 
 	return s
 }
 
-func (s *service) router() *owner.Router {
+func (s *service) router() *leader.Router {
 	pool := fanout.NewPool(func(member term.Member) (*grpc.ClientConn, error) {
 		return grpc.NewClient("passthrough:///"+member.GRPCAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	})
@@ -45,13 +45,13 @@ func (s *service) router() *owner.Router {
 			s.t.Errorf("close the connections: %v", err)
 		}
 	})
-	return owner.New(owner.Config{Members: func() []term.Member { return s.members }, Connections: pool, Timeout: time.Second})
+	return leader.New(leader.Config{Members: func() []term.Member { return s.members }, Connections: pool, Timeout: time.Second})
 }
 
 // ask asks for a name and returns who answered.
-func (s *service) ask(ctx context.Context, r *owner.Router) (string, error) {
+func (s *service) ask(ctx context.Context, r *leader.Router) (string, error) {
 	s.asked = nil
-	return owner.Ask(ctx, r, "nodes/n1", s.answer)
+	return leader.Ask(ctx, r, "nodes/n1", s.answer)
 }
 
 // answer is one call.
@@ -73,7 +73,7 @@ var (
 	errNotFound = rpcerror.New(codes.NotFound, "NODE_NOT_FOUND", "no such node")
 )
 
-func leader(address string) error { return rpcerror.NotLeader("leasesvc", address) }
+func notLeader(address string) error { return rpcerror.NotLeader("leasesvc", address) }
 
 func TestAsk_WhoIsAsked(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -82,16 +82,16 @@ func TestAsk_WhoIsAsked(t *testing.T) {
 		reason  rpcerror.Reason // of the error; "" when there is an answer
 	}{
 		"the first knows":           {answers: map[string]error{}, asked: []string{"a:1"}},
-		"the first says who":        {answers: map[string]error{"a:1": leader("c:1")}, asked: []string{"a:1", "c:1"}},
-		"it has moved meanwhile":    {answers: map[string]error{"a:1": leader("c:1"), "c:1": leader("b:1")}, asked: []string{"a:1", "c:1", "b:1"}},
-		"nobody is known to hold":   {answers: map[string]error{"a:1": leader(""), "b:1": leader(""), "c:1": leader("")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
-		"each says it is the other": {answers: map[string]error{"a:1": leader("b:1"), "b:1": leader("a:1"), "c:1": leader("a:1")}, asked: []string{"a:1", "b:1", "a:1", "c:1"}, reason: "NOT_LEADER"},
-		"a stranger is not called":  {answers: map[string]error{"a:1": leader("evil:1"), "b:1": leader("evil:1"), "c:1": leader("evil:1")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
-		"the owner says no":         {answers: map[string]error{"a:1": leader("b:1"), "b:1": errNotFound}, asked: []string{"a:1", "b:1"}, reason: "NODE_NOT_FOUND"},
+		"the first says who":        {answers: map[string]error{"a:1": notLeader("c:1")}, asked: []string{"a:1", "c:1"}},
+		"it has moved meanwhile":    {answers: map[string]error{"a:1": notLeader("c:1"), "c:1": notLeader("b:1")}, asked: []string{"a:1", "c:1", "b:1"}},
+		"nobody is known to hold":   {answers: map[string]error{"a:1": notLeader(""), "b:1": notLeader(""), "c:1": notLeader("")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
+		"each says it is the other": {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": notLeader("a:1"), "c:1": notLeader("a:1")}, asked: []string{"a:1", "b:1", "a:1", "c:1"}, reason: "NOT_LEADER"},
+		"a stranger is not called":  {answers: map[string]error{"a:1": notLeader("evil:1"), "b:1": notLeader("evil:1"), "c:1": notLeader("evil:1")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
+		"the owner says no":         {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errNotFound}, asked: []string{"a:1", "b:1"}, reason: "NODE_NOT_FOUND"},
 		"the first is down":         {answers: map[string]error{"a:1": errDown}, asked: []string{"a:1", "b:1"}},
-		"off there, on here":        {answers: map[string]error{"a:1": errDisabled, "b:1": leader("c:1")}, asked: []string{"a:1", "b:1", "c:1"}},
+		"off there, on here":        {answers: map[string]error{"a:1": errDisabled, "b:1": notLeader("c:1")}, asked: []string{"a:1", "b:1", "c:1"}},
 		"off at all who answer":     {answers: map[string]error{"a:1": errDisabled, "b:1": errDown, "c:1": errDisabled}, asked: []string{"a:1", "b:1", "c:1"}, reason: "LOOP_DISABLED"},
-		"off at the owner":          {answers: map[string]error{"a:1": leader("b:1"), "b:1": errDisabled, "c:1": leader("b:1")}, asked: []string{"a:1", "b:1", "c:1", "b:1"}, reason: "LOOP_DISABLED"},
+		"off at the owner":          {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errDisabled, "c:1": notLeader("b:1")}, asked: []string{"a:1", "b:1", "c:1", "b:1"}, reason: "LOOP_DISABLED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(t, c.answers, "a", "b", "c")
@@ -109,18 +109,18 @@ func TestAsk_WhoIsAsked(t *testing.T) {
 }
 
 func TestAsk_OwnerThatCannotBeReachedIsNamed(t *testing.T) {
-	s := newService(t, map[string]error{"a:1": leader("b:1"), "b:1": errDown, "c:1": leader("b:1")}, "a", "b", "c")
+	s := newService(t, map[string]error{"a:1": notLeader("b:1"), "b:1": errDown, "c:1": notLeader("b:1")}, "a", "b", "c")
 
 	_, err := s.ask(t.Context(), s.router())
 
-	var unreachable owner.UnreachableError
+	var unreachable leader.UnreachableError
 	if !errors.As(err, &unreachable) || len(unreachable.Failures) == 0 || unreachable.Failures[0].Replica.Id != "b" || unreachable.Failures[0].Code != "UNAVAILABLE" || !unreachable.Disowned {
 		t.Errorf("Ask() = %v with %v, want the owner b as unreachable, and that others answered", err, unreachable.Failures)
 	}
 }
 
 func TestAsk_LastOwnerIsAskedFirst(t *testing.T) {
-	s := newService(t, map[string]error{"a:1": leader("c:1")}, "a", "b", "c")
+	s := newService(t, map[string]error{"a:1": notLeader("c:1")}, "a", "b", "c")
 	r := s.router()
 	for _, want := range [][]string{{"a:1", "c:1"}, {"c:1"}} {
 		if _, err := s.ask(t.Context(), r); err != nil {
@@ -132,9 +132,9 @@ func TestAsk_LastOwnerIsAskedFirst(t *testing.T) {
 	}
 }
 
-func (s *service) any(ctx context.Context, r *owner.Router) (string, error) {
+func (s *service) any(ctx context.Context, r *leader.Router) (string, error) {
 	s.asked = nil
-	return owner.Any(ctx, r, "nodes/n1", s.answer)
+	return leader.Any(ctx, r, "nodes/n1", s.answer)
 }
 
 var (
@@ -176,7 +176,7 @@ func TestAny_NobodyCanBeReached(t *testing.T) {
 
 	_, err := s.any(t.Context(), s.router())
 
-	var unreachable owner.UnreachableError
+	var unreachable leader.UnreachableError
 	if !errors.As(err, &unreachable) || len(unreachable.Failures) != 2 || unreachable.Disowned {
 		t.Errorf("Any() = %v, want both as unreachable", err)
 	}
@@ -184,7 +184,7 @@ func TestAny_NobodyCanBeReached(t *testing.T) {
 
 // Who answers what anybody could is not taken for the owner.
 func TestAny_AsksTheOwnerFirstAndForgetsItNot(t *testing.T) {
-	s := newService(t, map[string]error{"a:1": leader("c:1"), "b:1": leader("c:1")}, "a", "b", "c")
+	s := newService(t, map[string]error{"a:1": notLeader("c:1"), "b:1": notLeader("c:1")}, "a", "b", "c")
 	r := s.router()
 	if _, err := s.ask(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -201,7 +201,7 @@ func TestAny_AsksTheOwnerFirstAndForgetsItNot(t *testing.T) {
 
 func TestPatient_WaitsLongerAndSharesWhatIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newService(t, map[string]error{"a:1": leader("b:1"), "b:1": errHangs}, "a", "b")
+		s := newService(t, map[string]error{"a:1": notLeader("b:1"), "b:1": errHangs}, "a", "b")
 		started := time.Now()
 		if _, err := s.ask(t.Context(), s.router().Patient(10*time.Second)); err == nil || time.Since(started) < 10*time.Second {
 			t.Errorf("Ask() = %v after %s, want an error after ten seconds at least", err, time.Since(started))
@@ -228,7 +228,7 @@ func TestAsk_HangingReplicasCostABoundedTime(t *testing.T) {
 		if took := time.Since(started); took != 3*time.Second {
 			t.Errorf("took %s, want three times the timeout", took)
 		}
-		var unreachable owner.UnreachableError
+		var unreachable leader.UnreachableError
 		if !errors.As(err, &unreachable) || unreachable.Failures[0].Message != "no answer within 1s" || unreachable.Disowned {
 			t.Errorf("Ask() = %v with %v, want silent replicas as unreachable", err, unreachable.Failures)
 		}

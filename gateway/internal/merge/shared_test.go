@@ -1,4 +1,4 @@
-package fleet_test
+package merge_test
 
 import (
 	"fmt"
@@ -8,12 +8,12 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/trivet-dev/trivet/gateway/internal/fleet"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 )
 
 // shared is a state of which replicas a and b have both told: n1 is red, and a holds it at epoch 5.
-func shared() *fleet.State[thing] {
-	s := fleet.NewShared(same)
+func shared() *merge.State[thing] {
+	s := merge.NewShared(same)
 	s.Expect(noon, []string{"a", "b"})
 	for replica, epoch := range map[string]int64{"a": 5, "b": 0} {
 		s.Begin(replica, false)
@@ -68,7 +68,7 @@ func TestShared_AReplicaThatLeavesTakesNothingWithItThatAnotherTells(t *testing.
 	check(t, reader, "added n1 red@5", "added n2 red@5", "bookmark")
 
 	s.Expect(noon, []string{"b"})
-	s.Advance(noon.Add(fleet.Hold))
+	s.Advance(noon.Add(merge.Hold))
 	check(t, reader, "removed n2 red@5", "bookmark")
 	s.Put("b", thing{name: "n1", color: "grey"})
 	check(t, reader, "modified n1 grey@0")
@@ -83,18 +83,18 @@ func TestShared_WhatIsNotToldAnewIsTheOthersToTell(t *testing.T) {
 
 	s.Begin("a", false)
 	s.Bookmark(noon, "a")
-	s.Advance(noon.Add(fleet.Hold))
+	s.Advance(noon.Add(merge.Hold))
 	check(t, reader, "bookmark")
 	s.Begin("b", false)
 	s.Bookmark(noon, "b")
-	s.Advance(noon.Add(2 * fleet.Hold))
+	s.Advance(noon.Add(2 * merge.Hold))
 	check(t, reader, "removed n1 red@5", "bookmark")
 }
 
 // Whatever the replicas do, once each has told the truth in full a reader who has kept up knows the truth.
 func TestShared_ReadersEndWithTheTruth(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, replicas := fleet.NewShared(same), []string{"a", "b", "c"}
+		s, replicas := merge.NewShared(same), []string{"a", "b", "c"}
 		names := []string{"n1", "n2", "n3", "n4"}
 		present, truth := slices.Clone(replicas), map[string]string{}
 		s.Expect(noon, present)
@@ -105,10 +105,10 @@ func TestShared_ReadersEndWithTheTruth(t *testing.T) {
 				events, bookmark := reader.Take(2)
 				for _, event := range events {
 					_, known := seen[event.Item.name]
-					if known != (event.Kind != fleet.Added) {
+					if known != (event.Kind != merge.Added) {
 						t.Fatalf("%s: kind %d though known is %v", event.Item.name, event.Kind, known)
 					}
-					if seen[event.Item.name] = event.Item.color; event.Kind == fleet.Removed {
+					if seen[event.Item.name] = event.Item.color; event.Kind == merge.Removed {
 						delete(seen, event.Item.name)
 					}
 				}
@@ -156,7 +156,7 @@ func TestShared_ReadersEndWithTheTruth(t *testing.T) {
 			}
 			s.Bookmark(now, replica)
 		}
-		s.Advance(now.Add(fleet.Hold))
+		s.Advance(now.Add(merge.Hold))
 		take()
 		if fmt.Sprint(seen) != fmt.Sprint(truth) {
 			t.Fatalf("the reader knows %v, want %v", seen, truth)

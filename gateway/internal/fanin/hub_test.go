@@ -1,4 +1,4 @@
-package feed_test
+package fanin_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/trivet-dev/trivet/gateway/internal/feed"
+	"github.com/trivet-dev/trivet/gateway/internal/fanin"
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
@@ -33,7 +33,7 @@ type replicas struct {
 	members []term.Member
 	changed chan struct{}
 	// open makes a stream's words, by replica; an error refuses it.
-	open func(id, version string) ([]feed.Message[thing], error)
+	open func(id, version string) ([]fanin.Message[thing], error)
 	// opened are all attempts, as "id version".
 	opened []string
 	at     []time.Duration
@@ -45,7 +45,7 @@ type replicas struct {
 	leaving time.Duration
 }
 
-func newReplicas(open func(id, version string) ([]feed.Message[thing], error), ids ...string) *replicas {
+func newReplicas(open func(id, version string) ([]fanin.Message[thing], error), ids ...string) *replicas {
 	r := &replicas{open: open, changed: make(chan struct{}), broken: make(chan struct{}), start: time.Now()}
 	for _, id := range ids {
 		r.members = append(r.members, term.Member{ID: id, Service: "leasesvc", GRPCAddress: id + ":1"})
@@ -59,7 +59,7 @@ func (r *replicas) known() ([]term.Member, <-chan struct{}) {
 	return r.members, r.changed
 }
 
-func (r *replicas) stream(ctx context.Context, member term.Member, version string) (feed.Stream[thing], error) {
+func (r *replicas) stream(ctx context.Context, member term.Member, version string) (fanin.Stream[thing], error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.opened, r.at = append(r.opened, member.ID+" "+version), append(r.at, time.Since(r.start))
@@ -69,7 +69,7 @@ func (r *replicas) stream(ctx context.Context, member term.Member, version strin
 	}
 	r.live++
 	broken := r.broken
-	return func() (feed.Message[thing], error) {
+	return func() (fanin.Message[thing], error) {
 		if len(words) > 0 {
 			next := words[0]
 			words = words[1:]
@@ -86,7 +86,7 @@ func (r *replicas) stream(ctx context.Context, member term.Member, version strin
 		r.mu.Lock()
 		r.live--
 		r.mu.Unlock()
-		return feed.Message[thing]{}, why
+		return fanin.Message[thing]{}, why
 	}, nil
 }
 
@@ -111,9 +111,9 @@ func (r *replicas) streams() int {
 }
 
 // running starts a hub within a bubble and ends it with the test.
-func running(t *testing.T, r *replicas) *feed.Hub[thing] {
+func running(t *testing.T, r *replicas) *fanin.Hub[thing] {
 	t.Helper()
-	hub := feed.New(feed.Config[thing]{
+	hub := fanin.New(fanin.Config[thing]{
 		Members: r.known, Open: r.stream, Patience: time.Second,
 		Outdated: func(err error) bool { return errors.Is(err, errOutdated) },
 		Same:     func(a, b thing) bool { return a == b },
@@ -131,16 +131,16 @@ func running(t *testing.T, r *replicas) *feed.Hub[thing] {
 }
 
 // says is a replica that has one item and tells everything.
-func says(name, version string) []feed.Message[thing] {
-	return []feed.Message[thing]{
-		{Kind: feed.Put, Item: thing{name: name, epoch: 1}, Version: version}, {Kind: feed.Bookmark, Version: version},
+func says(name, version string) []fanin.Message[thing] {
+	return []fanin.Message[thing]{
+		{Kind: fanin.Put, Item: thing{name: name, epoch: 1}, Version: version}, {Kind: fanin.Bookmark, Version: version},
 	}
 }
 
 func all(thing) bool { return true }
 
 // firstBookmark reads until a bookmark and returns the names seen and who is missing.
-func firstBookmark(t *testing.T, reader *feed.Reader[thing]) (names, missing []string) {
+func firstBookmark(t *testing.T, reader *fanin.Reader[thing]) (names, missing []string) {
 	t.Helper()
 	for {
 		taken, err := reader.Next(t.Context())
@@ -161,7 +161,7 @@ func firstBookmark(t *testing.T, reader *feed.Reader[thing]) (names, missing []s
 
 func TestHub_StreamsLiveWhileSomebodyReadsAndAWhileLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(id, _ string) ([]feed.Message[thing], error) { return says("of-"+id, ""), nil }, "a", "b")
+		r := newReplicas(func(id, _ string) ([]fanin.Message[thing], error) { return says("of-"+id, ""), nil }, "a", "b")
 		hub := running(t, r)
 		time.Sleep(time.Hour)
 		if opened := len(r.log()); opened != 0 {
@@ -179,7 +179,7 @@ func TestHub_StreamsLiveWhileSomebodyReadsAndAWhileLonger(t *testing.T) {
 			t.Errorf("%d streams while somebody reads, want 2", streams)
 		}
 		second.Close()
-		time.Sleep(feed.Linger - time.Second)
+		time.Sleep(fanin.Linger - time.Second)
 		if streams := r.streams(); streams != 2 {
 			t.Errorf("%d streams shortly after the last reader left, want 2", streams)
 		}
@@ -202,13 +202,13 @@ func TestHub_StreamsLiveWhileSomebodyReadsAndAWhileLonger(t *testing.T) {
 // Whoever comes while the streams of those before him end reads nothing that is about to be forgotten, or he would be told it twice.
 func TestHub_ReaderWhoComesWhileStreamsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(id, _ string) ([]feed.Message[thing], error) { return says("of-"+id, ""), nil }, "a")
+		r := newReplicas(func(id, _ string) ([]fanin.Message[thing], error) { return says("of-"+id, ""), nil }, "a")
 		r.leaving = 10 * time.Second
 		hub := running(t, r)
 		first := hub.Join(all)
 		firstBookmark(t, first)
 		first.Close()
-		time.Sleep(feed.Linger + 6*time.Second)
+		time.Sleep(fanin.Linger + 6*time.Second)
 
 		second := hub.Join(all)
 		defer second.Close()
@@ -227,7 +227,7 @@ func TestHub_ReaderWhoComesWhileStreamsEnd(t *testing.T) {
 func TestHub_ResumesUnlessTheVersionIsOutdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lives := 0
-		r := newReplicas(func(_, version string) ([]feed.Message[thing], error) {
+		r := newReplicas(func(_, version string) ([]fanin.Message[thing], error) {
 			if lives++; lives == 3 {
 				return nil, errOutdated
 			}
@@ -250,7 +250,7 @@ func TestHub_ResumesUnlessTheVersionIsOutdated(t *testing.T) {
 
 func TestHub_PausesGrowToTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(id, _ string) ([]feed.Message[thing], error) {
+		r := newReplicas(func(id, _ string) ([]fanin.Message[thing], error) {
 			if id == "b" {
 				return nil, errDown
 			}
@@ -273,7 +273,7 @@ func TestHub_PausesGrowToTenSeconds(t *testing.T) {
 
 func TestHub_SilenceWhileTellingEverythingIsFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(id, _ string) ([]feed.Message[thing], error) {
+		r := newReplicas(func(id, _ string) ([]fanin.Message[thing], error) {
 			if id == "b" {
 				return says("y", "")[:1], nil // and nothing more
 			}
@@ -296,13 +296,13 @@ func TestHub_SilenceWhileTellingEverythingIsFailure(t *testing.T) {
 
 func TestHub_NobodyTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(string, string) ([]feed.Message[thing], error) { return nil, errDown }, "a", "b")
+		r := newReplicas(func(string, string) ([]fanin.Message[thing], error) { return nil, errDown }, "a", "b")
 		reader := running(t, r).Join(all)
 		defer reader.Close()
 
 		_, err := reader.Next(t.Context())
 
-		var none feed.NoSourceError
+		var none fanin.NoSourceError
 		if !errors.As(err, &none) || len(none.Failures) != 2 || !errors.Is(none.Failures[0].Err, errDown) {
 			t.Errorf("Next() = %v, want NoSourceError with both failures", err)
 		}
@@ -311,7 +311,7 @@ func TestHub_NobodyTells(t *testing.T) {
 
 func TestHub_ReplicaThatLeavesIsNotMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(id, _ string) ([]feed.Message[thing], error) { return says("of-"+id, ""), nil }, "a", "b")
+		r := newReplicas(func(id, _ string) ([]fanin.Message[thing], error) { return says("of-"+id, ""), nil }, "a", "b")
 		reader := running(t, r).Join(all)
 		defer reader.Close()
 		firstBookmark(t, reader)
@@ -334,7 +334,7 @@ func TestHub_ReplicaThatLeavesIsNotMissing(t *testing.T) {
 
 func TestHub_QuietReadersGetSignsOfLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(string, string) ([]feed.Message[thing], error) { return says("x", ""), nil }, "a")
+		r := newReplicas(func(string, string) ([]fanin.Message[thing], error) { return says("x", ""), nil }, "a")
 		reader := running(t, r).Join(all)
 		defer reader.Close()
 		firstBookmark(t, reader)
@@ -351,8 +351,8 @@ func TestHub_QuietReadersGetSignsOfLife(t *testing.T) {
 
 func TestHub_StopEndsReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(string, string) ([]feed.Message[thing], error) { return says("x", ""), nil }, "a")
-		hub := feed.New(feed.Config[thing]{
+		r := newReplicas(func(string, string) ([]fanin.Message[thing], error) { return says("x", ""), nil }, "a")
+		hub := fanin.New(fanin.Config[thing]{
 			Members: r.known, Open: r.stream, Patience: time.Second,
 			Outdated: func(error) bool { return false }, Same: func(a, b thing) bool { return a == b },
 		})
@@ -370,11 +370,11 @@ func TestHub_StopEndsReading(t *testing.T) {
 		}
 		for {
 			_, err := reader.Next(t.Context())
-			if errors.Is(err, feed.ErrStopped) {
+			if errors.Is(err, fanin.ErrStopped) {
 				return
 			}
 			if err != nil {
-				t.Fatalf("Next() = %v, want %v", err, feed.ErrStopped)
+				t.Fatalf("Next() = %v, want %v", err, fanin.ErrStopped)
 			}
 		}
 	})

@@ -1,4 +1,4 @@
-package fleet_test
+package merge_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/trivet-dev/trivet/gateway/internal/fleet"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 )
 
 // world is a service with shards that move between replicas, each of which tells a gateway what it has, in order and late.
@@ -22,7 +22,7 @@ type world struct {
 	holders []string          // of each shard; empty while nobody holds it
 	epochs  []int64           // of each shard
 	lines   map[string]*line  // of each replica
-	state   *fleet.State[thing]
+	state   *merge.State[thing]
 	readers []*client
 }
 
@@ -34,7 +34,7 @@ type line struct {
 
 // client believes what a reader is told, and finds contradictions.
 type client struct {
-	reader *fleet.Reader[thing]
+	reader *merge.Reader[thing]
 	wants  func(thing) bool
 	seen   map[string]string
 	marked bool
@@ -124,10 +124,10 @@ func (c *client) read(t *rapid.T, limit int) (told bool) {
 	for _, event := range events {
 		name := event.Item.GetName()
 		_, known := c.seen[name]
-		if known != (event.Kind != fleet.Added) {
+		if known != (event.Kind != merge.Added) {
 			t.Fatalf("event %d for %s, which the reader knows: %v", event.Kind, name, known)
 		}
-		if delete(c.seen, name); event.Kind != fleet.Removed {
+		if delete(c.seen, name); event.Kind != merge.Removed {
 			c.seen[name] = event.Item.color
 		}
 	}
@@ -196,7 +196,7 @@ func (w *world) settle() {
 			w.hear(replica)
 		}
 	}
-	w.now = w.now.Add(fleet.Hold)
+	w.now = w.now.Add(merge.Hold)
 	w.state.Advance(w.now)
 }
 
@@ -206,7 +206,7 @@ func TestState_EveryReaderEndsWithTheTruth(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
 			t: t, now: noon, epoch: 9, things: map[string]string{}, holders: []string{"a", "a", "b"}, epochs: []int64{1, 2, 3},
-			lines: map[string]*line{"a": {}, "b": {}, "c": {}}, state: fleet.New(same),
+			lines: map[string]*line{"a": {}, "b": {}, "c": {}}, state: merge.New(same),
 		}
 		w.expect()
 		w.join(func(thing) bool { return true })

@@ -1,4 +1,4 @@
-package fleet_test
+package merge_test
 
 import (
 	"fmt"
@@ -7,10 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/trivet-dev/trivet/gateway/internal/fleet"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 )
-
-var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 type thing struct {
 	name  string
@@ -26,12 +24,12 @@ func same(a, b thing) bool { return a == b }
 func all(thing) bool { return true }
 
 // told is everything that a reader can take now, as words.
-func told(r *fleet.Reader[thing]) []string {
+func told(r *merge.Reader[thing]) []string {
 	var words []string
 	for r.Pending() {
 		events, bookmark := r.Take(10)
 		for _, event := range events {
-			kind := map[fleet.Kind]string{fleet.Added: "added", fleet.Modified: "modified", fleet.Removed: "removed"}[event.Kind]
+			kind := map[merge.Kind]string{merge.Added: "added", merge.Modified: "modified", merge.Removed: "removed"}[event.Kind]
 			words = append(words, fmt.Sprintf("%s %s %s@%d", kind, event.Item.name, event.Item.color, event.Item.epoch))
 		}
 		if bookmark {
@@ -44,7 +42,7 @@ func told(r *fleet.Reader[thing]) []string {
 	return words
 }
 
-func check(t *testing.T, r *fleet.Reader[thing], want ...string) {
+func check(t *testing.T, r *merge.Reader[thing], want ...string) {
 	t.Helper()
 	if diff := cmp.Diff(want, told(r)); diff != "" {
 		t.Errorf("the reader is told (-want +got):\n%s", diff)
@@ -52,8 +50,8 @@ func check(t *testing.T, r *fleet.Reader[thing], want ...string) {
 }
 
 // standing is a state with a red n1 at epoch 5, told by replica a; replica b has nothing.
-func standing() *fleet.State[thing] {
-	s := fleet.New(same)
+func standing() *merge.State[thing] {
+	s := merge.New(same)
 	s.Expect(noon, []string{"a", "b"})
 	for _, replica := range []string{"a", "b"} {
 		s.Begin(replica, false)
@@ -75,7 +73,7 @@ func TestState_ReaderGetsEverythingThenABookmarkThenChanges(t *testing.T) {
 }
 
 func TestState_BookmarkWaitsForAllWhoMayTell(t *testing.T) {
-	s := fleet.New(same)
+	s := merge.New(same)
 	r := s.Join(all)
 	check(t, r) // nobody has said yet who there is
 	s.Expect(noon, []string{"a", "b"})
@@ -110,11 +108,11 @@ func TestState_GoneIsBelievedAfterHold(t *testing.T) {
 	told(r)
 
 	s.Remove(noon, "a", thing{name: "n1", epoch: 5})
-	if next := s.Advance(noon.Add(fleet.Hold - 1)); !next.Equal(noon.Add(fleet.Hold)) {
+	if next := s.Advance(noon.Add(merge.Hold - 1)); !next.Equal(noon.Add(merge.Hold)) {
 		t.Errorf("Advance() = %s, want the moment at which to believe it", next)
 	}
 	check(t, r)
-	if next := s.Advance(noon.Add(fleet.Hold)); !next.IsZero() {
+	if next := s.Advance(noon.Add(merge.Hold)); !next.IsZero() {
 		t.Errorf("Advance() = %s although nothing is left to wait for", next)
 	}
 
@@ -129,7 +127,7 @@ func TestState_WordsOfEarlierTermsAreIgnored(t *testing.T) {
 
 	s.Put("a", thing{name: "n1", epoch: 5, color: "blue"})
 	s.Remove(noon, "a", thing{name: "n1", epoch: 5})
-	s.Advance(noon.Add(fleet.Hold))
+	s.Advance(noon.Add(merge.Hold))
 
 	check(t, r)
 }
@@ -149,7 +147,7 @@ func TestState_FailureTakesNothingWithIt(t *testing.T) {
 		t.Errorf("Missing() while a tells all anew (-want +got):\n%s", diff)
 	}
 	s.Bookmark(noon.Add(time.Hour), "a")
-	s.Advance(noon.Add(time.Hour + fleet.Hold))
+	s.Advance(noon.Add(time.Hour + merge.Hold))
 	check(t, r, "removed n1 red@5", "added n3 red@5", "bookmark")
 }
 
@@ -173,7 +171,7 @@ func TestState_ItemsOfAReplicaThatLeftWaitForASuccessor(t *testing.T) {
 
 	s.Expect(noon, []string{"b"})
 	check(t, r, "bookmark")
-	s.Advance(noon.Add(fleet.Hold))
+	s.Advance(noon.Add(merge.Hold))
 	check(t, r, "removed n1 red@5")
 }
 
@@ -186,7 +184,7 @@ func TestState_EarlierEpochCountsOnceItsBetterHasLeft(t *testing.T) {
 	s.Expect(noon, []string{"c"})
 	s.Put("c", thing{name: "n1", epoch: 2, color: "green"})
 	s.Bookmark(noon, "c")
-	s.Advance(noon.Add(fleet.Hold))
+	s.Advance(noon.Add(merge.Hold))
 
 	check(t, r, "modified n1 green@2", "bookmark")
 }
@@ -200,7 +198,7 @@ func TestState_SlowReaderSkipsToTheNewest(t *testing.T) {
 	}
 	s.Put("a", thing{name: "n2", epoch: 5, color: "red"}) // comes and goes unseen
 	s.Remove(noon, "a", thing{name: "n2", epoch: 5})
-	s.Advance(noon.Add(fleet.Hold))
+	s.Advance(noon.Add(merge.Hold))
 
 	check(t, slow, "modified n1 black@5")
 }
@@ -216,7 +214,7 @@ func TestState_ChurnLeavesNothing(t *testing.T) {
 		s.Put("a", thing{name: name, epoch: 5})
 		told(awake)
 		s.Remove(now, "a", thing{name: name, epoch: 5})
-		now = now.Add(fleet.Hold)
+		now = now.Add(merge.Hold)
 		s.Advance(now)
 		told(awake)
 	}
@@ -232,7 +230,7 @@ func TestState_WhatAReaderKnewIsForgottenWhenItLeaves(t *testing.T) {
 	r := s.Join(all)
 	told(r)
 	s.Remove(noon, "a", thing{name: "n1", epoch: 5})
-	s.Advance(noon.Add(fleet.Hold))
+	s.Advance(noon.Add(merge.Hold))
 
 	s.Leave(r)
 	s.Put("a", thing{name: "n2", epoch: 5})
@@ -259,7 +257,7 @@ func TestReader_BookmarkWaitsForWhoIsHeardMeanwhile(t *testing.T) {
 	s.Put("a", thing{name: "n2", epoch: 5})
 	s.Put("a", thing{name: "n3", epoch: 5})
 	s.Remove(noon, "a", thing{name: "n1", epoch: 5})
-	s.Advance(noon.Add(fleet.Hold))
+	s.Advance(noon.Add(merge.Hold))
 	s.Fail("b")
 	r := s.Join(all)
 	if events, _ := r.Take(1); len(events) != 1 || events[0].Item.name != "n2" {
@@ -285,14 +283,14 @@ func TestReader_NudgeIsASignOfLife(t *testing.T) {
 }
 
 func BenchmarkState_ChangeWithTenReaders(b *testing.B) {
-	s := fleet.New(same)
+	s := merge.New(same)
 	s.Expect(noon, []string{"a"})
 	names := make([]string, 130_000)
 	for i := range names {
 		names[i] = fmt.Sprintf("node-%06d", i)
 		s.Put("a", thing{name: names[i], epoch: 1})
 	}
-	readers := make([]*fleet.Reader[thing], 10)
+	readers := make([]*merge.Reader[thing], 10)
 	for i := range readers {
 		readers[i] = s.Join(all)
 		for r := readers[i]; r.Pending(); {

@@ -1,4 +1,4 @@
-// Package feed watches all replicas of a service once, for however many clients.
+// Package fanin watches all replicas of a service once, for however many clients.
 //
 // While somebody reads, and for [Linger] after, a [Hub] keeps one stream to each replica, keeps what they tell in a
 // [fleet.State], and wakes the readers. A stream that ends or cannot be opened is opened again after a pause that grows to ten
@@ -9,4 +9,4 @@
 // that is held for a few events at a time.
 //
 // What the items are, and how a stream is opened, is not this package's business.
-package feed
+package fanin

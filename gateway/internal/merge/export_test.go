@@ -1,4 +1,4 @@
-package fleet
+package merge
 
 // Places counts the places that are kept, free ones included.
 func (s *State[T]) Places() int { return len(s.slots) }

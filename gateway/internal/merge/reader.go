@@ -1,4 +1,4 @@
-package fleet
+package merge
 
 // Kind says what happened to an item, as one reader sees it.
 type Kind int

@@ -1,4 +1,4 @@
-package feed
+package fanin
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanout"
-	"github.com/trivet-dev/trivet/gateway/internal/fleet"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
@@ -22,7 +22,7 @@ const (
 )
 
 // streams are those of a hub while somebody reads. One goroutine calls its methods.
-type streams[T fleet.Item] struct {
+type streams[T merge.Item] struct {
 	hub     *Hub[T]
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -37,7 +37,7 @@ func processOf(member term.Member) process {
 	return process{id: member.ID, address: member.GRPCAddress}
 }
 
-func newStreams[T fleet.Item](ctx context.Context, h *Hub[T]) *streams[T] {
+func newStreams[T merge.Item](ctx context.Context, h *Hub[T]) *streams[T] {
 	ctx, stop := context.WithCancel(ctx)
 	return &streams[T]{hub: h, ctx: ctx, stop: stop, open: map[process]context.CancelFunc{}}
 }
@@ -76,7 +76,7 @@ func (s *streams[T]) end() {
 }
 
 // follower follows one replica.
-type follower[T fleet.Item] struct {
+type follower[T merge.Item] struct {
 	hub     *Hub[T]
 	member  term.Member
 	version string // behind which to resume

@@ -1,24 +1,24 @@
-package feed
+package fanin
 
 import (
 	"context"
 	"time"
 
-	"github.com/trivet-dev/trivet/gateway/internal/fleet"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 // Reader is one client's share. Close it when done. It is for one goroutine.
-type Reader[T fleet.Item] struct {
+type Reader[T merge.Item] struct {
 	hub   *Hub[T]
 	news  chan struct{}    // holds one when there may be something to take
-	items *fleet.Reader[T] // guarded by the hub's lock
+	items *merge.Reader[T] // guarded by the hub's lock
 	begun bool             // whether it has been told anything
 }
 
 // Batch is what a reader takes at once.
-type Batch[T fleet.Item] struct {
-	Events []fleet.Event[T]
+type Batch[T merge.Item] struct {
+	Events []merge.Event[T]
 	// Bookmark says that with these events all is told that there was when the reader began, or since the last bookmark.
 	Bookmark bool
 	// Missing is, on a bookmark, who does not tell, and why; ordered by replica.

@@ -1,4 +1,4 @@
-package feed_test
+package fanin_test
 
 import (
 	"testing"
