@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
@@ -116,8 +116,8 @@ func TestGetClusterStatus_NobodyAnswers(t *testing.T) {
 
 func checkNoSource(t *testing.T, err error, mentions ...string) {
 	t.Helper()
-	if status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != gateway.NoSourceReason {
-		t.Fatalf("error = %v (reason %q), want UNAVAILABLE with reason %q", err, rpcerror.ReasonOf(err), gateway.NoSourceReason)
+	if status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != api.NoSourceReason {
+		t.Fatalf("error = %v (reason %q), want UNAVAILABLE with reason %q", err, rpcerror.ReasonOf(err), api.NoSourceReason)
 	}
 	for _, mention := range mentions {
 		if !strings.Contains(status.Convert(err).Message(), mention) {

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -275,7 +275,7 @@ func TestLists_NameWhoIsMissing(t *testing.T) {
 
 	members.set(m2)
 	_, err = client.ListLeases(t.Context(), &gatewayv1.ListLeasesRequest{})
-	checkReason(t, err, codes.Unavailable, gateway.NoSourceReason)
+	checkReason(t, err, codes.Unavailable, api.NoSourceReason)
 }
 
 // view is what a client of WatchNodeHealth believes.

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -114,7 +114,7 @@ func TestSliceReads_ThatAServiceDoesNotExistIsForThoseToSayWhoKnow(t *testing.T)
 				holder.stuck.Store(true)
 				newest.stuck.Store(true)
 				lagging.lagging.Store(true)
-			}, service: there, reason: gateway.NoSourceReason,
+			}, service: there, reason: api.NoSourceReason,
 		},
 		"one that lags says so, and another one knows better": {
 			prepare: func(holder, lagging, _ *packer) {
@@ -132,7 +132,7 @@ func TestSliceReads_ThatAServiceDoesNotExistIsForThoseToSayWhoKnow(t *testing.T)
 			}, service: there, reason: "SERVICE_NOT_FOUND",
 		},
 		"the holder is being filled, and others say so": {
-			prepare: func(holder, _, _ *packer) { holder.filling.Store(true) }, service: absent, reason: gateway.NoSourceReason,
+			prepare: func(holder, _, _ *packer) { holder.filling.Store(true) }, service: absent, reason: api.NoSourceReason,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,12 +1,13 @@
-// Package fanin watches all replicas of a service once, for however many clients.
+// Package fanin shares one upstream between any number of clients.
 //
-// While somebody reads, and for [Linger] after, a [Hub] keeps one stream to each replica, keeps what they tell in a
-// [fleet.State], and wakes the readers. A stream that ends or cannot be opened is opened again after a pause that grows to ten
-// seconds; where the replica said how to resume, it resumes. A replica that is expected to tell everything and falls silent on
-// the way counts as failed.
+// A [Hub] keeps one stream to each source while a client reads, and for [Linger] after. It merges
+// their reports in a [merge.View] and wakes the readers. A source is a replica, or stands for the
+// replica that holds a term: then the View is exclusive, and each stream may come from another replica.
+// A stream that ends is opened again after a pause that grows, and resumes where the source can. A
+// source that is silent before its first bookmark has failed.
 //
-// A reader is never waited for: it takes the newest when it comes. [Hub.Run] owns the streams; what they tell is under a lock
-// that is held for a few events at a time.
+// A [Poller] asks one question at an interval while a client reads, and hands each answer to every
+// reader whose interval has passed.
 //
-// What the items are, and how a stream is opened, is not this package's business.
+// No reader blocks a source or another reader: it gets the newest state when it comes back.
 package fanin

@@ -9,105 +9,100 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/gateway/internal/fanout"
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
-	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
 const (
-	// Linger is how long the streams are kept after the last reader has left: a page that is loaded again finds them.
+	// Linger is how long streams are kept after the last reader has left, for a page that is reloaded.
 	Linger = 30 * time.Second
-	// quiet is how often every reader gets a bookmark at least, so that silence can be told from a broken wire.
-	quiet = 5 * time.Second
-	// batch is how many events a reader takes at a time.
-	batch = 256
+	// bookmarkInterval is the longest time between two bookmarks, so that a reader can detect a broken
+	// connection.
+	bookmarkInterval = 5 * time.Second
+	// batchSize is the largest number of events that a reader takes at a time.
+	batchSize = 256
 )
 
-// ErrStopped is why reading ends when the hub stops.
-var ErrStopped = errors.New("the feed has stopped")
+// ErrStopped is what Next returns after Run has returned.
+var ErrStopped = errors.New("the gateway has stopped watching")
 
-// Config is what a Hub needs. All of it but Shared is required.
-type Config[T merge.Item] struct {
-	// Members returns the replicas that there are, and a channel that is closed at the next change of them.
-	Members func() ([]term.Member, <-chan struct{})
-	// Open opens a stream to a replica that ends with ctx. It begins behind version, or with everything where that is empty.
-	Open func(ctx context.Context, member term.Member, version string) (Stream[T], error)
-	// Outdated says whether an error means that the version cannot be resumed from.
-	Outdated func(error) bool
-	// Same says whether two states of an item look the same to readers.
-	Same func(a, b T) bool
-	// Shared says that every replica tells of every item.
-	Shared bool
-	// Patience is how long a replica that is telling everything may say nothing.
-	Patience time.Duration
+var errNotSynced = status.Error(codes.Unavailable, "it has not reported everything yet")
+
+// Config describes the sources of a Hub.
+type Config[T any] struct {
+	// Sources returns the replicas to watch, and a channel that is closed when they change. An exclusive
+	// View has one source; there the channel is closed when another replica may hold the term.
+	Sources func() ([]term.Member, <-chan struct{})
+	// Open opens a stream that ends with ctx. The stream starts after version, or reports everything if
+	// version is empty. With an exclusive View, Open has to bound the time that it takes.
+	Open func(ctx context.Context, source term.Member, version string) (Stream[T], error)
+	// VersionTooOld reports whether an error means that the source cannot resume at the version. Nil is
+	// never.
+	VersionTooOld func(error) bool
+	// SilenceTimeout is how long a source may pause before its first bookmark.
+	SilenceTimeout time.Duration
+	// View describes the items.
+	View merge.ViewConfig[T]
 }
 
-// state is one that knows of nothing.
-func (c *Config[T]) state() *merge.State[T] {
-	if c.Shared {
-		return merge.NewShared(c.Same)
-	}
-	return merge.New(c.Same)
-}
+// Stream returns the next message, or why there are no more.
+type Stream[T any] func() (Message[T], error)
 
-// Stream returns what a replica says next, or why there is no more.
-type Stream[T merge.Item] func() (Message[T], error)
-
-// Message is one thing that a replica says.
-type Message[T merge.Item] struct {
+// Message is one report of a source.
+type Message[T any] struct {
 	Kind Kind
-	// Item is absent from a bookmark.
 	Item T
-	// Version is where to resume behind this message; empty where that is not possible.
+	// Version is where to resume after this message; empty if the source cannot resume.
 	Version string
 }
 
-// Kind says what a message tells.
+// Kind is the kind of a Message.
 type Kind int
 
 const (
-	// Unknown is of a later version and passed over.
+	// Unknown is a message of a later version. It is ignored.
 	Unknown Kind = iota
-	// Put tells of an item as it is.
+	// Put reports the state of an item.
 	Put
-	// Remove tells that an item is gone.
+	// Remove reports that an item is gone.
 	Remove
-	// Bookmark tells that all that existed at the start has been told, or nothing new.
+	// Bookmark ends the initial report of a stream. Later ones have no effect.
 	Bookmark
+	// PutAll is a Put of the only item, and a Bookmark.
+	PutAll
 )
 
-// Hub shares the streams. Make it with New; it is safe for concurrent use.
-type Hub[T merge.Item] struct {
-	cfg Config[T]
-	// changed wakes Run after readers came, or something became due.
-	changed chan struct{}
+// Hub shares the streams. Make it with NewHub; it is safe for concurrent use.
+type Hub[T any] struct {
+	cfg     Config[T]
+	changed signal        // wakes Run
 	stopped chan struct{} // closed when Run ends
 
-	mu      sync.Mutex // guards the rest
-	state   *merge.State[T]
+	mu      sync.Mutex // guards the fields below
+	view    *merge.View[T]
 	readers map[*Reader[T]]struct{}
-	// left is when the last reader left, while there is none.
-	left time.Time
-	// failures is, for each replica that is expected, how it failed last, or that nothing is known yet; by id.
+	left    time.Time // when the last reader left, while there is none
+	// failures has the last failure of each source, or errNotSynced, by id.
 	failures map[string]Failure
 }
 
-// Failure is how a replica failed.
+// Failure is why a source is missing.
 type Failure struct {
+	Source term.Member
 	Err    error
-	Status *gatewayv1.SourceStatus
+	// After is how long the stream lasted.
+	After time.Duration
 }
 
-// New returns a hub. It starts nothing.
-func New[T merge.Item](cfg Config[T]) *Hub[T] {
+// NewHub returns a Hub. It starts nothing.
+func NewHub[T any](cfg Config[T]) *Hub[T] {
 	return &Hub[T]{
-		cfg: cfg, changed: make(chan struct{}, 1), stopped: make(chan struct{}),
-		state: cfg.state(), readers: map[*Reader[T]]struct{}{}, failures: map[string]Failure{},
+		cfg: cfg, changed: newSignal(), stopped: make(chan struct{}),
+		view: merge.NewView(cfg.View), readers: map[*Reader[T]]struct{}{}, failures: map[string]Failure{},
 	}
 }
 
-// Run keeps the streams until ctx ends, and returns after all have ended; then every reader learns ErrStopped. It is called once.
+// Run keeps the streams until ctx ends, and returns nil after all have ended. It is called once.
 func (h *Hub[T]) Run(ctx context.Context) error {
 	defer close(h.stopped)
 	for {
@@ -116,105 +111,204 @@ func (h *Hub[T]) Run(ctx context.Context) error {
 			return nil
 		case <-h.changed:
 		}
-		if h.isRead() {
+		if h.hasReaders() { // the reader that raised the signal may have left
 			h.serve(ctx)
 		}
 	}
 }
 
-func (h *Hub[T]) isRead() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.readers) > 0
-}
-
-// forget forgets everything, and says so, when nobody has read for long enough. What streams that are yet to end still tell is
-// ignored then: no replica is expected.
-func (h *Hub[T]) forget() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.readers) > 0 || time.Since(h.left) < Linger {
-		return false
-	}
-	h.state, h.failures = h.cfg.state(), map[string]Failure{}
-	return true
-}
-
-// serve keeps the streams from the first reader until nobody has read for a while.
+// serve keeps the streams until Linger has passed without a reader.
 func (h *Hub[T]) serve(ctx context.Context) {
-	streams := newStreams(ctx, h)
-	defer streams.end()
-	tick := time.NewTicker(quiet)
+	sources := newSources(ctx, h)
+	defer sources.end()
+	tick := time.NewTicker(bookmarkInterval)
 	defer tick.Stop()
-	timer := time.NewTimer(0) // for what is due in the state
-	defer timer.Stop()
-	members, changed := h.cfg.Members()
-	h.expect(streams, members)
+	removal := time.NewTimer(0)
+	defer removal.Stop()
+	members, changed := h.cfg.Sources()
+	h.setSources(sources, members)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-h.changed:
 		case <-changed:
-			members, changed = h.cfg.Members()
-			h.expect(streams, members)
-		case <-timer.C:
+			members, changed = h.cfg.Sources()
+			h.setSources(sources, members)
+		case <-removal.C:
 		case <-tick.C:
-			if h.forget() {
+			if h.reset() {
 				return
 			}
-			h.tell(func() { h.state.Nudge() })
+			h.update(func() { h.view.RequestBookmarks() })
 		}
-		timer.Reset(h.advance())
+		removal.Reset(h.advance())
 	}
 }
 
-// expect ends the streams to who left and opens those to who is new. In between the state learns who there is: it would hear
-// who left, and not hear who is new.
-func (h *Hub[T]) expect(streams *streams[T], members []term.Member) {
-	streams.drop(members)
-	defer streams.add(members)
-	h.tell(func() {
+func (h *Hub[T]) hasReaders() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.readers) > 0
+}
+
+// reset empties the view if Linger has passed without a reader, and reports whether it did. The new
+// view has no sources, so that it ignores messages of streams that are about to end.
+func (h *Hub[T]) reset() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.readers) > 0 || time.Since(h.left) < Linger {
+		return false
+	}
+	h.view, h.failures = merge.NewView(h.cfg.View), map[string]Failure{}
+	return true
+}
+
+// setSources ends the streams to sources that left and opens those to new ones. The view changes
+// between the two steps: it must not hear a source that left, and must know a source that it hears.
+func (h *Hub[T]) setSources(sources *sources[T], members []term.Member) {
+	sources.drop(members)
+	defer sources.add(members)
+	h.update(func() {
 		ids, failures := make([]string, len(members)), make(map[string]Failure, len(members))
 		for i, member := range members {
 			ids[i] = member.ID
-			failures[member.ID] = Failure{Err: errNotYet, Status: fanout.Failure(member, errNotYet, 0)}
+			failures[member.ID] = Failure{Source: member, Err: errNotSynced}
 			if last, known := h.failures[member.ID]; known {
 				failures[member.ID] = last
 			}
 		}
 		h.failures = failures
-		h.state.Expect(time.Now(), ids)
+		h.view.SetSources(time.Now(), ids)
 	})
 }
 
-var errNotYet = status.Error(codes.Unavailable, "it has not told everything yet")
-
-// advance removes what is due and returns when to do so again.
+// advance removes items that are due and returns how long to wait for the next ones.
 func (h *Hub[T]) advance() (wait time.Duration) {
-	wait = quiet // who doubts something earlier wakes Run
-	h.tell(func() {
-		if next := h.state.Advance(time.Now()); !next.IsZero() {
+	wait = bookmarkInterval
+	h.update(func() {
+		if next := h.view.Advance(time.Now()); !next.IsZero() {
 			wait = min(wait, max(0, time.Until(next)))
 		}
 	})
 	return wait
 }
 
-// tell changes the state and wakes whom it concerns.
-func (h *Hub[T]) tell(change func()) {
+// update changes the view and wakes the readers.
+func (h *Hub[T]) update(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	change()
 	for reader := range h.readers {
-		reader.wake()
+		reader.news.raise()
 	}
 }
 
-// poke wakes Run.
-func (h *Hub[T]) poke() {
+// missing returns the failures of all sources that are not synced, by id. The caller holds the lock.
+func (h *Hub[T]) missing() []Failure {
+	var failures []Failure
+	for _, id := range h.view.Missing() {
+		failures = append(failures, h.failures[id])
+	}
+	return failures
+}
+
+// Reader is one client's subscription to a Hub. It is for one goroutine.
+type Reader[T any] struct {
+	hub     *Hub[T]
+	news    signal
+	items   *merge.Reader[T] // guarded by the hub's lock
+	started bool             // Next has returned something
+}
+
+// Batch is what a reader gets at a time.
+type Batch[T any] struct {
+	Events []merge.Event[T]
+	// Bookmark means that the reader has all that existed when it joined, or at the bookmark before.
+	Bookmark bool
+	// Missing are, on a bookmark, the sources that are not synced, by id.
+	Missing []Failure
+}
+
+// NoSourceError means that no source is synced. It has the failure of each.
+type NoSourceError struct{ Failures []Failure }
+
+func (e NoSourceError) Error() string { return "no replica answered" }
+
+// Join adds a reader of the items that wants accepts. The caller must close it.
+func (h *Hub[T]) Join(wants func(T) bool) *Reader[T] {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := &Reader[T]{hub: h, news: newSignal(), items: h.view.Join(wants)}
+	r.news.raise()
+	h.readers[r] = struct{}{}
+	h.changed.raise()
+	return r
+}
+
+// Close ends the subscription. It must be called once.
+func (r *Reader[T]) Close() {
+	h := r.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.view.Leave(r.items)
+	delete(h.readers, r)
+	h.left = time.Now()
+}
+
+// Next waits for changes or a bookmark. It fails with NoSourceError if it has never returned anything
+// and no source is synced; with ErrStopped; or with the cause of ctx.
+func (r *Reader[T]) Next(ctx context.Context) (Batch[T], error) {
+	for {
+		if err := r.news.wait(ctx, r.hub.stopped); err != nil {
+			return Batch[T]{}, err
+		}
+		batch, err := r.take()
+		if err != nil || batch.Bookmark || len(batch.Events) > 0 {
+			return batch, err
+		}
+	}
+}
+
+func (r *Reader[T]) take() (Batch[T], error) {
+	h := r.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !r.started && h.view.Settled() && !h.view.Synced() {
+		return Batch[T]{}, NoSourceError{Failures: h.missing()}
+	}
+	var batch Batch[T]
+	batch.Events, batch.Bookmark = r.items.Take(batchSize)
+	if batch.Bookmark {
+		batch.Missing = h.missing()
+	}
+	r.started = r.started || batch.Bookmark || len(batch.Events) > 0
+	if r.items.Pending() {
+		r.news.raise()
+	}
+	return batch, nil
+}
+
+// signal wakes one waiter. A signal that is raised again before it is taken counts once.
+type signal chan struct{}
+
+func newSignal() signal { return make(signal, 1) }
+
+func (s signal) raise() {
 	select {
-	case h.changed <- struct{}{}:
+	case s <- struct{}{}:
 	default:
+	}
+}
+
+// wait returns nil for a signal, else the cause of ctx or ErrStopped.
+func (s signal) wait(ctx context.Context, stopped <-chan struct{}) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-stopped:
+		return ErrStopped
+	case <-s:
+		return nil
 	}
 }

@@ -3,6 +3,7 @@ package fanin_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,371 +12,597 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-type thing struct {
-	name  string
-	epoch int64
-}
+type item struct{ name, state string }
 
-func (t thing) GetName() string { return t.name }
-func (t thing) GetEpoch() int64 { return t.epoch }
+type message = fanin.Message[item]
 
 var (
-	errDown     = errors.New("down")
-	errOutdated = errors.New("outdated")
+	errDown   = errors.New("down")
+	errTooOld = errors.New("version too old")
 )
 
-// replicas are fake replicas. Each stream says what its script says and then waits for its end.
-type replicas struct {
-	mu      sync.Mutex // guards the rest
+// fixture is a Hub and its fake sources. Each stream sends what open returns for it and what report
+// adds, until cut ends it.
+type fixture struct {
+	t   *testing.T
+	hub *fanin.Hub[item]
+
+	mu      sync.Mutex // guards the fields below
 	members []term.Member
 	changed chan struct{}
-	// open makes a stream's words, by replica; an error refuses it.
-	open func(id, version string) ([]fanin.Message[thing], error)
-	// opened are all attempts, as "id version".
-	opened []string
-	at     []time.Duration
-	start  time.Time
-	// broken ends all streams when it is closed.
-	broken chan struct{}
-	live   int
-	// leaving is how long a stream takes to end when its context does.
-	leaving time.Duration
+	open    func(id, version string) ([]message, error)
+	opened  []string // each attempt as "id version"
+	streams map[chan message]struct{}
+	// closing is how long a stream takes to end with its context.
+	closing time.Duration
 }
 
-func newReplicas(open func(id, version string) ([]fanin.Message[thing], error), ids ...string) *replicas {
-	r := &replicas{open: open, changed: make(chan struct{}), broken: make(chan struct{}), start: time.Now()}
+// newReplicas runs a Hub over replicas in a bubble, until the test ends.
+func newReplicas(t *testing.T, open func(id, version string) ([]message, error), ids ...string) *fixture {
+	t.Helper()
+	f := newFixture(t, open, ids...)
+	f.run(merge.ViewConfig[item]{Same: func(a, b item) bool { return a == b }})
+	return f
+}
+
+// newTerm runs a Hub over the holder of a term. Its streams report these items as "new".
+func newTerm(t *testing.T, names ...string) *fixture {
+	t.Helper()
+	f := newFixture(t, reports(names...), "")
+	f.run(merge.ViewConfig[item]{
+		Ownership: merge.Exclusive, Ended: func(last item) item { return item{name: last.name, state: "ended"} },
+	})
+	return f
+}
+
+func newFixture(t *testing.T, open func(id, version string) ([]message, error), ids ...string) *fixture {
+	f := &fixture{t: t, open: open, changed: make(chan struct{}), streams: map[chan message]struct{}{}}
 	for _, id := range ids {
-		r.members = append(r.members, term.Member{ID: id, Service: "leasesvc", GRPCAddress: id + ":1"})
+		f.members = append(f.members, term.Member{ID: id, Service: "leasesvc", GRPCAddress: id + ":1"})
 	}
-	return r
+	return f
 }
 
-func (r *replicas) known() ([]term.Member, <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.members, r.changed
+// run starts the Hub and returns what stops it.
+func (f *fixture) run(view merge.ViewConfig[item]) (stop func()) {
+	f.t.Helper()
+	view.Key = func(i item) (string, int64) { return i.name, 1 }
+	f.hub = fanin.NewHub(fanin.Config[item]{
+		Sources: f.sources, Open: f.stream, SilenceTimeout: time.Second, View: view,
+		VersionTooOld: func(err error) bool { return errors.Is(err, errTooOld) },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.hub.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			f.t.Errorf("Run() = %v, want nil", err)
+		}
+	})
+	f.t.Cleanup(stop)
+	return stop
 }
 
-func (r *replicas) stream(ctx context.Context, member term.Member, version string) (fanin.Stream[thing], error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.opened, r.at = append(r.opened, member.ID+" "+version), append(r.at, time.Since(r.start))
-	words, err := r.open(member.ID, version)
+func (f *fixture) sources() ([]term.Member, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.members, f.changed
+}
+
+func (f *fixture) stream(ctx context.Context, source term.Member, version string) (fanin.Stream[item], error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.opened = append(f.opened, source.ID+" "+version)
+	first, err := f.open(source.ID, version)
 	if err != nil {
 		return nil, err
 	}
-	r.live++
-	broken := r.broken
-	return func() (fanin.Message[thing], error) {
-		if len(words) > 0 {
-			next := words[0]
-			words = words[1:]
-			return next, nil
-		}
-		var why error
+	messages := make(chan message, 100)
+	for _, m := range first {
+		messages <- m
+	}
+	f.streams[messages] = struct{}{}
+	return func() (message, error) {
 		select {
+		case m, open := <-messages:
+			if !open {
+				return m, errDown
+			}
+			return m, nil
 		case <-ctx.Done():
-			why = ctx.Err()
-			time.Sleep(r.leaving)
-		case <-broken:
-			why = errDown
+			time.Sleep(f.closing)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			delete(f.streams, messages)
+			return message{}, ctx.Err()
 		}
-		r.mu.Lock()
-		r.live--
-		r.mu.Unlock()
-		return fanin.Message[thing]{}, why
 	}, nil
 }
 
-// cut ends all streams.
-func (r *replicas) cut() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	close(r.broken)
-	r.broken = make(chan struct{})
-}
-
-func (r *replicas) log() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.opened
-}
-
-func (r *replicas) streams() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.live
-}
-
-// running starts a hub within a bubble and ends it with the test.
-func running(t *testing.T, r *replicas) *fanin.Hub[thing] {
-	t.Helper()
-	hub := fanin.New(fanin.Config[thing]{
-		Members: r.known, Open: r.stream, Patience: time.Second,
-		Outdated: func(err error) bool { return errors.Is(err, errOutdated) },
-		Same:     func(a, b thing) bool { return a == b },
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- hub.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-	})
-	return hub
-}
-
-// says is a replica that has one item and tells everything.
-func says(name, version string) []fanin.Message[thing] {
-	return []fanin.Message[thing]{
-		{Kind: fanin.Put, Item: thing{name: name, epoch: 1}, Version: version}, {Kind: fanin.Bookmark, Version: version},
+// report sends a message on all streams.
+func (f *fixture) report(kind fanin.Kind, name, state string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for stream := range f.streams {
+		stream <- message{Kind: kind, Item: item{name: name, state: state}}
 	}
 }
 
-func all(thing) bool { return true }
+// cut ends all streams. The next ones are opened by open, unless it is nil.
+func (f *fixture) cut(open func(id, version string) ([]message, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if open != nil {
+		f.open = open
+	}
+	for stream := range f.streams {
+		close(stream)
+		delete(f.streams, stream)
+	}
+}
 
-// firstBookmark reads until a bookmark and returns the names seen and who is missing.
-func firstBookmark(t *testing.T, reader *fanin.Reader[thing]) (names, missing []string) {
-	t.Helper()
-	for {
-		taken, err := reader.Next(t.Context())
-		if err != nil {
-			t.Fatalf("Next() = %v", err)
+// setMembers replaces the members and announces the change.
+func (f *fixture) setMembers(members []term.Member) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.members = members
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *fixture) attempts() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.opened)
+}
+
+func (f *fixture) openStreams() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.streams)
+}
+
+func (f *fixture) checkStreams(want int, when string) {
+	f.t.Helper()
+	if got := f.openStreams(); got != want {
+		f.t.Errorf("%d streams %s, want %d", got, when, want)
+	}
+}
+
+// reports returns an open whose streams contain these items.
+func reports(names ...string) func(string, string) ([]message, error) {
+	return func(string, string) ([]message, error) {
+		var messages []message
+		for _, name := range names {
+			messages = append(messages, message{Kind: fanin.Put, Item: item{name: name, state: "new"}})
 		}
-		for _, event := range taken.Events {
-			names = append(names, event.Item.name)
+		return append(messages, message{Kind: fanin.Bookmark}), nil
+	}
+}
+
+// reportsOwn is an open whose streams contain one item, which is named after the replica.
+func reportsOwn(id, _ string) ([]message, error) { return reports("of-"+id)("", "") }
+
+func fails(string, string) ([]message, error) { return nil, errDown }
+
+// silent is an open whose streams report nothing.
+func silent(string, string) ([]message, error) { return nil, nil }
+
+// client keeps what a reader takes.
+type client struct {
+	t         *testing.T
+	reader    *fanin.Reader[item]
+	events    map[string]string // the last kind and state of each item
+	items     map[string]string
+	bookmarks int
+	missing   []fanin.Failure // of the last bookmark
+}
+
+func (f *fixture) join() *client {
+	c := &client{
+		t: f.t, events: map[string]string{}, items: map[string]string{},
+		reader: f.hub.Join(func(item) bool { return true }),
+	}
+	f.t.Cleanup(c.reader.Close)
+	return c
+}
+
+var kinds = map[merge.Kind]string{merge.Added: "added", merge.Modified: "modified", merge.Removed: "removed"}
+
+func (c *client) next(ctx context.Context) error {
+	batch, err := c.reader.Next(ctx)
+	if err != nil {
+		return err
+	}
+	for _, event := range batch.Events {
+		c.events[event.Item.name] = kinds[event.Kind] + " " + event.Item.state
+		if delete(c.items, event.Item.name); event.Kind != merge.Removed {
+			c.items[event.Item.name] = event.Item.state
 		}
-		if taken.Bookmark {
-			for _, source := range taken.Missing {
-				missing = append(missing, source.Replica.Id+": "+source.Message)
-			}
-			return names, missing
+	}
+	if batch.Bookmark {
+		c.bookmarks++
+		c.missing = batch.Missing
+	}
+	return nil
+}
+
+// take takes everything within a time.
+func (c *client) take(within time.Duration) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), within)
+	defer cancel()
+	var err error
+	for err == nil {
+		err = c.next(ctx)
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		c.t.Fatalf("Next() = %v", err)
+	}
+}
+
+// checkEvents takes everything within a time and compares the last event of each item.
+func (c *client) checkEvents(within time.Duration, want map[string]string) {
+	c.t.Helper()
+	c.take(within)
+	if diff := cmp.Diff(want, c.events); diff != "" {
+		c.t.Errorf("events (-want +got):\n%s", diff)
+	}
+	clear(c.events)
+}
+
+// untilBookmark takes everything up to the next bookmark.
+func (c *client) untilBookmark() {
+	c.t.Helper()
+	for before := c.bookmarks; c.bookmarks == before; {
+		if err := c.next(c.t.Context()); err != nil {
+			c.t.Fatalf("Next() = %v", err)
 		}
 	}
 }
 
-func TestHub_StreamsLiveWhileSomebodyReadsAndAWhileLonger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(id, _ string) ([]fanin.Message[thing], error) { return says("of-"+id, ""), nil }, "a", "b")
-		hub := running(t, r)
-		time.Sleep(time.Hour)
-		if opened := len(r.log()); opened != 0 {
-			t.Fatalf("%d streams opened before anybody read", opened)
-		}
+func (c *client) checkMissing(want ...string) {
+	c.t.Helper()
+	var got []string
+	for _, failure := range c.missing {
+		got = append(got, failure.Source.ID+": "+failure.Err.Error())
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		c.t.Errorf("missing (-want +got):\n%s", diff)
+	}
+}
 
-		first, second := hub.Join(all), hub.Join(all)
-		names, missing := firstBookmark(t, first)
-		if len(names) != 2 || len(missing) != 0 {
-			t.Errorf("names %v, missing %v; want two names and nobody missing", names, missing)
+func TestHub_StreamsAreOpenWhileThereAreReadersAndForLinger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newReplicas(t, reportsOwn, "a", "b")
+		time.Sleep(time.Hour)
+		f.checkStreams(0, "before the first reader")
+
+		first, second := f.hub.Join(func(item) bool { return true }), f.join()
+		second.untilBookmark()
+		if len(second.items) != 2 {
+			t.Errorf("items %v, want one of each replica", second.items)
 		}
+		second.checkMissing()
 		first.Close()
 		time.Sleep(time.Hour)
-		if streams := r.streams(); streams != 2 {
-			t.Errorf("%d streams while somebody reads, want 2", streams)
-		}
-		second.Close()
-		time.Sleep(fanin.Linger - time.Second)
-		if streams := r.streams(); streams != 2 {
-			t.Errorf("%d streams shortly after the last reader left, want 2", streams)
-		}
-		time.Sleep(7 * time.Second)
-		if streams := r.streams(); streams != 0 {
-			t.Errorf("%d streams long after the last reader left, want none", streams)
-		}
-
-		again := hub.Join(all)
-		defer again.Close()
-		if names, _ := firstBookmark(t, again); len(names) != 2 {
-			t.Errorf("a later reader sees %v, want two names", names)
-		}
-		if opened := len(r.log()); opened != 4 {
-			t.Errorf("%d streams opened in all, want 4", opened)
-		}
+		f.checkStreams(2, "while there is a reader")
 	})
 }
 
-// Whoever comes while the streams of those before him end reads nothing that is about to be forgotten, or he would be told it twice.
-func TestHub_ReaderWhoComesWhileStreamsEnd(t *testing.T) {
+func TestHub_LingerEndsAndTheViewStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(id, _ string) ([]fanin.Message[thing], error) { return says("of-"+id, ""), nil }, "a")
-		r.leaving = 10 * time.Second
-		hub := running(t, r)
-		first := hub.Join(all)
-		firstBookmark(t, first)
-		first.Close()
-		time.Sleep(fanin.Linger + 6*time.Second)
-
-		second := hub.Join(all)
-		defer second.Close()
-
-		names, _ := firstBookmark(t, second)
-		for range 3 {
-			later, _ := firstBookmark(t, second)
-			names = append(names, later...)
-		}
-		if diff := cmp.Diff([]string{"of-a"}, names); diff != "" {
-			t.Errorf("told in all (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func TestHub_ResumesUnlessTheVersionIsOutdated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lives := 0
-		r := newReplicas(func(_, version string) ([]fanin.Message[thing], error) {
-			if lives++; lives == 3 {
-				return nil, errOutdated
+		for name, f := range map[string]*fixture{"replicas": newReplicas(t, reportsOwn, "a"), "term": newTerm(t, "of-a")} {
+			readers := []*fanin.Reader[item]{f.hub.Join(func(item) bool { return true }), f.hub.Join(func(item) bool { return true })}
+			for _, reader := range readers {
+				if _, err := reader.Next(t.Context()); err != nil {
+					t.Fatal(err)
+				}
 			}
-			return says("x", "v1"), nil
+			f.checkStreams(1, name+" for two readers")
+			for _, reader := range readers {
+				reader.Close()
+			}
+			time.Sleep(fanin.Linger - time.Second)
+			f.checkStreams(1, name+" in Linger")
+			time.Sleep(7 * time.Second)
+			f.checkStreams(0, name+" after Linger")
+
+			f.cut(reports("other"))
+			f.join().checkEvents(time.Second, map[string]string{"other": "added new"})
+			if attempts := len(f.attempts()); attempts != 2 {
+				t.Errorf("%s: %d streams were opened, want 2", name, attempts)
+			}
+		}
+	})
+}
+
+// A reader that joins while old streams end must not take from the old view: it would take the items
+// twice.
+func TestHub_ReaderThatJoinsWhileStreamsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, f := range []*fixture{newReplicas(t, reportsOwn, "a"), newTerm(t, "of-a")} {
+			f.closing = 10 * time.Second
+			first := f.hub.Join(func(item) bool { return true })
+			if _, err := first.Next(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			first.Close()
+			time.Sleep(fanin.Linger + 6*time.Second)
+
+			second := f.join()
+			second.checkEvents(time.Second, map[string]string{})
+			if second.bookmarks != 0 {
+				t.Error("a bookmark before the new stream is open")
+			}
+			second.checkEvents(30*time.Second, map[string]string{"of-a": "added new"})
+		}
+	})
+}
+
+func TestHub_ResumesUnlessTheVersionIsTooOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		streams := 0
+		f := newReplicas(t, func(string, string) ([]message, error) {
+			if streams++; streams == 3 {
+				return nil, errTooOld
+			}
+			return []message{
+				{Kind: fanin.Put, Item: item{name: "x"}, Version: "v1"}, {Kind: fanin.Bookmark, Version: "v1"},
+			}, nil
 		}, "a")
-		reader := running(t, r).Join(all)
-		defer reader.Close()
-		firstBookmark(t, reader)
-
+		f.join().untilBookmark()
 		for range 2 {
-			r.cut()
+			f.cut(nil)
 			time.Sleep(time.Second)
 		}
-
-		if diff := cmp.Diff([]string{"a ", "a v1", "a v1", "a "}, r.log()); diff != "" {
+		if diff := cmp.Diff([]string{"a ", "a v1", "a v1", "a "}, f.attempts()); diff != "" {
 			t.Errorf("streams opened (-want +got):\n%s", diff)
 		}
 	})
 }
 
-func TestHub_PausesGrowToTenSeconds(t *testing.T) {
+func TestHub_PausesOfReplicasGrowToTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(id, _ string) ([]fanin.Message[thing], error) {
+		f := newReplicas(t, func(id, version string) ([]message, error) {
 			if id == "b" {
 				return nil, errDown
 			}
-			return says("x", ""), nil
+			return reportsOwn(id, version)
 		}, "a", "b")
-		reader := running(t, r).Join(all)
-		defer reader.Close()
-		if _, missing := firstBookmark(t, reader); len(missing) != 1 {
-			t.Errorf("missing %v, want b", missing)
-		}
-
+		c := f.join()
+		c.untilBookmark()
+		c.checkMissing("b: down")
 		time.Sleep(5 * time.Minute)
-
-		// Ten seconds with jitter, once the pauses have grown.
-		if attempts := len(r.log()); attempts < 20 || attempts > 70 {
-			t.Errorf("%d attempts within 5 minutes", attempts)
+		if attempts := len(f.attempts()); attempts < 20 || attempts > 70 {
+			t.Errorf("%d attempts in 5 minutes, want one in ten seconds", attempts)
 		}
 	})
 }
 
-func TestHub_SilenceWhileTellingEverythingIsFailure(t *testing.T) {
+func TestHub_SilenceBeforeTheBookmarkIsAFailure(t *testing.T) {
+	const message = "rpc error: code = Unavailable desc = it stopped before it had reported everything"
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(id, _ string) ([]fanin.Message[thing], error) {
+		f := newReplicas(t, func(id, version string) ([]fanin.Message[item], error) {
+			messages, err := reportsOwn(id, version)
 			if id == "b" {
-				return says("y", "")[:1], nil // and nothing more
+				messages = messages[:1]
 			}
-			return says("x", ""), nil
+			return messages, err
 		}, "a", "b")
-		reader := running(t, r).Join(all)
-		defer reader.Close()
-		begun := time.Now()
-
-		names, missing := firstBookmark(t, reader)
-
-		if waited := time.Since(begun); waited != time.Second {
-			t.Errorf("waited %s for the silent replica, want its patience", waited)
+		c := f.join()
+		joined := time.Now()
+		c.untilBookmark()
+		if waited := time.Since(joined); waited != time.Second || len(c.items) != 2 {
+			t.Errorf("waited %s and took %v, want both items after the timeout of a second", waited, c.items)
 		}
-		if diff := cmp.Diff([]string{"b: it fell silent before it had told everything"}, missing); diff != "" || len(names) != 2 {
-			t.Errorf("names %v, missing (-want +got):\n%s", names, diff)
-		}
+		c.checkMissing("b: " + message)
 	})
-}
-
-func TestHub_NobodyTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(string, string) ([]fanin.Message[thing], error) { return nil, errDown }, "a", "b")
-		reader := running(t, r).Join(all)
-		defer reader.Close()
-
-		_, err := reader.Next(t.Context())
-
+		f := newTerm(t)
+		f.cut(silent)
+		joined := time.Now()
 		var none fanin.NoSourceError
-		if !errors.As(err, &none) || len(none.Failures) != 2 || !errors.Is(none.Failures[0].Err, errDown) {
-			t.Errorf("Next() = %v, want NoSourceError with both failures", err)
+		if err := f.join().next(t.Context()); !errors.As(err, &none) || none.Failures[0].Err.Error() != message || time.Since(joined) != time.Second {
+			t.Errorf("Next() = %v after %s, want silence after a second", err, time.Since(joined))
 		}
 	})
 }
 
-func TestHub_ReplicaThatLeavesIsNotMissing(t *testing.T) {
+func TestHub_NoSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(id, _ string) ([]fanin.Message[thing], error) { return says("of-"+id, ""), nil }, "a", "b")
-		reader := running(t, r).Join(all)
-		defer reader.Close()
-		firstBookmark(t, reader)
-
-		r.mu.Lock()
-		r.members = r.members[:1]
-		close(r.changed)
-		r.changed = make(chan struct{})
-		r.mu.Unlock()
-
-		if _, missing := firstBookmark(t, reader); len(missing) != 0 {
-			t.Errorf("missing %v, want nobody", missing)
+		for want, f := range map[int]*fixture{2: newReplicas(t, fails, "a", "b"), 1: newTerm(t)} {
+			f.cut(fails)
+			for range 2 {
+				var none fanin.NoSourceError
+				err := f.join().next(t.Context())
+				if !errors.As(err, &none) || len(none.Failures) != want || !errors.Is(none.Failures[0].Err, errDown) {
+					t.Errorf("Next() = %v, want NoSourceError with %d failures", err, want)
+				}
+			}
 		}
+	})
+}
+
+func TestHub_ReplicaThatLeftIsNotMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newReplicas(t, reportsOwn, "a", "b")
+		c := f.join()
+		c.untilBookmark()
+		f.setMembers(f.members[:1])
+		c.untilBookmark()
+		c.checkMissing()
 		synctest.Wait()
-		if streams := r.streams(); streams != 1 {
-			t.Errorf("%d streams, want 1", streams)
-		}
+		f.checkStreams(1, "after b left")
 	})
 }
 
-func TestHub_QuietReadersGetSignsOfLife(t *testing.T) {
+func TestHub_BookmarksComeAtAnInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(string, string) ([]fanin.Message[thing], error) { return says("x", ""), nil }, "a")
-		reader := running(t, r).Join(all)
-		defer reader.Close()
-		firstBookmark(t, reader)
-
-		for range 3 {
-			before := time.Now()
-			firstBookmark(t, reader)
-			if quiet := time.Since(before); quiet > 5*time.Second {
-				t.Errorf("nothing was heard for %s", quiet)
+		for _, f := range []*fixture{newReplicas(t, reportsOwn, "a"), newTerm(t, "of-a")} {
+			c := f.join()
+			c.take(time.Minute)
+			if c.bookmarks < 11 {
+				t.Errorf("%d bookmarks in a minute, want one in five seconds", c.bookmarks)
 			}
+			c.checkMissing()
 		}
 	})
 }
 
-func TestHub_StopEndsReading(t *testing.T) {
+func TestHub_StopEndsReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplicas(func(string, string) ([]fanin.Message[thing], error) { return says("x", ""), nil }, "a")
-		hub := fanin.New(fanin.Config[thing]{
-			Members: r.known, Open: r.stream, Patience: time.Second,
-			Outdated: func(error) bool { return false }, Same: func(a, b thing) bool { return a == b },
-		})
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- hub.Run(ctx) }()
-		reader := hub.Join(all)
-		defer reader.Close()
-		firstBookmark(t, reader)
-
+		f := newFixture(t, reportsOwn, "a")
+		stop := f.run(merge.ViewConfig[item]{})
+		c := f.join()
+		c.untilBookmark()
 		stop()
+		var err error
+		for err == nil {
+			err = c.next(t.Context())
+		}
+		if !errors.Is(err, fanin.ErrStopped) {
+			t.Errorf("Next() = %v, want %v", err, fanin.ErrStopped)
+		}
+	})
+}
 
-		if err := <-done; err != nil {
-			t.Errorf("Run() = %v, want nil", err)
+func TestHub_SlowReaderSkipsStatesButNotTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTerm(t, "a", "b")
+		slow, fast := f.join(), f.join()
+		slow.checkEvents(time.Second, map[string]string{"a": "added new", "b": "added new"})
+		for _, state := range []string{"1", "2", "3"} {
+			f.report(fanin.Put, "a", state)
+			fast.take(time.Second)
 		}
-		for {
-			_, err := reader.Next(t.Context())
-			if errors.Is(err, fanin.ErrStopped) {
-				return
-			}
-			if err != nil {
-				t.Fatalf("Next() = %v, want %v", err, fanin.ErrStopped)
-			}
+		f.report(fanin.Put, "x", "never seen by the slow reader")
+		fast.take(time.Second)
+		f.report(fanin.Remove, "x", "repaired")
+		f.report(fanin.Remove, "b", "repaired")
+		fast.take(time.Second)
+
+		slow.checkEvents(time.Second, map[string]string{"a": "modified 3", "b": "removed repaired"})
+		if diff := cmp.Diff(slow.items, fast.items); diff != "" {
+			t.Errorf("items of the slow and the fast reader (-slow +fast):\n%s", diff)
 		}
+	})
+}
+
+func TestTerm_ReaderGetsAllThenChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTerm(t, "a", "b")
+		c := f.join()
+		c.checkEvents(time.Second, map[string]string{"a": "added new", "b": "added new"})
+		if c.bookmarks != 1 {
+			t.Errorf("%d bookmarks, want one", c.bookmarks)
+		}
+		c.checkMissing()
+		f.report(fanin.Put, "a", "changed")
+		f.report(fanin.Put, "c", "new")
+		c.checkEvents(time.Second, map[string]string{"a": "modified changed", "c": "added new"})
+		f.report(fanin.Remove, "b", "repaired")
+		c.checkEvents(time.Second, map[string]string{"b": "removed repaired"})
+		f.report(fanin.Put, "b", "again")
+		c.checkEvents(time.Second, map[string]string{"b": "added again"})
+		f.report(fanin.Put, "", "without a name")
+		c.checkEvents(time.Second, map[string]string{})
+		f.report(fanin.PutAll, "d", "new")
+		c.checkEvents(time.Second, map[string]string{"d": "added new"})
+	})
+}
+
+func TestTerm_NextHolderReplacesTheItems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTerm(t, "a", "b")
+		c := f.join()
+		c.take(2 * time.Second)
+		clear(c.events)
+
+		f.cut(reports("b", "c"))
+		c.checkEvents(time.Second, map[string]string{"a": "removed ended", "b": "added new", "c": "added new"})
+		if c.bookmarks != 2 {
+			t.Errorf("%d bookmarks, want one of each holder", c.bookmarks)
+		}
+		c.checkMissing()
+	})
+}
+
+func TestTerm_ItemsStayWithoutAHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTerm(t, "a")
+		c := f.join()
+		c.take(2 * time.Second)
+		clear(c.events)
+
+		f.cut(fails)
+		c.checkEvents(time.Second, map[string]string{})
+		c.checkMissing(": down")
+		before := c.bookmarks
+		c.checkEvents(time.Minute, map[string]string{})
+		if c.bookmarks < before+12 {
+			t.Errorf("%d bookmarks in a minute, want one in five seconds", c.bookmarks-before)
+		}
+
+		f.cut(reports("a"))
+		c.checkEvents(3*time.Second, map[string]string{"a": "added new"})
+		c.checkMissing()
+	})
+}
+
+// A reader that joins while a new holder reports gets what is known, and not the failure before.
+func TestTerm_FailureEndsWithTheNextStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTerm(t, "a")
+		c := f.join()
+		c.take(2 * time.Second)
+		f.cut(fails)
+		c.take(time.Second)
+		f.cut(silent)
+		for f.openStreams() == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		late := f.join()
+		if err := late.next(t.Context()); err != nil || len(late.items) != 1 || late.bookmarks != 0 {
+			t.Errorf("Next() = %v with %v, want the known item", err, late.items)
+		}
+	})
+}
+
+func TestTerm_PausesGrowAndEndWhenTheReplicasChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTerm(t, "a")
+		c := f.join()
+		c.take(2 * time.Second)
+		f.cut(fails)
+		c.take(time.Minute)
+		if attempts := len(f.attempts()); attempts < 20 || attempts > 70 {
+			t.Errorf("%d attempts in a minute, want one in one to three seconds", attempts)
+		}
+		f.cut(reports("a"))
+		f.setMembers(f.members)
+		synctest.Wait()
+		f.checkStreams(1, "at once after a change of the replicas")
+	})
+}
+
+// A stream that breaks after each bookmark must not be opened in a tight loop.
+func TestTerm_BreakingStreamsAreOpenedWithPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTerm(t, "a")
+		c := f.join()
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+			c.take(10 * time.Millisecond)
+			f.cut(nil)
+		}
+		if attempts := len(f.attempts()); attempts > 90 {
+			t.Errorf("%d attempts in ten seconds", attempts)
+		}
+		c.checkMissing()
 	})
 }

@@ -1,10 +1,11 @@
-// Package leader asks the one replica that owns an answer.
+// Package leader routes a question to the replica that holds the shard.
 //
-// Nobody has to know how a service divides its work: a replica that does not own the answer says NOT_LEADER and who does, and
-// is believed twice. A replica that cannot be reached, or cannot tell, is passed over for the next one. Who answered is asked
-// first the next time, so that as a rule one call is enough.
+// The gateway does not know how a service divides its work. A replica that does not hold the shard
+// answers NOT_LEADER with the address of the holder, and the question follows at most twice. A replica
+// that is unreachable, or cannot tell, is skipped. The replica that answered last is asked first the
+// next time, so that one call is enough as a rule.
 //
-// What any replica can answer is asked of the owner first, too, and of the others where that one is unavailable.
+// A question that every replica can answer goes to the holder first, too, and then to the others.
 //
-// An address that a replica names is only called if a replica of the service is registered with it.
+// Only addresses of registered replicas of the service are called.
 package leader

@@ -17,91 +17,104 @@ import (
 )
 
 const (
-	// maxHops is how often one question follows NOT_LEADER: once to the owner, once more when the shard has just moved.
-	maxHops = 2
-	// maxKnown bounds what is remembered of who owns what. When it is full all is forgotten: an owner is found again by one call.
-	maxKnown = 4096
+	// maxRedirects is how often one question follows NOT_LEADER: once to the holder, and once more if the
+	// shard has just moved.
+	maxRedirects = 2
+	// maxHolders bounds the memory of holders. A full memory is emptied: one call finds a holder again.
+	maxHolders = 4096
+	// callsPerQuestion bounds a question, in timeouts of one call.
+	callsPerQuestion = 3
 )
 
-// Config is what a Router needs. All of it is required.
+// Reasons with which a replica says that it cannot tell, whether or not it holds the shard.
+const (
+	loopDisabledReason   rpcerror.Reason = "LOOP_DISABLED"
+	cacheNotSyncedReason rpcerror.Reason = "CACHE_NOT_SYNCED"
+)
+
+// Config describes the service. All of it is required.
 type Config struct {
 	// Members returns the replicas of the service.
 	Members func() []term.Member
-	// Connections has the connections, which do not retry: NOT_LEADER is an answer.
+	// Connections must not retry: NOT_LEADER is an answer.
 	Connections *fanout.Pool
-	// Timeout bounds each call. Three times as long bounds a question.
+	// Timeout bounds each call.
 	Timeout time.Duration
 }
 
-// Router finds owners. It is safe for concurrent use.
+// Router finds holders. It is safe for concurrent use.
 type Router struct {
-	cfg    Config
-	memory *memory
+	cfg     Config
+	holders *holders
 }
 
-// memory is who owns what, as far as it was seen.
-type memory struct {
-	mu    sync.Mutex        // guards known
-	known map[string]string // id of the replica that answered last, by the name of what it was asked about
+// holders remembers which replica answered last.
+type holders struct {
+	mu    sync.Mutex        // guards byKey
+	byKey map[string]string // replica id by the key of a question
 }
 
-// New returns a Router that knows nothing yet. It contacts nobody.
+// New returns a Router. It calls no replica.
 func New(cfg Config) *Router {
-	return &Router{cfg: cfg, memory: &memory{known: map[string]string{}}}
+	return &Router{cfg: cfg, holders: &holders{byKey: map[string]string{}}}
 }
 
-// Patient returns a Router that gives each call so long, for what takes longer to answer. Both know what either learns.
-func (r *Router) Patient(timeout time.Duration) *Router {
-	patient := *r
-	patient.cfg.Timeout = timeout
-	return &patient
+// WithTimeout returns a Router with another timeout and the same memory of holders.
+func (r *Router) WithTimeout(timeout time.Duration) *Router {
+	other := *r
+	other.cfg.Timeout = timeout
+	return &other
 }
 
-// UnreachableError says that the owner could not be asked.
+// Call is one question to one replica.
+type Call[Answer any] func(context.Context, grpc.ClientConnInterface) (Answer, error)
+
+// UnreachableError means that the holder could not be asked.
 type UnreachableError struct {
-	// Failures are those of the replicas that were asked in vain, in that order.
+	// Failures are the replicas that did not answer, in the order in which they were asked.
 	Failures []*gatewayv1.SourceStatus
-	// Disowned is whether others said that the answer is not theirs; else not one replica answered.
-	Disowned bool
+	// OthersAnswered is whether other replicas answered that they do not hold the shard.
+	OthersAnswered bool
 }
 
 func (e UnreachableError) Error() string {
-	if e.Disowned {
+	if e.OthersAnswered {
 		return "the replica that owns the answer cannot be reached"
 	}
 	return "no replica answered"
 }
 
-// Ask asks for what name names. The error is what the owner said, with its ErrorInfo; what another replica said for want of an
-// owner; or UnreachableError.
-func Ask[Answer any](ctx context.Context, r *Router, name string, call func(context.Context, grpc.ClientConnInterface) (Answer, error)) (Answer, error) {
-	search := r.begin(name)
-	answer, by, err := pursue(ctx, r, search, search.take, call)
+// Ask asks the holder of a key. The error is what the holder answered, with its ErrorInfo; what another
+// replica answered, if there is no holder; or UnreachableError.
+func Ask[Answer any](ctx context.Context, r *Router, key string, call Call[Answer]) (Answer, error) {
+	search := r.search(key)
+	answer, by, err := run(ctx, r, search, search.isAnswer, call)
 	if err == nil {
-		r.memory.learn(name, by.ID)
+		r.holders.set(key, by.ID)
 	}
 	return answer, err
 }
 
-// Any asks for what every replica can answer, the owner of what name names first, where it is known: it knows most. A replica that
-// is unavailable for whatever reason is passed over. The error is what one of them said that could be asked, or UnreachableError.
-func Any[Answer any](ctx context.Context, r *Router, name string, call func(context.Context, grpc.ClientConnInterface) (Answer, error)) (Answer, error) {
-	search := r.begin(name)
-	answer, _, err := pursue(ctx, r, search, search.passOver, call)
+// AskAny asks any replica, the last known holder of the key first, because its state is the newest. A
+// replica that is unavailable is skipped. The error is the answer of one that was not, or
+// UnreachableError.
+func AskAny[Answer any](ctx context.Context, r *Router, key string, call Call[Answer]) (Answer, error) {
+	search := r.search(key)
+	answer, _, err := run(ctx, r, search, search.isAnyAnswer, call)
 	return answer, err
 }
 
-// pursue asks one replica after the other, until one answers or take says of an error that it is the answer.
-func pursue[Answer any](ctx context.Context, r *Router, search *search, take func(term.Member, error, time.Duration) bool,
-	call func(context.Context, grpc.ClientConnInterface) (Answer, error),
+// run asks one replica after the other, until one answers or its error is an answer.
+func run[Answer any](ctx context.Context, r *Router, search *search, isAnswer func(term.Member, error, time.Duration) bool,
+	call Call[Answer],
 ) (Answer, term.Member, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*r.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, callsPerQuestion*r.cfg.Timeout)
 	defer cancel()
 	var none Answer
 	for member, ok := search.next(); ok; member, ok = search.next() {
 		started := time.Now()
-		answer, err := ask(ctx, r, member, call)
-		if err == nil || take(member, err, time.Since(started)) {
+		answer, err := askOne(ctx, r, member, call)
+		if err == nil || isAnswer(member, err, time.Since(started)) {
 			return answer, member, err
 		}
 		if ctx.Err() != nil {
@@ -111,7 +124,7 @@ func pursue[Answer any](ctx context.Context, r *Router, search *search, take fun
 	return none, term.Member{}, search.failure()
 }
 
-func ask[Answer any](ctx context.Context, r *Router, member term.Member, call func(context.Context, grpc.ClientConnInterface) (Answer, error)) (Answer, error) {
+func askOne[Answer any](ctx context.Context, r *Router, member term.Member, call Call[Answer]) (Answer, error) {
 	conn, err := r.cfg.Connections.Connection(member)
 	if err != nil {
 		var none Answer
@@ -122,40 +135,39 @@ func ask[Answer any](ctx context.Context, r *Router, member term.Member, call fu
 	return call(ctx, conn)
 }
 
-func (m *memory) learn(name, id string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.known) >= maxKnown {
-		clear(m.known)
+func (h *holders) set(key, id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.byKey) >= maxHolders {
+		clear(h.byKey)
 	}
-	m.known[name] = id
+	h.byKey[key] = id
 }
 
-// last is who answered last, or "".
-func (m *memory) last(name string) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.known[name]
+func (h *holders) get(key string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.byKey[key]
 }
 
-// begin lines the replicas up: who answered last comes first.
-func (r *Router) begin(name string) *search {
+// search is the state of one question.
+type search struct {
+	members   []term.Member
+	queue     []term.Member // the replicas to ask, in order
+	redirects int
+	// unreached are the replicas that did not answer; rejection is the best error of one that did.
+	unreached []*gatewayv1.SourceStatus
+	rejection error
+}
+
+// search orders the replicas: the last known holder comes first.
+func (r *Router) search(key string) *search {
 	members := slices.Clone(r.cfg.Members())
-	last := r.memory.last(name)
+	last := r.holders.get(key)
 	if i := slices.IndexFunc(members, func(m term.Member) bool { return m.ID == last }); i > 0 {
 		members[0], members[i] = members[i], members[0]
 	}
 	return &search{members: members, queue: slices.Clone(members)}
-}
-
-// search is one question on its way.
-type search struct {
-	members []term.Member
-	queue   []term.Member // whom to ask, in this order
-	hops    int
-	// unreached and told are how it went so far: who could not be asked, and what the last one said who could.
-	unreached []*gatewayv1.SourceStatus
-	told      error
 }
 
 func (s *search) next() (term.Member, bool) {
@@ -167,40 +179,41 @@ func (s *search) next() (term.Member, bool) {
 	return member, true
 }
 
-// take takes an error and says whether it is the answer.
-func (s *search) take(member term.Member, err error, after time.Duration) (answers bool) {
+// isAnswer reports whether an error is the answer to a question for the holder, and prepares the next
+// call if it is not.
+func (s *search) isAnswer(member term.Member, err error, after time.Duration) bool {
 	if s.isUnreached(member, err, after) {
 		return false
 	}
-	switch reason := rpcerror.ReasonOf(err); reason {
+	switch rpcerror.ReasonOf(err) {
 	case rpcerror.NotLeaderReason:
-		s.follow(rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey))
-		if s.told == nil {
-			s.told = err
+		s.redirect(rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey))
+		if s.rejection == nil {
+			s.rejection = err
 		}
 	case rpcerror.ShuttingDownReason, rpcerror.UnknownMethodReason, loopDisabledReason, cacheNotSyncedReason:
-		s.told = err // another one may know better
+		s.rejection = err // another replica may be able to tell
 	default:
 		return true
 	}
 	return false
 }
 
-// passOver takes an error about what any replica may answer, and says whether it is the answer.
-func (s *search) passOver(member term.Member, err error, after time.Duration) (answers bool) {
+// isAnyAnswer reports whether an error is the answer to a question for any replica.
+func (s *search) isAnyAnswer(member term.Member, err error, after time.Duration) bool {
 	if s.isUnreached(member, err, after) {
 		return false
 	}
 	if status.Code(err) != codes.Unavailable && rpcerror.ReasonOf(err) != rpcerror.UnknownMethodReason {
 		return true
 	}
-	if s.told == nil {
-		s.told = err // another one may do better, at another kube-apiserver for example
+	if s.rejection == nil {
+		s.rejection = err // another replica may reach its kube-apiserver, for example
 	}
 	return false
 }
 
-// isUnreached notes that nobody is there, or gives no answer in time.
+// isUnreached records a replica that did not answer in time, or not at all.
 func (s *search) isUnreached(member term.Member, err error, after time.Duration) bool {
 	if rpcerror.ReasonOf(err) != "" && status.Code(err) != codes.DeadlineExceeded {
 		return false
@@ -209,29 +222,23 @@ func (s *search) isUnreached(member term.Member, err error, after time.Duration)
 	return true
 }
 
-// Reasons with which a replica says that it cannot tell, whether or not it owns the answer.
-const (
-	loopDisabledReason   rpcerror.Reason = "LOOP_DISABLED"
-	cacheNotSyncedReason rpcerror.Reason = "CACHE_NOT_SYNCED"
-)
-
-// follow asks the replica at an address next, also if it was asked before.
-func (s *search) follow(address string) {
+// redirect asks the replica at an address next, even if it was asked before.
+func (s *search) redirect(address string) {
 	i := slices.IndexFunc(s.members, func(m term.Member) bool { return m.GRPCAddress == address && address != "" })
-	if i < 0 || s.hops == maxHops {
+	if i < 0 || s.redirects == maxRedirects {
 		return
 	}
-	s.hops++
-	owner := s.members[i]
-	s.queue = slices.DeleteFunc(s.queue, func(m term.Member) bool { return m.ID == owner.ID })
-	s.queue = slices.Insert(s.queue, 0, owner)
+	s.redirects++
+	holder := s.members[i]
+	s.queue = slices.DeleteFunc(s.queue, func(m term.Member) bool { return m.ID == holder.ID })
+	s.queue = slices.Insert(s.queue, 0, holder)
 }
 
-// failure is what to say when nobody had the answer. Where the owner was named and not reached, what the others said is no help.
+// failure is the error of a question without an answer. NOT_LEADER does not help if the holder is
+// among the replicas that did not answer.
 func (s *search) failure() error {
-	unreachable := UnreachableError{Failures: s.unreached, Disowned: s.told != nil}
-	if s.told == nil || len(s.unreached) > 0 && rpcerror.ReasonOf(s.told) == rpcerror.NotLeaderReason {
-		return unreachable
+	if s.rejection == nil || len(s.unreached) > 0 && rpcerror.ReasonOf(s.rejection) == rpcerror.NotLeaderReason {
+		return UnreachableError{Failures: s.unreached, OthersAnswered: s.rejection != nil}
 	}
-	return s.told
+	return s.rejection
 }

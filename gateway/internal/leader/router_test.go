@@ -114,7 +114,7 @@ func TestAsk_OwnerThatCannotBeReachedIsNamed(t *testing.T) {
 	_, err := s.ask(t.Context(), s.router())
 
 	var unreachable leader.UnreachableError
-	if !errors.As(err, &unreachable) || len(unreachable.Failures) == 0 || unreachable.Failures[0].Replica.Id != "b" || unreachable.Failures[0].Code != "UNAVAILABLE" || !unreachable.Disowned {
+	if !errors.As(err, &unreachable) || len(unreachable.Failures) == 0 || unreachable.Failures[0].Replica.Id != "b" || unreachable.Failures[0].Code != "UNAVAILABLE" || !unreachable.OthersAnswered {
 		t.Errorf("Ask() = %v with %v, want the owner b as unreachable, and that others answered", err, unreachable.Failures)
 	}
 }
@@ -134,7 +134,7 @@ func TestAsk_LastOwnerIsAskedFirst(t *testing.T) {
 
 func (s *service) any(ctx context.Context, r *leader.Router) (string, error) {
 	s.asked = nil
-	return leader.Any(ctx, r, "nodes/n1", s.answer)
+	return leader.AskAny(ctx, r, "nodes/n1", s.answer)
 }
 
 var (
@@ -143,7 +143,7 @@ var (
 	errOlder    = rpcerror.New(codes.Unimplemented, rpcerror.UnknownMethodReason, "no such method")
 )
 
-func TestAny_WhoIsAsked(t *testing.T) {
+func TestAskAny_WhoIsAsked(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers map[string]error
 		asked   []string
@@ -171,25 +171,25 @@ func TestAny_WhoIsAsked(t *testing.T) {
 	}
 }
 
-func TestAny_NobodyCanBeReached(t *testing.T) {
+func TestAskAny_NobodyCanBeReached(t *testing.T) {
 	s := newService(t, map[string]error{"a:1": errDown, "b:1": errDown}, "a", "b")
 
 	_, err := s.any(t.Context(), s.router())
 
 	var unreachable leader.UnreachableError
-	if !errors.As(err, &unreachable) || len(unreachable.Failures) != 2 || unreachable.Disowned {
+	if !errors.As(err, &unreachable) || len(unreachable.Failures) != 2 || unreachable.OthersAnswered {
 		t.Errorf("Any() = %v, want both as unreachable", err)
 	}
 }
 
 // Who answers what anybody could is not taken for the owner.
-func TestAny_AsksTheOwnerFirstAndForgetsItNot(t *testing.T) {
+func TestAskAny_AsksTheOwnerFirstAndForgetsItNot(t *testing.T) {
 	s := newService(t, map[string]error{"a:1": notLeader("c:1"), "b:1": notLeader("c:1")}, "a", "b", "c")
 	r := s.router()
 	if _, err := s.ask(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	patient := r.Patient(time.Minute)
+	patient := r.WithTimeout(time.Minute)
 	s.answers = map[string]error{"c:1": errBlind}
 	for _, want := range []map[string]error{{"c:1": errBlind}, {}} {
 		s.answers = want
@@ -199,16 +199,16 @@ func TestAny_AsksTheOwnerFirstAndForgetsItNot(t *testing.T) {
 	}
 }
 
-func TestPatient_WaitsLongerAndSharesWhatIsKnown(t *testing.T) {
+func TestWithTimeout_SharesTheHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, map[string]error{"a:1": notLeader("b:1"), "b:1": errHangs}, "a", "b")
 		started := time.Now()
-		if _, err := s.ask(t.Context(), s.router().Patient(10*time.Second)); err == nil || time.Since(started) < 10*time.Second {
+		if _, err := s.ask(t.Context(), s.router().WithTimeout(10*time.Second)); err == nil || time.Since(started) < 10*time.Second {
 			t.Errorf("Ask() = %v after %s, want an error after ten seconds at least", err, time.Since(started))
 		}
 		s.answers["b:1"] = nil
 		r := s.router()
-		if _, err := s.ask(t.Context(), r.Patient(10*time.Second)); err != nil {
+		if _, err := s.ask(t.Context(), r.WithTimeout(10*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.ask(t.Context(), r); err != nil || s.asked[0] != "b:1" {
@@ -229,7 +229,7 @@ func TestAsk_HangingReplicasCostABoundedTime(t *testing.T) {
 			t.Errorf("took %s, want three times the timeout", took)
 		}
 		var unreachable leader.UnreachableError
-		if !errors.As(err, &unreachable) || unreachable.Failures[0].Message != "no answer within 1s" || unreachable.Disowned {
+		if !errors.As(err, &unreachable) || unreachable.Failures[0].Message != "no answer within 1s" || unreachable.OthersAnswered {
 			t.Errorf("Ask() = %v with %v, want silent replicas as unreachable", err, unreachable.Failures)
 		}
 	})

@@ -1,4 +1,4 @@
 package merge
 
-// Places counts the places that are kept, free ones included.
-func (s *State[T]) Places() int { return len(s.slots) }
+// Places returns the number of places for items, free ones included.
+func (v *View[T]) Places() int { return len(v.slots) }

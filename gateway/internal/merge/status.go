@@ -13,24 +13,23 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// Source is one replica that was asked, and how that went.
+// Source is one replica that was asked for its status, and the outcome.
 type Source struct {
-	// Replica is whom the question was meant for, as its member key describes it.
+	// Replica is the replica that was asked, as its member key describes it.
 	Replica *statusv1.Replica
-	// Answer is what came back; nil when nothing did.
+	// Answer is its response; nil if the call failed.
 	Answer *statusv1.GetStatusResponse
-	// Code is the canonical name of the gRPC status code, for example "DEADLINE_EXCEEDED". It is read only without an Answer.
+	// Code is the canonical name of the gRPC status code, for example "DEADLINE_EXCEEDED". It is read
+	// only without an Answer.
 	Code string
-	// Message says for people why there is no Answer.
+	// Message says why there is no Answer.
 	Message string
-	// Latency is how long asking took.
+	// Latency is the duration of the call.
 	Latency time.Duration
 }
 
-// Status merges the sources of a cluster as of now.
-//
-// Services come in the order leasesvc, bootstrapsvc, slicesvc, gateway, each of them also when it has no replica at
-// all; services of later versions follow by name.
+// Status merges the sources of a cluster as of now. It lists leasesvc, bootstrapsvc, slicesvc and
+// gateway in this order, with or without replicas; services of later versions follow by name.
 func Status(cluster string, sources []Source, now time.Time) *gatewayv1.ClusterStatus {
 	asked := make([]Source, len(sources))
 	for i, source := range sources {
@@ -50,17 +49,17 @@ func Status(cluster string, sources []Source, now time.Time) *gatewayv1.ClusterS
 	return status
 }
 
-// Partial says whether a source failed, so that something may be missing from the status.
+// Partial reports whether a source failed, so that the status may be incomplete.
 func Partial(status *gatewayv1.ClusterStatus) bool {
 	return slices.ContainsFunc(status.GetSources(), func(source *gatewayv1.SourceStatus) bool { return !source.GetOk() })
 }
 
-// Answered says whether any source answered at all.
+// Answered reports whether at least one source answered.
 func Answered(status *gatewayv1.ClusterStatus) bool {
 	return slices.ContainsFunc(status.GetSources(), (*gatewayv1.SourceStatus).GetOk)
 }
 
-// verified drops an answer that another replica gave.
+// verified drops an answer that comes from another replica than the one that was asked.
 func verified(source Source) Source {
 	if source.Answer == nil {
 		return source
@@ -96,10 +95,10 @@ func sourceStatus(source Source) *gatewayv1.SourceStatus {
 	return status
 }
 
-// serviceNames gives every service that has to stand, then whatever else is registered.
+// serviceNames returns the services of this version, then the other services that are registered.
 func serviceNames(sources []Source) []string {
 	names := []string{"leasesvc", "bootstrapsvc", "slicesvc", "gateway"}
-	for _, source := range sources { // sorted, so the strangers come by name
+	for _, source := range sources { // sorted by service
 		if name := source.Replica.GetService(); !slices.Contains(names, name) {
 			names = append(names, name)
 		}

@@ -1,217 +1,254 @@
 package merge
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
 
-// Hold is how long an item lives on after it was said to be gone. It covers what a shard takes to be claimed and, for sessions,
-// the interval after which their holders beat at the new place.
+// Hold is how long a removed item stays in a partitioned View. It covers the time in which a shard
+// moves and, for sessions, the interval after which holders send their next heartbeat.
 const Hold = 10 * time.Second
 
-// Item is what replicas tell of.
-type Item interface {
-	// GetName names the item among all.
-	GetName() string
-	// GetEpoch is that of the term under which it is told; for one name a later term has a higher one.
-	GetEpoch() int64
+// Ownership says which sources report an item.
+type Ownership int
+
+const (
+	// Partitioned means that one source reports each item, and that items move between sources.
+	Partitioned Ownership = iota
+	// Replicated means that every source reports every item; the highest epoch is the most complete.
+	Replicated
+	// Exclusive means that there is one source, whose streams come from one replica after the other.
+	Exclusive
+)
+
+// ViewConfig describes the items of a View.
+type ViewConfig[T any] struct {
+	// Key returns the name of an item, which is unique, and the epoch of the term that reports it.
+	// It accepts the zero T. Required.
+	Key func(T) (name string, epoch int64)
+	// Same reports whether readers see no difference between two states of an item. Without it every
+	// report is a change.
+	Same func(a, b T) bool
+	// Ended returns what readers get for an item that a new stream does not report again. It must not
+	// change its argument. Without it they get the last state. Used with Exclusive only.
+	Ended     func(T) T
+	Ownership Ownership
 }
 
-// State is the merged view. Make it with New. It is not safe for concurrent use, its readers included.
-type State[T Item] struct {
-	same func(a, b T) bool
-	// shared is whether every replica tells of every item.
-	shared  bool
-	parts   map[string]*part
-	planned bool // whether Expect has ever said who there is
+// KeyOf is the Key of items that have a name and an epoch.
+func KeyOf[T Named](item T) (name string, epoch int64) { return item.GetName(), item.GetEpoch() }
+
+// View is the merged state of all sources. Neither a View nor its readers are safe for concurrent
+// use.
+type View[T any] struct {
+	cfg     ViewConfig[T]
+	sources map[string]*source
+	started bool // SetSources was called
 	slots   []slot[T]
-	byName  map[string]int // of each name in slots, gone ones included while somebody has to be told
-	free    []int          // places in slots that nobody uses
-	doubted []doubt        // what is said to be gone, in the order in which it will be believed
+	byName  map[string]int // index into slots; includes removed items that a reader still has
+	free    []int          // unused indexes of slots
+	expiry  []expiry       // in the order of due
 	readers map[*Reader[T]]struct{}
-	// news counts what a bookmark could tell.
-	news uint64
+	// bookmarks counts the reasons for a bookmark; a reader is due one while it has seen fewer.
+	bookmarks uint64
 }
 
-// part is one replica.
-type part struct {
-	// round counts how often it began to tell everything.
+// source is what is known of one source.
+type source struct {
+	// round counts the streams that report everything from the start.
 	round uint64
-	// heard is whether it has told everything and goes on telling.
-	heard bool
-	// tried is whether it was heard or has failed at least once.
-	tried bool
+	// synced is whether the current stream has reported everything.
+	synced bool
+	// settled is whether the source was synced or has failed, so that waiting for it is pointless.
+	settled bool
 }
 
-// slot is what is known of one name.
-type slot[T Item] struct {
-	name    string
-	item    T
-	epoch   int64 // of the last word that counted, also of the one that it is gone
-	replica string
-	round   uint64 // in which replica said it
-	alive   bool
-	// due is when to believe that it is gone; zero while nobody says so.
-	due time.Time
-	// told counts the readers who know of it.
-	told int
-	// tellers are, of a shared item, the replicas that tell of it, with the round in which each did last.
-	tellers map[string]uint64
+// slot holds one item.
+type slot[T any] struct {
+	name   string
+	item   T
+	epoch  int64 // of the last report that counted, also of a removal
+	source string
+	round  uint64 // of source, at the last report
+	alive  bool
+	due    time.Time // when to remove the item; zero while no removal is pending
+	known  int       // number of readers that have the item
+	// reporters maps the sources that report a replicated item to their rounds.
+	reporters map[string]uint64
 }
 
-type doubt struct {
+type expiry struct {
 	place int
 	due   time.Time
 }
 
-// New returns an empty state. same says whether two states of an item look the same to readers.
-func New[T Item](same func(a, b T) bool) *State[T] {
-	return &State[T]{same: same, parts: map[string]*part{}, byName: map[string]int{}, readers: map[*Reader[T]]struct{}{}}
-}
-
-// Expect says which replicas there are. Items of those that left are doubted from now on.
-func (s *State[T]) Expect(now time.Time, replicas []string) {
-	if !s.planned {
-		s.planned = true
-		s.news++
-	}
-	for id := range s.parts {
-		if !slices.Contains(replicas, id) {
-			delete(s.parts, id)
-			s.retract(now, id, func(uint64) bool { return true })
-			s.news++
-		}
-	}
-	for _, id := range replicas {
-		if s.parts[id] == nil {
-			s.parts[id] = &part{}
-			s.news++
-		}
+// NewView returns an empty View.
+func NewView[T any](cfg ViewConfig[T]) *View[T] {
+	return &View[T]{
+		cfg: cfg, sources: map[string]*source{}, byName: map[string]int{}, readers: map[*Reader[T]]struct{}{},
 	}
 }
 
-// Begin says that a replica starts to tell: everything or, where it resumes, what changed since it stopped. It is heard again
-// at its next bookmark.
-func (s *State[T]) Begin(replica string, resumes bool) {
-	p := s.parts[replica]
-	if p == nil {
+// SetSources replaces the set of sources. Reports of other sources are ignored. Items of a source
+// that left are removed, after Hold, unless another source reports them.
+func (v *View[T]) SetSources(now time.Time, ids []string) {
+	if !v.started {
+		v.started = true
+		v.bookmarks++
+	}
+	for id := range v.sources {
+		if !slices.Contains(ids, id) {
+			delete(v.sources, id)
+			v.retract(now, id, func(uint64) bool { return true })
+			v.bookmarks++
+		}
+	}
+	for _, id := range ids {
+		if v.sources[id] == nil {
+			v.sources[id] = &source{}
+			v.bookmarks++
+		}
+	}
+}
+
+// Begin starts a stream of a source. Unless it resumes, the stream reports everything again. The
+// source is missing until the next Bookmark.
+func (v *View[T]) Begin(id string, resumes bool) {
+	s := v.sources[id]
+	if s == nil {
 		return
 	}
-	if p.heard {
-		p.heard = false
-		s.news++
+	if v.cfg.Ownership == Exclusive {
+		s.synced, s.settled = false, false // readers wait for the new stream instead of a bookmark
+		for reader := range v.readers {
+			clear(reader.announced)
+		}
+	}
+	if s.synced {
+		s.synced = false
+		v.bookmarks++
 	}
 	if !resumes {
-		p.round++
+		s.round++
 	}
 }
 
-// Bookmark says that a replica has told everything. What it did not mention since it began is doubted.
-func (s *State[T]) Bookmark(now time.Time, replica string) {
-	p := s.parts[replica]
-	if p == nil || p.heard {
+// Bookmark ends the initial report of a stream. Items that it did not contain are removed.
+func (v *View[T]) Bookmark(now time.Time, id string) {
+	s := v.sources[id]
+	if s == nil || s.synced {
 		return
 	}
-	p.heard, p.tried = true, true
-	s.news++
-	s.retract(now, replica, func(round uint64) bool { return round != p.round })
+	s.synced, s.settled = true, true
+	v.bookmarks++
+	v.retract(now, id, func(round uint64) bool { return round != s.round })
 }
 
-// Fail says that a replica does not tell, or stopped to. It is among the missing until its next bookmark.
-func (s *State[T]) Fail(replica string) {
-	p := s.parts[replica]
-	if p == nil {
+// Fail marks a source as missing until its next Bookmark. Its items stay.
+func (v *View[T]) Fail(id string) {
+	s := v.sources[id]
+	if s == nil {
 		return
 	}
-	p.heard, p.tried = false, true
-	s.news++
+	s.synced, s.settled = false, true
+	v.bookmarks++
 }
 
-// Put takes the word of a replica that an item is so.
-func (s *State[T]) Put(replica string, item T) {
-	p := s.parts[replica]
-	if p == nil {
+// Put takes the report that an item exists. A report of an earlier term is ignored.
+func (v *View[T]) Put(id string, item T) {
+	s := v.sources[id]
+	if s == nil {
 		return
 	}
-	place, known := s.byName[item.GetName()]
+	name, epoch := v.cfg.Key(item)
+	place, known := v.byName[name]
 	if !known {
-		place = s.add(item.GetName())
+		place = v.add(name)
 	}
-	now := &s.slots[place]
-	s.hear(now, replica, p.round)
-	if known && !s.outranks(now, replica, item.GetEpoch()) {
+	now := &v.slots[place]
+	if v.cfg.Ownership == Replicated {
+		now.addReporter(id, s.round)
+	}
+	if known && !v.outranks(now, id, epoch) {
 		return
 	}
-	changed := !now.alive || !s.same(now.item, item)
-	now.item, now.epoch, now.replica, now.round = item, item.GetEpoch(), replica, p.round
+	changed := !now.alive || v.cfg.Same == nil || !v.cfg.Same(now.item, item)
+	now.item, now.epoch, now.source, now.round = item, epoch, id, s.round
 	now.alive, now.due = true, time.Time{}
 	if changed {
-		s.mark(place)
+		v.mark(place)
 	}
 }
 
-// Remove takes the word of a replica that an item is gone; only its name and epoch count.
-func (s *State[T]) Remove(now time.Time, replica string, item T) {
-	place, known := s.byName[item.GetName()]
-	if !known || s.parts[replica] == nil {
+// Remove takes the report that an item is gone. A report of an earlier term is ignored. Readers get
+// the given state in an exclusive View, else the last state that was put.
+func (v *View[T]) Remove(now time.Time, id string, item T) {
+	name, epoch := v.cfg.Key(item)
+	place, known := v.byName[name]
+	if !known || v.sources[id] == nil {
 		return
 	}
-	gone := &s.slots[place]
-	delete(gone.tellers, replica)
-	if !gone.alive || item.GetEpoch() < gone.epoch {
+	gone := &v.slots[place]
+	delete(gone.reporters, id)
+	if !gone.alive || epoch < gone.epoch {
 		return
 	}
-	gone.epoch, gone.replica = item.GetEpoch(), replica
-	if s.shared {
-		s.bury(place)
-		return
+	gone.epoch, gone.source = epoch, id
+	switch v.cfg.Ownership {
+	case Partitioned:
+		v.expire(now, place) // the shard may move: its next holder reports the item again
+	case Replicated:
+		v.remove(place)
+	case Exclusive:
+		gone.item = item
+		v.remove(place)
 	}
-	s.suspect(now, place)
 }
 
-// Advance removes what has been doubted for long enough, and returns when to call it next; zero when there is nothing to wait for.
-func (s *State[T]) Advance(now time.Time) (next time.Time) {
-	for len(s.doubted) > 0 {
-		first := s.doubted[0]
-		if item := &s.slots[first.place]; !item.alive || !item.due.Equal(first.due) {
-			s.doubted = s.doubted[1:] // told of again, or doubted anew
+// Advance removes items whose Hold has passed. It returns when to call it again, or zero.
+func (v *View[T]) Advance(now time.Time) (next time.Time) {
+	for len(v.expiry) > 0 {
+		first := v.expiry[0]
+		if item := &v.slots[first.place]; !item.alive || !item.due.Equal(first.due) {
+			v.expiry = v.expiry[1:] // reported again, or removed
 			continue
 		}
 		if first.due.After(now) {
 			return first.due
 		}
-		s.doubted = s.doubted[1:]
-		s.bury(first.place)
+		v.expiry = v.expiry[1:]
+		v.remove(first.place)
 	}
-	s.doubted = nil
+	v.expiry = nil
 	return time.Time{}
 }
 
-// Settled says whether every replica has been heard or has failed, so that waiting brings nothing more.
-func (s *State[T]) Settled() bool {
-	for _, p := range s.parts {
-		if !p.tried {
+// Settled reports whether each source was synced or has failed.
+func (v *View[T]) Settled() bool {
+	for _, s := range v.sources {
+		if !s.settled {
 			return false
 		}
 	}
-	return s.planned
+	return v.started
 }
 
-// Heard says whether any replica has told everything and goes on telling.
-func (s *State[T]) Heard() bool {
-	for _, p := range s.parts {
-		if p.heard {
+// Synced reports whether at least one source has reported everything and still reports.
+func (v *View[T]) Synced() bool {
+	for _, s := range v.sources {
+		if s.synced {
 			return true
 		}
 	}
 	return false
 }
 
-// Missing names the replicas whose part is not known, or not anew since they failed; ordered.
-func (s *State[T]) Missing() []string {
+// Missing returns the sources that are not synced, in order.
+func (v *View[T]) Missing() []string {
 	var missing []string
-	for id, p := range s.parts {
-		if !p.heard {
+	for id, s := range v.sources {
+		if !s.synced {
 			missing = append(missing, id)
 		}
 	}
@@ -219,50 +256,96 @@ func (s *State[T]) Missing() []string {
 	return missing
 }
 
-// Nudge has every reader get a bookmark, as a sign of life.
-func (s *State[T]) Nudge() { s.news++ }
+// RequestBookmarks makes a bookmark due for every reader.
+func (v *View[T]) RequestBookmarks() { v.bookmarks++ }
 
-func (s *State[T]) add(name string) int {
-	place := len(s.slots)
-	if last := len(s.free) - 1; last >= 0 {
-		place, s.free = s.free[last], s.free[:last]
-	} else {
-		s.slots = append(s.slots, slot[T]{})
+// outranks reports whether a report counts: its epoch is not lower, or the source of the last report
+// left. The holder of a replicated item lowers the epoch itself when it gives up the shard.
+func (v *View[T]) outranks(known *slot[T], id string, epoch int64) bool {
+	return epoch >= known.epoch || v.sources[known.source] == nil || v.cfg.Ownership == Replicated && known.source == id
+}
+
+// retract withdraws what a source reported in the given rounds.
+func (v *View[T]) retract(now time.Time, id string, isOld func(round uint64) bool) {
+	for place := range v.slots {
+		item := &v.slots[place]
+		if round, reports := item.reporters[id]; reports && isOld(round) {
+			delete(item.reporters, id)
+		}
+		if item.source != id || !isOld(item.round) || !item.alive || item.handOver() {
+			continue
+		}
+		if v.cfg.Ownership != Exclusive {
+			v.expire(now, place)
+			continue
+		}
+		if v.cfg.Ended != nil {
+			item.item = v.cfg.Ended(item.item)
+		}
+		v.remove(place)
 	}
-	s.slots[place] = slot[T]{name: name}
-	s.byName[name] = place
+}
+
+func (s *slot[T]) addReporter(id string, round uint64) {
+	if s.reporters == nil {
+		s.reporters = map[string]uint64{}
+	}
+	s.reporters[id] = round
+}
+
+// handOver makes another reporter the source of a replicated item, and reports whether there is one.
+// Then any next report counts.
+func (s *slot[T]) handOver() bool {
+	if len(s.reporters) == 0 {
+		return false
+	}
+	s.source = slices.Min(slices.Collect(maps.Keys(s.reporters)))
+	s.round, s.epoch = s.reporters[s.source], 0
+	return true
+}
+
+func (v *View[T]) add(name string) int {
+	place := len(v.slots)
+	if last := len(v.free) - 1; last >= 0 {
+		place, v.free = v.free[last], v.free[:last]
+	} else {
+		v.slots = append(v.slots, slot[T]{})
+	}
+	v.slots[place] = slot[T]{name: name}
+	v.byName[name] = place
 	return place
 }
 
-func (s *State[T]) suspect(now time.Time, place int) {
-	item := &s.slots[place]
+// expire schedules a removal. A removal that is pending already is not postponed.
+func (v *View[T]) expire(now time.Time, place int) {
+	item := &v.slots[place]
 	if !item.due.IsZero() {
-		return // doubted already, and never for longer
-	}
-	item.due = now.Add(Hold)
-	s.doubted = append(s.doubted, doubt{place: place, due: item.due})
-}
-
-func (s *State[T]) bury(place int) {
-	item := &s.slots[place]
-	item.alive = false
-	if item.told == 0 {
-		s.forget(place)
 		return
 	}
-	s.mark(place)
+	item.due = now.Add(Hold)
+	v.expiry = append(v.expiry, expiry{place: place, due: item.due})
 }
 
-// forget frees the place of an item that is gone and that no reader knows of any more.
-func (s *State[T]) forget(place int) {
-	delete(s.byName, s.slots[place].name)
-	s.slots[place] = slot[T]{}
-	s.free = append(s.free, place)
+func (v *View[T]) remove(place int) {
+	item := &v.slots[place]
+	item.alive = false
+	if item.known == 0 {
+		v.release(place)
+		return
+	}
+	v.mark(place)
 }
 
-// mark has every reader look at a place.
-func (s *State[T]) mark(place int) {
-	for reader := range s.readers {
+// release frees the place of a removed item that no reader has.
+func (v *View[T]) release(place int) {
+	delete(v.byName, v.slots[place].name)
+	v.slots[place] = slot[T]{}
+	v.free = append(v.free, place)
+}
+
+// mark makes a place due for every reader.
+func (v *View[T]) mark(place int) {
+	for reader := range v.readers {
 		reader.due.set(place)
 	}
 }

@@ -13,226 +13,363 @@ import (
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 )
 
-// world is a service with shards that move between replicas, each of which tells a gateway what it has, in order and late.
-type world struct {
+// client checks the events of a reader and keeps the items.
+type client struct {
+	reader     *merge.Reader[item]
+	wants      func(item) bool
+	repeats    bool // whether an item that the client has may be reported as Added
+	items      map[string]string
+	bookmarked bool
+}
+
+func newClient(view *merge.View[item], wants func(item) bool) *client {
+	return &client{reader: view.Join(wants), wants: wants, items: map[string]string{}}
+}
+
+// take takes some events and checks each against the client's items. It reports whether there were any.
+func (c *client) take(t *rapid.T, limit int) bool {
+	t.Helper()
+	events, bookmark := c.reader.Take(limit)
+	for _, event := range events {
+		name := event.Item.name
+		_, known := c.items[name]
+		if known != (event.Kind != merge.Added) && !(c.repeats && event.Kind == merge.Added) {
+			t.Fatalf("%s %s, which the client has: %v", kinds[event.Kind], name, known)
+		}
+		if delete(c.items, name); event.Kind != merge.Removed {
+			c.items[name] = event.Item.color
+		}
+	}
+	c.bookmarked = c.bookmarked || bookmark
+	return bookmark || len(events) > 0
+}
+
+// cluster is a service with shards that move between replicas. Each replica reports its items in
+// order; the view gets the reports late.
+type cluster struct {
 	t       *rapid.T
 	now     time.Time
 	epoch   int64
-	things  map[string]string // what there is: color by name
-	holders []string          // of each shard; empty while nobody holds it
+	colors  map[string]string // of all items, by name
+	holders []string          // of each shard; empty if the shard has none
 	epochs  []int64           // of each shard
-	lines   map[string]*line  // of each replica
-	state   *merge.State[thing]
-	readers []*client
+	streams map[string]*stream
+	view    *merge.View[item]
+	clients []*client
 }
 
-// line is what a replica has said and the gateway has not heard.
-type line struct {
-	up   bool
-	said []func()
-}
-
-// client believes what a reader is told, and finds contradictions.
-type client struct {
-	reader *merge.Reader[thing]
-	wants  func(thing) bool
-	seen   map[string]string
-	marked bool
+// stream has the reports of a replica that the view has not applied.
+type stream struct {
+	open    bool
+	reports []func()
 }
 
 func shardOf(name string) int { return int(name[len(name)-1]-'0') % 3 }
 
-func (w *world) say(replica string, what func()) {
-	if l := w.lines[replica]; l != nil && l.up {
-		l.said = append(l.said, what)
+func (c *cluster) report(replica string, apply func()) {
+	if s := c.streams[replica]; s != nil && s.open {
+		s.reports = append(s.reports, apply)
 	}
 }
 
-func (w *world) put(name string) {
+func (c *cluster) put(name string) {
 	shard := shardOf(name)
-	replica, item := w.holders[shard], thing{name: name, epoch: w.epochs[shard], color: w.things[name]}
-	w.say(replica, func() { w.state.Put(replica, item) })
+	replica, put := c.holders[shard], item{name: name, epoch: c.epochs[shard], color: c.colors[name]}
+	c.report(replica, func() { c.view.Put(replica, put) })
 }
 
-func (w *world) remove(replica, name string, epoch int64) {
-	w.say(replica, func() { w.state.Remove(w.now, replica, thing{name: name, epoch: epoch}) })
+func (c *cluster) remove(replica, name string, epoch int64) {
+	c.report(replica, func() { c.view.Remove(c.now, replica, item{name: name, epoch: epoch}) })
 }
 
-func (w *world) heldBy(replica string) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(w.things)), func(name string) bool { return w.holders[shardOf(name)] != replica })
+func (c *cluster) namesIn(inShard func(int) bool) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.colors)), func(name string) bool { return !inShard(shardOf(name)) })
 }
 
-// connect begins to tell everything anew.
-func (w *world) connect(replica string) {
-	l := w.lines[replica]
-	l.up, l.said = true, nil
-	w.state.Begin(replica, false)
-	for _, name := range w.heldBy(replica) {
-		w.put(name)
+// connect starts a stream that reports everything.
+func (c *cluster) connect(replica string) {
+	s := c.streams[replica]
+	s.open, s.reports = true, nil
+	c.view.Begin(replica, false)
+	for _, name := range c.namesIn(func(shard int) bool { return c.holders[shard] == replica }) {
+		c.put(name)
 	}
-	w.say(replica, func() { w.state.Bookmark(w.now, replica) })
+	c.report(replica, func() { c.view.Bookmark(c.now, replica) })
 }
 
-func (w *world) disconnect(replica string) {
-	w.lines[replica].up, w.lines[replica].said = false, nil
-	w.state.Fail(replica)
+func (c *cluster) disconnect(replica string) {
+	c.streams[replica].open, c.streams[replica].reports = false, nil
+	c.view.Fail(replica)
 }
 
-// move gives a shard to another replica, or to nobody.
-func (w *world) move(shard int, to string) {
-	from, last := w.holders[shard], w.epochs[shard]
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(w.things)), func(name string) bool { return shardOf(name) != shard })
-	w.epoch++
-	w.holders[shard], w.epochs[shard] = to, w.epoch
+// move gives a shard to another replica, or to none.
+func (c *cluster) move(shard int, to string) {
+	from, last := c.holders[shard], c.epochs[shard]
+	names := c.namesIn(func(other int) bool { return other == shard })
+	c.epoch++
+	c.holders[shard], c.epochs[shard] = to, c.epoch
 	for _, name := range names {
-		w.remove(from, name, last)
-		w.put(name)
+		c.remove(from, name, last)
+		c.put(name)
 	}
 }
 
-// leave ends a replica for good; who holds its shards then is for a later step.
-func (w *world) leave(replica string) {
-	delete(w.lines, replica)
-	for shard, holder := range w.holders {
+// leave ends a replica. A later step gives its shards to another one.
+func (c *cluster) leave(replica string) {
+	delete(c.streams, replica)
+	for shard, holder := range c.holders {
 		if holder == replica {
-			w.holders[shard] = ""
+			c.holders[shard] = ""
 		}
 	}
-	w.expect()
+	c.setSources()
 }
 
-func (w *world) expect() { w.state.Expect(w.now, slices.Sorted(maps.Keys(w.lines))) }
+func (c *cluster) setSources() { c.view.SetSources(c.now, slices.Sorted(maps.Keys(c.streams))) }
 
-func (w *world) replica() string {
-	return rapid.SampledFrom(slices.Sorted(maps.Keys(w.lines))).Draw(w.t, "replica")
+func (c *cluster) replica() string {
+	return rapid.SampledFrom(slices.Sorted(maps.Keys(c.streams))).Draw(c.t, "replica")
 }
 
-func (w *world) hear(replica string) {
-	if l := w.lines[replica]; len(l.said) > 0 {
-		l.said[0]()
-		l.said = l.said[1:]
+func (c *cluster) apply(replica string) {
+	if s := c.streams[replica]; len(s.reports) > 0 {
+		s.reports[0]()
+		s.reports = s.reports[1:]
 	}
 }
 
-func (w *world) join(wants func(thing) bool) {
-	w.readers = append(w.readers, &client{reader: w.state.Join(wants), wants: wants, seen: map[string]string{}})
-}
-
-// read takes some changes and checks each against what the client believes.
-func (c *client) read(t *rapid.T, limit int) (told bool) {
-	events, bookmark := c.reader.Take(limit)
-	for _, event := range events {
-		name := event.Item.GetName()
-		_, known := c.seen[name]
-		if known != (event.Kind != merge.Added) {
-			t.Fatalf("event %d for %s, which the reader knows: %v", event.Kind, name, known)
-		}
-		if delete(c.seen, name); event.Kind != merge.Removed {
-			c.seen[name] = event.Item.color
-		}
-	}
-	c.marked = c.marked || bookmark
-	return bookmark || len(events) > 0
-}
-
-func (w *world) step() {
-	t := w.t
+func (c *cluster) step() {
+	t := c.t
 	name := func() string { return fmt.Sprintf("n%d", rapid.IntRange(0, 8).Draw(t, "name")) }
 	switch rapid.IntRange(0, 11).Draw(t, "step") {
 	case 0, 1:
-		thing := name()
-		w.things[thing] = rapid.SampledFrom([]string{"red", "green"}).Draw(t, "color")
-		w.put(thing)
+		name := name()
+		c.colors[name] = rapid.SampledFrom([]string{"red", "green"}).Draw(t, "color")
+		c.put(name)
 	case 2:
-		thing := name()
-		delete(w.things, thing)
-		w.remove(w.holders[shardOf(thing)], thing, w.epochs[shardOf(thing)])
+		name := name()
+		delete(c.colors, name)
+		c.remove(c.holders[shardOf(name)], name, c.epochs[shardOf(name)])
 	case 3:
-		w.move(rapid.IntRange(0, 2).Draw(t, "shard"), w.replica())
+		c.move(rapid.IntRange(0, 2).Draw(t, "shard"), c.replica())
 	case 4:
-		w.disconnect(w.replica())
+		c.disconnect(c.replica())
 	case 5:
-		w.connect(w.replica())
+		c.connect(c.replica())
 	case 6:
-		if len(w.lines) > 1 {
-			w.leave(w.replica())
+		if len(c.streams) > 1 {
+			c.leave(c.replica())
 		}
 	case 7:
-		w.lines[fmt.Sprintf("r%d", w.epoch)] = &line{}
-		w.epoch++
-		w.expect()
+		c.streams[fmt.Sprintf("r%d", c.epoch)] = &stream{}
+		c.epoch++
+		c.setSources()
 	case 8:
-		w.now = w.now.Add(time.Duration(rapid.IntRange(1, 15).Draw(t, "seconds")) * time.Second)
-		w.state.Advance(w.now)
+		c.now = c.now.Add(time.Duration(rapid.IntRange(1, 15).Draw(t, "seconds")) * time.Second)
+		c.view.Advance(c.now)
 	case 9:
-		if len(w.readers) > 3 {
-			w.state.Leave(w.readers[0].reader)
-			w.readers = w.readers[1:]
+		if len(c.clients) > 3 {
+			c.view.Leave(c.clients[0].reader)
+			c.clients = c.clients[1:]
 		}
 		color := rapid.SampledFrom([]string{"", "red"}).Draw(t, "wanted")
-		w.join(func(item thing) bool { return color == "" || item.color == color })
+		c.clients = append(c.clients, newClient(c.view, func(i item) bool { return color == "" || i.color == color }))
 	default:
-		for range rapid.IntRange(1, 5).Draw(t, "messages") {
-			w.hear(w.replica())
+		for range rapid.IntRange(1, 5).Draw(t, "reports") {
+			c.apply(c.replica())
 		}
 	}
-	for _, c := range w.readers {
+	for _, client := range c.clients {
 		if rapid.Bool().Draw(t, "reads") {
-			c.read(t, rapid.IntRange(1, 4).Draw(t, "limit"))
+			client.take(t, rapid.IntRange(1, 4).Draw(t, "limit"))
 		}
 	}
 }
 
-// settle lets every shard be held, every replica tell everything, and what is doubted be believed.
-func (w *world) settle() {
-	for shard, holder := range w.holders {
+// settle gives each shard a holder, lets each replica report everything, and lets Hold pass.
+func (c *cluster) settle() {
+	for shard, holder := range c.holders {
 		if holder == "" {
-			w.move(shard, w.replica())
+			c.move(shard, c.replica())
 		}
 	}
-	for _, replica := range slices.Sorted(maps.Keys(w.lines)) {
-		w.connect(replica)
-		for len(w.lines[replica].said) > 0 {
-			w.hear(replica)
+	for _, replica := range slices.Sorted(maps.Keys(c.streams)) {
+		c.connect(replica)
+		for len(c.streams[replica].reports) > 0 {
+			c.apply(replica)
 		}
 	}
-	w.now = w.now.Add(merge.Hold)
-	w.state.Advance(w.now)
+	c.now = c.now.Add(merge.Hold)
+	c.view.Advance(c.now)
 }
 
-// However the words of replicas interleave, get lost and are said anew: no reader is ever told a contradiction, and in the end
-// each believes what is so.
-func TestState_EveryReaderEndsWithTheTruth(t *testing.T) {
+// Reports interleave, get lost and are repeated; still no client gets a contradiction, and each ends
+// with the true items.
+func TestPartitioned_ClientsEndWithTheTruth(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{
-			t: t, now: noon, epoch: 9, things: map[string]string{}, holders: []string{"a", "a", "b"}, epochs: []int64{1, 2, 3},
-			lines: map[string]*line{"a": {}, "b": {}, "c": {}}, state: merge.New(same),
+		c := &cluster{
+			t: t, now: noon, epoch: 9, colors: map[string]string{}, holders: []string{"a", "a", "b"}, epochs: []int64{1, 2, 3},
+			streams: map[string]*stream{"a": {}, "b": {}, "c": {}}, view: newView(merge.Partitioned),
 		}
-		w.expect()
-		w.join(func(thing) bool { return true })
+		c.setSources()
+		c.clients = append(c.clients, newClient(c.view, all))
 		for range rapid.IntRange(10, 120).Draw(t, "steps") {
-			w.step()
+			c.step()
 		}
-		w.settle()
+		c.settle()
 
-		if missing := w.state.Missing(); len(missing) > 0 || !w.state.Settled() {
-			t.Fatalf("missing %v, settled %v at the end", missing, w.state.Settled())
+		if missing := c.view.Missing(); len(missing) > 0 || !c.view.Settled() {
+			t.Fatalf("missing %v, settled %v at the end", missing, c.view.Settled())
 		}
-		for _, c := range w.readers {
-			for c.read(t, 3) {
+		for _, client := range c.clients {
+			for client.take(t, 3) {
 			}
 			want := map[string]string{}
-			for name, color := range w.things {
-				if c.wants(thing{name: name, color: color}) {
+			for name, color := range c.colors {
+				if client.wants(item{name: name, color: color}) {
 					want[name] = color
 				}
 			}
-			if diff := cmp.Diff(want, c.seen); diff != "" {
-				t.Fatalf("a reader's view (-want +got):\n%s", diff)
+			if diff := cmp.Diff(want, client.items); diff != "" {
+				t.Fatalf("items of a client (-want +got):\n%s", diff)
 			}
-			if !c.marked || c.reader.Pending() {
-				t.Fatalf("bookmark seen: %v, something pending: %v", c.marked, c.reader.Pending())
+			if !client.bookmarked || client.reader.Pending() {
+				t.Fatalf("bookmark taken: %v, something pending: %v", client.bookmarked, client.reader.Pending())
 			}
 		}
+	})
+}
+
+// Once each source has reported the truth in full, a client that kept up has it.
+func TestReplicated_ClientsEndWithTheTruth(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v, replicas := newView(merge.Replicated), []string{"a", "b", "c"}
+		names := []string{"n1", "n2", "n3", "n4"}
+		present, truth := slices.Clone(replicas), map[string]string{}
+		v.SetSources(noon, present)
+		now, epoch := noon, int64(1)
+		client := newClient(v, all)
+		take := func() {
+			for client.reader.Pending() && client.take(t, 2) {
+			}
+		}
+		for step := range rapid.IntRange(0, 60).Draw(t, "steps") {
+			replica := rapid.SampledFrom(replicas).Draw(t, "replica")
+			name := rapid.SampledFrom(names).Draw(t, "name")
+			held := rapid.SampledFrom([]int64{0, epoch}).Draw(t, "epoch")
+			now = now.Add(time.Second)
+			switch rapid.IntRange(0, 7).Draw(t, "step") {
+			case 0, 1:
+				truth[name] = fmt.Sprint(step)
+				v.Put(replica, item{name: name, color: truth[name], epoch: held})
+			case 2:
+				delete(truth, name)
+				v.Remove(now, replica, item{name: name, epoch: held})
+			case 3:
+				epoch++
+			case 4:
+				v.Begin(replica, false)
+			case 5:
+				v.Fail(replica)
+			case 6:
+				present = slices.DeleteFunc(slices.Clone(present), func(id string) bool { return id == replica })
+				v.SetSources(now, present)
+			case 7:
+				if !slices.Contains(present, replica) {
+					present = append(present, replica)
+				}
+				v.SetSources(now, present)
+				take()
+			}
+			v.Advance(now)
+		}
+		v.SetSources(now, replicas)
+		epoch++
+		for i, replica := range replicas {
+			v.Begin(replica, false)
+			for name, color := range truth {
+				v.Put(replica, item{name: name, color: color, epoch: []int64{0, epoch, 0}[i]})
+			}
+			v.Bookmark(now, replica)
+		}
+		v.Advance(now.Add(merge.Hold))
+		take()
+		if diff := cmp.Diff(truth, client.items); diff != "" {
+			t.Fatalf("items (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Streams of different replicas follow each other and may end early. What a client takes adds up, and
+// after the bookmark of the current stream it ends with the items of that stream.
+func TestExclusive_ClientsEndWithTheCurrentStream(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := newView(merge.Exclusive)
+		v.SetSources(noon, []string{""})
+		truth := map[string]string{} // of the current stream
+		var clients []*client
+		revision, names := 0, []string{"a", "b", "c", "d"}
+		put := func(name string) {
+			revision++
+			truth[name] = fmt.Sprint(revision)
+			v.Put("", item{name: name, color: truth[name]})
+		}
+		name, index := rapid.SampledFrom(names), rapid.IntRange(0, 3)
+		t.Repeat(map[string]func(*rapid.T){
+			"put": func(t *rapid.T) { put(name.Draw(t, "name")) },
+			"remove": func(t *rapid.T) {
+				n := name.Draw(t, "name")
+				delete(truth, n)
+				v.Remove(noon, "", item{name: n})
+			},
+			"next stream": func(t *rapid.T) {
+				v.Begin("", false)
+				for _, n := range names {
+					delete(truth, n)
+					if rapid.Bool().Draw(t, "it contains "+n) {
+						put(n)
+					}
+				}
+				if rapid.Bool().Draw(t, "it reports everything") {
+					v.Bookmark(noon, "")
+				}
+			},
+			"fail": func(*rapid.T) { v.Fail("") },
+			"join": func(*rapid.T) {
+				if len(clients) < 4 {
+					client := newClient(v, all)
+					client.repeats = true
+					clients = append(clients, client)
+				}
+			},
+			"leave": func(t *rapid.T) {
+				if i := index.Draw(t, "client"); i < len(clients) {
+					v.Leave(clients[i].reader)
+					clients = slices.Delete(clients, i, i+1)
+				}
+			},
+			"take": func(t *rapid.T) {
+				if i := index.Draw(t, "client"); i < len(clients) {
+					clients[i].take(t, rapid.IntRange(1, 4).Draw(t, "limit"))
+				}
+			},
+			"check": func(t *rapid.T) {
+				if !v.Synced() {
+					return
+				}
+				for i, client := range clients {
+					for client.take(t, 3) {
+					}
+					if diff := cmp.Diff(truth, client.items); diff != "" {
+						t.Fatalf("items of client %d (-want +got):\n%s", i, diff)
+					}
+				}
+			},
+			"": func(t *rapid.T) {
+				if len(clients) == 0 && v.Places() > len(names) {
+					t.Fatalf("%d places for %d names without a reader", v.Places(), len(names))
+				}
+			},
+		})
 	})
 }
