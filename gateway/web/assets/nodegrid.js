@@ -1,10 +1,10 @@
-// <trivet-field> draws every Node as a cell, zone by zone.
+// <trivet-node-grid> draws each Node as a cell, zone by zone.
 //
-// Cells are painted on one canvas for each zone. A Node that changes costs its own cell; only when Nodes come or go is a zone
-// painted as a whole, and that a few times a second at most, so that ten thousand Nodes stay smooth.
+// Each zone has one canvas. A Node that changes repaints its own cell. When Nodes come or leave, the
+// zone is painted again, a few times a second at most, so that ten thousand Nodes stay smooth.
 
-import { count } from "./clock.js";
-import { healths, onThemeChange, spritesOf } from "./health.js";
+import { count } from "./format.js";
+import { healths, onThemeChange, spritesOf } from "./nodehealth.js";
 import { h, render } from "./view.js";
 
 const layoutPause = 300;
@@ -16,12 +16,12 @@ const zoneStates = {
   STATE_FULL_DISRUPTION: { word: "full disruption", health: "bad" },
 };
 
-class Field extends HTMLElement {
+class NodeGrid extends HTMLElement {
   connectedCallback() {
     this.plots = new Map(); // by zone
     this.zoneStates = new Map();
     this.laidOut = -Infinity;
-    [this.tip, this.mark, this.ring] = ["tip", "cell pointed", "cell chosen"].map((name) => {
+    [this.tip, this.pointed, this.chosenCell] = ["tip", "cell pointed", "cell chosen"].map((name) => {
       const element = document.createElement("div");
       element.className = name;
       element.hidden = true;
@@ -38,34 +38,34 @@ class Field extends HTMLElement {
     });
   }
 
-  // show follows the Nodes from now on.
+  // show draws a model, and its changes from then on.
   show(nodes) {
     this.nodes = nodes;
     this.schedule();
   }
 
-  // showZones writes the zones' state above their cells.
+  // showZones shows the state of each zone above its cells.
   showZones(zones) {
     this.zoneStates = new Map(zones.map((zone) => [zone.name, zone]));
     for (const plot of this.plots.values()) this.head(plot);
   }
 
-  // emphasize dims all but one health; null dims none.
+  // emphasize dims all healths but one; null dims none.
   emphasize(rank) {
     this.emphasis = rank;
     this.repaint();
   }
 
-  // choose rings a Node, by its name; null rings none.
+  // choose marks a Node by its name; null marks none.
   choose(name) {
     this.chosen = name;
-    this.encircle();
+    this.markChosen();
   }
 
-  encircle() {
+  markChosen() {
     const node = this.nodes?.byName.get(`nodes/${this.chosen}`);
-    if (node?.plot) this.frameCell(this.ring, node);
-    else this.ring.hidden = true;
+    if (node?.plot) this.frameCell(this.chosenCell, node);
+    else this.chosenCell.hidden = true;
   }
 
   repaint() {
@@ -74,7 +74,7 @@ class Field extends HTMLElement {
     this.schedule();
   }
 
-  // schedule has the next frame painted, if none is waiting to be.
+  // schedule paints in the next frame.
   schedule() {
     if (this.waiting || !this.nodes) return;
     this.waiting = true;
@@ -121,7 +121,7 @@ class Field extends HTMLElement {
       this.head(plot);
     }
     this.unpoint();
-    this.encircle();
+    this.markChosen();
   }
 
   plot(zone) {
@@ -140,14 +140,14 @@ class Field extends HTMLElement {
     const state = this.zoneStates.get(zone);
     const known = state && zoneStates[state.state];
     const name = zone || "no zone";
-    canvas.setAttribute("aria-label", `${count(nodes.length)} nodes of ${name}. The list tells of each.`);
+    canvas.setAttribute("aria-label", `${count(nodes.length)} nodes of ${name}. The list has each.`);
     render(
       header,
       h("h3", {}, name),
-      h("span", { class: "quiet" }, count(nodes.length)),
+      h("span", { class: "muted" }, count(nodes.length)),
       known && h("span", { class: "pill", "data-health": known.health }, known.word),
-      state?.waiting > 0 && h("span", { class: "quiet" }, `${count(state.waiting)} wait to be tainted, ${state.taintRate}/s`),
-      state?.heldBy && h("span", { class: "trouble" }, `Nothing is declared: ${state.heldBy}`),
+      state?.waiting > 0 && h("span", { class: "muted" }, `${count(state.waiting)} wait for a taint, ${state.taintRate}/s`),
+      state?.heldBy && h("span", { class: "error" }, `No Node is set to Unknown: ${state.heldBy}`),
     );
   }
 
@@ -166,7 +166,7 @@ class Field extends HTMLElement {
   }
 
   paint(node) {
-    if (!node.plot) return; // not laid out yet
+    if (!node.plot) return; // not in a plot yet
     const [x, y] = this.cornerOf(node);
     const size = this.pitch * this.ratio;
     node.plot.context.clearRect(x, y, size, size);
@@ -185,7 +185,7 @@ class Field extends HTMLElement {
     return [Math.round((place % plot.columns) * step), Math.round(Math.floor(place / plot.columns) * step)];
   }
 
-  // hit is the Node below the pointer, if one is.
+  // hit returns the Node under the pointer, or null.
   hit({ target, offsetX, offsetY }) {
     const plot = target.trivetPlot;
     if (!plot) return null;
@@ -198,13 +198,13 @@ class Field extends HTMLElement {
     const hit = this.hit(event);
     if (!hit) return this.unpoint();
     const { node } = hit;
-    const [left, top] = this.frameCell(this.mark, node);
-    render(this.tip, h("strong", {}, node.name), h("span", { class: "quiet" }, healths[node.rank].word), node.reason && h("p", {}, node.reason));
+    const [left, top] = this.frameCell(this.pointed, node);
+    render(this.tip, h("strong", {}, node.name), h("span", { class: "muted" }, healths[node.rank].word), node.reason && h("p", {}, node.reason));
     this.tip.hidden = false;
     place(this.tip, Math.max(0, Math.min(left, this.clientWidth - this.tip.offsetWidth)), top + this.pitch + 6);
   }
 
-  // frameCell puts an element around a Node's cell and returns where that is.
+  // frameCell moves an element around a Node's cell and returns the position.
   frameCell(element, node) {
     const { canvas, columns } = node.plot;
     const left = canvas.offsetLeft + (node.place % columns) * this.pitch;
@@ -215,7 +215,7 @@ class Field extends HTMLElement {
   }
 
   unpoint() {
-    this.tip.hidden = this.mark.hidden = true;
+    this.tip.hidden = this.pointed.hidden = true;
   }
 }
 
@@ -224,7 +224,7 @@ function place(element, left, top) {
   element.style.transform = `translate(${left}px, ${top}px)`;
 }
 
-// pitchFor is from cell to cell, in pixels: as large as lets all be seen on about one screen, within reason.
+// pitchFor is the distance of cells in pixels: as large as possible while all fit on about one screen.
 function pitchFor(nodes, width) {
   return Math.max(7, Math.min(24, Math.floor(Math.sqrt((width * tallest) / Math.max(1, nodes)))));
 }
@@ -233,4 +233,4 @@ function gapFor(pitch) {
   return pitch >= 18 ? 4 : pitch >= 10 ? 2 : 1;
 }
 
-customElements.define("trivet-field", Field);
+customElements.define("trivet-node-grid", NodeGrid);

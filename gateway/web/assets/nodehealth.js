@@ -1,37 +1,37 @@
-// What may be believed of a Node, and how it looks.
+// The health states of a Node and their symbols.
 //
-// No state is told by colour alone: each has a shape of its own, the fuller the better. The colours keep apart for all common
-// kinds of colour blindness, also by their lightness, on paper and at night.
+// Each state has its own shape, not only a color; better states have fuller shapes. The colors differ
+// in lightness and for all common kinds of color blindness, in the light and in the dark theme.
 
-// healths are ordered by how much they want to be looked at.
+// healths are ordered by severity.
 export const healths = [
-  { code: "HEALTH_UNKNOWN", word: "unknown", meaning: "declared: its conditions are Unknown", day: "#93246b", night: "#e58bc0", draw: cross },
-  { code: "HEALTH_SILENT", word: "silent", meaning: "its deadline has passed; not declared yet", day: "#c84a00", night: "#ff8142", draw: diamond },
-  { code: "HEALTH_SUSPECT", word: "suspect", meaning: "signs of life are missing; its deadline has not passed", day: "#a88400", night: "#f0d43a", draw: triangle },
-  { code: "HEALTH_NOT_READY", word: "not ready", meaning: "it lives and reports that it is not ready", day: "#c97a1d", night: "#e8a552", draw: half },
-  { code: "HEALTH_STARTING", word: "starting", meaning: "it has not said yet whether it is ready", day: "#1f78b4", night: "#6ab7ee", draw: ring },
-  { code: "HEALTH_READY", word: "ready", meaning: "it lives and reports that it is ready", day: "#52a386", night: "#3b8a71", draw: square },
+  { code: "HEALTH_UNKNOWN", word: "unknown", meaning: "its conditions are set to Unknown", light: "#93246b", dark: "#e58bc0", draw: cross },
+  { code: "HEALTH_SILENT", word: "silent", meaning: "its deadline has passed; its conditions are not set to Unknown yet", light: "#c84a00", dark: "#ff8142", draw: diamond },
+  { code: "HEALTH_SUSPECT", word: "suspect", meaning: "heartbeats are missing; its deadline has not passed", light: "#a88400", dark: "#f0d43a", draw: triangle },
+  { code: "HEALTH_NOT_READY", word: "not ready", meaning: "it sends heartbeats and reports that it is not ready", light: "#c97a1d", dark: "#e8a552", draw: half },
+  { code: "HEALTH_STARTING", word: "starting", meaning: "it has not reported yet whether it is ready", light: "#1f78b4", dark: "#6ab7ee", draw: ring },
+  { code: "HEALTH_READY", word: "ready", meaning: "it sends heartbeats and reports that it is ready", light: "#52a386", dark: "#3b8a71", draw: square },
 ];
 
 const byCode = new Map(healths.map((health, rank) => [health.code, rank]));
 
-// rankOf is the place of a health in healths; what a later version says counts as unknown.
+// rankOf is the index of a health in healths. A state of a later version is unknown.
 export function rankOf(code) {
   return byCode.get(code) ?? 0;
 }
 
-const night = matchMedia("(prefers-color-scheme: dark)");
+const darkTheme = matchMedia("(prefers-color-scheme: dark)");
 
-// onThemeChange calls back when day turns to night.
+// onThemeChange calls back when the theme changes.
 export function onThemeChange(callback) {
-  night.addEventListener("change", callback);
+  darkTheme.addEventListener("change", callback);
 }
 
 export function colorOf(health) {
-  return night.matches ? health.night : health.day;
+  return darkTheme.matches ? health.dark : health.light;
 }
 
-// spritesOf paints each health once, as a square of so many pixels.
+// spritesOf draws each health on a canvas of so many pixels.
 export function spritesOf(pixels) {
   return healths.map((health) => {
     const canvas = document.createElement("canvas");
