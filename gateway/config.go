@@ -9,8 +9,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Bounds of Config.BackendTimeout. No network answers below the lower one. A replica that hangs delays
-// each status by the timeout, and the page and `trivet status` give up after some eight seconds.
+// Bounds of Config.BackendTimeout. No network answers below the lower one. A replica that hangs
+// delays each status by the timeout, and the page and `trivet status` give up after some eight
+// seconds.
 const (
 	minBackendTimeout = 50 * time.Millisecond
 	maxBackendTimeout = 5 * time.Second

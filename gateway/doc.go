@@ -1,4 +1,5 @@
-// Package gateway answers for all Trivet services of a cluster: over gRPC, as HTTP/JSON and as a page.
+// Package gateway answers for all Trivet services of a cluster: over gRPC, as HTTP/JSON and as a
+// page.
 //
 // Promises:
 //
@@ -16,8 +17,8 @@
 //     in-memory connection.
 //   - The page is static, loads nothing from other servers, and treats each value that it shows as text.
 //
-// Replicas are found through their member keys in etcd. While etcd is unreachable the gateway uses the
-// members that it knew last, and is not ready.
+// Replicas are found through their member keys in etcd. While etcd is unreachable the gateway uses
+// the members that it knew last, and is not ready.
 //
 // # HTTP
 //
@@ -31,9 +32,9 @@
 //	GET /v1/baseline       and /v1/apiservers, /v1/apiservers:watch, /v1/findings, /v1/findings:watch, /v1/repairs, /v1/repairs:plan;
 //	                       Audit and ApplyRepair work or write: gRPC only
 //
-// JSON is protobuf's mapping: lowerCamelCase names, every field present, 64-bit numbers as strings. An
-// error is google.rpc.Status with an ErrorInfo; its code gives the HTTP status. A query parameter that
-// a path does not have is an error.
+// JSON is protobuf's mapping: lowerCamelCase names, every field present, 64-bit numbers as strings.
+// An error is google.rpc.Status with an ErrorInfo; its code gives the HTTP status. A query
+// parameter that a path does not have is an error.
 //
 // The HTTP server is read only, takes no request body and has no TLS. It listens on loopback by
 // default. There it answers only to IP addresses and localhost, so that no website can read it by
@@ -41,6 +42,6 @@
 //
 // # What it does not do
 //
-// It writes nothing, holds no term, keeps no history and forwards no credentials. It uses the services
-// through their API only.
+// It writes nothing, holds no term, keeps no history and forwards no credentials. It uses the
+// services through their API only.
 package gateway

@@ -12,10 +12,11 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// Directory has the registered replicas. Its methods return at once and are safe for concurrent use.
+// Directory has the registered replicas. Its methods return at once and are safe for concurrent
+// use.
 type Directory interface {
-	// Members returns the replicas that were known last, ordered by service and id, also while etcd is
-	// unreachable. The caller must not change the slice.
+	// Members returns the replicas that were known last, ordered by service and id, also while etcd
+	// is unreachable. The caller must not change the slice.
 	Members() []term.Member
 	// Check returns why Members may be out of date, or nil.
 	Check() error

@@ -25,8 +25,8 @@ const (
 	applyTimeout = time.Minute
 )
 
-// bootstrapServer handles BootstrapService. Only the holder of the term has findings and repairs them;
-// everything else each replica reads from the cluster.
+// bootstrapServer handles BootstrapService. Only the holder of the term has findings and repairs
+// them; everything else each replica reads from the cluster.
 type bootstrapServer struct {
 	gatewayv1.UnimplementedBootstrapServiceServer
 
@@ -116,7 +116,8 @@ func (s *bootstrapServer) PlanRepair(ctx context.Context, request *gatewayv1.Pla
 	}, nil
 }
 
-// ApplyRepair may reach a second replica if the first one dies. That is safe: a token is applied once.
+// ApplyRepair may reach a second replica if the first one dies. That is safe: a token is applied
+// once.
 func (s *bootstrapServer) ApplyRepair(ctx context.Context, request *gatewayv1.ApplyRepairRequest) (*gatewayv1.ApplyRepairResponse, error) {
 	answer, err := askHolder(ctx, s.service, s.applier, termKey, rpc(
 		bootstrapv1.NewBootstrapServiceClient, bootstrapv1.BootstrapServiceClient.ApplyRepair, &bootstrapv1.ApplyRepairRequest{Token: request.Token}))
@@ -138,8 +139,8 @@ func (s *bootstrapServer) WatchFindings(_ *gatewayv1.WatchFindingsRequest, wire 
 	})
 }
 
-// WatchAPIServers ends when no replica can be asked. Each message is the whole list: a client could not
-// tell a current list from an old one.
+// WatchAPIServers ends when no replica can be asked. Each message is the whole list: a client could
+// not tell a current list from an old one.
 func (s *bootstrapServer) WatchAPIServers(_ *gatewayv1.WatchAPIServersRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchAPIServersResponse]) error {
 	reader := s.apiservers.Join(all)
 	defer reader.Close()
@@ -204,8 +205,8 @@ func (s *bootstrapServer) termFailed(failures []fanin.Failure) error {
 	return noSource(s.cluster, noAnswer, s.termSources(err), s.directory.Check())
 }
 
-// termSources returns the replicas that were asked for the term; at least one, which has no id if the
-// holder is unknown.
+// termSources returns the replicas that were asked for the term; at least one, which has no id if
+// the holder is unknown.
 func (s *bootstrapServer) termSources(err error) []*gatewayv1.SourceStatus {
 	var unreachable leader.UnreachableError
 	if errors.As(err, &unreachable) && len(unreachable.Failures) > 0 {

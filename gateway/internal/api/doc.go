@@ -8,6 +8,6 @@
 //   - every replica for a page, and merges the pages (list.go);
 //   - every replica all the time, or the holder of the term, by package fanin (watch.go).
 //
-// An error of a replica passes unchanged, with its reason. If no replica answers, or not the one that
-// has the answer, the error is NO_SOURCE.
+// An error of a replica passes unchanged, with its reason. If no replica answers, or not the one
+// that has the answer, the error is NO_SOURCE.
 package api

@@ -16,8 +16,8 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// NoSourceReason means that no replica answered, or not the only one that has the answer. The message
-// names each replica that was asked, with the cause.
+// NoSourceReason means that no replica answered, or not the only one that has the answer. The
+// message names each replica that was asked, with the cause.
 const NoSourceReason rpcerror.Reason = "NO_SOURCE"
 
 // Reasons of leasesvc that the gateway reads.
@@ -33,8 +33,8 @@ const noAnswer = "no replica answered"
 // rpcerror repairs a character that is cut in two.
 const maxCause = 200
 
-// noSource returns the error for an answer without a source. outdated is why the list of replicas may
-// be out of date, or nil.
+// noSource returns the error for an answer without a source. outdated is why the list of replicas
+// may be out of date, or nil.
 func noSource(cluster, summary string, sources []*gatewayv1.SourceStatus, outdated error) error {
 	var causes []string
 	for _, source := range sources {

@@ -18,8 +18,8 @@ import (
 const (
 	defaultPageSize = 500
 	maxPageSize     = 5000
-	// maxRounds bounds how often the replicas are asked for one page. A second round is needed only if a
-	// page starts in the middle of what was read before, or if a replica returns only a token.
+	// maxRounds bounds how often the replicas are asked for one page. A second round is needed only
+	// if a page starts in the middle of what was read before, or if a replica returns only a token.
 	maxRounds = 4
 )
 
@@ -42,7 +42,8 @@ type page[T merge.Named] struct {
 	missing []*gatewayv1.SourceStatus
 }
 
-// pageSize returns the size of a page: the requested one, or the default, but not more than the limit.
+// pageSize returns the size of a page: the requested one, or the default, but not more than the
+// limit.
 func pageSize(requested int32, normal, limit int) int {
 	if requested == 0 {
 		return normal
@@ -77,8 +78,8 @@ func listAll[T merge.Named](ctx context.Context, s *service, l list[T]) (page[T]
 	return page[T]{token: at.Encode(l.arguments), missing: missing}, nil // an empty page in the middle
 }
 
-// askRound asks each replica once. The error is INVALID_ARGUMENT, which each replica would return, or
-// that no replica answered.
+// askRound asks each replica once. The error is INVALID_ARGUMENT, which each replica would return,
+// or that no replica answered.
 func askRound[T merge.Named](ctx context.Context, s *service, l list[T], token string) ([]merge.Page[T], []fanin.Failure, error) {
 	members := s.members()
 	size := int32(l.size)

@@ -27,11 +27,11 @@ type reply[Answer fresh] struct {
 	failure fanin.Failure
 }
 
-// askNewest asks all replicas at once. It returns the answer of the holder of the shard as soon as it
-// is there. Without a holder it returns the answer from the newest cache.
+// askNewest asks all replicas at once. It returns the answer of the holder of the shard as soon as
+// it is there. Without a holder it returns the answer from the newest cache.
 //
-// NOT_FOUND is an answer, too. But a cache that lags does not have a new object: without a holder every
-// replica must have answered. The error is an answer of a replica, or NO_SOURCE.
+// NOT_FOUND is an answer, too. But a cache that lags does not have a new object: without a holder
+// every replica must have answered. The error is an answer of a replica, or NO_SOURCE.
 func askNewest[Answer fresh](ctx context.Context, s *service, call leader.Call[Answer]) (Answer, error) {
 	asking, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -55,7 +55,8 @@ func askNewest[Answer fresh](ctx context.Context, s *service, call leader.Call[A
 
 // newest is the best of the replies that do not come from the holder.
 type newest[Answer fresh] struct {
-	// answer is from the newest cache that has the object; notFound from the newest one that has it not.
+	// answer is from the newest cache that has the object; notFound from the newest one that has it
+	// not.
 	answer   Answer
 	notFound error
 	failures []fanin.Failure // all errors, also notFound
@@ -89,8 +90,8 @@ func (n *newest[Answer]) add(next reply[Answer]) (fromHolder bool) {
 	return false
 }
 
-// result returns the best reply. A replica that did not answer may have an object that the others have
-// not seen yet.
+// result returns the best reply. A replica that did not answer may have an object that the others
+// have not seen yet.
 func (n *newest[Answer]) result(ctx context.Context, s *service) (Answer, error) {
 	var none Answer
 	gone := n.notFound != nil && n.unknown == 0
@@ -110,7 +111,8 @@ func (n *newest[Answer]) result(ctx context.Context, s *service) (Answer, error)
 	return none, s.allFailed(n.failures)
 }
 
-// freshnessOf returns how new the cache is that an error comes from. The epoch is 0 without a holder.
+// freshnessOf returns how new the cache is that an error comes from. The epoch is 0 without a
+// holder.
 func freshnessOf(err error) *statusv1.Freshness {
 	epoch, _ := strconv.ParseInt(rpcerror.MetadataOf(err, "epoch"), 10, 64)
 	return &statusv1.Freshness{Epoch: epoch, ResourceVersion: rpcerror.MetadataOf(err, "resource_version")}

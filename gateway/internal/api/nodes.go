@@ -157,8 +157,8 @@ func (s *nodeServer) openLeases(ctx context.Context, member term.Member, version
 	})
 }
 
-// sameNode ignores heartbeats, as the watch of a replica does: a replica that reports everything again
-// changes nothing.
+// sameNode ignores heartbeats, as the watch of a replica does: a replica that reports everything
+// again changes nothing.
 func sameNode(a, b *leasev1.NodeHealth) bool {
 	b = proto.CloneOf(b)
 	b.SignTime, b.Deadline, b.ChangeTime = a.SignTime, a.Deadline, steady(a.ChangeTime, b.ChangeTime)
@@ -172,8 +172,8 @@ func sameLease(a, b *leasev1.Lease) bool {
 	return proto.Equal(a, b)
 }
 
-// steady returns a if b is the same moment. Replicas compute wall-clock times from monotonic ones, so
-// that each report of one moment differs a little.
+// steady returns a if b is the same moment. Replicas compute wall-clock times from monotonic ones,
+// so that each report of one moment differs a little.
 func steady(a, b *timestamppb.Timestamp) *timestamppb.Timestamp {
 	if a != nil && b != nil && a.AsTime().Sub(b.AsTime()).Abs() < time.Second {
 		return a

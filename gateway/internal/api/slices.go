@@ -23,8 +23,8 @@ const (
 // workFactor is how many timeouts a replica has for a call that does more than read memory.
 const workFactor = 5
 
-// sliceServer handles SliceService. Each replica of slicesvc has all Services; the holder of the shard
-// of a Service also has the outcome of the last writes, and reports a higher epoch.
+// sliceServer handles SliceService. Each replica of slicesvc has all Services; the holder of the
+// shard of a Service also has the outcome of the last writes, and reports a higher epoch.
 type sliceServer struct {
 	gatewayv1.UnimplementedSliceServiceServer
 

@@ -44,8 +44,8 @@ func (s *statusServer) GetClusterStatus(ctx context.Context, _ *gatewayv1.GetClu
 	return &gatewayv1.GetClusterStatusResponse{Status: status, Partial: merge.Partial(status)}, nil
 }
 
-// WatchClusterStatus fails only if the first status has no source. Later the sources tell the client
-// that all replicas are gone, and that they are back.
+// WatchClusterStatus fails only if the first status has no source. Later the sources tell the
+// client that all replicas are gone, and that they are back.
 func (s *statusServer) WatchClusterStatus(request *gatewayv1.WatchClusterStatusRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchClusterStatusResponse]) error {
 	interval := defaultInterval
 	if request.Interval != nil {

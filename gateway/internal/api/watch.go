@@ -48,8 +48,8 @@ func received[Event, T any](watch grpc.ServerStreamingClient[Event], err error, 
 	}, nil
 }
 
-// openAtTerm opens a stream that ends with ctx, at a replica that ask finds. It returns after the first
-// message, so that a replica that does not answer in time is skipped.
+// openAtTerm opens a stream that ends with ctx, at a replica that ask finds. It returns after the
+// first message, so that a replica that does not answer in time is skipped.
 func openAtTerm[T any](
 	ctx context.Context, router *leader.Router,
 	ask func(context.Context, *leader.Router, string, leader.Call[fanin.Stream[T]]) (fanin.Stream[T], error),
@@ -81,7 +81,8 @@ func openAtTerm[T any](
 	})
 }
 
-// inNamespace accepts the items of a namespace by their resource name; "" and "namespaces/-" are all.
+// inNamespace accepts the items of a namespace by their resource name; "" and "namespaces/-" are
+// all.
 func inNamespace[T merge.Named](parent string) func(T) bool {
 	if parent == "" || parent == "namespaces/-" {
 		return func(T) bool { return true }

@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// Linger is how long streams are kept after the last reader has left, for a page that is reloaded.
+	// Linger is how long streams are kept after the last reader has left, for a page that is
+	// reloaded.
 	Linger = 30 * time.Second
-	// bookmarkInterval is the longest time between two bookmarks, so that a reader can detect a broken
-	// connection.
+	// bookmarkInterval is the longest time between two bookmarks, so that a reader can detect a
+	// broken connection.
 	bookmarkInterval = 5 * time.Second
 	// batchSize is the largest number of events that a reader takes at a time.
 	batchSize = 256
@@ -30,14 +31,16 @@ var errNotSynced = status.Error(codes.Unavailable, "it has not reported everythi
 
 // Config describes the sources of a Hub.
 type Config[T any] struct {
-	// Sources returns the replicas to watch, and a channel that is closed when they change. An exclusive
-	// View has one source; there the channel is closed when another replica may hold the term.
+	// Sources returns the replicas to watch, and a channel that is closed when they change. An
+	// exclusive View has one source; there the channel is closed when another replica may hold the
+	// term.
 	Sources func() ([]term.Member, <-chan struct{})
-	// Open opens a stream that ends with ctx. The stream starts after version, or reports everything if
-	// version is empty. With an exclusive View, Open has to bound the time that it takes.
+	// Open opens a stream that ends with ctx. The stream starts after version, or reports
+	// everything if version is empty. With an exclusive View, Open has to bound the time that it
+	// takes.
 	Open func(ctx context.Context, source term.Member, version string) (Stream[T], error)
-	// VersionTooOld reports whether an error means that the source cannot resume at the version. Nil is
-	// never.
+	// VersionTooOld reports whether an error means that the source cannot resume at the version.
+	// Nil is never.
 	VersionTooOld func(error) bool
 	// SilenceTimeout is how long a source may pause before its first bookmark.
 	SilenceTimeout time.Duration
@@ -204,7 +207,8 @@ func (h *Hub[T]) update(change func()) {
 	}
 }
 
-// missing returns the failures of all sources that are not synced, by id. The caller holds the lock.
+// missing returns the failures of all sources that are not synced, by id. The caller holds the
+// lock.
 func (h *Hub[T]) missing() []Failure {
 	var failures []Failure
 	for _, id := range h.view.Missing() {
@@ -224,7 +228,8 @@ type Reader[T any] struct {
 // Batch is what a reader gets at a time.
 type Batch[T any] struct {
 	Events []merge.Event[T]
-	// Bookmark means that the reader has all that existed when it joined, or at the bookmark before.
+	// Bookmark means that the reader has all that existed when it joined, or at the bookmark
+	// before.
 	Bookmark bool
 	// Missing are, on a bookmark, the sources that are not synced, by id.
 	Missing []Failure
@@ -256,8 +261,8 @@ func (r *Reader[T]) Close() {
 	h.left = time.Now()
 }
 
-// Next waits for changes or a bookmark. It fails with NoSourceError if it has never returned anything
-// and no source is synced; with ErrStopped; or with the cause of ctx.
+// Next waits for changes or a bookmark. It fails with NoSourceError if it has never returned
+// anything and no source is synced; with ErrStopped; or with the cause of ctx.
 func (r *Reader[T]) Next(ctx context.Context) (Batch[T], error) {
 	for {
 		if err := r.news.wait(ctx, r.hub.stopped); err != nil {

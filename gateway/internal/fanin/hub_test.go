@@ -322,8 +322,8 @@ func TestHub_LingerEndsAndTheViewStartsAgain(t *testing.T) {
 	})
 }
 
-// A reader that joins while old streams end must not take from the old view: it would take the items
-// twice.
+// A reader that joins while old streams end must not take from the old view: it would take the
+// items twice.
 func TestHub_ReaderThatJoinsWhileStreamsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, f := range []*fixture{newReplicas(t, reportsOwn, "a"), newTerm(t, "of-a")} {

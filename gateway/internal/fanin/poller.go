@@ -37,8 +37,8 @@ func NewPoller[T any](ask func(context.Context) T) *Poller[T] {
 	}
 }
 
-// Run asks while there are readers, until ctx ends, and returns nil after the last question has. It is
-// called once.
+// Run asks while there are readers, until ctx ends, and returns nil after the last question has. It
+// is called once.
 func (p *Poller[T]) Run(ctx context.Context) error {
 	defer close(p.stopped)
 	timer := time.NewTimer(idle)
@@ -95,7 +95,8 @@ func (p *Poller[T]) poll(ctx context.Context) {
 	}
 }
 
-// give hands the last answer to a reader and sets when the next one is due. The caller holds the lock.
+// give hands the last answer to a reader and sets when the next one is due. The caller holds the
+// lock.
 func (p *Poller[T]) give(reader *PollReader[T], now time.Time) {
 	reader.answer = p.last
 	reader.news.raise()
@@ -113,8 +114,8 @@ type PollReader[T any] struct {
 	due    time.Time
 }
 
-// Join adds a reader that gets an answer at once and then one in each interval; the shortest interval
-// is MinInterval. The caller must close it.
+// Join adds a reader that gets an answer at once and then one in each interval; the shortest
+// interval is MinInterval. The caller must close it.
 func (p *Poller[T]) Join(interval time.Duration) *PollReader[T] {
 	p.mu.Lock()
 	defer p.mu.Unlock()

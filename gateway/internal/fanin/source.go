@@ -21,8 +21,8 @@ const (
 	longestPause = 10 * time.Second
 	// longestTermPause is for the holder of a term, which another replica may become.
 	longestTermPause = 2 * time.Second
-	// stableAfter is how long a stream to the holder of a term lasts before the next one is opened at
-	// once.
+	// stableAfter is how long a stream to the holder of a term lasts before the next one is opened
+	// at once.
 	stableAfter = time.Second
 )
 

@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	// maxRedirects is how often one question follows NOT_LEADER: once to the holder, and once more if the
-	// shard has just moved.
+	// maxRedirects is how often one question follows NOT_LEADER: once to the holder, and once more
+	// if the shard has just moved.
 	maxRedirects = 2
-	// maxHolders bounds the memory of holders. A full memory is emptied: one call finds a holder again.
+	// maxHolders bounds the memory of holders. A full memory is emptied: one call finds a holder
+	// again.
 	maxHolders = 4096
 	// callsPerQuestion bounds a question, in timeouts of one call.
 	callsPerQuestion = 3
@@ -84,8 +85,8 @@ func (e UnreachableError) Error() string {
 	return "no replica answered"
 }
 
-// Ask asks the holder of a key. The error is what the holder answered, with its ErrorInfo; what another
-// replica answered, if there is no holder; or UnreachableError.
+// Ask asks the holder of a key. The error is what the holder answered, with its ErrorInfo; what
+// another replica answered, if there is no holder; or UnreachableError.
 func Ask[Answer any](ctx context.Context, r *Router, key string, call Call[Answer]) (Answer, error) {
 	search := r.search(key)
 	answer, by, err := run(ctx, r, search, search.isAnswer, call)
@@ -95,8 +96,8 @@ func Ask[Answer any](ctx context.Context, r *Router, key string, call Call[Answe
 	return answer, err
 }
 
-// AskAny asks any replica, the last known holder of the key first, because its state is the newest. A
-// replica that is unavailable is skipped. The error is the answer of one that was not, or
+// AskAny asks any replica, the last known holder of the key first, because its state is the newest.
+// A replica that is unavailable is skipped. The error is the answer of one that was not, or
 // UnreachableError.
 func AskAny[Answer any](ctx context.Context, r *Router, key string, call Call[Answer]) (Answer, error) {
 	search := r.search(key)
@@ -179,8 +180,8 @@ func (s *search) next() (term.Member, bool) {
 	return member, true
 }
 
-// isAnswer reports whether an error is the answer to a question for the holder, and prepares the next
-// call if it is not.
+// isAnswer reports whether an error is the answer to a question for the holder, and prepares the
+// next call if it is not.
 func (s *search) isAnswer(member term.Member, err error, after time.Duration) bool {
 	if s.isUnreached(member, err, after) {
 		return false

@@ -19,7 +19,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// service is what each replica answers, by its address; "" is OK.
+// service is a service whose replicas answer by a table, by address; nil is OK.
 type service struct {
 	t       *testing.T
 	members []term.Member
@@ -48,7 +48,7 @@ func (s *service) router() *leader.Router {
 	return leader.New(leader.Config{Members: func() []term.Member { return s.members }, Connections: pool, Timeout: time.Second})
 }
 
-// ask asks for a name and returns who answered.
+// ask asks for a key and returns the address that answered.
 func (s *service) ask(ctx context.Context, r *leader.Router) (string, error) {
 	s.asked = nil
 	return leader.Ask(ctx, r, "nodes/n1", s.answer)
@@ -75,23 +75,23 @@ var (
 
 func notLeader(address string) error { return rpcerror.NotLeader("leasesvc", address) }
 
-func TestAsk_WhoIsAsked(t *testing.T) {
+func TestAsk_Order(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers map[string]error
 		asked   []string
 		reason  rpcerror.Reason // of the error; "" when there is an answer
 	}{
-		"the first knows":           {answers: map[string]error{}, asked: []string{"a:1"}},
-		"the first says who":        {answers: map[string]error{"a:1": notLeader("c:1")}, asked: []string{"a:1", "c:1"}},
-		"it has moved meanwhile":    {answers: map[string]error{"a:1": notLeader("c:1"), "c:1": notLeader("b:1")}, asked: []string{"a:1", "c:1", "b:1"}},
-		"nobody is known to hold":   {answers: map[string]error{"a:1": notLeader(""), "b:1": notLeader(""), "c:1": notLeader("")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
-		"each says it is the other": {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": notLeader("a:1"), "c:1": notLeader("a:1")}, asked: []string{"a:1", "b:1", "a:1", "c:1"}, reason: "NOT_LEADER"},
-		"a stranger is not called":  {answers: map[string]error{"a:1": notLeader("evil:1"), "b:1": notLeader("evil:1"), "c:1": notLeader("evil:1")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
-		"the owner says no":         {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errNotFound}, asked: []string{"a:1", "b:1"}, reason: "NODE_NOT_FOUND"},
-		"the first is down":         {answers: map[string]error{"a:1": errDown}, asked: []string{"a:1", "b:1"}},
-		"off there, on here":        {answers: map[string]error{"a:1": errDisabled, "b:1": notLeader("c:1")}, asked: []string{"a:1", "b:1", "c:1"}},
-		"off at all who answer":     {answers: map[string]error{"a:1": errDisabled, "b:1": errDown, "c:1": errDisabled}, asked: []string{"a:1", "b:1", "c:1"}, reason: "LOOP_DISABLED"},
-		"off at the owner":          {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errDisabled, "c:1": notLeader("b:1")}, asked: []string{"a:1", "b:1", "c:1", "b:1"}, reason: "LOOP_DISABLED"},
+		"the first answers":             {answers: map[string]error{}, asked: []string{"a:1"}},
+		"the first redirects":           {answers: map[string]error{"a:1": notLeader("c:1")}, asked: []string{"a:1", "c:1"}},
+		"the shard has moved":           {answers: map[string]error{"a:1": notLeader("c:1"), "c:1": notLeader("b:1")}, asked: []string{"a:1", "c:1", "b:1"}},
+		"no holder":                     {answers: map[string]error{"a:1": notLeader(""), "b:1": notLeader(""), "c:1": notLeader("")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
+		"each redirects to the other":   {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": notLeader("a:1"), "c:1": notLeader("a:1")}, asked: []string{"a:1", "b:1", "a:1", "c:1"}, reason: "NOT_LEADER"},
+		"unregistered address":          {answers: map[string]error{"a:1": notLeader("evil:1"), "b:1": notLeader("evil:1"), "c:1": notLeader("evil:1")}, asked: []string{"a:1", "b:1", "c:1"}, reason: "NOT_LEADER"},
+		"the holder has an error":       {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errNotFound}, asked: []string{"a:1", "b:1"}, reason: "NODE_NOT_FOUND"},
+		"the first is down":             {answers: map[string]error{"a:1": errDown}, asked: []string{"a:1", "b:1"}},
+		"the loop is off at the first":  {answers: map[string]error{"a:1": errDisabled, "b:1": notLeader("c:1")}, asked: []string{"a:1", "b:1", "c:1"}},
+		"the loop is off everywhere":    {answers: map[string]error{"a:1": errDisabled, "b:1": errDown, "c:1": errDisabled}, asked: []string{"a:1", "b:1", "c:1"}, reason: "LOOP_DISABLED"},
+		"the loop is off at the holder": {answers: map[string]error{"a:1": notLeader("b:1"), "b:1": errDisabled, "c:1": notLeader("b:1")}, asked: []string{"a:1", "b:1", "c:1", "b:1"}, reason: "LOOP_DISABLED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(t, c.answers, "a", "b", "c")
@@ -108,18 +108,18 @@ func TestAsk_WhoIsAsked(t *testing.T) {
 	}
 }
 
-func TestAsk_OwnerThatCannotBeReachedIsNamed(t *testing.T) {
+func TestAsk_UnreachableHolderIsNamed(t *testing.T) {
 	s := newService(t, map[string]error{"a:1": notLeader("b:1"), "b:1": errDown, "c:1": notLeader("b:1")}, "a", "b", "c")
 
 	_, err := s.ask(t.Context(), s.router())
 
 	var unreachable leader.UnreachableError
 	if !errors.As(err, &unreachable) || len(unreachable.Failures) == 0 || unreachable.Failures[0].Replica.Id != "b" || unreachable.Failures[0].Code != "UNAVAILABLE" || !unreachable.OthersAnswered {
-		t.Errorf("Ask() = %v with %v, want the owner b as unreachable, and that others answered", err, unreachable.Failures)
+		t.Errorf("Ask() = %v with %v, want the holder b as unreachable, and that others answered", err, unreachable.Failures)
 	}
 }
 
-func TestAsk_LastOwnerIsAskedFirst(t *testing.T) {
+func TestAsk_LastHolderIsAskedFirst(t *testing.T) {
 	s := newService(t, map[string]error{"a:1": notLeader("c:1")}, "a", "b", "c")
 	r := s.router()
 	for _, want := range [][]string{{"a:1", "c:1"}, {"c:1"}} {
@@ -138,23 +138,23 @@ func (s *service) any(ctx context.Context, r *leader.Router) (string, error) {
 }
 
 var (
-	errBlind    = rpcerror.New(codes.Unavailable, "APISERVER_UNREACHABLE", "it did not answer in time")
-	errStopping = rpcerror.ShuttingDown()
-	errOlder    = rpcerror.New(codes.Unimplemented, rpcerror.UnknownMethodReason, "no such method")
+	errDisconnected = rpcerror.New(codes.Unavailable, "APISERVER_UNREACHABLE", "it did not answer in time")
+	errStopping     = rpcerror.ShuttingDown()
+	errOlder        = rpcerror.New(codes.Unimplemented, rpcerror.UnknownMethodReason, "no such method")
 )
 
-func TestAskAny_WhoIsAsked(t *testing.T) {
+func TestAskAny_Order(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers map[string]error
 		asked   []string
 		reason  rpcerror.Reason // of the error; "" when there is an answer
 	}{
-		"the first":              {answers: map[string]error{}, asked: []string{"a:1"}},
-		"the first is down":      {answers: map[string]error{"a:1": errDown}, asked: []string{"a:1", "b:1"}},
-		"it cannot reach":        {answers: map[string]error{"a:1": errBlind, "b:1": errStopping}, asked: []string{"a:1", "b:1", "c:1"}},
-		"it is older":            {answers: map[string]error{"a:1": errOlder}, asked: []string{"a:1", "b:1"}},
-		"none can reach":         {answers: map[string]error{"a:1": errBlind, "b:1": errDown, "c:1": errStopping}, asked: []string{"a:1", "b:1", "c:1"}, reason: "APISERVER_UNREACHABLE"},
-		"what is asked is wrong": {answers: map[string]error{"a:1": errNotFound}, asked: []string{"a:1"}, reason: "NODE_NOT_FOUND"},
+		"the first":                 {answers: map[string]error{}, asked: []string{"a:1"}},
+		"the first is down":         {answers: map[string]error{"a:1": errDown}, asked: []string{"a:1", "b:1"}},
+		"the first is disconnected": {answers: map[string]error{"a:1": errDisconnected, "b:1": errStopping}, asked: []string{"a:1", "b:1", "c:1"}},
+		"the first is older":        {answers: map[string]error{"a:1": errOlder}, asked: []string{"a:1", "b:1"}},
+		"all are disconnected":      {answers: map[string]error{"a:1": errDisconnected, "b:1": errDown, "c:1": errStopping}, asked: []string{"a:1", "b:1", "c:1"}, reason: "APISERVER_UNREACHABLE"},
+		"the object does not exist": {answers: map[string]error{"a:1": errNotFound}, asked: []string{"a:1"}, reason: "NODE_NOT_FOUND"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(t, c.answers, "a", "b", "c")
@@ -171,7 +171,7 @@ func TestAskAny_WhoIsAsked(t *testing.T) {
 	}
 }
 
-func TestAskAny_NobodyCanBeReached(t *testing.T) {
+func TestAskAny_NoReplicaCanBeReached(t *testing.T) {
 	s := newService(t, map[string]error{"a:1": errDown, "b:1": errDown}, "a", "b")
 
 	_, err := s.any(t.Context(), s.router())
@@ -182,19 +182,19 @@ func TestAskAny_NobodyCanBeReached(t *testing.T) {
 	}
 }
 
-// Who answers what anybody could is not taken for the owner.
-func TestAskAny_AsksTheOwnerFirstAndForgetsItNot(t *testing.T) {
+// A replica that answers for any replica does not become the known holder.
+func TestAskAny_AsksTheKnownHolderFirst(t *testing.T) {
 	s := newService(t, map[string]error{"a:1": notLeader("c:1"), "b:1": notLeader("c:1")}, "a", "b", "c")
 	r := s.router()
 	if _, err := s.ask(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	patient := r.WithTimeout(time.Minute)
-	s.answers = map[string]error{"c:1": errBlind}
-	for _, want := range []map[string]error{{"c:1": errBlind}, {}} {
+	slow := r.WithTimeout(time.Minute)
+	s.answers = map[string]error{"c:1": errDisconnected}
+	for _, want := range []map[string]error{{"c:1": errDisconnected}, {}} {
 		s.answers = want
-		if _, err := s.any(t.Context(), patient); err != nil || s.asked[0] != "c:1" {
-			t.Errorf("asked %v (%v), want the owner c first", s.asked, err)
+		if _, err := s.any(t.Context(), slow); err != nil || s.asked[0] != "c:1" {
+			t.Errorf("asked %v (%v), want the holder c first", s.asked, err)
 		}
 	}
 }
@@ -212,12 +212,12 @@ func TestWithTimeout_SharesTheHolders(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := s.ask(t.Context(), r); err != nil || s.asked[0] != "b:1" {
-			t.Errorf("asked %v (%v), want b, of which the patient one has learnt", s.asked, err)
+			t.Errorf("asked %v (%v), want b, which the other router has found", s.asked, err)
 		}
 	})
 }
 
-func TestAsk_HangingReplicasCostABoundedTime(t *testing.T) {
+func TestAsk_HangingReplicasTakeABoundedTime(t *testing.T) {
 	answers := map[string]error{"a:1": errHangs, "b:1": errHangs, "c:1": errHangs, "d:1": errHangs}
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, answers, "a", "b", "c", "d")
@@ -230,7 +230,7 @@ func TestAsk_HangingReplicasCostABoundedTime(t *testing.T) {
 		}
 		var unreachable leader.UnreachableError
 		if !errors.As(err, &unreachable) || unreachable.Failures[0].Message != "no answer within 1s" || unreachable.OthersAnswered {
-			t.Errorf("Ask() = %v with %v, want silent replicas as unreachable", err, unreachable.Failures)
+			t.Errorf("Ask() = %v with %v, want the hanging replicas as unreachable", err, unreachable.Failures)
 		}
 	})
 }

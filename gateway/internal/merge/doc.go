@@ -1,8 +1,8 @@
 // Package merge makes one answer out of the answers of several replicas: one status of the cluster,
 // one list out of their pages, and one view out of what their watches report.
 //
-// It has no I/O, no clock and no context. It never changes its inputs. A status refers to the answers
-// instead of copying them, so neither may be modified afterwards.
+// It has no I/O, no clock and no context. It never changes its inputs. A status refers to the
+// answers instead of copying them, so neither may be modified afterwards.
 //
 // # Status
 //
@@ -25,6 +25,6 @@
 //   - In an exclusive view each stream replaces the one before. Readers get all its items as Added, and
 //     the items that it does not report as Removed.
 //
-// A [Reader] gets each item as Added, then Modified, then Removed. It skips states between two calls,
-// but never the last one. A removed item is kept until the last reader that has it was told.
+// A [Reader] gets each item as Added, then Modified, then Removed. It skips states between two
+// calls, but never the last one. A removed item is kept until the last reader that has it was told.
 package merge

@@ -20,8 +20,8 @@ type Named interface {
 // Page is one replica's page, ordered by name.
 type Page[T Named] struct {
 	Items []T
-	// Token continues after the last item, at any replica; it is empty on the last page of the replica.
-	// A page with a token is not empty.
+	// Token continues after the last item, at any replica; it is empty on the last page of the
+	// replica. A page with a token is not empty.
 	Token string
 }
 
@@ -36,8 +36,8 @@ type Position struct {
 // Cut merges pages that start at the same position and returns at most limit items.
 //
 // The merged page ends where the first page with a token ends, because its replica may have further
-// items there. The token of that replica is the next position. If the merged page has more than limit
-// items, it ends at limit, and the next page reads the remaining items again.
+// items there. The token of that replica is the next position. If the merged page has more than
+// limit items, it ends at limit, and the next page reads the remaining items again.
 //
 // Of two items with one name the one with the higher epoch counts. more reports whether the list
 // continues at next, which is possible without any item.

@@ -6,8 +6,8 @@ import "math/bits"
 type Kind int32
 
 const (
-	// Added means that the reader does not have the item yet, or that a new stream of an exclusive View
-	// reports it again.
+	// Added means that the reader does not have the item yet, or that a new stream of an exclusive
+	// View reports it again.
 	Added Kind = iota + 1
 	// Modified means that the reader has an earlier state of the item.
 	Modified
@@ -31,7 +31,8 @@ type Reader[T any] struct {
 	wants func(T) bool
 	due   bitset // places that may have changed
 	known bitset // places of items that the reader has
-	// announced are the places of known items that the current stream of an exclusive View reported.
+	// announced are the places of known items that the current stream of an exclusive View
+	// reported.
 	announced bitset
 	next      int    // where the current pass over due goes on
 	begun     uint64 // value of View.bookmarks when the current pass began

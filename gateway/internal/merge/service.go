@@ -96,7 +96,7 @@ func termProblems(status *gatewayv1.ServiceStatus, sources []Source) []string {
 		return nil
 	}
 	if len(status.Terms) == 0 {
-		return []string{"no replica knows of a shard, so nobody leads"}
+		return []string{"no replica reports a shard, so there is no leader"}
 	}
 	var problems []string
 	if vacant := vacantShards(status.Terms); len(vacant) > 0 {

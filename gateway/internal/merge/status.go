@@ -19,8 +19,8 @@ type Source struct {
 	Replica *statusv1.Replica
 	// Answer is its response; nil if the call failed.
 	Answer *statusv1.GetStatusResponse
-	// Code is the canonical name of the gRPC status code, for example "DEADLINE_EXCEEDED". It is read
-	// only without an Answer.
+	// Code is the canonical name of the gRPC status code, for example "DEADLINE_EXCEEDED". It is
+	// read only without an Answer.
 	Code string
 	// Message says why there is no Answer.
 	Message string

@@ -16,7 +16,7 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// drawSources draws replicas with unique ids whose answers may contradict each other in every way.
+// drawSources draws replicas with unique ids whose answers may contradict each other.
 func drawSources(t *rapid.T) []merge.Source {
 	ids := rapid.SliceOfNDistinct(rapid.IntRange(0, 9), 0, 8, rapid.ID).Draw(t, "ids")
 	var sources []merge.Source
@@ -24,11 +24,11 @@ func drawSources(t *rapid.T) []merge.Source {
 		id := fmt.Sprintf("r%d", n)
 		service := rapid.SampledFrom([]string{"leasesvc", "bootstrapsvc", "slicesvc", "gateway", "newsvc"}).Draw(t, "service")
 		source := merge.Source{Replica: replica(service, id), Latency: time.Duration(n)}
-		switch rapid.IntRange(0, 3).Draw(t, "fate") {
+		switch rapid.IntRange(0, 3).Draw(t, "outcome") {
 		case 0:
 			source.Code, source.Message = "UNAVAILABLE", "connection refused"
 		case 1:
-			source.Answer = &statusv1.GetStatusResponse{Replica: replica(service, "somebody-else"), Ready: true}
+			source.Answer = &statusv1.GetStatusResponse{Replica: replica(service, "another-replica"), Ready: true}
 		default:
 			source.Answer = &statusv1.GetStatusResponse{
 				Replica: replica(service, id),
@@ -41,7 +41,7 @@ func drawSources(t *rapid.T) []merge.Source {
 	return sources
 }
 
-// drawTerm keeps one law of etcd: an epoch is one transaction, so it names one holder.
+// drawTerm keeps an invariant of etcd: an epoch is one transaction, so it has one holder.
 func drawTerm(t *rapid.T) *statusv1.Term {
 	epoch := rapid.Int64Range(0, 6).Draw(t, "epoch")
 	term := &statusv1.Term{Shard: rapid.Int32Range(-1, 4).Draw(t, "shard"), Epoch: epoch}
@@ -57,15 +57,15 @@ func TestStatus_IndependentOfOrder(t *testing.T) {
 		sources := drawSources(t)
 		shuffled := rapid.Permutation(sources).Draw(t, "shuffled")
 
-		one, other := merge.Status("kitchen", sources, noon), merge.Status("kitchen", shuffled, noon)
+		one, other := merge.Status("test", sources, noon), merge.Status("test", shuffled, noon)
 
 		if diff := cmp.Diff(one, other, protocmp.Transform()); diff != "" {
-			t.Fatalf("the order of the sources shows in the status:\n%s", diff)
+			t.Fatalf("the status depends on the order of the sources:\n%s", diff)
 		}
 	})
 }
 
-func TestStatus_LeavesItsInputsAlone(t *testing.T) {
+func TestStatus_DoesNotChangeItsInputs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sources := drawSources(t)
 		before := slices.Clone(sources)
@@ -74,10 +74,10 @@ func TestStatus_LeavesItsInputsAlone(t *testing.T) {
 			before[i].Answer = proto.CloneOf(source.Answer)
 		}
 
-		merge.Status("kitchen", sources, noon)
+		merge.Status("test", sources, noon)
 
 		if diff := cmp.Diff(before, sources, protocmp.Transform()); diff != "" {
-			t.Fatalf("merging changed its input:\n%s", diff)
+			t.Fatalf("the input changed:\n%s", diff)
 		}
 	})
 }
@@ -86,7 +86,7 @@ func TestStatus_HealthIsTheAbsenceOfProblems(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sources := drawSources(t)
 
-		status := merge.Status("kitchen", sources, noon)
+		status := merge.Status("test", sources, noon)
 
 		if len(status.Sources) != len(sources) {
 			t.Fatalf("%d sources were asked, %d are named", len(sources), len(status.Sources))
@@ -103,12 +103,12 @@ func TestStatus_HealthIsTheAbsenceOfProblems(t *testing.T) {
 			t.Fatalf("the cluster is healthy=%v with %d problems", status.Healthy, problems)
 		}
 		if merge.Partial(status) && status.Healthy {
-			t.Fatal("a source failed and the cluster calls itself healthy")
+			t.Fatal("a source failed and the cluster is healthy")
 		}
 	})
 }
 
-// checkTerms says that each shard appears once, in order, with the highest epoch any replica reported.
+// checkTerms checks that each shard appears once, in order, with the highest epoch of all reports.
 func checkTerms(t *rapid.T, service *gatewayv1.ServiceStatus) {
 	highest := map[int32]int64{}
 	for _, answer := range service.Replicas {

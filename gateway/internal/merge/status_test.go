@@ -17,7 +17,7 @@ import (
 var noon = time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC)
 
 func replica(service, id string) *statusv1.Replica {
-	return &statusv1.Replica{Id: id, Service: service, Cluster: "kitchen", GrpcAddress: id + ":7601"}
+	return &statusv1.Replica{Id: id, Service: service, Cluster: "test", GrpcAddress: id + ":7601"}
 }
 
 // answered is a ready replica that reports the given terms.
@@ -39,7 +39,7 @@ func silent(service, id string) merge.Source {
 	return merge.Source{Replica: replica(service, id), Code: "DEADLINE_EXCEEDED", Message: "no answer within 1s", Latency: time.Second}
 }
 
-// held is a report by somebody else than the holder.
+// held is the report of another replica than the holder.
 func held(shard int32, holder string, epoch int64) *statusv1.Term {
 	return &statusv1.Term{Shard: shard, ReplicaId: holder, Epoch: epoch}
 }
@@ -49,8 +49,8 @@ func holding(shard int32, holder string, epoch int64) *statusv1.Term {
 	return &statusv1.Term{Shard: shard, ReplicaId: holder, Epoch: epoch, HeldHere: true, Remaining: durationpb.New(4 * time.Second)}
 }
 
-// house is one healthy replica of each service.
-func house() []merge.Source {
+// healthyCluster has one healthy replica of each service.
+func healthyCluster() []merge.Source {
 	return []merge.Source{
 		answered("leasesvc", "l1", holding(0, "l1", 11)),
 		answered("bootstrapsvc", "b1", holding(0, "b1", 12)),
@@ -59,10 +59,10 @@ func house() []merge.Source {
 	}
 }
 
-func TestStatus_HealthyHouse(t *testing.T) {
-	sources := house()
+func TestStatus_HealthyCluster(t *testing.T) {
+	sources := healthyCluster()
 	want := &gatewayv1.ClusterStatus{
-		Cluster: "kitchen",
+		Cluster: "test",
 		Healthy: true,
 		Services: []*gatewayv1.ServiceStatus{
 			{Service: "leasesvc", Healthy: true, Leader: "l1", Terms: sources[0].Answer.Terms, Replicas: []*statusv1.GetStatusResponse{sources[0].Answer}},
@@ -79,7 +79,7 @@ func TestStatus_HealthyHouse(t *testing.T) {
 		MergeTime: timestamppb.New(noon),
 	}
 
-	got := merge.Status("kitchen", sources, noon)
+	got := merge.Status("test", sources, noon)
 
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("Status() mismatch (-want +got):\n%s", diff)
@@ -89,7 +89,7 @@ func TestStatus_HealthyHouse(t *testing.T) {
 	}
 }
 
-// TestStatus_Problems looks at leasesvc alone; the other services stand in every case.
+// TestStatus_Problems compares leasesvc; the other services are healthy in each case.
 func TestStatus_Problems(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -99,11 +99,11 @@ func TestStatus_Problems(t *testing.T) {
 		partial  bool
 	}{
 		{
-			name:     "nobody is registered",
+			name:     "no replica is registered",
 			problems: []string{"no replica is registered"},
 		},
 		{
-			name:    "a standby is well",
+			name:    "a standby is healthy",
 			sources: []merge.Source{answered("leasesvc", "l1", holding(0, "l1", 7)), answered("leasesvc", "l2", held(0, "l1", 7))},
 			leader:  "l1",
 		},
@@ -129,7 +129,7 @@ func TestStatus_Problems(t *testing.T) {
 		{
 			name:     "not ready, and no shard known",
 			sources:  []merge.Source{unready("leasesvc", "l1", "etcd: connection refused", "informers: not synced")},
-			problems: []string{"replica l1 is not ready: etcd: connection refused; informers: not synced", "no replica knows of a shard, so nobody leads"},
+			problems: []string{"replica l1 is not ready: etcd: connection refused; informers: not synced", "no replica reports a shard, so there is no leader"},
 		},
 		{
 			name:     "not ready without a reason",
@@ -143,7 +143,7 @@ func TestStatus_Problems(t *testing.T) {
 			problems: []string{"shard 0 has no leader"},
 		},
 		{
-			name: "vacant and missing shards are told in ranges",
+			name: "ranges of vacant and missing shards",
 			sources: []merge.Source{answered("leasesvc", "l1",
 				holding(0, "l1", 8), held(1, "", 0), holding(4, "l1", 9), held(5, "", 0), holding(6, "l1", 9))},
 			leader:   "l1",
@@ -156,13 +156,13 @@ func TestStatus_Problems(t *testing.T) {
 			problems: []string{"shards 1-2147483646 have no leader"},
 		},
 		{
-			name:     "the holder is gone",
+			name:     "the holder is not registered",
 			sources:  []merge.Source{answered("leasesvc", "l2", held(0, "l1", 8), held(1, "l1", 8), holding(2, "l2", 9))},
 			leader:   "l1",
 			problems: []string{"shards 0-1 are held by l1, which is not registered"},
 		},
 		{
-			name: "the successor at a dead replica's address does not speak for it",
+			name: "another replica at the address of a dead one",
 			sources: []merge.Source{
 				{Replica: replica("leasesvc", "l1"), Answer: answered("leasesvc", "l2").Answer},
 				answered("leasesvc", "l2", holding(0, "l2", 9)),
@@ -176,7 +176,7 @@ func TestStatus_Problems(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			status := merge.Status("kitchen", append(house()[1:], test.sources...), noon)
+			status := merge.Status("test", append(healthyCluster()[1:], test.sources...), noon)
 
 			got := status.Services[0]
 			if got.Service != "leasesvc" {
@@ -188,8 +188,8 @@ func TestStatus_Problems(t *testing.T) {
 			if got.Leader != test.leader {
 				t.Errorf("leader = %q, want %q", got.Leader, test.leader)
 			}
-			if well := len(test.problems) == 0; got.Healthy != well || status.Healthy != well {
-				t.Errorf("healthy = %v, cluster %v, want %v for both", got.Healthy, status.Healthy, well)
+			if healthy := len(test.problems) == 0; got.Healthy != healthy || status.Healthy != healthy {
+				t.Errorf("healthy = %v, cluster %v, want %v for both", got.Healthy, status.Healthy, healthy)
 			}
 			if partial := merge.Partial(status); partial != test.partial {
 				t.Errorf("Partial() = %v, want %v", partial, test.partial)
@@ -199,7 +199,7 @@ func TestStatus_Problems(t *testing.T) {
 }
 
 func TestStatus_HighestEpochWins(t *testing.T) {
-	status := merge.Status("kitchen", []merge.Source{
+	status := merge.Status("test", []merge.Source{
 		answered("leasesvc", "l1", holding(0, "l1", 7), held(1, "l3", 20), held(2, "", 0)),
 		answered("leasesvc", "l2", holding(0, "l2", 9), held(1, "l3", 20), held(2, "l3", 5)),
 		answered("leasesvc", "l3", held(0, "l1", 7), holding(1, "l3", 20), holding(2, "l3", 5)),
@@ -215,7 +215,7 @@ func TestStatus_HighestEpochWins(t *testing.T) {
 }
 
 func TestStatus_UnknownServiceComesLast(t *testing.T) {
-	status := merge.Status("kitchen", append(house(), answered("zonesvc", "z1", holding(0, "z1", 3)), answered("auditsvc", "a1", holding(0, "a1", 4))), noon)
+	status := merge.Status("test", append(healthyCluster(), answered("zonesvc", "z1", holding(0, "z1", 3)), answered("auditsvc", "a1", holding(0, "a1", 4))), noon)
 
 	var names []string
 	for _, service := range status.Services {
@@ -233,13 +233,13 @@ func TestAnswered(t *testing.T) {
 		sources []merge.Source
 		want    bool
 	}{
-		{name: "nobody was asked", sources: nil, want: false},
-		{name: "nobody answered", sources: []merge.Source{silent("leasesvc", "l1"), silent("gateway", "g1")}, want: false},
-		{name: "one answered", sources: []merge.Source{silent("leasesvc", "l1"), answered("gateway", "g1")}, want: true},
+		{name: "no source", sources: nil, want: false},
+		{name: "no answer", sources: []merge.Source{silent("leasesvc", "l1"), silent("gateway", "g1")}, want: false},
+		{name: "one answer", sources: []merge.Source{silent("leasesvc", "l1"), answered("gateway", "g1")}, want: true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := merge.Answered(merge.Status("kitchen", test.sources, noon)); got != test.want {
+			if got := merge.Answered(merge.Status("test", test.sources, noon)); got != test.want {
 				t.Errorf("Answered() = %v, want %v", got, test.want)
 			}
 		})

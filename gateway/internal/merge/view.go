@@ -16,9 +16,11 @@ type Ownership int
 const (
 	// Partitioned means that one source reports each item, and that items move between sources.
 	Partitioned Ownership = iota
-	// Replicated means that every source reports every item; the highest epoch is the most complete.
+	// Replicated means that every source reports every item; the highest epoch is the most
+	// complete.
 	Replicated
-	// Exclusive means that there is one source, whose streams come from one replica after the other.
+	// Exclusive means that there is one source, whose streams come from one replica after the
+	// other.
 	Exclusive
 )
 
@@ -27,11 +29,11 @@ type ViewConfig[T any] struct {
 	// Key returns the name of an item, which is unique, and the epoch of the term that reports it.
 	// It accepts the zero T. Required.
 	Key func(T) (name string, epoch int64)
-	// Same reports whether readers see no difference between two states of an item. Without it every
-	// report is a change.
+	// Same reports whether readers see no difference between two states of an item. Without it
+	// every report is a change.
 	Same func(a, b T) bool
-	// Ended returns what readers get for an item that a new stream does not report again. It must not
-	// change its argument. Without it they get the last state. Used with Exclusive only.
+	// Ended returns what readers get for an item that a new stream does not report again. It must
+	// not change its argument. Without it they get the last state. Used with Exclusive only.
 	Ended     func(T) T
 	Ownership Ownership
 }
@@ -259,8 +261,8 @@ func (v *View[T]) Missing() []string {
 // RequestBookmarks makes a bookmark due for every reader.
 func (v *View[T]) RequestBookmarks() { v.bookmarks++ }
 
-// outranks reports whether a report counts: its epoch is not lower, or the source of the last report
-// left. The holder of a replicated item lowers the epoch itself when it gives up the shard.
+// outranks reports whether a report counts: its epoch is not lower, or the source of the last
+// report left. The holder of a replicated item lowers the epoch itself when it gives up the shard.
 func (v *View[T]) outranks(known *slot[T], id string, epoch int64) bool {
 	return epoch >= known.epoch || v.sources[known.source] == nil || v.cfg.Ownership == Replicated && known.source == id
 }
@@ -293,8 +295,8 @@ func (s *slot[T]) addReporter(id string, round uint64) {
 	s.reporters[id] = round
 }
 
-// handOver makes another reporter the source of a replicated item, and reports whether there is one.
-// Then any next report counts.
+// handOver makes another reporter the source of a replicated item, and reports whether there is
+// one. Then any next report counts.
 func (s *slot[T]) handOver() bool {
 	if len(s.reporters) == 0 {
 		return false

@@ -26,7 +26,8 @@ func newClient(view *merge.View[item], wants func(item) bool) *client {
 	return &client{reader: view.Join(wants), wants: wants, items: map[string]string{}}
 }
 
-// take takes some events and checks each against the client's items. It reports whether there were any.
+// take takes some events and checks each against the client's items. It reports whether there were
+// any.
 func (c *client) take(t *rapid.T, limit int) bool {
 	t.Helper()
 	events, bookmark := c.reader.Take(limit)
@@ -203,8 +204,8 @@ func (c *cluster) settle() {
 	c.view.Advance(c.now)
 }
 
-// Reports interleave, get lost and are repeated; still no client gets a contradiction, and each ends
-// with the true items.
+// Reports interleave, get lost and are repeated; still no client gets a contradiction, and each
+// ends with the true items.
 func TestPartitioned_ClientsEndWithTheTruth(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := &cluster{
@@ -300,8 +301,8 @@ func TestReplicated_ClientsEndWithTheTruth(t *testing.T) {
 	})
 }
 
-// Streams of different replicas follow each other and may end early. What a client takes adds up, and
-// after the bookmark of the current stream it ends with the items of that stream.
+// Streams of different replicas follow each other and may end early. What a client takes adds up,
+// and after the bookmark of the current stream it ends with the items of that stream.
 func TestExclusive_ClientsEndWithTheCurrentStream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := newView(merge.Exclusive)

@@ -99,8 +99,8 @@ function apiserverView({ name, address, port, ready, published, reason, probeDet
     replicaId && h("span", { class: "hidden-text" }, ` on the machine of ${replicaId}`));
 }
 
-// <trivet-repairs> lists the recent repairs. It is hidden while there is none; a failed poll changes
-// nothing, because repairs are history.
+// <trivet-repairs> lists the recent repairs. It is hidden while there is none; a failed poll
+// changes nothing, because repairs are history.
 class Repairs extends PollSection {
   path = "/v1/repairs";
   period = 10000;

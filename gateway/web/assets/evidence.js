@@ -11,8 +11,8 @@ const verdicts = {
   VERDICT_ABSENT: { mark: "–", word: "not applicable" },
 };
 
-// chain draws the links in order. clock gives their ages; firstBroken is the index of the link to mark,
-// or -1.
+// chain draws the links in order. clock gives their ages; firstBroken is the index of the link to
+// mark, or -1.
 export function chain(evidence, { clock, firstBroken = -1 }) {
   return h("ol", { key: "chain", class: "chain" }, evidence.map((link, place) => linkView(link, { place, clock, first: place === firstBroken })));
 }

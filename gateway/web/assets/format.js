@@ -14,7 +14,8 @@ export class Clock {
     return (performance.now() - this.received) / 1000;
   }
 
-  // age formats how long ago a time was; "" if it is unknown. Clocks of replicas may be ahead a little.
+  // age formats how long ago a time was; "" if it is unknown. Clocks of replicas may be ahead a
+  // little.
   age(time) {
     const seconds = (this.merged - Date.parse(time)) / 1000 + this.sinceMerge();
     return Number.isFinite(seconds) ? duration(Math.max(0, seconds)) : "";

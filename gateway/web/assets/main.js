@@ -29,7 +29,7 @@ const stream = new Stream("/v1/status:watch?interval=1s", {
     document.title = status.healthy ? `Trivet · ${status.cluster}` : `▲ Trivet · ${status.cluster}`;
     banner.hide();
     for (const view of views) view.show(status, { clock, partial });
-    colorLegs(status);
+    colorDrawing(status);
   },
   broken({ cause }, retryAt) {
     document.documentElement.dataset.stale = "yes";
@@ -38,11 +38,11 @@ const stream = new Stream("/v1/status:watch?interval=1s", {
   },
 });
 
-// The legs of the drawing have the color of the service below.
-function colorLegs(status) {
-  for (const leg of document.querySelectorAll("[data-service]")) {
-    const service = status.services.find(({ service }) => service === leg.dataset.service);
-    leg.dataset.health = service ? healthOf(service) : "bad";
+// Each line of the drawing has the color of the service below.
+function colorDrawing(status) {
+  for (const line of document.querySelectorAll("[data-service]")) {
+    const service = status.services.find(({ service }) => service === line.dataset.service);
+    line.dataset.health = service ? healthOf(service) : "bad";
   }
 }
 

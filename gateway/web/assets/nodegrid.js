@@ -1,7 +1,7 @@
 // <trivet-node-grid> draws each Node as a cell, zone by zone.
 //
-// Each zone has one canvas. A Node that changes repaints its own cell. When Nodes come or leave, the
-// zone is painted again, a few times a second at most, so that ten thousand Nodes stay smooth.
+// Each zone has one canvas. A Node that changes repaints its own cell. When Nodes come or leave,
+// the zone is painted again, a few times a second at most, so that ten thousand Nodes stay smooth.
 
 import { count } from "./format.js";
 import { healths, onThemeChange, spritesOf } from "./nodehealth.js";
@@ -224,7 +224,8 @@ function place(element, left, top) {
   element.style.transform = `translate(${left}px, ${top}px)`;
 }
 
-// pitchFor is the distance of cells in pixels: as large as possible while all fit on about one screen.
+// pitchFor is the distance of cells in pixels: as large as possible while all fit on about one
+// screen.
 function pitchFor(nodes, width) {
   return Math.max(7, Math.min(24, Math.floor(Math.sqrt((width * tallest) / Math.max(1, nodes)))));
 }

@@ -1,7 +1,8 @@
 // The health states of a Node and their symbols.
 //
-// Each state has its own shape, not only a color; better states have fuller shapes. The colors differ
-// in lightness and for all common kinds of color blindness, in the light and in the dark theme.
+// Each state has its own shape, not only a color; better states have fuller shapes. The colors
+// differ in lightness and for all common kinds of color blindness, in the light and in the dark
+// theme.
 
 // healths are ordered by severity.
 export const healths = [

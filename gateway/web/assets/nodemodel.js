@@ -8,19 +8,19 @@ export class NodeModel {
     this.byName = new Map();
     // counts has the number of Nodes of each health, by rank.
     this.counts = healths.map(() => 0);
-    // complete is whether the stream has sent its bookmark; settled is whether the Nodes that it did not
-    // report were removed.
+    // complete is whether the stream has sent its bookmark; settled is whether the Nodes that it
+    // did not report were removed.
     this.complete = this.settled = false;
     this.missing = [];
     this.round = 0;
-    // changed has the Nodes to paint again; moved is whether Nodes came, left or changed zones. The grid
-    // resets both.
+    // changed has the Nodes to paint again; moved is whether Nodes came, left or changed zones. The
+    // grid resets both.
     this.changed = new Set();
     this.moved = false;
   }
 
-  // begin starts a stream that reports everything again. A Node that it does not report is removed at a
-  // bookmark without missing replicas.
+  // begin starts a stream that reports everything again. A Node that it does not report is removed
+  // at a bookmark without missing replicas.
   begin() {
     this.round++;
     this.complete = this.settled = false;

@@ -1,5 +1,5 @@
-// <trivet-node-panel> is one Node with its evidence: from its heartbeat to the eviction of its pods. It
-// shows the Node of the fragment #node/NAME.
+// <trivet-node-panel> is one Node with its evidence: from its heartbeat to the eviction of its
+// pods. It shows the Node of the fragment #node/NAME.
 
 import { chain } from "./evidence.js";
 import { ago } from "./format.js";

@@ -1,5 +1,5 @@
-// <trivet-nodes> is the section of all Nodes: a count of each health, and each Node as a cell of a grid
-// or a line of a list.
+// <trivet-nodes> is the section of all Nodes: a count of each health, and each Node as a cell of a
+// grid or a line of a list.
 
 import { count } from "./format.js";
 import "./nodegrid.js";

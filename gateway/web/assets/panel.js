@@ -1,5 +1,5 @@
-// The base classes of panels. A panel shows what the URL's fragment names, so that it has a link and the
-// browser's back button closes it.
+// The base classes of panels. A panel shows what the URL's fragment names, so that it has a link
+// and the browser's back button closes it.
 
 import { Clock } from "./format.js";
 import { plain } from "./stream.js";
@@ -53,8 +53,8 @@ export function panelHeader(title, attributes) {
 
 // PollPanel asks for its subject again while it is open.
 //
-// A subclass also has ask(subject, signal); gone, the reason of the error that there is no such subject;
-// and body(answer), which describes the answer.
+// A subclass also has ask(subject, signal); gone, the reason of the error that there is no such
+// subject; and body(answer), which describes the answer.
 export class PollPanel extends Panel {
   // refreshSoon follows an event of a watch.
   refreshSoon(subject) {

@@ -1,6 +1,6 @@
-// <trivet-plan-panel> is a repair plan, step by step, and the command that applies it. It shows the plan
-// of the fragment: #repair for all open findings, #repair/FINDING for one. The page applies nothing,
-// because it does not authenticate users.
+// <trivet-plan-panel> is a repair plan, step by step, and the command that applies it. It shows the
+// plan of the fragment: #repair for all open findings, #repair/FINDING for one. The page applies
+// nothing, because it does not authenticate users.
 
 import { changeText } from "./bootstrap.js";
 import { codes } from "./findings.js";

@@ -8,8 +8,8 @@ const pollLimit = 16000; // the gateway may ask several replicas in turn
 
 // WatchSection follows a watch by name.
 //
-// A subclass sets path, and has subjectOf(event), summaryOf(subject), newsOf(subject) and draw(). It may
-// override removed(subject), and apply(event) with begin() to keep its own model.
+// A subclass sets path, and has subjectOf(event), summaryOf(subject), newsOf(subject) and draw().
+// It may override removed(subject), and apply(event) with begin() to keep its own model.
 export class WatchSection extends HTMLElement {
   connectedCallback() {
     this.byName = new Map();

@@ -1,5 +1,5 @@
-// <trivet-service name="leasesvc" description="…"> is one service: its leader, its counts, its replicas
-// and their loops.
+// <trivet-service name="leasesvc" description="…"> is one service: its leader, its counts, its
+// replicas and their loops.
 
 import { ago, count } from "./format.js";
 import { h, muted, render } from "./view.js";
@@ -78,8 +78,8 @@ function sharesOf(terms) {
   return [...shares].sort(([a], [b]) => (a < b ? -1 : 1));
 }
 
-// counts adds up the counts of the holders, because each counts its own shards. A service without terms
-// has no holders: there the first replica counts.
+// counts adds up the counts of the holders, because each counts its own shards. A service without
+// terms has no holders: there the first replica counts.
 function counts({ replicas }) {
   const holders = replicas.filter(({ terms }) => terms.some(({ heldHere }) => heldHere));
   const totals = new Map();
@@ -105,8 +105,8 @@ function roleOf(held, shards) {
   return shards === 1 ? "leader" : `${count(held)} of ${count(shards)} shards`;
 }
 
-// replicaView shows a replica that answered. Its details are open if it has a role or is the only one.
-// The problems of the service say why it is not ready.
+// replicaView shows a replica that answered. Its details are open if it has a role or is the only
+// one. The problems of the service say why it is not ready.
 function replicaView({ replica, ready, loops }, { clock, role, only }) {
   return h("details", { key: `replica ${replica.id}`, initial: { open: role !== "" || only }, class: "replica" },
     h("summary", {},

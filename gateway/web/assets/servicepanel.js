@@ -1,5 +1,6 @@
-// <trivet-service-panel> is one Service with its slices: the fill of each, what the last sync wrote, what
-// the next one would write, and which other writer interferes. It shows the Service of the fragment
+// <trivet-service-panel> is one Service with its slices: the fill of each, what the last sync
+// wrote, what the next one would write, and which other writer interferes. It shows the Service of
+// the fragment
 // #service/NAMESPACE/NAME.
 
 import { ago, count, label, milliseconds, plural } from "./format.js";

@@ -1,5 +1,5 @@
-// <trivet-slices> is the section of all Services: the fill of each EndpointSlice, the number of slices,
-// and what the last sync wrote. Services with problems come first; each has a panel.
+// <trivet-slices> is the section of all Services: the fill of each EndpointSlice, the number of
+// slices, and what the last sync wrote. Services with problems come first; each has a panel.
 
 import { count } from "./format.js";
 import { WatchSection } from "./section.js";

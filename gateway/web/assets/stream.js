@@ -8,8 +8,8 @@ const longestPause = 10000;
 // whenever it ends: at once, then after pauses that grow to ten seconds.
 export class Stream {
   // The callbacks are on.opened() when a stream starts, on.message(result) for each line, and
-  // on.broken({cause, reason}, retryAt) after each failure. reason is the reason of the gateway's error,
-  // if any; retryAt is a time of performance.now().
+  // on.broken({cause, reason}, retryAt) after each failure. reason is the reason of the gateway's
+  // error, if any; retryAt is a time of performance.now().
   constructor(path, on) {
     this.path = path;
     this.on = on;

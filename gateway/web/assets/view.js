@@ -1,11 +1,11 @@
 // Describes and updates the document.
 //
-// h() describes an element and render() applies the description. It changes only what differs, so that
-// focus, selection and open details survive each update. Values become text nodes and attribute
-// values; nothing here parses HTML.
+// h() describes an element and render() applies the description. It changes only what differs, so
+// that focus, selection and open details survive each update. Values become text nodes and
+// attribute values; nothing here parses HTML.
 
-// h describes an element. Attributes that are false, null or undefined are left out; those in `initial`
-// are set only when the element is created.
+// h describes an element. Attributes that are false, null or undefined are left out; those in
+// `initial` are set only when the element is created.
 export function h(tag, attributes, ...children) {
   const { key, initial, ...rest } = attributes ?? {};
   return { tag, key, initial, attributes: rest, children: children.flat(Infinity).filter(isShown) };

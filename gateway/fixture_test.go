@@ -27,12 +27,13 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// patience is how long a replica may take where that is not what a test is about: long, because the machine may be busy.
-const patience = 5 * time.Second
+// longTimeout is the timeout of a replica in tests that are not about timeouts: the machine may be
+// busy.
+const longTimeout = 5 * time.Second
 
 // directory is a Directory whose members a test sets.
 type directory struct {
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	members []term.Member
 	failure error
 	changed chan struct{}
@@ -73,13 +74,114 @@ func (d *directory) set(members ...term.Member) {
 	d.changed = make(chan struct{})
 }
 
-// replica is a member of the test cluster, without an address.
-func replica(service, id string) term.Member {
-	return term.Member{ID: id, Service: service, Cluster: "kitchen", Version: "test", StartTime: time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC)}
+// fakeService is a service whose shards move between fake replicas. The fake of each service embeds
+// it.
+type fakeService struct {
+	name string
+
+	mu      sync.Mutex // guards the fields below, and those of the fake that embeds it
+	holders []string   // id of the replica that holds each shard, or ""
+	epochs  []int64    // of each shard
+	epoch   int64      // the highest one
+	members map[string]term.Member
+	changed chan struct{} // closed at the next change
 }
 
-// standing starts a replica with the real StatusService on the real gRPC server, holding shard 0 of its service.
-func standing(t *testing.T, service, id string) term.Member {
+func newFakeService(name string, holders ...string) *fakeService {
+	f := &fakeService{
+		name: name, holders: holders, epoch: 10, epochs: make([]int64, len(holders)), members: map[string]term.Member{},
+		changed: make(chan struct{}),
+	}
+	for shard := range holders {
+		f.epoch++
+		f.epochs[shard] = f.epoch
+	}
+	return f
+}
+
+// change changes something under the lock and wakes the watches.
+func (f *fakeService) change(apply func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	apply()
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *fakeService) nextChange() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+// move gives a shard to another replica, or to none.
+func (f *fakeService) move(shard int, to string) {
+	f.change(func() {
+		f.epoch++
+		f.holders[shard], f.epochs[shard] = to, f.epoch
+	})
+}
+
+// moveAll gives all shards to a replica, or to none.
+func (f *fakeService) moveAll(to string) {
+	for shard := range f.holders {
+		f.move(shard, to)
+	}
+}
+
+// epochAt returns the epoch of a shard if the replica holds it, else 0.
+func (f *fakeService) epochAt(shard int, replica string) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.holders[shard] != replica {
+		return 0
+	}
+	return f.epochs[shard]
+}
+
+// checkHolder returns NOT_LEADER if another replica holds the shard.
+func (f *fakeService) checkHolder(shard int, replica string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.holders[shard] != replica {
+		return rpcerror.NotLeader(f.name, f.members[f.holders[shard]].GRPCAddress)
+	}
+	return nil
+}
+
+// start runs a replica on loopback until the test ends. It has the real StatusService.
+func (f *fakeService) start(t testing.TB, id string, register func(grpc.ServiceRegistrar)) term.Member {
+	t.Helper()
+	member := serve(t, replica(f.name, id), func(r grpc.ServiceRegistrar) {
+		register(r)
+		status.New(status.Deps{
+			Member: replica(f.name, id), Ready: observe.NewChecks(), Terms: func() []term.Holding { return f.terms(id) },
+			Loops: func() []loop.Status { return nil }, Counts: func() map[string]int64 { return nil },
+		}).Register(r)
+	})
+	f.change(func() { f.members[id] = member })
+	return member
+}
+
+func (f *fakeService) terms(id string) []term.Holding {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []term.Holding
+	for shard, holder := range f.holders {
+		all = append(all, term.Holding{
+			Shard: shard, ReplicaID: holder, Epoch: f.epochs[shard], Here: holder == id, GRPCAddress: f.members[holder].GRPCAddress,
+		})
+	}
+	return all
+}
+
+// replica returns a member of the test cluster without an address.
+func replica(service, id string) term.Member {
+	return term.Member{ID: id, Service: service, Cluster: "test", Version: "test", StartTime: time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC)}
+}
+
+// healthy starts a replica with the real StatusService on the real gRPC server. It holds shard 0.
+func healthy(t *testing.T, service, id string) term.Member {
 	t.Helper()
 	member := replica(service, id)
 	return serve(t, member, status.New(status.Deps{
@@ -95,22 +197,22 @@ func standing(t *testing.T, service, id string) term.Member {
 	}).Register)
 }
 
-// stuck starts a replica that never answers.
-func stuck(t *testing.T, service, id string) term.Member {
+// hanging starts a replica that does not answer.
+func hanging(t *testing.T, service, id string) term.Member {
 	t.Helper()
-	return serve(t, replica(service, id), func(r grpc.ServiceRegistrar) { statusv1.RegisterStatusServiceServer(r, stuckStatus{}) })
+	return serve(t, replica(service, id), func(r grpc.ServiceRegistrar) { statusv1.RegisterStatusServiceServer(r, hangingStatus{}) })
 }
 
-type stuckStatus struct {
+type hangingStatus struct {
 	statusv1.UnimplementedStatusServiceServer
 }
 
-func (stuckStatus) GetStatus(ctx context.Context, _ *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
+func (hangingStatus) GetStatus(ctx context.Context, _ *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
-// failing starts a replica that answers at once that it cannot; asked counts how often it was asked.
+// failing starts a replica that answers with INTERNAL; asked counts the questions.
 func failing(t *testing.T, service, id string) (member term.Member, asked *atomic.Int64) {
 	t.Helper()
 	s := &failingStatus{}
@@ -124,10 +226,10 @@ type failingStatus struct {
 
 func (s *failingStatus) GetStatus(context.Context, *statusv1.GetStatusRequest) (*statusv1.GetStatusResponse, error) {
 	s.asked.Add(1)
-	return nil, rpcerror.New(codes.Internal, "BROKEN", "it has a defect")
+	return nil, rpcerror.New(codes.Internal, "BROKEN", "a defect")
 }
 
-// dead is a replica that is registered while nobody listens at its address any more.
+// dead returns a replica that is registered although its process is gone.
 func dead(t *testing.T, service, id string) term.Member {
 	t.Helper()
 	listener := listen(t)
@@ -139,12 +241,13 @@ func dead(t *testing.T, service, id string) term.Member {
 	return member
 }
 
-// serve runs a gRPC server on loopback for as long as the test, and gives the member its address.
+// serve runs a gRPC server on loopback until the test ends, and returns the member with its
+// address.
 func serve(t testing.TB, member term.Member, register func(grpc.ServiceRegistrar)) term.Member {
 	t.Helper()
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")
 	cfg.Insecure = true
-	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: quiet()})
+	server, err := rpcserver.New(cfg, rpcserver.Deps{Logger: discard()})
 	if err != nil {
 		t.Fatalf("make the server of %s: %v", member.ID, err)
 	}
@@ -155,16 +258,18 @@ func serve(t testing.TB, member term.Member, register func(grpc.ServiceRegistrar
 	return member
 }
 
-// running starts a gateway over the directory, HTTP included, and returns it once that listens.
-func running(t testing.TB, members *directory, timeout time.Duration) *gateway.Service {
+// startGateway runs a gateway over the directory until the test ends. It listens for HTTP on
+// return.
+func startGateway(t testing.TB, members *directory, timeout time.Duration) *gateway.Service {
 	t.Helper()
 	service := newGateway(t, members, timeout)
-	start(t, service)
+	run(t, service)
 	return service
 }
 
-// start runs a gateway until the test ends or stop is called, which returns when it has stopped. HTTP is up on return.
-func start(t testing.TB, service *gateway.Service) (stop func()) {
+// run runs a gateway until the test ends or stop is called, which waits for the end. The gateway
+// listens for HTTP on return.
+func run(t testing.TB, service *gateway.Service) (stop func()) {
 	t.Helper()
 	stop = background(t, "gateway", service.Run)
 	testkit.Eventually(t, 10*time.Second, func() error {
@@ -190,14 +295,14 @@ func deps(members *directory) gateway.Deps {
 		Member:        replica("gateway", "g1"),
 		Directory:     members,
 		Peers:         rpcclient.Config{Insecure: true},
-		Logger:        quiet(),
+		Logger:        discard(),
 		Metrics:       prometheus.NewRegistry(),
 		Ready:         observe.NewChecks(),
 		LoopSelection: []string{"*"},
 	}
 }
 
-// background runs something until the test ends or stop is called; both wait for it.
+// background runs a function until the test ends or stop is called; both wait for it.
 func background(t testing.TB, what string, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -222,4 +327,4 @@ func listen(t testing.TB) net.Listener {
 	return listener
 }
 
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

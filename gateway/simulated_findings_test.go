@@ -10,42 +10,42 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// furnish makes the cellar look like one of a cluster with three kube-apiservers; ill is whether things are wrong.
-func (c *cellar) furnish(ill bool) {
+// simulate fills the fake for three kube-apiservers, with or without findings.
+func (c *fakeBootstrapsvc) simulate(findings bool) {
 	c.change(func() {
 		c.apiservers = []*bootstrapv1.APIServer{
-			shownServer("10.0.0.1", "its /readyz answers ok"), shownServer("10.0.0.2", "its /readyz answers ok"), shownServer("10.0.0.3", "its /readyz answers ok"),
+			simulatedAPIServer("10.0.0.1", "its /readyz answers ok"), simulatedAPIServer("10.0.0.2", "its /readyz answers ok"), simulatedAPIServer("10.0.0.3", "its /readyz answers ok"),
 		}
-		c.baseline = shownBaseline()
-		c.repairs = []*bootstrapv1.Repair{shownRepair("auto", 4*time.Minute, ""), shownRepair("ada@example.com", 26*time.Hour, "")}
-		if !ill {
+		c.baseline = simulatedBaseline()
+		c.repairs = []*bootstrapv1.Repair{simulatedRepair("auto", 4*time.Minute, ""), simulatedRepair("ada@example.com", 26*time.Hour, "")}
+		if !findings {
 			return
 		}
 		c.apiservers[2].Ready, c.apiservers[2].Published = false, false
 		c.apiservers[2].Reason = "it listens and has not answered /readyz for 18s; it left the endpoints 8s ago"
-		c.apiservers[2].Problems = []string{"its key has no lease: nothing will take it out when its sidecar dies"}
+		c.apiservers[2].Problems = []string{"its key has no lease: it stays published if its sidecar dies"}
 		c.baseline.Namespaces[2].Exists, c.baseline.Namespaces[2].Phase = false, ""
 		c.baseline.Namespaces[1].Phase = "Terminating"
 		c.baseline.Namespaces[1].Problems = []string{"it has been Terminating for 3h: finalizer example.com/backup holds it"}
 		c.baseline.Changes = []*statusv1.Change{{
-			Verb: statusv1.Change_VERB_CREATE, Reason: "NAMESPACE_MISSING", Detail: "nothing can be placed in it",
+			Verb: statusv1.Change_VERB_CREATE, Reason: "NAMESPACE_MISSING", Detail: "nothing can be created in it",
 			Object: &statusv1.ObjectReference{ApiVersion: "v1", Kind: "Namespace", Name: "kube-public"},
 		}}
-		c.repairs = append([]*bootstrapv1.Repair{shownRepair("auto", 20*time.Second, "the range was written by somebody else; planned again")}, c.repairs...)
-		for _, finding := range shownFindings() {
+		c.repairs = append([]*bootstrapv1.Repair{simulatedRepair("auto", 20*time.Second, "another writer changed the range; planned again")}, c.repairs...)
+		for _, finding := range simulatedFindings() {
 			c.findings[finding.Name] = finding
 		}
 	})
 }
 
-func shownServer(address, reason string) *bootstrapv1.APIServer {
+func simulatedAPIServer(address, reason string) *bootstrapv1.APIServer {
 	return &bootstrapv1.APIServer{
 		Name: "apiservers/" + address, Address: address, Port: 6443, Ready: true, Published: true, Reason: reason, ReplicaId: "b1",
 		Source: bootstrapv1.APIServer_SOURCE_SIDECAR, Ttl: durationpb.New(9 * time.Second),
 	}
 }
 
-func shownBaseline() *bootstrapv1.Baseline {
+func simulatedBaseline() *bootstrapv1.Baseline {
 	addresses := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 	b := &bootstrapv1.Baseline{
 		EndpointReconciler: "lease",
@@ -61,7 +61,7 @@ func shownBaseline() *bootstrapv1.Baseline {
 	return b
 }
 
-func shownRepair(requester string, ago time.Duration, failure string) *bootstrapv1.Repair {
+func simulatedRepair(requester string, ago time.Duration, failure string) *bootstrapv1.Repair {
 	step := stepFor(&bootstrapv1.Finding{Name: "findings/leaked.node-ports.30091", Subject: "30091", Safe: true})
 	step.State, step.Error = bootstrapv1.RepairStep_STATE_DONE, failure
 	if failure != "" {
@@ -73,7 +73,7 @@ func shownRepair(requester string, ago time.Duration, failure string) *bootstrap
 	}
 }
 
-func shownFindings() []*bootstrapv1.Finding {
+func simulatedFindings() []*bootstrapv1.Finding {
 	service := func(namespace, name string) *statusv1.ObjectReference {
 		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "Service", Namespace: namespace, Name: name}
 	}
@@ -85,7 +85,7 @@ func shownFindings() []*bootstrapv1.Finding {
 	}
 	const good, bad, absent = statusv1.Evidence_VERDICT_GOOD, statusv1.Evidence_VERDICT_BROKEN, statusv1.Evidence_VERDICT_ABSENT
 	return []*bootstrapv1.Finding{
-		shown("duplicate-owner.ip-addresses.10.96.0.17", &bootstrapv1.Finding{
+		simulatedFinding("duplicate-owner.ip-addresses.10.96.0.17", &bootstrapv1.Finding{
 			Code: bootstrapv1.Finding_CODE_DUPLICATE_OWNER, Store: bootstrapv1.Finding_STORE_IP_ADDRESSES, Subject: "10.96.0.17",
 			Message: "10.96.0.17 is the ClusterIP of two Services, shop/web and shop/web-copy; connections reach either.",
 			Owners:  []*statusv1.ObjectReference{service("shop", "web"), service("shop", "web-copy")},
@@ -95,37 +95,37 @@ func shownFindings() []*bootstrapv1.Finding {
 			},
 			UnsafeReason: "Deleting either Service frees the address of both: recreate shop/web-copy, and what is then missing is allocated again at once.",
 		}, 3*24*time.Hour, bootstrapv1.Finding_STATE_OPEN),
-		shown("not-allocated.ip-addresses.10.96.44.2", &bootstrapv1.Finding{
+		simulatedFinding("not-allocated.ip-addresses.10.96.44.2", &bootstrapv1.Finding{
 			Code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, Store: bootstrapv1.Finding_STORE_IP_ADDRESSES, Subject: "10.96.44.2", Safe: true,
 			Message: "Service pay/ledger uses 10.96.44.2, and there is no IPAddress 10.96.44.2: the next Service may be given it.",
 			Owners:  []*statusv1.ObjectReference{service("pay", "ledger")}, Repair: "Create the IPAddress 10.96.44.2 for Service pay/ledger.",
 			Evidence: []*statusv1.Evidence{
-				link("IN_USE", good, "pay/ledger has 10.96.44.2 in spec.clusterIPs, and nobody else does", "", "service"),
+				link("IN_USE", good, "pay/ledger has 10.96.44.2 in spec.clusterIPs, and no other Service has", "", "service"),
 				link("ALLOCATED", absent, "no IPAddress has this name, also by a read past the cache", "", "ipaddress"),
 				link("IN_RANGE", good, "ServiceCIDR kubernetes contains it: 10.96.0.0/16", "", "servicecidr"),
 			},
 		}, 8*time.Second, bootstrapv1.Finding_STATE_OPEN),
-		shown("orphan.ip-addresses.fd00:10:96::51", &bootstrapv1.Finding{
+		simulatedFinding("orphan.ip-addresses.fd00:10:96::51", &bootstrapv1.Finding{
 			Code: bootstrapv1.Finding_CODE_ORPHAN, Store: bootstrapv1.Finding_STORE_IP_ADDRESSES, Subject: "fd00:10:96::51",
 			Message: "The IPAddress fd00:10:96::51 names Service old/cart, which does not exist.", Repair: "Delete the IPAddress fd00:10:96::51.",
-			UnsafeReason: "It carries a label that the allocator does not set, team=cart: somebody may keep it on purpose.",
+			UnsafeReason: "It carries a label that the allocator does not set, team=cart: it may be kept on purpose.",
 		}, 3*time.Hour, bootstrapv1.Finding_STATE_OPEN),
-		shown("leaked.node-ports.30091", &bootstrapv1.Finding{
+		simulatedFinding("leaked.node-ports.30091", &bootstrapv1.Finding{
 			Code: bootstrapv1.Finding_CODE_LEAKED, Store: bootstrapv1.Finding_STORE_NODE_PORTS, Subject: "30091", Safe: true,
 			Message: "NodePort 30091 is allocated, and no Service has used it for 2m 10s.", Repair: "Clear bit 91 of the NodePort range.",
 		}, 130*time.Second, bootstrapv1.Finding_STATE_OPEN),
-		shown("leaked.node-ports.30555", &bootstrapv1.Finding{
+		simulatedFinding("leaked.node-ports.30555", &bootstrapv1.Finding{
 			Code: bootstrapv1.Finding_CODE_LEAKED, Store: bootstrapv1.Finding_STORE_NODE_PORTS, Subject: "30555",
 			Message: "NodePort 30555 is allocated, and no Service uses it.", UnsafeReason: "It has been watched for 31s; a Service that is being made may be about to use it until 65s have passed.",
 		}, 31*time.Second, bootstrapv1.Finding_STATE_PENDING),
-		shown("range-mismatch.node-ports.", &bootstrapv1.Finding{
+		simulatedFinding("range-mismatch.node-ports.", &bootstrapv1.Finding{
 			Code: bootstrapv1.Finding_CODE_RANGE_MISMATCH, Store: bootstrapv1.Finding_STORE_CLUSTER_IPS,
 			Message: "The stored range is 10.96.0.0/12 and the configured one 10.96.0.0/16; kube-apiserver allocates nothing from it.",
 		}, 40*24*time.Hour, bootstrapv1.Finding_STATE_OPEN),
 	}
 }
 
-func shown(name string, finding *bootstrapv1.Finding, since time.Duration, state bootstrapv1.Finding_State) *bootstrapv1.Finding {
+func simulatedFinding(name string, finding *bootstrapv1.Finding, since time.Duration, state bootstrapv1.Finding_State) *bootstrapv1.Finding {
 	finding.Name, finding.State, finding.Sightings = "findings/"+name, state, 14
 	finding.FirstSeenTime, finding.LastSeenTime = timestamppb.New(time.Now().Add(-since)), timestamppb.Now()
 	return finding

@@ -19,7 +19,7 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// outcome is how asking one replica went, without what differs from run to run.
+// outcome is the outcome of one status question, without latency and message.
 type outcome struct {
 	Service, ID, Code string
 	OK                bool
@@ -35,20 +35,20 @@ func outcomes(status *gatewayv1.ClusterStatus) []outcome {
 
 func client(t *testing.T, members *directory, timeout time.Duration) gatewayv1.GatewayServiceClient {
 	t.Helper()
-	service := running(t, members, timeout)
+	service := startGateway(t, members, timeout)
 	return gatewayv1.NewGatewayServiceClient(testkit.Serve(t, service.Register))
 }
 
-func TestGetClusterStatus_WholeHouse(t *testing.T) {
-	members := newDirectory(standing(t, "bootstrapsvc", "b1"), standing(t, "gateway", "g1"), standing(t, "leasesvc", "l1"), standing(t, "slicesvc", "s1"))
+func TestGetClusterStatus_AllHealthy(t *testing.T) {
+	members := newDirectory(healthy(t, "bootstrapsvc", "b1"), healthy(t, "gateway", "g1"), healthy(t, "leasesvc", "l1"), healthy(t, "slicesvc", "s1"))
 
-	response, err := client(t, members, patience).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
+	response, err := client(t, members, longTimeout).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
 
 	if err != nil {
 		t.Fatalf("GetClusterStatus() = %v", err)
 	}
-	if !response.Status.Healthy || response.Partial || response.Status.Cluster != "kitchen" {
-		t.Errorf("healthy = %v, partial = %v, cluster = %q; want true, false, kitchen", response.Status.Healthy, response.Partial, response.Status.Cluster)
+	if !response.Status.Healthy || response.Partial || response.Status.Cluster != "test" {
+		t.Errorf("healthy = %v, partial = %v, cluster = %q; want true, false, test", response.Status.Healthy, response.Partial, response.Status.Cluster)
 	}
 	leases := response.Status.Services[0]
 	if leases.Leader != "l1" || leases.Terms[0].Epoch != 42 || leases.Replicas[0].Counts["leases"] != 20 || leases.Replicas[0].Loops[0].Name != "writeback" {
@@ -56,11 +56,11 @@ func TestGetClusterStatus_WholeHouse(t *testing.T) {
 	}
 }
 
-func TestGetClusterStatus_SlowAndDeadReplicasCostOnlyThemselves(t *testing.T) {
-	slow := stuck(t, "leasesvc", "l2")
+func TestGetClusterStatus_SlowAndDeadReplicasDelayNoOthers(t *testing.T) {
+	slow := hanging(t, "leasesvc", "l2")
 	nowhere := replica("slicesvc", "s1")
-	members := newDirectory(dead(t, "bootstrapsvc", "b1"), standing(t, "leasesvc", "l1"), slow, nowhere)
-	const timeout = 2 * time.Second // time enough for the one that stands, also on a machine that is busy
+	members := newDirectory(dead(t, "bootstrapsvc", "b1"), healthy(t, "leasesvc", "l1"), slow, nowhere)
+	const timeout = 2 * time.Second // enough for the healthy replica on a busy machine
 	asking := client(t, members, timeout)
 
 	started := time.Now()
@@ -68,7 +68,7 @@ func TestGetClusterStatus_SlowAndDeadReplicasCostOnlyThemselves(t *testing.T) {
 	took := time.Since(started)
 
 	if err != nil {
-		t.Fatalf("GetClusterStatus() = %v, want an answer from the one that stands", err)
+		t.Fatalf("GetClusterStatus() = %v, want an answer from the healthy replica", err)
 	}
 	if took > 4*timeout {
 		t.Errorf("took %s with a deadline of %s per replica", took, timeout)
@@ -91,23 +91,23 @@ func TestGetClusterStatus_SlowAndDeadReplicasCostOnlyThemselves(t *testing.T) {
 	}
 }
 
-func TestGetClusterStatus_NobodyAnswers(t *testing.T) {
+func TestGetClusterStatus_NoReplicaAnswers(t *testing.T) {
 	tests := []struct {
 		name     string
 		members  []term.Member
 		failure  error
 		mentions []string
 	}{
-		{name: "nobody is registered", mentions: []string{"no replica is registered in etcd"}},
-		{name: "etcd is away", failure: errors.New("etcd: connection refused"), mentions: []string{"no replica is registered", "etcd: connection refused"}},
-		{name: "all are dead", members: []term.Member{dead(t, "leasesvc", "l1"), dead(t, "slicesvc", "s1")}, mentions: []string{"leasesvc l1 at 127.0.0.1:", "slicesvc s1 at 127.0.0.1:", "UNAVAILABLE", "refused"}},
+		{name: "no replica is registered", mentions: []string{"no replica is registered in etcd"}},
+		{name: "etcd is unreachable", failure: errors.New("etcd: connection refused"), mentions: []string{"no replica is registered", "etcd: connection refused"}},
+		{name: "all replicas are dead", members: []term.Member{dead(t, "leasesvc", "l1"), dead(t, "slicesvc", "s1")}, mentions: []string{"leasesvc l1 at 127.0.0.1:", "slicesvc s1 at 127.0.0.1:", "UNAVAILABLE", "refused"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			members := newDirectory(test.members...)
 			members.failure = test.failure
 
-			_, err := client(t, members, patience).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
+			_, err := client(t, members, longTimeout).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
 
 			checkNoSource(t, err, test.mentions...)
 		})
@@ -126,13 +126,13 @@ func checkNoSource(t *testing.T, err error, mentions ...string) {
 	}
 }
 
-// A process that took over a dead one's address must not be counted as the dead one, nor wait for its backoff.
+// A process at the address of a dead one must not count as the dead one, nor wait for its backoff.
 func TestGetClusterStatus_SuccessorAtTheSameAddress(t *testing.T) {
-	successor := standing(t, "leasesvc", "l2")
+	successor := healthy(t, "leasesvc", "l2")
 	gone := replica("leasesvc", "l1")
 	gone.GRPCAddress = successor.GRPCAddress
 
-	response, err := client(t, newDirectory(gone, successor), patience).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
+	response, err := client(t, newDirectory(gone, successor), longTimeout).GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{})
 
 	if err != nil {
 		t.Fatalf("GetClusterStatus() = %v", err)
@@ -144,16 +144,16 @@ func TestGetClusterStatus_SuccessorAtTheSameAddress(t *testing.T) {
 }
 
 func TestWatchClusterStatus_ReplacesTheStatusAsReplicasComeAndGo(t *testing.T) {
-	standing1, gone := standing(t, "leasesvc", "l1"), dead(t, "leasesvc", "l2")
-	members := newDirectory(standing1)
-	stream := watching(t, client(t, members, patience), 250*time.Millisecond)
+	up, gone := healthy(t, "leasesvc", "l1"), dead(t, "leasesvc", "l2")
+	members := newDirectory(up)
+	stream := watching(t, client(t, members, longTimeout), 250*time.Millisecond)
 
 	await(t, stream, []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}})
-	members.set(standing1, gone)
+	members.set(up, gone)
 	await(t, stream, []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}, {Service: "leasesvc", ID: "l2", Code: "UNAVAILABLE"}})
-	members.set(gone) // nobody answers any more: told in sources, the stream goes on
+	members.set(gone) // the stream continues without a source
 	await(t, stream, []outcome{{Service: "leasesvc", ID: "l2", Code: "UNAVAILABLE"}})
-	members.set(standing1)
+	members.set(up)
 	await(t, stream, []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}})
 }
 
@@ -168,7 +168,7 @@ func watching(t *testing.T, client gatewayv1.GatewayServiceClient, interval time
 	return stream
 }
 
-// await reads the stream until its sources are the wanted ones.
+// await receives statuses until the sources are the wanted ones.
 func await(t *testing.T, stream gatewayv1.GatewayService_WatchClusterStatusClient, want []outcome) {
 	t.Helper()
 	var last []outcome
@@ -184,7 +184,7 @@ func await(t *testing.T, stream gatewayv1.GatewayService_WatchClusterStatusClien
 }
 
 func TestWatchClusterStatus_FirstStatusWithoutSourceIsAnError(t *testing.T) {
-	stream := watching(t, client(t, newDirectory(dead(t, "leasesvc", "l1")), patience), time.Second)
+	stream := watching(t, client(t, newDirectory(dead(t, "leasesvc", "l1")), longTimeout), time.Second)
 
 	_, err := stream.Recv()
 
@@ -193,8 +193,8 @@ func TestWatchClusterStatus_FirstStatusWithoutSourceIsAnError(t *testing.T) {
 
 func TestWatchClusterStatus_ManyWatchersShareTheQuestions(t *testing.T) {
 	member, asked := failing(t, "slicesvc", "s1")
-	members := newDirectory(standing(t, "leasesvc", "l1"), member)
-	watcher := client(t, members, patience)
+	members := newDirectory(healthy(t, "leasesvc", "l1"), member)
+	watcher := client(t, members, longTimeout)
 	want := []outcome{{Service: "leasesvc", ID: "l1", Code: "OK", OK: true}, {Service: "slicesvc", ID: "s1", Code: "INTERNAL"}}
 
 	started := time.Now()
@@ -203,14 +203,14 @@ func TestWatchClusterStatus_ManyWatchersShareTheQuestions(t *testing.T) {
 	}
 	seconds := int64(time.Since(started)/time.Second) + 1
 
-	// Each watcher opens with a question of its own unless they share; gRPC does not retry INTERNAL.
+	// Without sharing each watcher starts with its own question. gRPC does not retry INTERNAL.
 	if n := asked.Load(); n > 2+2*seconds {
 		t.Errorf("30 watchers asked a replica %d times within %d s", n, seconds)
 	}
 }
 
 func TestWatchClusterStatus_RefusesAnImpatientInterval(t *testing.T) {
-	stream := watching(t, client(t, newDirectory(standing(t, "leasesvc", "l1")), patience), 100*time.Millisecond)
+	stream := watching(t, client(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout), 100*time.Millisecond)
 
 	_, err := stream.Recv()
 
@@ -220,8 +220,8 @@ func TestWatchClusterStatus_RefusesAnImpatientInterval(t *testing.T) {
 }
 
 func TestRun_DropsConnectionsToReplicasThatLeft(t *testing.T) {
-	members := newDirectory(standing(t, "leasesvc", "l1"), standing(t, "slicesvc", "s1"))
-	service := running(t, members, patience)
+	members := newDirectory(healthy(t, "leasesvc", "l1"), healthy(t, "slicesvc", "s1"))
+	service := startGateway(t, members, longTimeout)
 	asking := gatewayv1.NewGatewayServiceClient(testkit.Serve(t, service.Register))
 	if _, err := asking.GetClusterStatus(t.Context(), &gatewayv1.GetClusterStatusRequest{}); err != nil {
 		t.Fatalf("GetClusterStatus() = %v", err)
@@ -241,7 +241,7 @@ func TestRun_DropsConnectionsToReplicasThatLeft(t *testing.T) {
 }
 
 func TestRun_StopEndsWatches(t *testing.T) {
-	service := newGateway(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
+	service := newGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)

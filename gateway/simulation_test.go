@@ -16,64 +16,64 @@ import (
 )
 
 var (
-	show         = flag.String("show", "", "serve the page over a simulated fleet on this address, until interrupted")
-	showNodes    = flag.Int("show-nodes", 10_000, "nodes of the simulated fleet")
-	showChanges  = flag.Int("show-changes", 500, "changes of the simulated fleet per second")
-	showServices = flag.Int("show-services", 40, "Services of the simulated fleet")
+	show         = flag.String("show", "", "serve the page over a simulated cluster on this address, until interrupted")
+	showNodes    = flag.Int("show-nodes", 10_000, "nodes of the simulated cluster")
+	showChanges  = flag.Int("show-changes", 500, "changes of Nodes per second")
+	showServices = flag.Int("show-services", 40, "Services of the simulated cluster")
 	showOff      = flag.Bool("show-off", false, "switch the loop node-health off")
-	showMissing  = flag.Bool("show-missing", false, "let one of the replicas be dead")
-	showWell     = flag.Bool("show-well", false, "let nothing be wrong with allocations")
+	showMissing  = flag.Bool("show-missing", false, "make one replica dead")
+	showHealthy  = flag.Bool("show-healthy", false, "simulate no findings")
 )
 
-// Not a test but a way to look at the page and to measure it:
+// TestShow_SimulatedCluster is no test. It serves the page, for a look at it and for measurements:
 //
 //	go test ./gateway -run TestShow -show 127.0.0.1:7690 -timeout 0
-func TestShow_SimulatedFleet(t *testing.T) {
+func TestShow_SimulatedCluster(t *testing.T) {
 	if *show == "" {
 		t.Skip("serves only with -show")
 	}
-	k := newKitchen("l1", "l2", "l3", "l1", "l2", "l3")
-	c := newCellar("b1")
-	_, b1 := c.hire(t, "b1")
-	_, b2 := c.hire(t, "b2")
-	c.furnish(!*showWell)
+	k := newLeasesvc("l1", "l2", "l3", "l1", "l2", "l3")
+	c := newBootstrapsvc("b1")
+	_, b1 := c.start(t, "b1")
+	_, b2 := c.start(t, "b2")
+	c.simulate(!*showHealthy)
 	if *showMissing {
 		c.elect("")
 	}
-	members := newDirectory(b1, b2, standing(t, "gateway", "g1"))
+	members := newDirectory(b1, b2, healthy(t, "gateway", "g1"))
 	for _, id := range []string{"l1", "l2", "l3"} {
-		c, member := k.hire(t, id)
+		c, member := k.start(t, id)
 		c.disabled.Store(*showOff)
 		if *showMissing && id == "l3" {
 			member = dead(t, "leasesvc", id)
 		}
 		members.members = append(members.members, member)
 	}
-	p := stocked(*showServices, "s1", "s2", "s1", "s2")
+	p := newSlicesvcWithServices(*showServices, "s1", "s2", "s1", "s2")
 	p.contend(serviceName("shop", "s07"), "kube-controller-manager")
 	for _, id := range []string{"s1", "s2"} {
-		_, member := p.hire(t, id)
+		_, member := p.start(t, id)
 		members.members = append(members.members, member)
 	}
-	var sick []int
+	var unhealthy []int
 	k.change(func() {
 		for i := range *showNodes {
 			k.nodes[nodeName(i)] = simulated(i, leasev1.NodeHealth_HEALTH_READY)
 		}
-		for len(sick) <= *showNodes/20 {
-			sick = k.upset(sick)
+		for len(unhealthy) <= *showNodes/20 {
+			unhealthy = k.degrade(unhealthy)
 		}
 	})
 	service, err := gateway.New(gateway.Config{HTTPListen: *show, BackendTimeout: time.Second}, deps(members))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer start(t, service)()
+	defer run(t, service)()
 	fmt.Printf("the page is at http://%s/\n", service.HTTPAddress())
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt)
 	const perSecond = 50
-	owed := 0.0 // changes
+	owed := 0.0 // changes that are due
 	tick := time.NewTicker(time.Second / perSecond)
 	defer tick.Stop()
 	for {
@@ -82,39 +82,39 @@ func TestShow_SimulatedFleet(t *testing.T) {
 			return
 		case <-tick.C:
 			k.change(func() {
-				for owed += float64(*showChanges) / perSecond; owed >= 2; owed -= 2 { // one falls ill, one gets well
-					sick = k.upset(sick)
+				for owed += float64(*showChanges) / perSecond; owed >= 2; owed -= 2 { // a Node becomes unhealthy, another one ready
+					unhealthy = k.degrade(unhealthy)
 				}
 			})
 		}
 	}
 }
 
-// upset changes the health of one node: a random one falls ill or, once one in twenty is, the one that has been ill for longest
-// gets well. It returns who is ill. The caller holds the lock.
-func (k *kitchen) upset(sick []int) []int {
-	if len(sick) >= *showNodes/20+1 {
-		k.nodes[nodeName(sick[0])] = simulated(sick[0], leasev1.NodeHealth_HEALTH_READY)
-		sick = sick[1:]
+// degrade makes a random Node unhealthy. Once one in twenty is, it also makes the first of them
+// ready. It returns the unhealthy Nodes. The caller holds the lock.
+func (k *fakeLeasesvc) degrade(unhealthy []int) []int {
+	if len(unhealthy) >= *showNodes/20+1 {
+		k.nodes[nodeName(unhealthy[0])] = simulated(unhealthy[0], leasev1.NodeHealth_HEALTH_READY)
+		unhealthy = unhealthy[1:]
 	}
 	i := rand.N(*showNodes)
-	ill := []leasev1.NodeHealth_Health{
+	states := []leasev1.NodeHealth_Health{
 		leasev1.NodeHealth_HEALTH_STARTING, leasev1.NodeHealth_HEALTH_NOT_READY, leasev1.NodeHealth_HEALTH_SUSPECT,
 		leasev1.NodeHealth_HEALTH_SILENT, leasev1.NodeHealth_HEALTH_UNKNOWN,
 	}
-	k.nodes[nodeName(i)] = simulated(i, ill[rand.N(len(ill))])
-	return append(sick, i)
+	k.nodes[nodeName(i)] = simulated(i, states[rand.N(len(states))])
+	return append(unhealthy, i)
 }
 
 func nodeName(i int) string { return fmt.Sprintf("nodes/node-%d", i) }
 
 func simulated(i int, health leasev1.NodeHealth_Health) *leasev1.NodeHealth {
 	node := &leasev1.NodeHealth{
-		Name: nodeName(i), Zone: fmt.Sprintf("eu-1:%c", 'a'+i%3), Health: health, Ready: "True", Reason: "it beats every 5 s",
+		Name: nodeName(i), Zone: fmt.Sprintf("eu-1:%c", 'a'+i%3), Health: health, Ready: "True", Reason: "a heartbeat is due every 5 s",
 		SignSource: leasev1.NodeHealth_SIGN_SOURCE_LEASE, SignTime: timestamppb.Now(), ChangeTime: timestamppb.Now(),
 	}
 	if health >= leasev1.NodeHealth_HEALTH_SUSPECT {
-		node.Reason = "no sign of life since its last Lease"
+		node.Reason = "no heartbeat since its last Lease"
 	}
 	if health == leasev1.NodeHealth_HEALTH_UNKNOWN {
 		node.Ready, node.Taints = "Unknown", []string{"node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"}
