@@ -49,7 +49,7 @@ func (f *fakeBootstrapsvc) find(port string) {
 	})
 }
 
-// repair removes it.
+// repair removes the finding about a port.
 func (f *fakeBootstrapsvc) repair(port string) {
 	f.change(func() { delete(f.findings, "findings/leaked.node-ports."+port) })
 }
@@ -57,7 +57,7 @@ func (f *fakeBootstrapsvc) repair(port string) {
 // elect gives the term to a replica, or to none.
 func (f *fakeBootstrapsvc) elect(id string) { f.move(0, id) }
 
-// bootstrapReplica is one replica.
+// bootstrapReplica is one replica of fakeBootstrapsvc.
 type bootstrapReplica struct {
 	bootstrapv1.UnimplementedBootstrapServiceServer
 
@@ -158,51 +158,21 @@ func (r *bootstrapReplica) ListFindings(ctx context.Context, request *bootstrapv
 func (r *bootstrapReplica) WatchFindings(_ *bootstrapv1.WatchFindingsRequest, wire grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
 	r.watches.Add(1)
 	defer r.watches.Add(-1)
-	sent := map[string]*bootstrapv1.Finding{}
-	send := func(kind bootstrapv1.WatchFindingsResponse_Type, finding *bootstrapv1.Finding) error {
-		return wire.Send(&bootstrapv1.WatchFindingsResponse{Type: kind, Finding: finding, Freshness: r.freshness()})
-	}
-	for first := true; ; first = false {
-		if err := r.lead(wire.Context()); err != nil {
-			return err
-		}
+	check := func() error { return r.lead(wire.Context()) }
+	read := func() map[string]*bootstrapv1.Finding {
 		r.service.mu.Lock()
-		now, changed := maps.Clone(r.service.findings), r.service.changed
-		r.service.mu.Unlock()
-		for _, name := range slices.Sorted(maps.Keys(now)) {
-			kind := bootstrapv1.WatchFindingsResponse_TYPE_ADDED
-			if sent[name] != nil {
-				kind = bootstrapv1.WatchFindingsResponse_TYPE_MODIFIED
-			}
-			if proto.Equal(sent[name], now[name]) {
-				continue
-			}
-			if err := send(kind, now[name]); err != nil {
-				return err
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(sent)) {
-			if now[name] != nil {
-				continue
-			}
-			ended := proto.CloneOf(sent[name])
-			ended.State = bootstrapv1.Finding_STATE_REPAIRED
-			if err := send(bootstrapv1.WatchFindingsResponse_TYPE_DELETED, ended); err != nil {
-				return err
-			}
-		}
-		sent = now
-		if first {
-			if err := send(bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK, nil); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-changed:
-		case <-wire.Context().Done():
-			return wire.Context().Err()
-		}
+		defer r.service.mu.Unlock()
+		return maps.Clone(r.service.findings)
 	}
+	same := func(a, b *bootstrapv1.Finding) bool { return proto.Equal(a, b) }
+	return follow(wire.Context(), r.service.fakeService, check, read, same, func(kind int32, finding *bootstrapv1.Finding) error {
+		event := &bootstrapv1.WatchFindingsResponse{Type: bootstrapv1.WatchFindingsResponse_Type(kind), Finding: finding, Freshness: r.freshness()}
+		if event.Type == bootstrapv1.WatchFindingsResponse_TYPE_DELETED {
+			event.Finding = proto.CloneOf(finding)
+			event.Finding.State = bootstrapv1.Finding_STATE_REPAIRED
+		}
+		return wire.Send(event)
+	})
 }
 
 func (r *bootstrapReplica) Audit(ctx context.Context, _ *bootstrapv1.AuditRequest) (*bootstrapv1.AuditResponse, error) {

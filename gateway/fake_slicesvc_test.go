@@ -3,8 +3,6 @@ package gateway_test
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -170,36 +168,10 @@ func (r *sliceReplica) WatchServiceSlices(_ *slicev1.WatchServiceSlicesRequest, 
 	if err := r.admit(wire.Context()); err != nil {
 		return err
 	}
-	sent := map[string]*slicev1.ServiceSlices{}
-	for first := true; ; first = false {
-		changed := r.service.nextChange() // before all, or a change between the two would be missed
-		now := r.all("")
-		for _, name := range slices.Sorted(maps.Keys(now)) {
-			if proto.Equal(sent[name], now[name]) {
-				continue
-			}
-			if err := wire.Send(&slicev1.WatchServiceSlicesResponse{Type: slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED, ServiceSlices: now[name]}); err != nil {
-				return err
-			}
-		}
-		for name, service := range sent {
-			if now[name] != nil {
-				continue
-			}
-			if err := wire.Send(&slicev1.WatchServiceSlicesResponse{Type: slicev1.WatchServiceSlicesResponse_TYPE_DELETED, ServiceSlices: service}); err != nil {
-				return err
-			}
-		}
-		sent = now
-		if first {
-			if err := wire.Send(&slicev1.WatchServiceSlicesResponse{Type: slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK}); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-changed:
-		case <-wire.Context().Done():
-			return wire.Context().Err()
-		}
-	}
+	check := func() error { return nil }
+	read := func() map[string]*slicev1.ServiceSlices { return r.all("") }
+	same := func(a, b *slicev1.ServiceSlices) bool { return proto.Equal(a, b) }
+	return follow(wire.Context(), r.service.fakeService, check, read, same, func(kind int32, service *slicev1.ServiceSlices) error {
+		return wire.Send(&slicev1.WatchServiceSlicesResponse{Type: slicev1.WatchServiceSlicesResponse_Type(kind), ServiceSlices: service})
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -173,6 +174,56 @@ func (f *fakeService) terms(id string) []term.Holding {
 		})
 	}
 	return all
+}
+
+// follow serves a watch: it sends the difference at each change. All watches have the same numbers of
+// event types. check ends the watch with its error.
+func follow[T comparable](
+	ctx context.Context, f *fakeService, check func() error, read func() map[string]T, same func(a, b T) bool,
+	send func(kind int32, item T) error,
+) error {
+	const added, modified, deleted, bookmark = 1, 2, 3, 4
+	sent := map[string]T{}
+	for first := true; ; first = false {
+		changed := f.nextChange() // before read, or a change between the two would be missed
+		if err := check(); err != nil {
+			return err
+		}
+		now := read()
+		for _, name := range slices.Sorted(maps.Keys(now)) {
+			before, known := sent[name]
+			if known && same(before, now[name]) {
+				continue
+			}
+			kind := int32(added)
+			if known {
+				kind = modified
+			}
+			if err := send(kind, now[name]); err != nil {
+				return err
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(sent)) {
+			if _, exists := now[name]; exists {
+				continue
+			}
+			if err := send(deleted, sent[name]); err != nil {
+				return err
+			}
+		}
+		sent = now
+		if first {
+			var none T
+			if err := send(bookmark, none); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // replica returns a member of the test cluster without an address.

@@ -11,29 +11,29 @@ import (
 )
 
 // simulate fills the fake for three kube-apiservers, with or without findings.
-func (c *fakeBootstrapsvc) simulate(findings bool) {
-	c.change(func() {
-		c.apiservers = []*bootstrapv1.APIServer{
+func (f *fakeBootstrapsvc) simulate(findings bool) {
+	f.change(func() {
+		f.apiservers = []*bootstrapv1.APIServer{
 			simulatedAPIServer("10.0.0.1", "its /readyz answers ok"), simulatedAPIServer("10.0.0.2", "its /readyz answers ok"), simulatedAPIServer("10.0.0.3", "its /readyz answers ok"),
 		}
-		c.baseline = simulatedBaseline()
-		c.repairs = []*bootstrapv1.Repair{simulatedRepair("auto", 4*time.Minute, ""), simulatedRepair("ada@example.com", 26*time.Hour, "")}
+		f.baseline = simulatedBaseline()
+		f.repairs = []*bootstrapv1.Repair{simulatedRepair("auto", 4*time.Minute, ""), simulatedRepair("ada@example.com", 26*time.Hour, "")}
 		if !findings {
 			return
 		}
-		c.apiservers[2].Ready, c.apiservers[2].Published = false, false
-		c.apiservers[2].Reason = "it listens and has not answered /readyz for 18s; it left the endpoints 8s ago"
-		c.apiservers[2].Problems = []string{"its key has no lease: it stays published if its sidecar dies"}
-		c.baseline.Namespaces[2].Exists, c.baseline.Namespaces[2].Phase = false, ""
-		c.baseline.Namespaces[1].Phase = "Terminating"
-		c.baseline.Namespaces[1].Problems = []string{"it has been Terminating for 3h: finalizer example.com/backup holds it"}
-		c.baseline.Changes = []*statusv1.Change{{
+		f.apiservers[2].Ready, f.apiservers[2].Published = false, false
+		f.apiservers[2].Reason = "it listens and has not answered /readyz for 18s; it left the endpoints 8s ago"
+		f.apiservers[2].Problems = []string{"its key has no lease: it stays published if its sidecar dies"}
+		f.baseline.Namespaces[2].Exists, f.baseline.Namespaces[2].Phase = false, ""
+		f.baseline.Namespaces[1].Phase = "Terminating"
+		f.baseline.Namespaces[1].Problems = []string{"it has been Terminating for 3h: finalizer example.com/backup holds it"}
+		f.baseline.Changes = []*statusv1.Change{{
 			Verb: statusv1.Change_VERB_CREATE, Reason: "NAMESPACE_MISSING", Detail: "nothing can be created in it",
 			Object: &statusv1.ObjectReference{ApiVersion: "v1", Kind: "Namespace", Name: "kube-public"},
 		}}
-		c.repairs = append([]*bootstrapv1.Repair{simulatedRepair("auto", 20*time.Second, "another writer changed the range; planned again")}, c.repairs...)
+		f.repairs = append([]*bootstrapv1.Repair{simulatedRepair("auto", 20*time.Second, "another writer changed the range; planned again")}, f.repairs...)
 		for _, finding := range simulatedFindings() {
-			c.findings[finding.Name] = finding
+			f.findings[finding.Name] = finding
 		}
 	})
 }

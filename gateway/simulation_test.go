@@ -92,9 +92,9 @@ func TestShow_SimulatedCluster(t *testing.T) {
 
 // degrade makes a random Node unhealthy. Once one in twenty is, it also makes the first of them
 // ready. It returns the unhealthy Nodes. The caller holds the lock.
-func (k *fakeLeasesvc) degrade(unhealthy []int) []int {
+func (f *fakeLeasesvc) degrade(unhealthy []int) []int {
 	if len(unhealthy) >= *showNodes/20+1 {
-		k.nodes[nodeName(unhealthy[0])] = simulated(unhealthy[0], leasev1.NodeHealth_HEALTH_READY)
+		f.nodes[nodeName(unhealthy[0])] = simulated(unhealthy[0], leasev1.NodeHealth_HEALTH_READY)
 		unhealthy = unhealthy[1:]
 	}
 	i := rand.N(*showNodes)
@@ -102,7 +102,7 @@ func (k *fakeLeasesvc) degrade(unhealthy []int) []int {
 		leasev1.NodeHealth_HEALTH_STARTING, leasev1.NodeHealth_HEALTH_NOT_READY, leasev1.NodeHealth_HEALTH_SUSPECT,
 		leasev1.NodeHealth_HEALTH_SILENT, leasev1.NodeHealth_HEALTH_UNKNOWN,
 	}
-	k.nodes[nodeName(i)] = simulated(i, states[rand.N(len(states))])
+	f.nodes[nodeName(i)] = simulated(i, states[rand.N(len(states))])
 	return append(unhealthy, i)
 }
 

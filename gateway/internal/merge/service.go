@@ -150,7 +150,7 @@ func isRegistered(sources []Source, id string) bool {
 }
 
 // shardRanges is an ascending list of shard ranges, both ends included. Shard numbers come from the
-// wire: a gap below a wrong number may have two thousand million shards.
+// wire: a gap below a wrong number may span two billion shards.
 type shardRanges [][2]int64
 
 // with appends a range that begins after all others; it extends the last range if they touch.

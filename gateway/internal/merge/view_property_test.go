@@ -34,7 +34,8 @@ func (c *client) take(t *rapid.T, limit int) bool {
 	for _, event := range events {
 		name := event.Item.name
 		_, known := c.items[name]
-		if known != (event.Kind != merge.Added) && !(c.repeats && event.Kind == merge.Added) {
+		isAdded := event.Kind == merge.Added
+		if known == isAdded && (!isAdded || !c.repeats) {
 			t.Fatalf("%s %s, which the client has: %v", kinds[event.Kind], name, known)
 		}
 		if delete(c.items, name); event.Kind != merge.Removed {
@@ -43,6 +44,13 @@ func (c *client) take(t *rapid.T, limit int) bool {
 	}
 	c.bookmarked = c.bookmarked || bookmark
 	return bookmark || len(events) > 0
+}
+
+func (c *client) takeAll(t *rapid.T) {
+	t.Helper()
+	for more := true; more; {
+		more = c.take(t, 3)
+	}
 }
 
 // cluster is a service with shards that move between replicas. Each replica reports its items in
@@ -223,8 +231,7 @@ func TestPartitioned_ClientsEndWithTheTruth(t *testing.T) {
 			t.Fatalf("missing %v, settled %v at the end", missing, c.view.Settled())
 		}
 		for _, client := range c.clients {
-			for client.take(t, 3) {
-			}
+			client.takeAll(t)
 			want := map[string]string{}
 			for name, color := range c.colors {
 				if client.wants(item{name: name, color: color}) {
@@ -251,7 +258,8 @@ func TestReplicated_ClientsEndWithTheTruth(t *testing.T) {
 		now, epoch := noon, int64(1)
 		client := newClient(v, all)
 		take := func() {
-			for client.reader.Pending() && client.take(t, 2) {
+			for more := true; more && client.reader.Pending(); {
+				more = client.take(t, 2)
 			}
 		}
 		for step := range rapid.IntRange(0, 60).Draw(t, "steps") {
@@ -359,8 +367,7 @@ func TestExclusive_ClientsEndWithTheCurrentStream(t *testing.T) {
 					return
 				}
 				for i, client := range clients {
-					for client.take(t, 3) {
-					}
+					client.takeAll(t)
 					if diff := cmp.Diff(truth, client.items); diff != "" {
 						t.Fatalf("items of client %d (-want +got):\n%s", i, diff)
 					}
