@@ -33,9 +33,9 @@ func DefaultConfig() Config {
 // RegisterFlags adds the flags. The values in c are the defaults.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.HTTPListen, "http-listen", c.HTTPListen,
-		"Address of the page and the HTTP/JSON API, host:port. It speaks neither TLS nor passwords: beyond loopback put something in front that does. Empty serves neither.")
+		"Address of the page and the HTTP/JSON API, host:port; empty disables both. It has no TLS and no authentication: put a proxy in front of it beyond loopback.")
 	fs.DurationVar(&c.BackendTimeout, "backend-timeout", c.BackendTimeout,
-		"How long one replica may take to answer before the merged status comes without it.")
+		"How long one replica has to answer before the merged status comes without it.")
 }
 
 // Validate returns all problems, each with the flag and the value.
