@@ -33,8 +33,7 @@ const (
 		`|readiness|advertise`
 	sliceDomains = `index|desired|pack|hints|explain` +
 		`|placement|contention|shard|batch`
-	gatewayDomains = `merge` +
-		`|fleet`
+	gatewayDomains = `merge`
 )
 
 var bans = []ban{
