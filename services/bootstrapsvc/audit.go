@@ -7,11 +7,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/herald"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/inventory"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // auditLoop is the name of the loop, as --loops takes it.
@@ -22,31 +20,31 @@ const auditStall = 2 * time.Minute
 
 // audit is what the service has of the audit.
 type audit struct {
-	*auditor.Auditor
-	herald *herald.Herald
+	*allocationcontroller.Auditor
+	herald *allocationcontroller.Telemetry
 }
 
 // auditParts are what an audit works with; New has the real ones, and a test others.
 type auditParts struct {
-	cluster auditor.Cluster
-	ranges  auditor.Ranges
-	journal auditor.Journal
+	cluster allocationcontroller.Cluster
+	ranges  allocationcontroller.Ranges
+	journal allocationcontroller.Journal
 }
 
 func realAuditParts(cfg Config, deps Deps) auditParts {
 	return auditParts{
-		cluster: inventory.New(deps.Kube, deps.Logger),
+		cluster: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger),
 		ranges:  rangestore.New(deps.Etcd, cfg.EtcdPrefix),
-		journal: journal.New(deps.Etcd, term.Prefix(deps.Member.Cluster)),
+		journal: repairstore.New(deps.Etcd, term.Prefix(deps.Member.Cluster)),
 	}
 }
 
 func newAudit(cfg AuditConfig, deps Deps, made auditParts) (audit, error) {
-	told, err := herald.New(deps.Kube, deps.Metrics)
+	told, err := allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics)
 	if err != nil {
 		return audit{}, err
 	}
-	return audit{herald: told, Auditor: auditor.New(cfg.auditor(), auditor.Deps{
+	return audit{herald: told, Auditor: allocationcontroller.New(cfg.auditor(), allocationcontroller.Deps{
 		Cluster: made.cluster, Ranges: made.ranges, Journal: made.journal, Herald: told, Logger: deps.Logger,
 	})}, nil
 }

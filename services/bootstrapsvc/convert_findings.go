@@ -12,12 +12,12 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // storesOf converts the stores of a pass.
-func storesOf(view *auditor.View) []*bootstrapv1.AuditResponse_StoreAudit {
+func storesOf(view *allocationcontroller.View) []*bootstrapv1.AuditResponse_StoreAudit {
 	var converted []*bootstrapv1.AuditResponse_StoreAudit
 	for _, state := range view.States {
 		converted = append(converted, &bootstrapv1.AuditResponse_StoreAudit{
@@ -30,13 +30,13 @@ func storesOf(view *auditor.View) []*bootstrapv1.AuditResponse_StoreAudit {
 }
 
 // findingOf converts a finding as replica knows it; a standing one was last seen when the last audit was made.
-func findingOf(f auditor.Finding, audited time.Time, replica string) *bootstrapv1.Finding {
+func findingOf(f allocationcontroller.Finding, audited time.Time, replica string) *bootstrapv1.Finding {
 	converted := &bootstrapv1.Finding{
 		Name: f.Name, Code: bootstrapv1.Finding_Code(f.Code), Store: bootstrapv1.Finding_Store(f.Store), Subject: f.Subject,
 		Message: f.Message, FirstSeenTime: timeOf(f.FirstSeen), LastSeenTime: timeOf(f.LastSeen), Sightings: int32(f.Sightings),
 		Repair: f.Repair, Safe: f.Safe, UnsafeReason: f.UnsafeReason, EndTime: timeOf(f.Ended), State: stateOf(f),
 	}
-	if f.End == journal.Standing && !audited.IsZero() {
+	if f.End == repairstore.Standing && !audited.IsZero() {
 		converted.LastSeenTime = timeOf(audited)
 	}
 	if f.RepairedBy != "" {
@@ -51,11 +51,11 @@ func findingOf(f auditor.Finding, audited time.Time, replica string) *bootstrapv
 	return converted
 }
 
-func stateOf(f auditor.Finding) bootstrapv1.Finding_State {
+func stateOf(f allocationcontroller.Finding) bootstrapv1.Finding_State {
 	switch {
-	case f.End == journal.Repaired:
+	case f.End == repairstore.Repaired:
 		return bootstrapv1.Finding_STATE_REPAIRED
-	case f.End == journal.Gone:
+	case f.End == repairstore.Gone:
 		return bootstrapv1.Finding_STATE_GONE
 	case f.State == allocation.Pending:
 		return bootstrapv1.Finding_STATE_PENDING
@@ -93,7 +93,7 @@ func addressReference(name, uid string) *statusv1.ObjectReference {
 	}
 }
 
-func findingsOf(findings []auditor.Finding, audited time.Time, replica string) []*bootstrapv1.Finding {
+func findingsOf(findings []allocationcontroller.Finding, audited time.Time, replica string) []*bootstrapv1.Finding {
 	var converted []*bootstrapv1.Finding
 	for _, finding := range findings {
 		converted = append(converted, findingOf(finding, audited, replica))
@@ -102,7 +102,7 @@ func findingsOf(findings []auditor.Finding, audited time.Time, replica string) [
 }
 
 // stepOf converts a step and what came of it.
-func stepOf(step allocation.Step, outcome journal.Outcome) *bootstrapv1.RepairStep {
+func stepOf(step allocation.Step, outcome repairstore.Outcome) *bootstrapv1.RepairStep {
 	return &bootstrapv1.RepairStep{
 		Finding: step.Finding, Safe: step.Safe, Risk: step.Risk, Version: versionOf(step), Error: outcome.Error,
 		State: stepStateOf(outcome.State), Time: timeOf(outcome.Time),
@@ -133,7 +133,7 @@ func versionOf(step allocation.Step) string {
 // targetOf names the object that a step writes; for a bit it is the range that the bit is of.
 func targetOf(step allocation.Step) *statusv1.ObjectReference {
 	if step.Store.Bits() {
-		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: string(auditor.RangeName(step.Store))}
+		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: string(allocationcontroller.RangeName(step.Store))}
 	}
 	return addressReference(step.Object.Name, step.Guard.UID)
 }
@@ -149,13 +149,13 @@ func stepVerbOf(verb allocation.Verb) statusv1.Change_Verb {
 	}
 }
 
-func stepStateOf(state journal.StepState) bootstrapv1.RepairStep_State {
+func stepStateOf(state repairstore.StepState) bootstrapv1.RepairStep_State {
 	switch state {
-	case journal.Done:
+	case repairstore.Done:
 		return bootstrapv1.RepairStep_STATE_DONE
-	case journal.Unneeded:
+	case repairstore.Unneeded:
 		return bootstrapv1.RepairStep_STATE_UNNEEDED
-	case journal.Failed:
+	case repairstore.Failed:
 		return bootstrapv1.RepairStep_STATE_FAILED
 	default:
 		return bootstrapv1.RepairStep_STATE_PENDING
@@ -166,12 +166,12 @@ func stepStateOf(state journal.StepState) bootstrapv1.RepairStep_State {
 func plannedSteps(steps []allocation.Step) []*bootstrapv1.RepairStep {
 	var converted []*bootstrapv1.RepairStep
 	for _, step := range steps {
-		converted = append(converted, stepOf(step, journal.Outcome{}))
+		converted = append(converted, stepOf(step, repairstore.Outcome{}))
 	}
 	return converted
 }
 
-func repairOf(repair journal.Repair) *bootstrapv1.Repair {
+func repairOf(repair repairstore.Repair) *bootstrapv1.Repair {
 	converted := &bootstrapv1.Repair{
 		Name: repairName(repair.ID), Requester: repair.Requester, StartTime: timestamppb.New(repair.Started),
 		EndTime: timeOf(repair.Ended), Complete: repair.Complete(),
@@ -182,7 +182,7 @@ func repairOf(repair journal.Repair) *bootstrapv1.Repair {
 	return converted
 }
 
-func repairsOf(repairs []journal.Repair) []*bootstrapv1.Repair {
+func repairsOf(repairs []repairstore.Repair) []*bootstrapv1.Repair {
 	var converted []*bootstrapv1.Repair
 	for _, repair := range repairs {
 		converted = append(converted, repairOf(repair))

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/inventory"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // newMemoryAudit is a cluster in which nothing is allocated and nothing used, so that the audit finds nothing.
@@ -23,9 +23,9 @@ func (emptyCluster) Stores(context.Context) ([]allocation.Store, error) {
 
 func (emptyCluster) Witness(context.Context) (*rangestore.Witness, error) { return nil, nil }
 
-func (emptyCluster) Watch(ctx context.Context, kinds []inventory.Kind, sink inventory.Sink) {
+func (emptyCluster) Watch(ctx context.Context, kinds []allocationcontroller.Kind, sink allocationcontroller.Sink) {
 	for _, kind := range kinds {
-		sink.Change(inventory.Change{Kind: kind, Whole: true})
+		sink.Change(allocationcontroller.Change{Kind: kind, Whole: true})
 	}
 	<-ctx.Done()
 }
@@ -62,14 +62,14 @@ func (emptyRanges) Doubt(context.Context, rangestore.Witness) (string, error) { 
 
 type emptyJournal struct{}
 
-func (emptyJournal) Findings(context.Context) ([]journal.Finding, int, error) { return nil, 0, nil }
-func (emptyJournal) WriteFindings(context.Context, []journal.Finding, []string) error {
+func (emptyJournal) Findings(context.Context) ([]repairstore.Finding, int, error) { return nil, 0, nil }
+func (emptyJournal) WriteFindings(context.Context, []repairstore.Finding, []string) error {
 	return nil
 }
-func (emptyJournal) Begin(context.Context, journal.Plan) error { return nil }
-func (emptyJournal) Record(context.Context, string, map[int]journal.Outcome) error {
+func (emptyJournal) Begin(context.Context, repairstore.Plan) error { return nil }
+func (emptyJournal) Record(context.Context, string, map[int]repairstore.Outcome) error {
 	return nil
 }
-func (emptyJournal) End(context.Context, string, time.Time) error           { return nil }
-func (emptyJournal) Forget(context.Context, []string) error                 { return nil }
-func (emptyJournal) Repairs(context.Context) ([]journal.Repair, int, error) { return nil, 0, nil }
+func (emptyJournal) End(context.Context, string, time.Time) error               { return nil }
+func (emptyJournal) Forget(context.Context, []string) error                     { return nil }
+func (emptyJournal) Repairs(context.Context) ([]repairstore.Repair, int, error) { return nil, 0, nil }
