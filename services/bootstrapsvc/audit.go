@@ -20,7 +20,7 @@ const auditStall = 2 * time.Minute
 
 // audit is what the service has of the audit.
 type audit struct {
-	*allocationcontroller.Auditor
+	*allocationcontroller.Controller
 	herald *allocationcontroller.Telemetry
 }
 
@@ -28,7 +28,7 @@ type audit struct {
 type auditParts struct {
 	cluster allocationcontroller.Cluster
 	ranges  allocationcontroller.Ranges
-	journal allocationcontroller.Journal
+	journal allocationcontroller.RepairStore
 }
 
 func realAuditParts(cfg Config, deps Deps) auditParts {
@@ -44,8 +44,8 @@ func newAudit(cfg AuditConfig, deps Deps, made auditParts) (audit, error) {
 	if err != nil {
 		return audit{}, err
 	}
-	return audit{herald: told, Auditor: allocationcontroller.New(cfg.auditor(), allocationcontroller.Deps{
-		Cluster: made.cluster, Ranges: made.ranges, Journal: made.journal, Herald: told, Logger: deps.Logger,
+	return audit{herald: told, Controller: allocationcontroller.New(cfg.auditor(), allocationcontroller.Deps{
+		Cluster: made.cluster, Ranges: made.ranges, Store: made.journal, Reporter: told, Logger: deps.Logger,
 	})}, nil
 }
 
@@ -58,21 +58,21 @@ func (a audit) loop() loop.Loop {
 
 // countInto adds how many findings stand, where that is known.
 func (a audit) countInto(all facts) {
-	view, err := a.View()
+	view, err := a.Snapshot()
 	if err != nil {
 		return
 	}
 	pending := int64(0)
-	for _, finding := range view.Standing {
-		if finding.State == allocation.Pending {
+	for _, finding := range view.Current {
+		if finding.State == allocation.StatePending {
 			pending++
 		}
 	}
-	all["pending_findings"], all["open_findings"] = pending, int64(len(view.Standing))-pending
+	all["pending_findings"], all["open_findings"] = pending, int64(len(view.Current))-pending
 }
 
 func (a audit) run(ctx context.Context, report loop.Report) error {
-	defer a.herald.Forget()
-	defer a.herald.Announce(ctx)()
+	defer a.herald.ResetLeaderMetrics()
+	defer a.herald.StartEvents(ctx)()
 	return a.Run(ctx, report)
 }

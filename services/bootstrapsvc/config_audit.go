@@ -85,7 +85,7 @@ func (c *AuditConfig) auditor() allocationcontroller.Config {
 		AutoRepair: c.AutoRepair == AutoRepairSafe, FindingHistory: c.FindingHistory, RepairHistory: c.RepairHistory,
 	}
 	if c.NodePortRange != "" {
-		cfg.Expected = map[allocation.Store]string{allocation.NodePorts: c.NodePortRange}
+		cfg.ExpectedRanges = map[allocation.Store]string{allocation.NodePorts: c.NodePortRange}
 	}
 	return cfg
 }

@@ -17,13 +17,13 @@ import (
 )
 
 // storesOf converts the stores of a pass.
-func storesOf(view *allocationcontroller.View) []*bootstrapv1.AuditResponse_StoreAudit {
+func storesOf(view *allocationcontroller.Snapshot) []*bootstrapv1.AuditResponse_StoreAudit {
 	var converted []*bootstrapv1.AuditResponse_StoreAudit
-	for _, state := range view.States {
+	for _, state := range view.Stores {
 		converted = append(converted, &bootstrapv1.AuditResponse_StoreAudit{
 			Store: bootstrapv1.Finding_Store(state.Store), Present: state.Present, Ranges: state.Ranges,
 			Allocated: state.Allocated, Capacity: state.Capacity, Services: state.Services,
-			Duration: durationpb.New(view.Took), Problem: state.Problem,
+			Duration: durationpb.New(view.CompareDuration), Problem: state.Problem,
 		})
 	}
 	return converted
@@ -33,10 +33,10 @@ func storesOf(view *allocationcontroller.View) []*bootstrapv1.AuditResponse_Stor
 func findingOf(f allocationcontroller.Finding, audited time.Time, replica string) *bootstrapv1.Finding {
 	converted := &bootstrapv1.Finding{
 		Name: f.Name, Code: bootstrapv1.Finding_Code(f.Code), Store: bootstrapv1.Finding_Store(f.Store), Subject: f.Subject,
-		Message: f.Message, FirstSeenTime: timeOf(f.FirstSeen), LastSeenTime: timeOf(f.LastSeen), Sightings: int32(f.Sightings),
+		Message: f.Message, FirstSeenTime: timeOf(f.FirstSeen), LastSeenTime: timeOf(f.LastSeen), Sightings: int32(f.Observations),
 		Repair: f.Repair, Safe: f.Safe, UnsafeReason: f.UnsafeReason, EndTime: timeOf(f.Ended), State: stateOf(f),
 	}
-	if f.End == repairstore.Standing && !audited.IsZero() {
+	if f.End == repairstore.NotEnded && !audited.IsZero() {
 		converted.LastSeenTime = timeOf(audited)
 	}
 	if f.RepairedBy != "" {
@@ -53,11 +53,11 @@ func findingOf(f allocationcontroller.Finding, audited time.Time, replica string
 
 func stateOf(f allocationcontroller.Finding) bootstrapv1.Finding_State {
 	switch {
-	case f.End == repairstore.Repaired:
+	case f.End == repairstore.EndRepaired:
 		return bootstrapv1.Finding_STATE_REPAIRED
-	case f.End == repairstore.Gone:
+	case f.End == repairstore.EndGone:
 		return bootstrapv1.Finding_STATE_GONE
-	case f.State == allocation.Pending:
+	case f.State == allocation.StatePending:
 		return bootstrapv1.Finding_STATE_PENDING
 	default:
 		return bootstrapv1.Finding_STATE_OPEN
@@ -102,7 +102,7 @@ func findingsOf(findings []allocationcontroller.Finding, audited time.Time, repl
 }
 
 // stepOf converts a step and what came of it.
-func stepOf(step allocation.Step, outcome repairstore.Outcome) *bootstrapv1.RepairStep {
+func stepOf(step allocation.Step, outcome repairstore.StepResult) *bootstrapv1.RepairStep {
 	return &bootstrapv1.RepairStep{
 		Finding: step.Finding, Safe: step.Safe, Risk: step.Risk, Version: versionOf(step), Error: outcome.Error,
 		State: stepStateOf(outcome.State), Time: timeOf(outcome.Time),
@@ -124,7 +124,7 @@ func detailOf(step allocation.Step) string {
 
 // versionOf is empty for what must not exist.
 func versionOf(step allocation.Step) string {
-	if step.Store.Bits() {
+	if step.Store.IsBitmap() {
 		return strconv.FormatInt(step.Guard.Revision, 10)
 	}
 	return step.Guard.ResourceVersion
@@ -132,7 +132,7 @@ func versionOf(step allocation.Step) string {
 
 // targetOf names the object that a step writes; for a bit it is the range that the bit is of.
 func targetOf(step allocation.Step) *statusv1.ObjectReference {
-	if step.Store.Bits() {
+	if step.Store.IsBitmap() {
 		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: string(allocationcontroller.RangeName(step.Store))}
 	}
 	return addressReference(step.Object.Name, step.Guard.UID)
@@ -151,11 +151,11 @@ func stepVerbOf(verb allocation.Verb) statusv1.Change_Verb {
 
 func stepStateOf(state repairstore.StepState) bootstrapv1.RepairStep_State {
 	switch state {
-	case repairstore.Done:
+	case repairstore.StepDone:
 		return bootstrapv1.RepairStep_STATE_DONE
-	case repairstore.Unneeded:
+	case repairstore.StepUnneeded:
 		return bootstrapv1.RepairStep_STATE_UNNEEDED
-	case repairstore.Failed:
+	case repairstore.StepFailed:
 		return bootstrapv1.RepairStep_STATE_FAILED
 	default:
 		return bootstrapv1.RepairStep_STATE_PENDING
@@ -166,7 +166,7 @@ func stepStateOf(state repairstore.StepState) bootstrapv1.RepairStep_State {
 func plannedSteps(steps []allocation.Step) []*bootstrapv1.RepairStep {
 	var converted []*bootstrapv1.RepairStep
 	for _, step := range steps {
-		converted = append(converted, stepOf(step, repairstore.Outcome{}))
+		converted = append(converted, stepOf(step, repairstore.StepResult{}))
 	}
 	return converted
 }
@@ -177,7 +177,7 @@ func repairOf(repair repairstore.Repair) *bootstrapv1.Repair {
 		EndTime: timeOf(repair.Ended), Complete: repair.Complete(),
 	}
 	for i, step := range repair.Steps {
-		converted.Steps = append(converted.Steps, stepOf(step, repair.Outcomes[i]))
+		converted.Steps = append(converted.Steps, stepOf(step, repair.Results[i]))
 	}
 	return converted
 }

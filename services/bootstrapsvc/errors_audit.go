@@ -40,13 +40,13 @@ func auditStatusOf(err error) error {
 		return rpcerror.New(codes.Unavailable, CacheNotSynced, err.Error(), rpcerror.WithRetryAfter(retryAfter))
 	case errors.Is(err, allocationcontroller.ErrFindingNotFound):
 		return rpcerror.New(codes.NotFound, FindingNotFound, err.Error())
-	case errors.Is(err, repairstore.ErrInvalid):
+	case errors.Is(err, repairstore.ErrInvalidToken):
 		return rpcerror.New(codes.InvalidArgument, InvalidRepairToken, err.Error(), rpcerror.WithField("token", err.Error()))
-	case errors.Is(err, allocationcontroller.ErrExpired):
+	case errors.Is(err, allocationcontroller.ErrPlanExpired):
 		return rpcerror.New(codes.FailedPrecondition, RepairTokenExpired, err.Error()+"; plan again")
-	case errors.Is(err, allocationcontroller.ErrDrifted):
+	case errors.Is(err, allocationcontroller.ErrPlanDrifted):
 		return rpcerror.New(codes.FailedPrecondition, RepairDrifted, err.Error()+"; plan again")
-	case errors.Is(err, allocationcontroller.ErrRunning):
+	case errors.Is(err, allocationcontroller.ErrRepairRunning):
 		return rpcerror.New(codes.Aborted, RepairRunning, err.Error(), rpcerror.WithRetryAfter(retryAfter))
 	case errors.Is(err, rangestore.ErrUnavailable), errors.Is(err, repairstore.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, EtcdUnreachable,

@@ -12,7 +12,7 @@ import (
 
 // newMemoryAudit is a cluster in which nothing is allocated and nothing used, so that the audit finds nothing.
 func newMemoryAudit() auditParts {
-	return auditParts{cluster: emptyCluster{}, ranges: emptyRanges{}, journal: emptyJournal{}}
+	return auditParts{cluster: emptyCluster{}, ranges: emptyRanges{}, journal: emptyStore{}}
 }
 
 type emptyCluster struct{}
@@ -21,11 +21,11 @@ func (emptyCluster) Stores(context.Context) ([]allocation.Store, error) {
 	return []allocation.Store{allocation.IPAddresses}, nil
 }
 
-func (emptyCluster) Witness(context.Context) (*rangestore.Witness, error) { return nil, nil }
+func (emptyCluster) Identity(context.Context) (*rangestore.ClusterIdentity, error) { return nil, nil }
 
-func (emptyCluster) Watch(ctx context.Context, kinds []allocationcontroller.Kind, sink allocationcontroller.Sink) {
+func (emptyCluster) Watch(ctx context.Context, kinds []allocationcontroller.Kind, sink allocationcontroller.ObjectHandler) {
 	for _, kind := range kinds {
-		sink.Change(allocationcontroller.Change{Kind: kind, Whole: true})
+		sink.OnChange(allocationcontroller.ObjectChange{Kind: kind, List: true})
 	}
 	<-ctx.Done()
 }
@@ -49,27 +49,29 @@ func (emptyRanges) Read(context.Context, rangestore.Name) (rangestore.Value, err
 	return rangestore.Value{}, nil
 }
 
-func (emptyRanges) Swap(context.Context, rangestore.Name, int64, rangestore.Range) (int64, error) {
+func (emptyRanges) CompareAndSwap(context.Context, rangestore.Name, int64, rangestore.Range) (int64, error) {
 	return 0, rangestore.ErrConflict
 }
 
-func (emptyRanges) Watch(ctx context.Context, sink rangestore.Sink) {
-	sink.Begin(nil)
+func (emptyRanges) Watch(ctx context.Context, sink rangestore.Handler) {
+	sink.OnList(nil)
 	<-ctx.Done()
 }
 
-func (emptyRanges) Doubt(context.Context, rangestore.Witness) (string, error) { return "", nil }
+func (emptyRanges) VerifyCluster(context.Context, rangestore.ClusterIdentity) (string, error) {
+	return "", nil
+}
 
-type emptyJournal struct{}
+type emptyStore struct{}
 
-func (emptyJournal) Findings(context.Context) ([]repairstore.Finding, int, error) { return nil, 0, nil }
-func (emptyJournal) WriteFindings(context.Context, []repairstore.Finding, []string) error {
+func (emptyStore) Findings(context.Context) ([]repairstore.Finding, int, error) { return nil, 0, nil }
+func (emptyStore) WriteFindings(context.Context, []repairstore.Finding, []string) error {
 	return nil
 }
-func (emptyJournal) Begin(context.Context, repairstore.Plan) error { return nil }
-func (emptyJournal) Record(context.Context, string, map[int]repairstore.Outcome) error {
+func (emptyStore) Begin(context.Context, repairstore.RepairPlan) error { return nil }
+func (emptyStore) Record(context.Context, string, map[int]repairstore.StepResult) error {
 	return nil
 }
-func (emptyJournal) End(context.Context, string, time.Time) error               { return nil }
-func (emptyJournal) Forget(context.Context, []string) error                     { return nil }
-func (emptyJournal) Repairs(context.Context) ([]repairstore.Repair, int, error) { return nil, 0, nil }
+func (emptyStore) End(context.Context, string, time.Time) error               { return nil }
+func (emptyStore) DeleteRepairs(context.Context, []string) error              { return nil }
+func (emptyStore) Repairs(context.Context) ([]repairstore.Repair, int, error) { return nil, 0, nil }

@@ -81,13 +81,13 @@ func TestAuditorReal_BitmapsOfAddressesAreMendedInOldClusters(t *testing.T) {
 	}
 	_, ctx, lose := termtest.NewTerm(0, put(termKey, ""))
 	ranges := rangestore.New(etcd, prefix)
-	r := &reign{herald: &silence{}, ctx: ctx, lose: lose, ended: make(chan struct{})}
+	r := &leadership{reporter: &fakeReporter{}, ctx: ctx, lose: lose, ended: make(chan struct{})}
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
-	r.Auditor = New(Config{
+	r.Controller = New(Config{
 		AutoRepair: true, FindingHistory: 10, RepairHistory: 10,
-		Patience: allocation.Patience{Unused: time.Second, Sightings: 3, Apart: 200 * time.Millisecond},
+		GracePeriods: allocation.GracePeriods{Unused: time.Second, Observations: 3, Interval: 200 * time.Millisecond},
 	}, Deps{
-		Cluster: NewKubeCluster(kube, logger), Ranges: ranges, Journal: repairstore.New(etcd, "/trivet/before-1.34/"), Herald: r.herald, Logger: logger,
+		Cluster: NewKubeCluster(kube, logger), Ranges: ranges, Store: repairstore.New(etcd, "/trivet/before-1.34/"), Reporter: r.reporter, Logger: logger,
 	})
 	go func() {
 		defer close(r.ended)
@@ -105,7 +105,7 @@ func TestAuditorReal_BitmapsOfAddressesAreMendedInOldClusters(t *testing.T) {
 		return nil
 	})
 	testkit.Eventually(t, 10*time.Second, func() error {
-		if standing := r.standing(t); len(standing) != 0 {
+		if standing := r.current(t); len(standing) != 0 {
 			return fmt.Errorf("%v still stand", standing)
 		}
 		return nil

@@ -54,7 +54,7 @@ func (i *KubeCluster) Stores(ctx context.Context) ([]allocation.Store, error) {
 	}
 	version, err := i.kube.Discovery().ServerVersionWithContext(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask kube-apiserver for its version: %w", errorclass.Classified(err))
+		return nil, fmt.Errorf("ask kube-apiserver for its version: %w", errorclass.Classify(err))
 	}
 	minor, err := strconv.Atoi(strings.TrimRight(version.Minor, "+"))
 	if err != nil {
@@ -70,7 +70,7 @@ func (i *KubeCluster) Stores(ctx context.Context) ([]allocation.Store, error) {
 func (i *KubeCluster) hasIPAddresses(ctx context.Context) (bool, error) {
 	resources, err := i.kube.Discovery().ServerResourcesForGroupVersionWithContext(ctx, networkingv1.SchemeGroupVersion.String())
 	if err != nil {
-		return false, fmt.Errorf("ask kube-apiserver for its resources: %w", errorclass.Classified(err))
+		return false, fmt.Errorf("ask kube-apiserver for its resources: %w", errorclass.Classify(err))
 	}
 	for _, resource := range resources.APIResources {
 		if resource.Name == "ipaddresses" {
@@ -87,22 +87,22 @@ func (i *KubeCluster) Service(ctx context.Context, key allocation.Key) (*allocat
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get service %s: %w", key, errorclass.Classified(err))
+		return nil, fmt.Errorf("get service %s: %w", key, errorclass.Classify(err))
 	}
 	found := serviceOf(service)
 	return &found, nil
 }
 
-// Witness returns what tells this cluster from every other; nil if the Service default/kubernetes does not exist now.
-func (i *KubeCluster) Witness(ctx context.Context) (*rangestore.Witness, error) {
+// Identity returns what tells this cluster from every other; nil if the Service default/kubernetes does not exist now.
+func (i *KubeCluster) Identity(ctx context.Context) (*rangestore.ClusterIdentity, error) {
 	service, err := i.kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get service default/kubernetes: %w", errorclass.Classified(err))
+		return nil, fmt.Errorf("get service default/kubernetes: %w", errorclass.Classify(err))
 	}
-	return &rangestore.Witness{UID: string(service.UID), ResourceVersion: service.ResourceVersion}, nil
+	return &rangestore.ClusterIdentity{UID: string(service.UID), ResourceVersion: service.ResourceVersion}, nil
 }
 
 // listPage bounds what one answer to a list holds.
@@ -115,7 +115,7 @@ func (i *KubeCluster) Services(ctx context.Context) ([]allocation.Service, error
 	for {
 		page, err := i.kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
-			return nil, fmt.Errorf("list services: %w", errorclass.Classified(err))
+			return nil, fmt.Errorf("list services: %w", errorclass.Classify(err))
 		}
 		for at := range page.Items {
 			all = append(all, serviceOf(&page.Items[at]))
@@ -133,7 +133,7 @@ func (i *KubeCluster) IPAddress(ctx context.Context, name string) (*allocation.I
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get ipaddress %s: %w", name, errorclass.Classified(err))
+		return nil, fmt.Errorf("get ipaddress %s: %w", name, errorclass.Classify(err))
 	}
 	found := addressOf(address)
 	return &found, nil
@@ -151,7 +151,7 @@ func (i *KubeCluster) Create(ctx context.Context, wanted allocation.IPAddress) e
 		}},
 	}
 	if _, err := i.kube.NetworkingV1().IPAddresses().Create(ctx, address, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("create ipaddress %s: %w", wanted.Name, errorclass.Classified(err))
+		return fmt.Errorf("create ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (i *KubeCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, 
 	client := i.kube.NetworkingV1().IPAddresses()
 	address, err := client.Get(ctx, wanted.Name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("get ipaddress %s: %w", wanted.Name, errorclass.Classified(err))
+		return fmt.Errorf("get ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
 	}
 	if string(address.UID) != guard.UID || address.ResourceVersion != guard.ResourceVersion {
 		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, ErrConflict)
@@ -172,7 +172,7 @@ func (i *KubeCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, 
 	address.Labels[networkingv1.LabelManagedBy] = wanted.ManagedBy
 	address.Labels[networkingv1.LabelIPAddressFamily] = wanted.Family
 	if _, err := client.Update(ctx, address, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, errorclass.Classified(err))
+		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
 	}
 	return nil
 }
@@ -190,7 +190,7 @@ func (i *KubeCluster) Delete(ctx context.Context, name string, guard allocation.
 		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &guard.ResourceVersion},
 	})
 	if err != nil {
-		return fmt.Errorf("delete ipaddress %s: %w", name, errorclass.Classified(err))
+		return fmt.Errorf("delete ipaddress %s: %w", name, errorclass.Classify(err))
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func TestWitness_IsTheServiceOfTheAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := i.Witness(t.Context())
+	got, err := i.Identity(t.Context())
 	if err != nil || got == nil || got.UID != string(service.UID) || got.ResourceVersion != service.ResourceVersion {
 		t.Errorf("witness is %+v, %v, want %s at %s", got, err, service.UID, service.ResourceVersion)
 	}
@@ -205,19 +205,19 @@ type seenKinds struct {
 	broken   map[Kind]error
 }
 
-func (s *seenKinds) Change(change Change) {
+func (s *seenKinds) OnChange(change ObjectChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.whole[change.Kind] = s.whole[change.Kind] || change.Whole
+	s.whole[change.Kind] = s.whole[change.Kind] || change.List
 	for _, service := range change.Put.Services {
 		s.services[service.String()] = true
 	}
-	for _, gone := range change.Gone {
+	for _, gone := range change.Deleted {
 		delete(s.services, gone.String())
 	}
 }
 
-func (s *seenKinds) Broken(kind Kind, err error) {
+func (s *seenKinds) OnError(kind Kind, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broken[kind] = err

@@ -29,16 +29,16 @@ const (
 	KindServiceCIDRs Kind = "servicecidrs"
 )
 
-// Change is one object, or all objects of a kind, as they are now.
-type Change struct {
+// ObjectChange is one object, or all objects of a kind, as they are now.
+type ObjectChange struct {
 	Kind Kind
-	// Whole tells that these are all objects of the kind, after a list: what happened to them between the change before and
+	// List tells that these are all objects of the kind, after a list: what happened to them between the change before and
 	// this one is not known. Otherwise it is one object, after one change.
-	Whole bool
+	List bool
 	// Put are the objects that there are, of the change's kind.
 	Put Objects
-	// Gone are the names of those that are not there any more.
-	Gone []types.NamespacedName
+	// Deleted are the names of those that are not there any more.
+	Deleted []types.NamespacedName
 	// Version is the resourceVersion that the kind was read at; empty where it is not known.
 	Version string
 }
@@ -50,17 +50,17 @@ type Objects struct {
 	ServiceCIDRs []allocation.CIDR
 }
 
-// Sink takes in what Watch sees. Its methods are called from one goroutine for each kind; while they block, nothing more of
+// ObjectHandler takes in what Watch sees. Its methods are called from one goroutine for each kind; while they block, nothing more of
 // that kind is read.
-type Sink interface {
-	// Change is called with all objects of each kind first.
-	Change(change Change)
-	// Broken tells why a kind could not be listed or watched; nil when it is again.
-	Broken(kind Kind, err error)
+type ObjectHandler interface {
+	// OnChange is called with all objects of each kind first.
+	OnChange(change ObjectChange)
+	// OnError tells why a kind could not be listed or watched; nil when it is again.
+	OnError(kind Kind, err error)
 }
 
 // Watch tells sink of all objects of the kinds, and of their changes, until ctx ends. What breaks begins anew by itself.
-func (i *KubeCluster) Watch(ctx context.Context, kinds []Kind, sink Sink) {
+func (i *KubeCluster) Watch(ctx context.Context, kinds []Kind, sink ObjectHandler) {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(i.logger.Handler()))
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -105,13 +105,13 @@ func from[L runtime.Object](client lister[L]) source {
 }
 
 // observed is a source that tells how its calls fare.
-func (i *KubeCluster) observed(kind Kind, sink Sink) cache.ListerWatcher {
+func (i *KubeCluster) observed(kind Kind, sink ObjectHandler) cache.ListerWatcher {
 	source := i.source(kind)
 	tell := func(err error) {
 		if err != nil {
-			err = fmt.Errorf("list and watch %s: %w", kind, errorclass.Classified(err))
+			err = fmt.Errorf("list and watch %s: %w", kind, errorclass.Classify(err))
 		}
-		sink.Broken(kind, err)
+		sink.OnError(kind, err)
 	}
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -130,7 +130,7 @@ func (i *KubeCluster) observed(kind Kind, sink Sink) cache.ListerWatcher {
 // intake takes the objects of one kind from a reflector and passes them on; it remembers their names. One goroutine uses it.
 type intake struct {
 	kind  Kind
-	sink  Sink
+	sink  ObjectHandler
 	known map[types.NamespacedName]struct{}
 }
 
@@ -155,31 +155,31 @@ func (t *intake) Add(object any) error { return t.Update(object) }
 
 // Update tells of an object.
 func (t *intake) Update(object any) error {
-	change := Change{Kind: t.kind}
+	change := ObjectChange{Kind: t.kind}
 	key, err := change.put(object)
 	if err != nil {
 		return err
 	}
 	t.known[key] = struct{}{}
-	t.sink.Change(change)
+	t.sink.OnChange(change)
 	return nil
 }
 
 // Delete tells that an object is gone.
 func (t *intake) Delete(object any) error {
-	change := Change{Kind: t.kind}
+	change := ObjectChange{Kind: t.kind}
 	key, err := change.put(object)
 	if err != nil {
 		return err
 	}
 	delete(t.known, key)
-	t.sink.Change(Change{Kind: t.kind, Gone: []types.NamespacedName{key}, Version: change.Version})
+	t.sink.OnChange(ObjectChange{Kind: t.kind, Deleted: []types.NamespacedName{key}, Version: change.Version})
 	return nil
 }
 
 // Replace tells of all objects that there are.
 func (t *intake) Replace(objects []any, resourceVersion string) error {
-	change := Change{Kind: t.kind, Whole: true}
+	change := ObjectChange{Kind: t.kind, List: true}
 	there := make(map[types.NamespacedName]struct{}, len(objects))
 	for at, object := range objects {
 		objects[at] = nil // so that it does not stay until all have been read
@@ -191,11 +191,11 @@ func (t *intake) Replace(objects []any, resourceVersion string) error {
 	}
 	for key := range t.known {
 		if _, is := there[key]; !is {
-			change.Gone = append(change.Gone, key)
+			change.Deleted = append(change.Deleted, key)
 		}
 	}
 	t.known, change.Version = there, resourceVersion
-	t.sink.Change(change)
+	t.sink.OnChange(change)
 	return nil
 }
 
@@ -203,7 +203,7 @@ func (t *intake) Replace(objects []any, resourceVersion string) error {
 func (t *intake) Resync() error { return nil }
 
 // put adds what a client returned.
-func (c *Change) put(object any) (types.NamespacedName, error) {
+func (c *ObjectChange) put(object any) (types.NamespacedName, error) {
 	var of metav1.ObjectMeta
 	switch typed := object.(type) {
 	case *corev1.Service:

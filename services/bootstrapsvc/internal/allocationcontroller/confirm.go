@@ -17,17 +17,17 @@ const maxConfirm = 100
 // ripens anew: before a finding is open, what it was concluded from is read live. What cannot be read is not called open either.
 func (s *session) compare(ctx context.Context, now time.Time) ([]allocation.Delta, error) {
 	begun := time.Now()
-	delta := s.ledger.Audit(now)
+	delta := s.ledger.Compare(now)
 	s.took = time.Since(begun)
 	doubted, err := s.confirm(ctx, s.opening(delta.Changed))
 	if len(doubted) == 0 {
 		return []allocation.Delta{delta}, err
 	}
 	for name := range doubted {
-		s.ledger.Doubt(name)
+		s.ledger.RestartGracePeriod(name)
 	}
 	delta.Changed = slices.DeleteFunc(delta.Changed, func(f allocation.Finding) bool { return doubted[f.Name] })
-	return []allocation.Delta{delta, s.ledger.Audit(now)}, err
+	return []allocation.Delta{delta, s.ledger.Compare(now)}, err
 }
 
 // opening are the first steps of what is open now, was not before, and could have been concluded from watches out of step. What
@@ -36,7 +36,7 @@ func (s *session) opening(changed []allocation.Finding) []allocation.Step {
 	var steps []allocation.Step
 	for _, finding := range changed {
 		stood := s.book.standing[finding.Name]
-		isNew := finding.State == allocation.Open && (stood == nil || stood.State != allocation.Open)
+		isNew := finding.State == allocation.StateOpen && (stood == nil || stood.State != allocation.StateOpen)
 		if isNew && len(finding.Steps) > 0 && !finding.Steps[0].Frees() {
 			steps = append(steps, finding.Steps[0])
 		}
@@ -61,7 +61,7 @@ func (s *session) confirm(ctx context.Context, steps []allocation.Step) (doubted
 			return doubted, err
 		}
 		for _, step := range batch {
-			if outcome, _ := allocation.Check(step, seen.live(step)); outcome == allocation.Go {
+			if outcome, _ := allocation.Check(step, seen.live(step)); outcome == allocation.CheckPassed {
 				delete(doubted, step.Finding)
 			}
 		}

@@ -18,36 +18,36 @@ import (
 // its address. A Service that really has lost them is found at the same time.
 func TestAuditor_WhatOnlyWatchesOutOfStepShowIsNeverOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFakeCluster(t)
 		w.service("gone", "10.0.0.1", 30001)
 		w.address("10.0.0.1", "gone")
 		w.service("robbed", "10.0.0.2", 30002)
 		w.address("10.0.0.2", "robbed")
-		w.bits(30001, 30002)
+		w.putBits(30001, 30002)
 		r := w.lead(t, w.config())
 		defer r.end()
-		time.Sleep(aWhile)
+		time.Sleep(settleTime)
 
 		w.mu.Lock()
 		w.stale[KindServices] = true
 		w.mu.Unlock()
 		w.remove("gone")
-		w.free("10.0.0.1")
-		w.free("10.0.0.2")
-		w.bits()
-		want := map[string]allocation.State{
-			"findings/not-allocated.ip-addresses.10.0.0.1": allocation.Pending,
-			"findings/not-allocated.ip-addresses.10.0.0.2": allocation.Open,
-			"findings/not-allocated.node-ports.30001":      allocation.Pending,
-			"findings/not-allocated.node-ports.30002":      allocation.Open,
+		w.freeAddress("10.0.0.1")
+		w.freeAddress("10.0.0.2")
+		w.putBits()
+		want := map[string]allocation.FindingState{
+			"findings/not-allocated.ip-addresses.10.0.0.1": allocation.StatePending,
+			"findings/not-allocated.ip-addresses.10.0.0.2": allocation.StateOpen,
+			"findings/not-allocated.node-ports.30001":      allocation.StatePending,
+			"findings/not-allocated.node-ports.30002":      allocation.StateOpen,
 		}
 		for range 20 {
-			time.Sleep(aWhile)
-			if diff := cmp.Diff(want, r.standing(t)); diff != "" {
+			time.Sleep(settleTime)
+			if diff := cmp.Diff(want, r.current(t)); diff != "" {
 				t.Fatalf("findings differ (-want +got):\n%s", diff)
 			}
 		}
-		if opened := r.herald.told(); len(opened) != 2 {
+		if opened := r.reporter.openedNames(); len(opened) != 2 {
 			t.Errorf("opened %v, want the two of the service that exists", opened)
 		}
 
@@ -56,9 +56,9 @@ func TestAuditor_WhatOnlyWatchesOutOfStepShowIsNeverOpen(t *testing.T) {
 		w.mu.Unlock()
 		w.relist(KindServices)
 		w.remove("gone") // as the watch tells it at last
-		time.Sleep(aWhile)
-		view, err := r.View()
-		if err != nil || len(view.Standing) != 2 || len(view.Ended) != 0 {
+		time.Sleep(settleTime)
+		view, err := r.Snapshot()
+		if err != nil || len(view.Current) != 2 || len(view.Ended) != 0 {
 			t.Errorf("view %+v, %v, want two findings and nothing of the others", view, err)
 		}
 	})
@@ -68,7 +68,7 @@ func TestAuditor_WhatOnlyWatchesOutOfStepShowIsNeverOpen(t *testing.T) {
 func TestAuditor_MoreThanAPassLooksAtIsOpenAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 5*maxConfirm + 7
-		w := newWorld(t)
+		w := newFakeCluster(t)
 		for i := range many {
 			w.service(fmt.Sprint("s", i), "None", int32(30000+i))
 		}
@@ -76,8 +76,8 @@ func TestAuditor_MoreThanAPassLooksAtIsOpenAfterAWhile(t *testing.T) {
 		defer r.end()
 		time.Sleep(10 * time.Second)
 		open := 0
-		for _, state := range r.standing(t) {
-			if state == allocation.Open {
+		for _, state := range r.current(t) {
+			if state == allocation.StateOpen {
 				open++
 			}
 		}
@@ -90,7 +90,7 @@ func TestAuditor_MoreThanAPassLooksAtIsOpenAfterAWhile(t *testing.T) {
 // However many look wrong and are not, what is wrong is found.
 func TestAuditor_WhatIsDoubtedAgainAndAgainHidesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFakeCluster(t)
 		for i := range 2 * maxConfirm {
 			w.service(fmt.Sprint("gone", i), "None", int32(30000+i))
 		}
@@ -105,7 +105,7 @@ func TestAuditor_WhatIsDoubtedAgainAndAgainHidesNothing(t *testing.T) {
 			w.remove(fmt.Sprint("gone", i))
 		}
 		time.Sleep(10 * time.Second)
-		if opened, want := r.herald.told(), []string{"findings/not-allocated.node-ports.32000"}; !slices.Equal(opened, want) {
+		if opened, want := r.reporter.openedNames(), []string{"findings/not-allocated.node-ports.32000"}; !slices.Equal(opened, want) {
 			t.Errorf("opened %v, want %v", opened, want)
 		}
 	})
@@ -114,19 +114,19 @@ func TestAuditor_WhatIsDoubtedAgainAndAgainHidesNothing(t *testing.T) {
 // While nothing can be read, nothing new is called open; the error says so, and what is known is shown.
 func TestAuditor_WhatCannotBeLookedAtIsNotOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFakeCluster(t)
 		w.service("robbed", "None", 30002)
-		w.bits(30002)
+		w.putBits(30002)
 		r := w.lead(t, w.config())
 		defer r.end()
-		time.Sleep(aWhile)
+		time.Sleep(settleTime)
 		w.mu.Lock()
 		w.unread = rangestore.ErrUnavailable
 		w.mu.Unlock()
-		w.bits()
+		w.putBits()
 		time.Sleep(time.Minute)
-		want := map[string]allocation.State{"findings/not-allocated.node-ports.30002": allocation.Pending}
-		if diff := cmp.Diff(want, r.standing(t)); diff != "" {
+		want := map[string]allocation.FindingState{"findings/not-allocated.node-ports.30002": allocation.StatePending}
+		if diff := cmp.Diff(want, r.current(t)); diff != "" {
 			t.Errorf("findings differ (-want +got):\n%s", diff)
 		}
 		if err := r.lastError(); !errors.Is(err, rangestore.ErrUnavailable) {
@@ -136,8 +136,8 @@ func TestAuditor_WhatCannotBeLookedAtIsNotOpen(t *testing.T) {
 		w.unread = nil
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
-		want["findings/not-allocated.node-ports.30002"] = allocation.Open
-		if diff := cmp.Diff(want, r.standing(t)); diff != "" {
+		want["findings/not-allocated.node-ports.30002"] = allocation.StateOpen
+		if diff := cmp.Diff(want, r.current(t)); diff != "" {
 			t.Errorf("afterwards findings differ (-want +got):\n%s", diff)
 		}
 	})
@@ -147,26 +147,26 @@ func TestAuditor_WhatCannotBeLookedAtIsNotOpen(t *testing.T) {
 func TestAuditor_ABitIsSetInTheMidstOfAllocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rivals = maxSetAttempts - 1
-		w := newWorld(t)
+		w := newFakeCluster(t)
 		w.service("robbed", "None", 30002)
-		w.bits(30002)
+		w.putBits(30002)
 		cfg := w.config()
 		cfg.AutoRepair = true
 		r := w.lead(t, cfg)
 		defer r.end()
-		time.Sleep(aWhile)
+		time.Sleep(settleTime)
 		lost := 0
-		w.interfere(func(write string, after bool) error {
+		w.onWrite(func(write string, after bool) error {
 			if write == "swap servicenodeports" && !after && lost < rivals {
 				lost++
-				w.bits(30100 + lost)
+				w.putBits(30100 + lost)
 			}
 			return nil
 		})
-		w.bits()
+		w.putBits()
 		time.Sleep(time.Second)
-		if !w.has(30002) || !w.has(30100+rivals) || lost != rivals {
-			t.Errorf("allocated: %t, the rival's: %t, after %d races", w.has(30002), w.has(30100+rivals), lost)
+		if !w.hasPort(30002) || !w.hasPort(30100+rivals) || lost != rivals {
+			t.Errorf("allocated: %t, the rival's: %t, after %d races", w.hasPort(30002), w.hasPort(30100+rivals), lost)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()

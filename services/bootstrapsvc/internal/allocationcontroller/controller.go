@@ -34,12 +34,12 @@ var (
 	ErrNotSynced = errors.New("what is allocated has not been read yet")
 	// ErrFindingNotFound: no finding of that name stands.
 	ErrFindingNotFound = errors.New("no such finding")
-	// ErrExpired: the plan is too old to be trusted.
-	ErrExpired = errors.New("the plan has expired")
-	// ErrDrifted: what would be done now is not what was shown.
-	ErrDrifted = errors.New("the plan is not what it was")
-	// ErrRunning: another repair has not ended.
-	ErrRunning = errors.New("another repair is being applied")
+	// ErrPlanExpired: the plan is too old to be trusted.
+	ErrPlanExpired = errors.New("the plan has expired")
+	// ErrPlanDrifted: what would be done now is not what was shown.
+	ErrPlanDrifted = errors.New("the plan is not what it was")
+	// ErrRepairRunning: another repair has not ended.
+	ErrRepairRunning = errors.New("another repair is being applied")
 	// errAbandoned: a request ended without a result, because its pass panicked or the term ended.
 	errAbandoned = errors.New("the pass ended without a result")
 )
@@ -50,30 +50,30 @@ type Config struct {
 	AutoRepair bool
 	// FindingHistory and RepairHistory are how many ended findings and repairs are remembered.
 	FindingHistory, RepairHistory int
-	// Expected are the ranges that are expected of the bitmaps, as texts; see allocation.Settings.
-	Expected map[allocation.Store]string
-	// Patience is how long findings ripen; its zero value means the default.
-	Patience allocation.Patience
+	// ExpectedRanges are the ranges that are expected of the bitmaps, as texts; see allocation.Settings.
+	ExpectedRanges map[allocation.Store]string
+	// GracePeriods is how long findings ripen; its zero value means the default.
+	GracePeriods allocation.GracePeriods
 }
 
 // Deps is what an auditor works with.
 type Deps struct {
-	Cluster Cluster
-	Ranges  Ranges
-	Journal Journal
-	Herald  Reporter
-	Logger  *slog.Logger
+	Cluster  Cluster
+	Ranges   Ranges
+	Store    RepairStore
+	Reporter Reporter
+	Logger   *slog.Logger
 }
 
-// Auditor audits one cluster, for one term after the other. Its methods are safe for concurrent use; Run may be called again
+// Controller audits one cluster, for one term after the other. Its methods are safe for concurrent use; Run may be called again
 // after it has returned.
-type Auditor struct {
+type Controller struct {
 	Config
 	Deps
 	// requests is unbuffered: who asks knows that the goroutine has taken it.
 	requests chan request
 	// view is nil while nothing is known.
-	view atomic.Pointer[View]
+	view atomic.Pointer[Snapshot]
 	// problem says why view is nil.
 	problem atomic.Pointer[string]
 	// underway is the id of the repair whose steps are being made; nil if there is none.
@@ -81,12 +81,12 @@ type Auditor struct {
 }
 
 // New returns an auditor; it starts nothing.
-func New(cfg Config, deps Deps) *Auditor {
-	return &Auditor{Config: cfg, Deps: deps, requests: make(chan request)}
+func New(cfg Config, deps Deps) *Controller {
+	return &Controller{Config: cfg, Deps: deps, requests: make(chan request)}
 }
 
-// View is what is known now. Before the first pass of a term, and outside of one, its error wraps ErrNotSynced.
-func (a *Auditor) View() (*View, error) {
+// Snapshot is what is known now. Before the first pass of a term, and outside of one, its error wraps ErrNotSynced.
+func (a *Controller) Snapshot() (*Snapshot, error) {
 	if view := a.view.Load(); view != nil {
 		return view, nil
 	}
@@ -103,9 +103,9 @@ type request struct {
 	reply chan error
 }
 
-// ask has the goroutine do something and waits for it, at most until ctx ends; it goes on when nobody waits any more. Who has
+// do has the goroutine do something and waits for it, at most until ctx ends; it goes on when nobody waits any more. Who has
 // waited for a while to be taken asks refuse whether to go on waiting.
-func (a *Auditor) ask(ctx context.Context, do func(ctx context.Context, s *session) error, refuse func() error) error {
+func (a *Controller) do(ctx context.Context, do func(ctx context.Context, s *session) error, refuse func() error) error {
 	asked := request{do: do, reply: make(chan error, 1)}
 	if err := a.handOver(ctx, asked, refuse); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (a *Auditor) ask(ctx context.Context, do func(ctx context.Context, s *sessi
 	}
 }
 
-func (a *Auditor) handOver(ctx context.Context, asked request, refuse func() error) error {
+func (a *Controller) handOver(ctx context.Context, asked request, refuse func() error) error {
 	patience := time.NewTicker(runningPatience)
 	defer patience.Stop()
 	for {
@@ -139,9 +139,9 @@ func (a *Auditor) handOver(ctx context.Context, asked request, refuse func() err
 }
 
 // Audit makes a pass now and returns what it left.
-func (a *Auditor) Audit(ctx context.Context) (*View, error) {
-	var view *View
-	err := a.ask(ctx, func(ctx context.Context, s *session) error {
+func (a *Controller) Audit(ctx context.Context) (*Snapshot, error) {
+	var view *Snapshot
+	err := a.do(ctx, func(ctx context.Context, s *session) error {
 		if err := s.healthy(); err != nil {
 			return err
 		}
@@ -162,10 +162,10 @@ func (a *Auditor) Audit(ctx context.Context) (*View, error) {
 }
 
 // Run audits until ctx, which carries the term, ends; it is a loop's Run.
-func (a *Auditor) Run(ctx context.Context, report loop.Report) error {
-	s, err := a.open(ctx)
+func (a *Controller) Run(ctx context.Context, report loop.Report) error {
+	s, err := a.start(ctx)
 	if err != nil {
-		a.doubt(err)
+		a.setNotSynced(err)
 		return err
 	}
 	defer s.close()
@@ -198,24 +198,24 @@ func answer(ctx context.Context, s *session, asked request) {
 	asked.reply <- asked.do(ctx, s)
 }
 
-// doubt takes back what was known.
-func (a *Auditor) doubt(err error) {
+// setNotSynced takes back what was known.
+func (a *Controller) setNotSynced(err error) {
 	problem := strings.TrimPrefix(err.Error(), ErrNotSynced.Error()+": ") // View says it
 	a.problem.Store(&problem)
 	a.view.Store(nil)
 }
 
-// open reads what an earlier term left and begins to watch.
-func (a *Auditor) open(ctx context.Context) (*session, error) {
+// start reads what an earlier term left and begins to watch.
+func (a *Controller) start(ctx context.Context) (*session, error) {
 	stores, err := a.Cluster.Stores(ctx)
 	if err != nil {
 		return nil, err
 	}
-	findings, lost, err := a.Journal.Findings(ctx)
+	findings, lost, err := a.Store.Findings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	repairs, lostRepairs, err := a.Journal.Repairs(ctx)
+	repairs, lostRepairs, err := a.Store.Repairs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -229,4 +229,4 @@ func (a *Auditor) open(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-var _ Journal = (*repairstore.Journal)(nil)
+var _ RepairStore = (*repairstore.Store)(nil)

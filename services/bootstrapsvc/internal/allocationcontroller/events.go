@@ -22,8 +22,8 @@ const (
 // recorders take Events while a term lasts.
 type recorders struct{ addresses, ports record.EventRecorder }
 
-// Announce sends Events until ctx ends or the function that it returns is called, which must be in the end.
-func (h *Telemetry) Announce(ctx context.Context) (done func()) {
+// StartEvents sends Events until ctx ends or the function that it returns is called, which must be in the end.
+func (h *Telemetry) StartEvents(ctx context.Context) (done func()) {
 	if h.kube == nil {
 		return func() {}
 	}
@@ -66,7 +66,7 @@ func (h *Telemetry) tell(finding allocation.Finding) {
 	}
 }
 
-func addressReference(of allocation.Reference) *corev1.ObjectReference {
+func addressReference(of allocation.IPAddressRef) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "IPAddress", Name: of.Name, UID: types.UID(of.UID),
 		ResourceVersion: of.ResourceVersion,

@@ -49,8 +49,8 @@ func TestOpened_EventsHaveUpstreamsNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := h.Announce(t.Context())
-	object := []allocation.Evidence{{Code: allocation.ServiceUse}, {IPAddress: &allocation.Reference{Name: "10.0.0.9", UID: "u"}}}
+	done := h.StartEvents(t.Context())
+	object := []allocation.Evidence{{Code: allocation.ServiceUse}, {IPAddress: &allocation.IPAddressRef{Name: "10.0.0.9", UID: "u"}}}
 	for i, finding := range []allocation.Finding{
 		{Code: allocation.NotAllocated, Store: allocation.IPAddresses, Owners: []allocation.Owner{owner("missing")}},
 		{Code: allocation.DuplicateOwner, Store: allocation.IPAddresses, Owners: []allocation.Owner{owner("rightful"), owner("second"), owner("third")}},
@@ -65,7 +65,7 @@ func TestOpened_EventsHaveUpstreamsNames(t *testing.T) {
 		{Code: allocation.Leaked, Store: allocation.NodePorts, Subject: "30001"},
 	} {
 		finding.Message = fmt.Sprint("message ", i)
-		h.Opened(finding)
+		h.FindingOpened(finding)
 	}
 	const addresses, ports = "ipallocator-repair-controller", "portallocator-repair-controller"
 	want := map[string]int{
@@ -90,7 +90,7 @@ func TestOpened_EventsHaveUpstreamsNames(t *testing.T) {
 		return nil
 	})
 	done()
-	h.Opened(allocation.Finding{Code: allocation.NotAllocated, Owners: []allocation.Owner{owner("late")}}) // nobody takes it, and nothing breaks
+	h.FindingOpened(allocation.Finding{Code: allocation.NotAllocated, Owners: []allocation.Owner{owner("late")}}) // nobody takes it, and nothing breaks
 }
 
 // values are the series that are not 0, as "name label…".
@@ -123,22 +123,22 @@ func TestHerald_MetricsHaveUpstreamsNamesBesideOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, code := range allocation.Codes() {
-		h.Opened(allocation.Finding{Code: code, Store: allocation.NodePorts})
-		h.Opened(allocation.Finding{Code: code, Store: allocation.IPAddresses})
+		h.FindingOpened(allocation.Finding{Code: code, Store: allocation.NodePorts})
+		h.FindingOpened(allocation.Finding{Code: code, Store: allocation.IPAddresses})
 	}
-	open := allocation.Finding{Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.Open}
-	view := &View{
-		States: []allocation.StoreState{{Store: allocation.NodePorts, Present: true, Allocated: 7, Capacity: 2768}, {Store: allocation.ClusterIPs}},
-		Standing: []Finding{
+	open := allocation.Finding{Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StateOpen}
+	view := &Snapshot{
+		Stores: []allocation.StoreState{{Store: allocation.NodePorts, Present: true, Allocated: 7, Capacity: 2768}, {Store: allocation.ClusterIPs}},
+		Current: []Finding{
 			{Finding: repairstore.Finding{Finding: open}}, {Finding: repairstore.Finding{Finding: open}},
-			{Finding: repairstore.Finding{Finding: allocation.Finding{Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.Pending}}},
+			{Finding: repairstore.Finding{Finding: allocation.Finding{Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StatePending}}},
 		},
 	}
-	h.Passed(time.Millisecond, view, nil)
-	h.Passed(0, nil, fmt.Errorf("pass: %w", ErrUnavailable))
-	h.Passed(0, nil, rangestore.ErrUnavailable)
-	h.Passed(0, nil, errors.New("both"))
-	h.Stepped(allocation.Step{Verb: allocation.ClearBit}, repairstore.Outcome{State: repairstore.Done})
+	h.PassFinished(time.Millisecond, view, nil)
+	h.PassFinished(0, nil, fmt.Errorf("pass: %w", ErrUnavailable))
+	h.PassFinished(0, nil, rangestore.ErrUnavailable)
+	h.PassFinished(0, nil, errors.New("both"))
+	h.StepFinished(allocation.Step{Verb: allocation.ClearBit}, repairstore.StepResult{State: repairstore.StepDone})
 	want := map[string]float64{
 		"apiserver_clusterip_repair_ip_errors_total duplicate": 1, "apiserver_clusterip_repair_ip_errors_total full": 1,
 		"apiserver_clusterip_repair_ip_errors_total invalid": 1, "apiserver_clusterip_repair_ip_errors_total leak": 2,
@@ -158,7 +158,7 @@ func TestHerald_MetricsHaveUpstreamsNamesBesideOurs(t *testing.T) {
 	if diff := cmp.Diff(want, values(t, registry)); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
-	h.Forget()
+	h.ResetLeaderMetrics()
 	for name := range values(t, registry) {
 		if name == "trivet_bootstrap_allocated node-ports" {
 			t.Error("what only a leader knows is still told")

@@ -47,7 +47,7 @@ func newBook(limit int) *book {
 // recall takes what an earlier term left.
 func (b *book) recall(findings []repairstore.Finding, repairs []repairstore.Repair) {
 	for _, finding := range findings {
-		if finding.End == repairstore.Standing {
+		if finding.End == repairstore.NotEnded {
 			b.recalled[finding.Name] = finding
 			b.kept[finding.Name] = struct{}{}
 			continue
@@ -57,8 +57,8 @@ func (b *book) recall(findings []repairstore.Finding, repairs []repairstore.Repa
 	slices.SortFunc(b.ended, func(x, y Finding) int { return cmp.Or(x.Ended.Compare(y.Ended), cmp.Compare(x.Name, y.Name)) })
 	b.trim()
 	for _, repair := range repairs {
-		for i, outcome := range repair.Outcomes {
-			if found, ok := b.recalled[repair.Steps[i].Finding]; ok && outcome.State == repairstore.Done && outcome.Time.After(found.FirstSeen) {
+		for i, outcome := range repair.Results {
+			if found, ok := b.recalled[repair.Steps[i].Finding]; ok && outcome.State == repairstore.StepDone && outcome.Time.After(found.FirstSeen) {
 				b.mended[found.Name] = repair.ID
 			}
 		}
@@ -104,17 +104,17 @@ func (b *book) put(finding allocation.Finding, now time.Time) (opened bool) {
 	if before {
 		b.told[finding.Name] = struct{}{}
 	}
-	if _, told := b.told[finding.Name]; !told && finding.State == allocation.Open {
+	if _, told := b.told[finding.Name]; !told && finding.State == allocation.StateOpen {
 		b.told[finding.Name] = struct{}{}
 		opened = true
 	}
 	b.standing[finding.Name] = known
 	known.Finding.Finding, known.LastSeen, known.Change = finding, now, b.change()
 	delete(b.pending, finding.Name)
-	if finding.State == allocation.Pending {
+	if finding.State == allocation.StatePending {
 		b.pending[finding.Name] = struct{}{}
 	}
-	if _, isKept := b.kept[finding.Name]; isKept || finding.State == allocation.Open && len(b.kept) < maxKept {
+	if _, isKept := b.kept[finding.Name]; isKept || finding.State == allocation.StateOpen && len(b.kept) < maxKept {
 		b.kept[finding.Name], b.dirty[finding.Name] = struct{}{}, struct{}{}
 	}
 	return opened
@@ -132,12 +132,12 @@ func (b *book) end(stood repairstore.Finding, now time.Time) {
 	delete(b.recalled, name)
 	repair, mended := b.mended[name]
 	delete(b.mended, name)
-	if !isKept && stood.State != allocation.Open && !mended {
+	if !isKept && stood.State != allocation.StateOpen && !mended {
 		return
 	}
-	stood.Ended, stood.End, stood.RepairedBy = now, repairstore.Gone, repair
+	stood.Ended, stood.End, stood.RepairedBy = now, repairstore.EndGone, repair
 	if mended {
-		stood.End = repairstore.Repaired
+		stood.End = repairstore.EndRepaired
 	}
 	stood.Steps = nil
 	b.ended = slices.DeleteFunc(b.ended, func(f Finding) bool { return f.Name == name })
@@ -167,7 +167,7 @@ func (b *book) change() uint64 {
 func (b *book) refresh(now func(name string) (allocation.Finding, bool)) bool {
 	for name := range b.pending {
 		known := b.standing[name]
-		if finding, ok := now(name); ok && finding.Sightings != known.Sightings {
+		if finding, ok := now(name); ok && finding.Observations != known.Observations {
 			known.Finding.Finding, known.Change, b.changed = finding, b.change(), true
 		}
 	}
@@ -215,7 +215,9 @@ func (b *book) safe() []allocation.Finding {
 	return found
 }
 
-func isSafe(finding allocation.Finding) bool { return finding.State == allocation.Open && finding.Safe }
+func isSafe(finding allocation.Finding) bool {
+	return finding.State == allocation.StateOpen && finding.Safe
+}
 
 func (b *book) listStanding() []Finding {
 	list := make([]Finding, 0, len(b.standing))

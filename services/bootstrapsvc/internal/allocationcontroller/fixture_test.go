@@ -23,20 +23,20 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// world is a kube-apiserver, its etcd and the journal in memory. It insists on guards and on a term, as the real ones do.
-type world struct {
+// fakeCluster is a kube-apiserver, its etcd and the journal in memory. It insists on guards and on a term, as the real ones do.
+type fakeCluster struct {
 	mu        sync.Mutex // guards what follows
 	services  map[allocation.Key]allocation.Service
 	addresses map[string]allocation.IPAddress
 	ports     rangestore.Value
 	version   int64
 	// feeds are those of who watches objects, and ranges of who watches the range: all that happened, in order.
-	feeds map[chan Change]struct{}
+	feeds map[chan ObjectChange]struct{}
 	// watcher is who watches objects now.
-	watcher Sink
+	watcher ObjectHandler
 	ranges  map[chan rangestore.Value]struct{}
-	// strange says why the range is another cluster's.
-	strange string
+	// foreign says why the range is another cluster's.
+	foreign string
 	// stale are kinds of which no change is told to watchers.
 	stale map[Kind]bool
 	// unread is what reading the range ends with; nil while it can be read.
@@ -45,23 +45,23 @@ type world struct {
 	lists int
 
 	findings map[string]repairstore.Finding
-	plans    map[string]repairstore.Plan
-	outcomes map[string]map[int]repairstore.Outcome
+	plans    map[string]repairstore.RepairPlan
+	outcomes map[string]map[int]repairstore.StepResult
 	ends     map[string]time.Time
 
 	writes []string
-	// at is called before and after each write, without the lock; an error before it refuses the write, one after it loses
+	// hook is called before and after each write, without the lock; an error before it refuses the write, one after it loses
 	// the answer.
-	at func(write string, after bool) error
+	hook func(write string, after bool) error
 }
 
-func newWorld(t testing.TB) *world {
+func newFakeCluster(t testing.TB) *fakeCluster {
 	t.Helper()
-	w := &world{
+	w := &fakeCluster{
 		services: map[allocation.Key]allocation.Service{}, addresses: map[string]allocation.IPAddress{},
-		feeds: map[chan Change]struct{}{}, ranges: map[chan rangestore.Value]struct{}{}, stale: map[Kind]bool{},
-		findings: map[string]repairstore.Finding{}, plans: map[string]repairstore.Plan{},
-		outcomes: map[string]map[int]repairstore.Outcome{}, ends: map[string]time.Time{},
+		feeds: map[chan ObjectChange]struct{}{}, ranges: map[chan rangestore.Value]struct{}{}, stale: map[Kind]bool{},
+		findings: map[string]repairstore.Finding{}, plans: map[string]repairstore.RepairPlan{},
+		outcomes: map[string]map[int]repairstore.StepResult{}, ends: map[string]time.Time{},
 	}
 	raw, err := (&corev1.RangeAllocation{Range: "30000-32767", Data: []byte{}}).Marshal()
 	if err != nil {
@@ -83,7 +83,7 @@ func newWorld(t testing.TB) *world {
 }
 
 // service adds a Service; what it uses is not allocated.
-func (w *world) service(name, address string, ports ...int32) allocation.Service {
+func (w *fakeCluster) service(name, address string, ports ...int32) allocation.Service {
 	s := allocation.Service{
 		Key: allocation.Key{Namespace: "default", Name: name}, UID: "uid-of-" + name, Type: allocation.ClusterIP,
 		ClusterIPs: []string{address}, Created: time.Now(),
@@ -94,20 +94,20 @@ func (w *world) service(name, address string, ports ...int32) allocation.Service
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.services[s.Key] = s
-	w.tell(Change{Kind: KindServices, Put: Objects{Services: []allocation.Service{s}}})
+	w.tell(ObjectChange{Kind: KindServices, Put: Objects{Services: []allocation.Service{s}}})
 	return s
 }
 
 // remove takes a Service away; what it used stays allocated.
-func (w *world) remove(name string) {
+func (w *fakeCluster) remove(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.services, allocation.Key{Namespace: "default", Name: name})
-	w.tell(Change{Kind: KindServices, Gone: []types.NamespacedName{{Namespace: "default", Name: name}}})
+	w.tell(ObjectChange{Kind: KindServices, Deleted: []types.NamespacedName{{Namespace: "default", Name: name}}})
 }
 
-// free takes an address away.
-func (w *world) free(name string) {
+// freeAddress takes an address away.
+func (w *fakeCluster) freeAddress(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.addresses, name)
@@ -115,7 +115,7 @@ func (w *world) free(name string) {
 }
 
 // address allocates an address in the name of a Service.
-func (w *world) address(name, parent string, change ...func(*allocation.IPAddress)) {
+func (w *fakeCluster) address(name, parent string, change ...func(*allocation.IPAddress)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := allocation.IPAddress{
@@ -131,7 +131,7 @@ func (w *world) address(name, parent string, change ...func(*allocation.IPAddres
 }
 
 // relist tells all watchers all of a kind, as after a watch that had a gap.
-func (w *world) relist(kind Kind) {
+func (w *fakeCluster) relist(kind Kind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for feed := range w.feeds {
@@ -139,8 +139,8 @@ func (w *world) relist(kind Kind) {
 	}
 }
 
-// bits writes the whole bitmap as kube-apiserver would.
-func (w *world) bits(ports ...int) {
+// putBits writes the whole bitmap as kube-apiserver would.
+func (w *fakeCluster) putBits(ports ...int) {
 	w.mu.Lock()
 	bitmap := allocation.Bitmap{Store: allocation.NodePorts, Range: "30000-32767"}
 	var steps []allocation.Step
@@ -158,14 +158,14 @@ func (w *world) bits(ports ...int) {
 }
 
 // putRange needs the lock.
-func (w *world) putRange(next rangestore.Range) {
+func (w *fakeCluster) putRange(next rangestore.Range) {
 	w.ports = rangestore.Value{Range: next, ModRevision: w.next()}
 	for feed := range w.ranges {
 		feed <- w.ports
 	}
 }
 
-func (w *world) has(port int) bool {
+func (w *fakeCluster) hasPort(port int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	data, i := w.ports.Range.Data(), port-30000
@@ -174,13 +174,13 @@ func (w *world) has(port int) bool {
 }
 
 // next needs the lock.
-func (w *world) next() int64 {
+func (w *fakeCluster) next() int64 {
 	w.version++
 	return w.version
 }
 
 // tell needs the lock.
-func (w *world) tell(change Change) {
+func (w *fakeCluster) tell(change ObjectChange) {
 	for feed := range w.feeds {
 		if !w.stale[change.Kind] {
 			feed <- change
@@ -189,16 +189,16 @@ func (w *world) tell(change Change) {
 }
 
 // tellAddress tells of an address as it is. It needs the lock.
-func (w *world) tellAddress(name string) {
+func (w *fakeCluster) tellAddress(name string) {
 	if address, there := w.addresses[name]; there {
-		w.tell(Change{Kind: KindIPAddresses, Put: Objects{IPAddresses: []allocation.IPAddress{address}}})
+		w.tell(ObjectChange{Kind: KindIPAddresses, Put: Objects{IPAddresses: []allocation.IPAddress{address}}})
 		return
 	}
-	w.tell(Change{Kind: KindIPAddresses, Gone: []types.NamespacedName{{Name: name}}})
+	w.tell(ObjectChange{Kind: KindIPAddresses, Deleted: []types.NamespacedName{{Name: name}}})
 }
 
 // write does what changes something, under a term, between the two calls of at.
-func (w *world) write(ctx context.Context, name string, do func() error) error {
+func (w *fakeCluster) write(ctx context.Context, name string, do func() error) error {
 	held, ok := term.FromContext(ctx)
 	if !ok {
 		return term.ErrNone
@@ -207,7 +207,7 @@ func (w *world) write(ctx context.Context, name string, do func() error) error {
 		return err
 	}
 	w.mu.Lock()
-	at := w.at
+	at := w.hook
 	w.mu.Unlock()
 	if at != nil {
 		if err := at(name, false); err != nil {
@@ -226,24 +226,24 @@ func (w *world) write(ctx context.Context, name string, do func() error) error {
 	return at(name, true)
 }
 
-// interfere has at called from now on.
-func (w *world) interfere(at func(write string, after bool) error) {
+// onWrite has at called from now on.
+func (w *fakeCluster) onWrite(at func(write string, after bool) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.at = at
+	w.hook = at
 }
 
-// written are the writes that were made.
-func (w *world) written() []string {
+// writesDone are the writes that were made.
+func (w *fakeCluster) writesDone() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.writes)
 }
 
-// memoryCluster is the world as inventory shows it.
-type memoryCluster struct{ *world }
+// fakeObjects is the world as inventory shows it.
+type fakeObjects struct{ *fakeCluster }
 
-func (c memoryCluster) Stores(context.Context) ([]allocation.Store, error) {
+func (c fakeObjects) Stores(context.Context) ([]allocation.Store, error) {
 	return []allocation.Store{allocation.IPAddresses, allocation.NodePorts}, nil
 }
 
@@ -251,14 +251,14 @@ func (c memoryCluster) Stores(context.Context) ([]allocation.Store, error) {
 const feedLength = 1000
 
 // watching returns who watches objects now.
-func (w *world) watching() Sink {
+func (w *fakeCluster) watching() ObjectHandler {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.watcher
 }
 
-func (c memoryCluster) Watch(ctx context.Context, kinds []Kind, sink Sink) {
-	feed := make(chan Change, feedLength)
+func (c fakeObjects) Watch(ctx context.Context, kinds []Kind, sink ObjectHandler) {
+	feed := make(chan ObjectChange, feedLength)
 	c.mu.Lock()
 	for _, kind := range kinds {
 		feed <- c.all(kind)
@@ -268,7 +268,7 @@ func (c memoryCluster) Watch(ctx context.Context, kinds []Kind, sink Sink) {
 	for ctx.Err() == nil {
 		select {
 		case change := <-feed:
-			sink.Change(change)
+			sink.OnChange(change)
 		case <-ctx.Done():
 		}
 	}
@@ -278,8 +278,8 @@ func (c memoryCluster) Watch(ctx context.Context, kinds []Kind, sink Sink) {
 }
 
 // all is what a list of a kind tells. It needs the lock.
-func (w *world) all(kind Kind) Change {
-	change := Change{Kind: kind, Whole: true}
+func (w *fakeCluster) all(kind Kind) ObjectChange {
+	change := ObjectChange{Kind: kind, List: true}
 	switch kind {
 	case KindServices:
 		change.Put.Services = slices.Collect(maps.Values(w.services))
@@ -291,7 +291,7 @@ func (w *world) all(kind Kind) Change {
 	return change
 }
 
-func (c memoryCluster) Service(_ context.Context, key allocation.Key) (*allocation.Service, error) {
+func (c fakeObjects) Service(_ context.Context, key allocation.Key) (*allocation.Service, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if service, ok := c.services[key]; ok {
@@ -300,23 +300,23 @@ func (c memoryCluster) Service(_ context.Context, key allocation.Key) (*allocati
 	return nil, nil
 }
 
-func (c memoryCluster) Witness(context.Context) (*rangestore.Witness, error) {
+func (c fakeObjects) Identity(context.Context) (*rangestore.ClusterIdentity, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if service, ok := c.services[allocation.Key{Namespace: "default", Name: "kubernetes"}]; ok {
-		return &rangestore.Witness{UID: service.UID}, nil
+		return &rangestore.ClusterIdentity{UID: service.UID}, nil
 	}
 	return nil, nil
 }
 
-func (c memoryCluster) Services(context.Context) ([]allocation.Service, error) {
+func (c fakeObjects) Services(context.Context) ([]allocation.Service, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lists++
 	return slices.Collect(maps.Values(c.services)), nil
 }
 
-func (c memoryCluster) IPAddress(_ context.Context, name string) (*allocation.IPAddress, error) {
+func (c fakeObjects) IPAddress(_ context.Context, name string) (*allocation.IPAddress, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if address, ok := c.addresses[name]; ok {
@@ -325,7 +325,7 @@ func (c memoryCluster) IPAddress(_ context.Context, name string) (*allocation.IP
 	return nil, nil
 }
 
-func (c memoryCluster) Create(ctx context.Context, wanted allocation.IPAddress) error {
+func (c fakeObjects) Create(ctx context.Context, wanted allocation.IPAddress) error {
 	return c.write(ctx, "create "+wanted.Name, func() error {
 		if _, there := c.addresses[wanted.Name]; there {
 			return ErrConflict
@@ -337,7 +337,7 @@ func (c memoryCluster) Create(ctx context.Context, wanted allocation.IPAddress) 
 	})
 }
 
-func (c memoryCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error {
+func (c fakeObjects) Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error {
 	return c.write(ctx, "relabel "+wanted.Name, func() error {
 		stored, there := c.addresses[wanted.Name]
 		if !there || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
@@ -350,7 +350,7 @@ func (c memoryCluster) Relabel(ctx context.Context, wanted allocation.IPAddress,
 	})
 }
 
-func (c memoryCluster) Delete(ctx context.Context, name string, guard allocation.Guard) error {
+func (c fakeObjects) Delete(ctx context.Context, name string, guard allocation.Guard) error {
 	return c.write(ctx, "delete "+name, func() error {
 		stored, there := c.addresses[name]
 		if !there || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
@@ -362,10 +362,10 @@ func (c memoryCluster) Delete(ctx context.Context, name string, guard allocation
 	})
 }
 
-// memoryRanges is the world as rangestore shows it.
-type memoryRanges struct{ *world }
+// fakeRanges is the world as rangestore shows it.
+type fakeRanges struct{ *fakeCluster }
 
-func (r memoryRanges) Read(_ context.Context, name rangestore.Name) (rangestore.Value, error) {
+func (r fakeRanges) Read(_ context.Context, name rangestore.Name) (rangestore.Value, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if name != rangestore.NodePorts {
@@ -374,7 +374,7 @@ func (r memoryRanges) Read(_ context.Context, name rangestore.Name) (rangestore.
 	return r.ports, r.unread
 }
 
-func (r memoryRanges) Swap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error) {
+func (r fakeRanges) CompareAndSwap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error) {
 	return 0, r.write(ctx, "swap "+string(name), func() error {
 		if r.ports.ModRevision != revision {
 			return rangestore.ErrConflict
@@ -384,17 +384,17 @@ func (r memoryRanges) Swap(ctx context.Context, name rangestore.Name, revision i
 	})
 }
 
-func (r memoryRanges) Watch(ctx context.Context, sink rangestore.Sink) {
+func (r fakeRanges) Watch(ctx context.Context, sink rangestore.Handler) {
 	feed := make(chan rangestore.Value, feedLength)
 	r.mu.Lock()
 	value := r.ports
 	r.ranges[feed] = struct{}{}
 	r.mu.Unlock()
-	sink.Begin(map[rangestore.Name]rangestore.Value{rangestore.NodePorts: value})
+	sink.OnList(map[rangestore.Name]rangestore.Value{rangestore.NodePorts: value})
 	for ctx.Err() == nil {
 		select {
 		case value := <-feed:
-			sink.Change(rangestore.NodePorts, value)
+			sink.OnChange(rangestore.NodePorts, value)
 		case <-ctx.Done():
 		}
 	}
@@ -403,25 +403,25 @@ func (r memoryRanges) Watch(ctx context.Context, sink rangestore.Sink) {
 	r.mu.Unlock()
 }
 
-func (r memoryRanges) Doubt(_ context.Context, of rangestore.Witness) (string, error) {
+func (r fakeRanges) VerifyCluster(_ context.Context, of rangestore.ClusterIdentity) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if of != (rangestore.Witness{UID: "uid-of-kubernetes"}) {
+	if of != (rangestore.ClusterIdentity{UID: "uid-of-kubernetes"}) {
 		return "", fmt.Errorf("asked for %+v", of)
 	}
-	return r.strange, nil
+	return r.foreign, nil
 }
 
-// memoryJournal is the world as journal shows it.
-type memoryJournal struct{ *world }
+// fakeStore is the world as journal shows it.
+type fakeStore struct{ *fakeCluster }
 
-func (j memoryJournal) Findings(context.Context) ([]repairstore.Finding, int, error) {
+func (j fakeStore) Findings(context.Context) ([]repairstore.Finding, int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Collect(maps.Values(j.findings)), 0, nil
 }
 
-func (j memoryJournal) WriteFindings(ctx context.Context, findings []repairstore.Finding, forget []string) error {
+func (j fakeStore) WriteFindings(ctx context.Context, findings []repairstore.Finding, forget []string) error {
 	return j.write(ctx, "findings", func() error {
 		for _, finding := range findings {
 			finding.Steps = nil
@@ -434,7 +434,7 @@ func (j memoryJournal) WriteFindings(ctx context.Context, findings []repairstore
 	})
 }
 
-func (j memoryJournal) Begin(ctx context.Context, plan repairstore.Plan) error {
+func (j fakeStore) Begin(ctx context.Context, plan repairstore.RepairPlan) error {
 	return j.write(ctx, "begin", func() error {
 		if _, there := j.plans[plan.ID]; there {
 			return repairstore.ErrExists
@@ -444,7 +444,7 @@ func (j memoryJournal) Begin(ctx context.Context, plan repairstore.Plan) error {
 	})
 }
 
-func (j memoryJournal) Record(ctx context.Context, id string, outcomes map[int]repairstore.Outcome) error {
+func (j fakeStore) Record(ctx context.Context, id string, outcomes map[int]repairstore.StepResult) error {
 	return j.write(ctx, "record", func() error {
 		for number := range outcomes {
 			if _, there := j.outcomes[id][number]; there {
@@ -452,14 +452,14 @@ func (j memoryJournal) Record(ctx context.Context, id string, outcomes map[int]r
 			}
 		}
 		if j.outcomes[id] == nil {
-			j.outcomes[id] = map[int]repairstore.Outcome{}
+			j.outcomes[id] = map[int]repairstore.StepResult{}
 		}
 		maps.Copy(j.outcomes[id], outcomes)
 		return nil
 	})
 }
 
-func (j memoryJournal) End(ctx context.Context, id string, now time.Time) error {
+func (j fakeStore) End(ctx context.Context, id string, now time.Time) error {
 	return j.write(ctx, "end", func() error {
 		if _, there := j.ends[id]; there {
 			return repairstore.ErrExists
@@ -469,7 +469,7 @@ func (j memoryJournal) End(ctx context.Context, id string, now time.Time) error 
 	})
 }
 
-func (j memoryJournal) Forget(ctx context.Context, ids []string) error {
+func (j fakeStore) DeleteRepairs(ctx context.Context, ids []string) error {
 	return j.write(ctx, "forget", func() error {
 		for _, id := range ids {
 			delete(j.plans, id)
@@ -480,14 +480,14 @@ func (j memoryJournal) Forget(ctx context.Context, ids []string) error {
 	})
 }
 
-func (j memoryJournal) Repairs(context.Context) ([]repairstore.Repair, int, error) {
+func (j fakeStore) Repairs(context.Context) ([]repairstore.Repair, int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var repairs []repairstore.Repair
 	for id, plan := range j.plans {
-		repair := repairstore.Repair{Plan: plan, Outcomes: make([]repairstore.Outcome, len(plan.Steps)), Ended: j.ends[id]}
+		repair := repairstore.Repair{RepairPlan: plan, Results: make([]repairstore.StepResult, len(plan.Steps)), Ended: j.ends[id]}
 		for number, outcome := range j.outcomes[id] {
-			repair.Outcomes[number] = outcome
+			repair.Results[number] = outcome
 		}
 		repairs = append(repairs, repair)
 	}
@@ -495,46 +495,46 @@ func (j memoryJournal) Repairs(context.Context) ([]repairstore.Repair, int, erro
 	return repairs, 0, nil
 }
 
-// silence is a herald that remembers what was opened.
-type silence struct {
+// fakeReporter is a herald that remembers what was opened.
+type fakeReporter struct {
 	mu     sync.Mutex // guards opened
 	opened []string
 }
 
-func (s *silence) Opened(finding allocation.Finding) {
+func (s *fakeReporter) FindingOpened(finding allocation.Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.opened = append(s.opened, finding.Name)
 }
 
-func (s *silence) told() []string {
+func (s *fakeReporter) openedNames() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.opened)
 }
-func (*silence) Passed(time.Duration, *View, error)           {}
-func (*silence) Stepped(allocation.Step, repairstore.Outcome) {}
+func (*fakeReporter) PassFinished(time.Duration, *Snapshot, error)         {}
+func (*fakeReporter) StepFinished(allocation.Step, repairstore.StepResult) {}
 
-// reign is one term of an auditor over a world.
-type reign struct {
-	*Auditor
-	herald *silence
-	ctx    context.Context
-	lose   func()
-	ended  chan struct{}
-	mu     sync.Mutex // guards errs
-	errs   []error
+// leadership is one term of an auditor over a world.
+type leadership struct {
+	*Controller
+	reporter *fakeReporter
+	ctx      context.Context
+	lose     func()
+	ended    chan struct{}
+	mu       sync.Mutex // guards errs
+	errs     []error
 }
 
-func (w *world) config() Config { return Config{FindingHistory: 10, RepairHistory: 10} }
+func (w *fakeCluster) config() Config { return Config{FindingHistory: 10, RepairHistory: 10} }
 
 // lead begins a term; end ends it.
-func (w *world) lead(t testing.TB, cfg Config) *reign {
+func (w *fakeCluster) lead(t testing.TB, cfg Config) *leadership {
 	t.Helper()
 	_, ctx, lose := termtest.NewTerm(0, 1)
-	r := &reign{herald: &silence{}, ctx: ctx, lose: lose, ended: make(chan struct{})}
-	r.Auditor = New(cfg, Deps{
-		Cluster: memoryCluster{w}, Ranges: memoryRanges{w}, Journal: memoryJournal{w}, Herald: r.herald,
+	r := &leadership{reporter: &fakeReporter{}, ctx: ctx, lose: lose, ended: make(chan struct{})}
+	r.Controller = New(cfg, Deps{
+		Cluster: fakeObjects{w}, Ranges: fakeRanges{w}, Store: fakeStore{w}, Reporter: r.reporter,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	go func() {
@@ -546,13 +546,13 @@ func (w *world) lead(t testing.TB, cfg Config) *reign {
 	return r
 }
 
-func (r *reign) report(err error) {
+func (r *leadership) report(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.errs = append(r.errs, err)
 }
 
-func (r *reign) lastError() error {
+func (r *leadership) lastError() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.errs) == 0 {
@@ -561,20 +561,20 @@ func (r *reign) lastError() error {
 	return r.errs[len(r.errs)-1]
 }
 
-func (r *reign) end() {
+func (r *leadership) end() {
 	r.lose()
 	<-r.ended
 }
 
-// standing are the names of what stands, with their states.
-func (r *reign) standing(t testing.TB) map[string]allocation.State {
+// current are the names of what stands, with their states.
+func (r *leadership) current(t testing.TB) map[string]allocation.FindingState {
 	t.Helper()
-	view, err := r.View()
+	view, err := r.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]allocation.State{}
-	for _, finding := range view.Standing {
+	names := map[string]allocation.FindingState{}
+	for _, finding := range view.Current {
 		names[finding.Name] = finding.State
 	}
 	return names

@@ -52,11 +52,11 @@ func (s *session) ascertain(ctx context.Context, now time.Time) error {
 }
 
 func (s *session) doubtRanges(ctx context.Context) (string, error) {
-	witness, err := s.Cluster.Witness(ctx)
+	witness, err := s.Cluster.Identity(ctx)
 	if err != nil || witness == nil {
 		return unwitnessed, err
 	}
-	return s.Ranges.Doubt(ctx, *witness)
+	return s.Ranges.VerifyCluster(ctx, *witness)
 }
 
 // putRange has the ledger know a range, or that it is in doubt.
@@ -69,7 +69,7 @@ func (s *session) putRange(name rangestore.Name, value rangestore.Value) {
 
 func (s *session) bitmapOf(store allocation.Store, value rangestore.Value) allocation.Bitmap {
 	if s.ranges.doubt != "" {
-		return allocation.Bitmap{Store: store, Revision: value.ModRevision, Doubt: s.ranges.doubt}
+		return allocation.Bitmap{Store: store, Revision: value.ModRevision, Unverified: s.ranges.doubt}
 	}
 	return allocation.Bitmap{
 		Store: store, Range: value.Range.Text(), Data: value.Range.Data(), Revision: value.ModRevision,

@@ -92,7 +92,7 @@ func (h *Telemetry) expect() {
 	}
 	h.addressErrors.WithLabelValues(invalid)
 	for _, verb := range []allocation.Verb{allocation.Create, allocation.Relabel, allocation.Delete, allocation.SetBit, allocation.ClearBit} {
-		for _, state := range []repairstore.StepState{repairstore.Done, repairstore.Unneeded, repairstore.Failed} {
+		for _, state := range []repairstore.StepState{repairstore.StepDone, repairstore.StepUnneeded, repairstore.StepFailed} {
 			h.steps.WithLabelValues(string(verb), string(state))
 		}
 	}
@@ -129,8 +129,8 @@ func typeOf(finding allocation.Finding) string {
 	return unknown
 }
 
-// Opened counts a finding and sends its Events.
-func (h *Telemetry) Opened(finding allocation.Finding) {
+// FindingOpened counts a finding and sends its Events.
+func (h *Telemetry) FindingOpened(finding allocation.Finding) {
 	errorsOf := h.addressErrors
 	if finding.Store == allocation.NodePorts {
 		errorsOf = h.portErrors
@@ -139,8 +139,8 @@ func (h *Telemetry) Opened(finding allocation.Finding) {
 	h.tell(finding)
 }
 
-// Passed counts a pass that failed, and shows what one has left.
-func (h *Telemetry) Passed(took time.Duration, view *View, err error) {
+// PassFinished counts a pass that failed, and shows what one has left.
+func (h *Telemetry) PassFinished(took time.Duration, view *Snapshot, err error) {
 	if err != nil {
 		h.failed(err)
 	}
@@ -153,12 +153,12 @@ func (h *Telemetry) Passed(took time.Duration, view *View, err error) {
 	for _, store := range allocation.Stores() {
 		open[store] = map[allocation.Code]int{}
 	}
-	for _, finding := range view.Standing {
-		if finding.State == allocation.Open {
+	for _, finding := range view.Current {
+		if finding.State == allocation.StateOpen {
 			open[finding.Store][finding.Code]++
 		}
 	}
-	for _, state := range view.States {
+	for _, state := range view.Stores {
 		if !state.Present {
 			continue
 		}
@@ -180,13 +180,13 @@ func (h *Telemetry) failed(err error) {
 	}
 }
 
-// Stepped counts a step of a repair.
-func (h *Telemetry) Stepped(step allocation.Step, outcome repairstore.Outcome) {
+// StepFinished counts a step of a repair.
+func (h *Telemetry) StepFinished(step allocation.Step, outcome repairstore.StepResult) {
 	h.steps.WithLabelValues(string(step.Verb), string(outcome.State)).Inc()
 }
 
-// Forget drops what only a leader knows.
-func (h *Telemetry) Forget() {
+// ResetLeaderMetrics drops what only a leader knows.
+func (h *Telemetry) ResetLeaderMetrics() {
 	h.findings.Reset()
 	h.allocated.Reset()
 	h.capacity.Reset()

@@ -27,7 +27,7 @@ func (s *session) schedule(now time.Time, err error) {
 		return
 	}
 	s.failures, s.failingSince = 0, now
-	if next := s.ledger.Next(); !next.IsZero() {
+	if next := s.ledger.NextDue(); !next.IsZero() {
 		s.hurry(next)
 	}
 	if s.ranges.doubt != "" {
@@ -47,9 +47,9 @@ func (s *session) pass(ctx context.Context) error {
 		err = fmt.Errorf("no pass has succeeded for %s: %w", failing.Round(time.Second), err)
 	}
 	if err != nil && s.view.Load() == nil {
-		s.doubt(err)
+		s.setNotSynced(err)
 	}
-	s.Herald.Passed(s.took, s.view.Load(), err)
+	s.Reporter.PassFinished(s.took, s.view.Load(), err)
 	return err
 }
 
@@ -66,7 +66,7 @@ func (s *session) round(ctx context.Context) error {
 		err = s.mend(ctx, now)
 	}
 	if err == nil && s.healthy() == nil {
-		s.ledger.Sight(now)
+		s.ledger.Observe(now)
 	}
 	s.publish()
 	if kept := s.keep(ctx); err == nil {
@@ -82,10 +82,10 @@ func (s *session) judge(ctx context.Context, now time.Time) error {
 		return err
 	}
 	deltas, err := s.compare(ctx, now)
-	s.audited, s.states = now, s.ledger.States()
+	s.audited, s.states = now, s.ledger.StoreStates()
 	for _, delta := range deltas {
 		for _, opened := range s.book.take(delta, now) {
-			s.Herald.Opened(opened)
+			s.Reporter.FindingOpened(opened)
 		}
 	}
 	return err
@@ -97,7 +97,7 @@ func (s *session) keep(ctx context.Context) error {
 	if len(findings)+len(forget) == 0 {
 		return nil
 	}
-	if err := s.Journal.WriteFindings(ctx, findings, forget); err != nil {
+	if err := s.Store.WriteFindings(ctx, findings, forget); err != nil {
 		return err
 	}
 	s.book.keptAll()
@@ -105,20 +105,20 @@ func (s *session) keep(ctx context.Context) error {
 }
 
 // publish makes what is known now visible and returns it.
-func (s *session) publish() *View {
+func (s *session) publish() *Snapshot {
 	old, changed := s.view.Load(), s.book.refresh(s.ledger.Finding)
 	if old != nil && !changed {
 		// Nothing but the time is new: whoever waits for news goes on waiting.
 		view := *old
-		view.States, view.Took, view.Audited, view.Version = s.states, s.took, s.audited, s.version
+		view.Stores, view.CompareDuration, view.CompareTime, view.Version = s.states, s.took, s.audited, s.version
 		s.view.Store(&view)
 		return &view
 	}
 	told := s.more
 	s.more = make(chan struct{})
-	view := &View{
-		Standing: s.book.listStanding(), Ended: s.book.listEnded(), States: s.states, Took: s.took, Audited: s.audited,
-		Version: s.version, More: s.more,
+	view := &Snapshot{
+		Current: s.book.listStanding(), Ended: s.book.listEnded(), Stores: s.states, CompareDuration: s.took, CompareTime: s.audited,
+		Version: s.version, Changed: s.more,
 	}
 	s.view.Store(view)
 	close(told)

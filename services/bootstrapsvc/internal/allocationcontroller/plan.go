@@ -19,28 +19,28 @@ const (
 	planLife = 10 * time.Minute
 )
 
-// Plan is what would be written, and the token with which it can be.
-type Plan struct {
+// PlannedRepair is what would be written, and the token with which it can be.
+type PlannedRepair struct {
 	Steps []allocation.Step
 	// Left are the findings that no step mends, ordered by first sight and name, each with why in its UnsafeReason. Of Omitted more it
 	// does not tell.
 	Left    []Finding
 	Omitted int
 	// Token is empty without steps.
-	Token   string
-	Expires time.Time
+	Token      string
+	ExpireTime time.Time
 }
 
 // PlanRepair plans the repair of findings by their names; all that are open if there are none. It writes nothing. The error
 // wraps ErrFindingNotFound for a name that does not stand.
-func (a *Auditor) PlanRepair(names []string, now time.Time) (Plan, error) {
-	view, err := a.View()
+func (a *Controller) PlanRepair(names []string, now time.Time) (PlannedRepair, error) {
+	view, err := a.Snapshot()
 	if err != nil {
-		return Plan{}, err
+		return PlannedRepair{}, err
 	}
-	chosen, err := choose(view.Standing, names)
+	chosen, err := choose(view.Current, names)
 	if err != nil {
-		return Plan{}, err
+		return PlannedRepair{}, err
 	}
 	return newPlan(chosen, now)
 }
@@ -62,16 +62,16 @@ func choose(standing []Finding, names []string) (map[string]Finding, error) {
 		return chosen, nil
 	}
 	for name, finding := range byName {
-		if finding.State == allocation.Open {
+		if finding.State == allocation.StateOpen {
 			chosen[name] = finding
 		}
 	}
 	return chosen, nil
 }
 
-func newPlan(chosen map[string]Finding, now time.Time) (Plan, error) {
+func newPlan(chosen map[string]Finding, now time.Time) (PlannedRepair, error) {
 	whole := allocation.PlanRepair(ledgers(chosen))
-	plan := Plan{Steps: fit(whole.Steps, maxPlanSteps)}
+	plan := PlannedRepair{Steps: fit(whole.Steps, maxPlanSteps)}
 	for _, left := range whole.Left {
 		plan.leave(chosen[left.Name], left.UnsafeReason)
 	}
@@ -88,8 +88,8 @@ func newPlan(chosen map[string]Finding, now time.Time) (Plan, error) {
 	if len(plan.Steps) == 0 {
 		return plan, nil
 	}
-	plan.Expires = now.Add(planLife).Truncate(time.Second)
-	token := repairstore.Token{Steps: sums(plan.Steps), Expires: plan.Expires}
+	plan.ExpireTime = now.Add(planLife).Truncate(time.Second)
+	token := repairstore.Token{Steps: sums(plan.Steps), Expires: plan.ExpireTime}
 	for _, step := range plan.Steps {
 		if !slices.Contains(token.Findings, step.Finding) {
 			token.Findings = append(token.Findings, step.Finding)
@@ -100,7 +100,7 @@ func newPlan(chosen map[string]Finding, now time.Time) (Plan, error) {
 	return plan, err
 }
 
-func (p *Plan) leave(finding Finding, why string) {
+func (p *PlannedRepair) leave(finding Finding, why string) {
 	finding.UnsafeReason = why
 	p.Left = append(p.Left, finding)
 }
@@ -116,22 +116,22 @@ func ledgers(chosen map[string]Finding) []allocation.Finding {
 func sums(steps []allocation.Step) []repairstore.Checksum {
 	var all []repairstore.Checksum
 	for _, step := range steps {
-		all = append(all, repairstore.Sum(step.Material()))
+		all = append(all, repairstore.ChecksumOf(step.Material()))
 	}
 	return all
 }
 
-// Apply carries out the plan of a token for somebody, and returns what came of it. Applied before, it is carried on if it has not
+// ApplyRepair carries out the plan of a token for somebody, and returns what came of it. Applied before, it is carried on if it has not
 // ended, and returned otherwise. The error wraps repairstore.ErrInvalid, ErrExpired, ErrDrifted or ErrRunning when nothing was
 // written; any other means that the same token is to be applied again.
-func (a *Auditor) Apply(ctx context.Context, text, requester string) (repairstore.Repair, error) {
-	token, err := repairstore.Parse(text)
+func (a *Controller) ApplyRepair(ctx context.Context, text, requester string) (repairstore.Repair, error) {
+	token, err := repairstore.ParseToken(text)
 	if err != nil {
 		return repairstore.Repair{}, err
 	}
 	var repair repairstore.Repair
-	id := repairstore.ID(text)
-	err = a.ask(ctx, func(ctx context.Context, s *session) error {
+	id := repairstore.TokenID(text)
+	err = a.do(ctx, func(ctx context.Context, s *session) error {
 		var err error
 		repair, err = s.apply(ctx, token, id, requester)
 		return err
@@ -143,9 +143,9 @@ func (a *Auditor) Apply(ctx context.Context, text, requester string) (repairstor
 }
 
 // refuse tells that another repair is being applied. The same one is worth waiting for.
-func (a *Auditor) refuse(id string) error {
+func (a *Controller) refuse(id string) error {
 	if underway := a.underway.Load(); underway != nil && *underway != id {
-		return fmt.Errorf("%w: %s", ErrRunning, *underway)
+		return fmt.Errorf("%w: %s", ErrRepairRunning, *underway)
 	}
 	return nil
 }
@@ -156,11 +156,11 @@ func (s *session) apply(ctx context.Context, token repairstore.Token, id, reques
 	}
 	if err := s.resume(ctx); err != nil {
 		if s.running != nil && s.running.ID != id {
-			return repairstore.Repair{}, fmt.Errorf("%w: %s: %w", ErrRunning, s.running.ID, err)
+			return repairstore.Repair{}, fmt.Errorf("%w: %s: %w", ErrRepairRunning, s.running.ID, err)
 		}
 		return repairstore.Repair{}, err
 	}
-	repairs, _, err := s.Journal.Repairs(ctx)
+	repairs, _, err := s.Store.Repairs(ctx)
 	if err != nil {
 		return repairstore.Repair{}, err
 	}
@@ -169,7 +169,7 @@ func (s *session) apply(ctx context.Context, token repairstore.Token, id, reques
 	}
 	now := time.Now()
 	if now.After(token.Expires) {
-		return repairstore.Repair{}, fmt.Errorf("%w at %s", ErrExpired, token.Expires.Format(time.RFC3339))
+		return repairstore.Repair{}, fmt.Errorf("%w at %s", ErrPlanExpired, token.Expires.Format(time.RFC3339))
 	}
 	if err := s.judge(ctx, now); err != nil {
 		return repairstore.Repair{}, err
@@ -187,27 +187,27 @@ func (s *session) planned(token repairstore.Token) ([]allocation.Step, error) {
 	for _, name := range token.Findings {
 		stands, ok := s.book.standing[name]
 		if !ok {
-			return nil, fmt.Errorf("%w: %s does not stand any more", ErrDrifted, name)
+			return nil, fmt.Errorf("%w: %s does not stand any more", ErrPlanDrifted, name)
 		}
 		findings = append(findings, stands.Finding.Finding)
 	}
 	steps := allocation.PlanRepair(findings).Steps
 	for i, sum := range sums(steps) {
 		if i >= len(token.Steps) || sum != token.Steps[i] {
-			return nil, fmt.Errorf("%w: step %d is now to %s %s %s: %s", ErrDrifted, i+1, steps[i].Verb, steps[i].Store, steps[i].Subject, steps[i].Detail)
+			return nil, fmt.Errorf("%w: step %d is now to %s %s %s: %s", ErrPlanDrifted, i+1, steps[i].Verb, steps[i].Store, steps[i].Subject, steps[i].Detail)
 		}
 	}
 	if len(steps) < len(token.Steps) {
-		return nil, fmt.Errorf("%w: it had %d steps and would have %d now", ErrDrifted, len(token.Steps), len(steps))
+		return nil, fmt.Errorf("%w: it had %d steps and would have %d now", ErrPlanDrifted, len(token.Steps), len(steps))
 	}
 	if len(steps) == 0 {
-		return nil, fmt.Errorf("%w: it has no steps", ErrDrifted)
+		return nil, fmt.Errorf("%w: it has no steps", ErrPlanDrifted)
 	}
 	return steps, nil
 }
 
 // Repairs are those that are remembered, the newest first; any replica may ask.
-func (a *Auditor) Repairs(ctx context.Context) ([]repairstore.Repair, error) {
-	repairs, _, err := a.Journal.Repairs(ctx)
+func (a *Controller) Repairs(ctx context.Context) ([]repairstore.Repair, error) {
+	repairs, _, err := a.Store.Repairs(ctx)
 	return repairs, err
 }

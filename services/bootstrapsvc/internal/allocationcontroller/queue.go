@@ -54,7 +54,7 @@ func (s *session) mendAlone(ctx context.Context, now time.Time) error {
 	if err != nil || len(steps) == 0 {
 		return err
 	}
-	id := repairstore.ID(now.Format(time.RFC3339Nano) + allocation.Plan{Steps: steps}.Material())
+	id := repairstore.TokenID(now.Format(time.RFC3339Nano) + allocation.Plan{Steps: steps}.Material())
 	_, err = s.start(ctx, requesterAuto, id, steps)
 	return err
 }
@@ -137,7 +137,7 @@ func (s *session) stillDue(ctx context.Context, steps []allocation.Step) ([]allo
 		}
 		for _, step := range batch {
 			outcome, _ := allocation.Check(step, seen.live(step))
-			due[step.Finding] = outcome == allocation.Go || outcome == allocation.Unneeded && counts[step.Finding] > 1
+			due[step.Finding] = outcome == allocation.CheckPassed || outcome == allocation.CheckUnneeded && counts[step.Finding] > 1
 		}
 		firsts = firsts[len(batch):]
 	}

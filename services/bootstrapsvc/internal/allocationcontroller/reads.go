@@ -18,8 +18,8 @@ type sight struct {
 func newSight() *sight { return &sight{addresses: map[string]*allocation.IPAddress{}} }
 
 // live is what was read for one of the steps.
-func (v *sight) live(step allocation.Step) allocation.Live {
-	return allocation.Live{Usage: v.usage, IPAddress: v.addresses[step.Object.Name], Bitmap: v.bitmap}
+func (v *sight) live(step allocation.Step) allocation.LiveState {
+	return allocation.LiveState{Usage: v.usage, IPAddress: v.addresses[step.Object.Name], Bitmap: v.bitmap}
 }
 
 // look reads what steps of one batch depend on: first what is to be written, and only then the Services. A Service that takes
@@ -40,12 +40,12 @@ func (s *session) look(ctx context.Context, steps []allocation.Step) (*sight, er
 }
 
 // setBits tells whether the steps of a batch set bits.
-func setBits(steps []allocation.Step) bool { return steps[0].Store.Bits() && !anyFrees(steps) }
+func setBits(steps []allocation.Step) bool { return steps[0].Store.IsBitmap() && !anyFrees(steps) }
 
 // readTargets reads what steps of one batch would write.
 func (s *session) readTargets(ctx context.Context, steps []allocation.Step, seen *sight) (err error) {
 	store := steps[0].Store
-	if !store.Bits() {
+	if !store.IsBitmap() {
 		for _, step := range steps {
 			if seen.addresses[step.Object.Name], err = s.Cluster.IPAddress(ctx, step.Object.Name); err != nil {
 				return err
@@ -67,7 +67,7 @@ func (s *session) readTargets(ctx context.Context, steps []allocation.Step, seen
 func (s *session) readUsers(ctx context.Context, steps []allocation.Step, seen *sight) error {
 	services, err := s.users(ctx, steps)
 	if err == nil {
-		seen.usage = allocation.Tally(services)
+		seen.usage = allocation.CountUsage(services)
 	}
 	return err
 }

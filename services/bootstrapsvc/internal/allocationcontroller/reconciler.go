@@ -21,7 +21,7 @@ const ranges Kind = "ranges"
 
 // session is the auditor's life for one term. But for what stands below changes, one goroutine uses it.
 type session struct {
-	*Auditor
+	*Controller
 	ctx    context.Context
 	cancel context.CancelFunc
 	// watching are the goroutines that fill changes. Each change is to be called by the session's goroutine.
@@ -29,7 +29,7 @@ type session struct {
 	changes  chan func()
 
 	stores []allocation.Store
-	ledger *allocation.Ledger
+	ledger *allocation.Index
 	ranges ownership
 	// missing are the sources that have not been read whole yet; trouble says why a source cannot be read now.
 	missing map[Kind]struct{}
@@ -54,11 +54,11 @@ type session struct {
 	more    chan struct{}
 }
 
-func newSession(ctx context.Context, a *Auditor, stores []allocation.Store) *session {
+func newSession(ctx context.Context, a *Controller, stores []allocation.Store) *session {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &session{
-		Auditor: a, ctx: ctx, cancel: cancel, changes: make(chan func()), stores: stores, ranges: newOwnership(),
-		ledger:  allocation.New(allocation.Settings{Stores: stores, Ranges: a.Expected, Patience: a.Patience}),
+		Controller: a, ctx: ctx, cancel: cancel, changes: make(chan func()), stores: stores, ranges: newOwnership(),
+		ledger:  allocation.NewIndex(allocation.Settings{Stores: stores, Ranges: a.ExpectedRanges, GracePeriods: a.GracePeriods}),
 		missing: map[Kind]struct{}{ranges: {}}, trouble: map[Kind]error{},
 		attempts: map[string]attempt{},
 		book:     newBook(a.FindingHistory), history: history{limit: a.RepairHistory},
@@ -74,7 +74,7 @@ func newSession(ctx context.Context, a *Auditor, stores []allocation.Store) *ses
 func (s *session) close() {
 	s.cancel()
 	s.watching.Wait()
-	s.doubt(errors.New("the term has ended"))
+	s.setNotSynced(errors.New("the term has ended"))
 	close(s.more)
 }
 
@@ -102,26 +102,26 @@ func (s *session) happen(change func()) {
 // clusterSink brings what inventory watches to the session's goroutine.
 type clusterSink struct{ session *session }
 
-func (c *clusterSink) Change(change Change) {
+func (c *clusterSink) OnChange(change ObjectChange) {
 	c.session.happen(func() { c.session.take(change) })
 }
 
-func (c *clusterSink) Broken(kind Kind, err error) {
+func (c *clusterSink) OnError(kind Kind, err error) {
 	c.session.happen(func() { c.session.broken(kind, err) })
 }
 
 // rangesSink brings what rangestore watches to the session's goroutine.
 type rangesSink struct{ session *session }
 
-func (r *rangesSink) Begin(values map[rangestore.Name]rangestore.Value) {
+func (r *rangesSink) OnList(values map[rangestore.Name]rangestore.Value) {
 	r.session.happen(func() { r.session.begin(values) })
 }
 
-func (r *rangesSink) Change(name rangestore.Name, value rangestore.Value) {
+func (r *rangesSink) OnChange(name rangestore.Name, value rangestore.Value) {
 	r.session.happen(func() { r.session.putRange(name, value) })
 }
 
-func (r *rangesSink) Broken(err error) {
+func (r *rangesSink) OnError(err error) {
 	r.session.happen(func() { r.session.broken(ranges, err) })
 }
 
@@ -136,13 +136,13 @@ func (s *session) broken(kind Kind, err error) {
 // read tells that a source was read whole. The second time something may have been missed.
 func (s *session) read(kind Kind) {
 	if _, isFirst := s.missing[kind]; !isFirst {
-		s.ledger.Interrupt()
+		s.ledger.RecordGap()
 	}
 	delete(s.missing, kind)
 	delete(s.trouble, kind)
 }
 
-func (s *session) take(change Change) {
+func (s *session) take(change ObjectChange) {
 	for _, service := range change.Put.Services {
 		s.ledger.PutService(service)
 	}
@@ -152,13 +152,13 @@ func (s *session) take(change Change) {
 	for _, cidr := range change.Put.ServiceCIDRs {
 		s.ledger.PutCIDR(cidr)
 	}
-	for _, gone := range change.Gone {
+	for _, gone := range change.Deleted {
 		s.remove(change.Kind, gone)
 	}
 	if change.Version != "" {
 		s.version = change.Version
 	}
-	if change.Whole {
+	if change.List {
 		s.read(change.Kind)
 	}
 }

@@ -12,20 +12,20 @@ import (
 
 // start writes a plan down and carries it out. The repair is what came of it, also beside an error.
 func (s *session) start(ctx context.Context, requester, id string, steps []allocation.Step) (repairstore.Repair, error) {
-	plan := repairstore.Plan{ID: id, Requester: requester, Started: time.Now(), Steps: steps}
-	if err := s.Journal.Begin(ctx, plan); err != nil {
+	plan := repairstore.RepairPlan{ID: id, Requester: requester, Started: time.Now(), Steps: steps}
+	if err := s.Store.Begin(ctx, plan); err != nil {
 		s.history.doubt() // the answer may be lost, and the plan written
 		return repairstore.Repair{}, err
 	}
 	s.Logger.InfoContext(ctx, "repair begun", "repair", id, "requester", requester, "steps", len(steps))
-	s.running = &repairstore.Repair{Plan: plan, Outcomes: make([]repairstore.Outcome, len(steps))}
+	s.running = &repairstore.Repair{RepairPlan: plan, Results: make([]repairstore.StepResult, len(steps))}
 	return s.carryOn(ctx)
 }
 
 // resume carries on what an earlier call, or an earlier term, has begun and not ended.
 func (s *session) resume(ctx context.Context) error {
 	if s.history.doubtful {
-		repairs, _, err := s.Journal.Repairs(ctx)
+		repairs, _, err := s.Store.Repairs(ctx)
 		if err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (s *session) carryOn(ctx context.Context) (repairstore.Repair, error) {
 		}
 	}
 	ended := time.Now()
-	if err := s.Journal.End(ctx, repair.ID, ended); err != nil {
+	if err := s.Store.End(ctx, repair.ID, ended); err != nil {
 		s.history.doubt()
 		return copied(repair), fmt.Errorf("end of repair %s: %w", repair.ID, err)
 	}
@@ -75,42 +75,42 @@ func (s *session) carryOn(ctx context.Context) (repairstore.Repair, error) {
 
 func copied(repair *repairstore.Repair) repairstore.Repair {
 	of := *repair
-	of.Outcomes = slices.Clone(repair.Outcomes)
+	of.Results = slices.Clone(repair.Results)
 	return of
 }
 
 // pendingIn returns the next steps that are to be done and can be done together; none when all are done.
 func pendingIn(repair *repairstore.Repair) (from, to int) {
-	isPending := func(outcome repairstore.Outcome) bool { return outcome.State == repairstore.Pending }
-	if from = slices.IndexFunc(repair.Outcomes, isPending); from < 0 {
+	isPending := func(outcome repairstore.StepResult) bool { return outcome.State == repairstore.StepPending }
+	if from = slices.IndexFunc(repair.Results, isPending); from < 0 {
 		return 0, 0
 	}
 	to = from
-	for to < len(repair.Outcomes) && isPending(repair.Outcomes[to]) {
+	for to < len(repair.Results) && isPending(repair.Results[to]) {
 		to++
 	}
 	return from, from + batchOf(repair.Steps[from:to])
 }
 
 // forsaken are the steps that are not to be done any more, because an earlier one of the same finding was not made.
-func (s *session) forsaken(repair *repairstore.Repair) map[int]repairstore.Outcome {
-	failed, outcomes := map[string]bool{}, map[int]repairstore.Outcome{}
+func (s *session) forsaken(repair *repairstore.Repair) map[int]repairstore.StepResult {
+	failed, outcomes := map[string]bool{}, map[int]repairstore.StepResult{}
 	for i, step := range repair.Steps {
 		switch {
-		case repair.Outcomes[i].State == repairstore.Failed:
+		case repair.Results[i].State == repairstore.StepFailed:
 			failed[step.Finding] = true
-		case repair.Outcomes[i].State == repairstore.Pending && failed[step.Finding]:
-			outcomes[i] = repairstore.Outcome{State: repairstore.Failed, Error: "an earlier step of the same finding was not made", Time: time.Now()}
+		case repair.Results[i].State == repairstore.StepPending && failed[step.Finding]:
+			outcomes[i] = repairstore.StepResult{State: repairstore.StepFailed, Error: "an earlier step of the same finding was not made", Time: time.Now()}
 		}
 	}
 	return outcomes
 }
 
-func (s *session) makeSteps(ctx context.Context, repair *repairstore.Repair, from, to int) (map[int]repairstore.Outcome, error) {
+func (s *session) makeSteps(ctx context.Context, repair *repairstore.Repair, from, to int) (map[int]repairstore.StepResult, error) {
 	outcomes, err := s.make(ctx, repair.Steps[from:to])
-	made := map[int]repairstore.Outcome{}
+	made := map[int]repairstore.StepResult{}
 	for i, outcome := range outcomes {
-		if outcome.State != repairstore.Pending {
+		if outcome.State != repairstore.StepPending {
 			made[from+i] = outcome
 		}
 	}
@@ -118,23 +118,23 @@ func (s *session) makeSteps(ctx context.Context, repair *repairstore.Repair, fro
 }
 
 // record takes what came of steps into the journal and then into the repair.
-func (s *session) record(ctx context.Context, repair *repairstore.Repair, made map[int]repairstore.Outcome) error {
+func (s *session) record(ctx context.Context, repair *repairstore.Repair, made map[int]repairstore.StepResult) error {
 	if len(made) == 0 {
 		return nil
 	}
-	if err := s.Journal.Record(ctx, repair.ID, made); err != nil {
+	if err := s.Store.Record(ctx, repair.ID, made); err != nil {
 		s.history.doubt() // the answer may be lost, and some written
 		return err
 	}
 	for i, outcome := range made {
 		step := repair.Steps[i]
-		repair.Outcomes[i] = outcome
-		if outcome.State == repairstore.Done {
+		repair.Results[i] = outcome
+		if outcome.State == repairstore.StepDone {
 			s.book.mend(step.Finding, repair.ID)
 		}
 		s.Logger.InfoContext(ctx, "repair step", "repair", repair.ID, "verb", step.Verb, "store", step.Store,
 			"subject", step.Subject, "reason", step.Reason, "state", outcome.State, "error", outcome.Error)
-		s.Herald.Stepped(step, outcome)
+		s.Reporter.StepFinished(step, outcome)
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func (s *session) trim(ctx context.Context, repair repairstore.Repair) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	if err := s.Journal.Forget(ctx, ids); err != nil {
+	if err := s.Store.DeleteRepairs(ctx, ids); err != nil {
 		return fmt.Errorf("forget old repairs: %w", err)
 	}
 	s.history.ended = s.history.ended[len(ids):]

@@ -19,7 +19,7 @@ const catchUpTimeout = 5 * time.Second
 func (s *session) catchUp(ctx context.Context, store allocation.Store, revision int64) error {
 	late := time.NewTimer(catchUpTimeout)
 	defer late.Stop()
-	for s.ledger.Revision(store) < revision {
+	for s.ledger.BitmapRevision(store) < revision {
 		select {
 		case change := <-s.changes:
 			change()
@@ -34,14 +34,14 @@ func (s *session) catchUp(ctx context.Context, store allocation.Store, revision 
 
 // spare takes back the steps that would clear what is not ripe in this term, whoever planned them: what an earlier leader saw
 // says nothing of the time in which nobody looked.
-func (s *session) spare(steps []allocation.Step, outcomes []repairstore.Outcome) []allocation.Step {
+func (s *session) spare(steps []allocation.Step, outcomes []repairstore.StepResult) []allocation.Step {
 	var going []allocation.Step
 	for i, step := range steps {
-		if outcomes[i].State != repairstore.Pending {
+		if outcomes[i].State != repairstore.StepPending {
 			continue
 		}
-		if stands, ok := s.ledger.Finding(step.Finding); step.Frees() && (!ok || stands.State != allocation.Open) {
-			outcomes[i] = repairstore.Outcome{State: repairstore.Failed, Time: time.Now(), Error: fmt.Sprintf(
+		if stands, ok := s.ledger.Finding(step.Finding); step.Frees() && (!ok || stands.State != allocation.StateOpen) {
+			outcomes[i] = repairstore.StepResult{State: repairstore.StepFailed, Time: time.Now(), Error: fmt.Sprintf(
 				"nobody has watched %s unused for long enough since; it is planned again once it is ripe", step.Subject)}
 			continue
 		}

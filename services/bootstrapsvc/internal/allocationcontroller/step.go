@@ -35,22 +35,22 @@ func batchOf(steps []allocation.Step) int {
 }
 
 func belong(a, b allocation.Step) bool {
-	if a.Store.Bits() {
+	if a.Store.IsBitmap() {
 		return b.Store == a.Store && b.Range == a.Range && a.Frees() == b.Frees()
 	}
 	return a.Store == b.Store && a.Frees() && b.Frees()
 }
 
 // make makes the steps of one batch and returns what came of each; Pending where nothing did, which only an error explains.
-func (s *session) make(ctx context.Context, steps []allocation.Step) ([]repairstore.Outcome, error) {
-	if steps[0].Store.Bits() {
+func (s *session) make(ctx context.Context, steps []allocation.Step) ([]repairstore.StepResult, error) {
+	if steps[0].Store.IsBitmap() {
 		return s.makeBits(ctx, steps)
 	}
 	return s.makeAddresses(ctx, steps)
 }
 
 // makeBits writes the bits of all steps at once.
-func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]repairstore.Outcome, error) {
+func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]repairstore.StepResult, error) {
 	attempts := maxAttempts
 	if setBits(steps) {
 		attempts = maxSetAttempts
@@ -70,7 +70,7 @@ func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]repa
 			return settled(outcomes, failed(err)), nil
 		}
 		name := RangeName(steps[0].Store)
-		_, err = s.Ranges.Swap(ctx, name, seen.value.ModRevision, seen.value.Range.With(data))
+		_, err = s.Ranges.CompareAndSwap(ctx, name, seen.value.ModRevision, seen.value.Range.With(data))
 		switch {
 		case err == nil:
 			return settled(outcomes, done()), nil
@@ -85,17 +85,17 @@ func (s *session) makeBits(ctx context.Context, steps []allocation.Step) ([]repa
 }
 
 // check returns what is to be said of steps before any is made, and those that are to be made.
-func check(steps []allocation.Step, seen *sight) (outcomes []repairstore.Outcome, going []allocation.Step) {
+func check(steps []allocation.Step, seen *sight) (outcomes []repairstore.StepResult, going []allocation.Step) {
 	for _, step := range steps {
-		outcome := repairstore.Outcome{Time: time.Now()}
+		outcome := repairstore.StepResult{Time: time.Now()}
 		switch verdict, why := allocation.Check(step, seen.live(step)); verdict {
-		case allocation.Go:
-			outcome = repairstore.Outcome{}
+		case allocation.CheckPassed:
+			outcome = repairstore.StepResult{}
 			going = append(going, step)
-		case allocation.Unneeded:
-			outcome.State = repairstore.Unneeded
+		case allocation.CheckUnneeded:
+			outcome.State = repairstore.StepUnneeded
 		default:
-			outcome.State, outcome.Error = repairstore.Failed, why
+			outcome.State, outcome.Error = repairstore.StepFailed, why
 		}
 		outcomes = append(outcomes, outcome)
 	}
@@ -103,32 +103,32 @@ func check(steps []allocation.Step, seen *sight) (outcomes []repairstore.Outcome
 }
 
 // settled gives those that are pending one outcome.
-func settled(outcomes []repairstore.Outcome, outcome repairstore.Outcome) []repairstore.Outcome {
+func settled(outcomes []repairstore.StepResult, outcome repairstore.StepResult) []repairstore.StepResult {
 	for i := range outcomes {
-		if outcomes[i].State == repairstore.Pending {
+		if outcomes[i].State == repairstore.StepPending {
 			outcomes[i] = outcome
 		}
 	}
 	return outcomes
 }
 
-func done() repairstore.Outcome {
-	return repairstore.Outcome{State: repairstore.Done, Time: time.Now()}
+func done() repairstore.StepResult {
+	return repairstore.StepResult{State: repairstore.StepDone, Time: time.Now()}
 }
 
-func failed(err error) repairstore.Outcome {
-	return repairstore.Outcome{State: repairstore.Failed, Error: err.Error(), Time: time.Now()}
+func failed(err error) repairstore.StepResult {
+	return repairstore.StepResult{State: repairstore.StepFailed, Error: err.Error(), Time: time.Now()}
 }
 
 // makeAddresses writes one address after the other.
-func (s *session) makeAddresses(ctx context.Context, steps []allocation.Step) ([]repairstore.Outcome, error) {
+func (s *session) makeAddresses(ctx context.Context, steps []allocation.Step) ([]repairstore.StepResult, error) {
 	seen, err := s.look(ctx, steps)
 	if err != nil {
 		return nil, err
 	}
 	outcomes, _ := check(steps, seen)
 	for i, step := range steps {
-		if outcomes[i].State != repairstore.Pending {
+		if outcomes[i].State != repairstore.StepPending {
 			continue
 		}
 		if outcomes[i], err = s.makeAddress(ctx, step); err != nil {
@@ -139,20 +139,20 @@ func (s *session) makeAddresses(ctx context.Context, steps []allocation.Step) ([
 }
 
 // makeAddress writes one address that was found to be as it was planned from. If somebody else was faster, it looks again.
-func (s *session) makeAddress(ctx context.Context, step allocation.Step) (repairstore.Outcome, error) {
+func (s *session) makeAddress(ctx context.Context, step allocation.Step) (repairstore.StepResult, error) {
 	for attempt := 1; ; attempt++ {
 		err := s.write(ctx, step)
 		switch {
 		case err == nil:
 			return done(), nil
 		case isPassing(ctx, err):
-			return repairstore.Outcome{}, err
+			return repairstore.StepResult{}, err
 		case !errors.Is(err, ErrConflict) || attempt == maxAttempts:
 			return failed(err), nil
 		}
 		seen, err := s.look(ctx, []allocation.Step{step})
 		if err != nil {
-			return repairstore.Outcome{}, err
+			return repairstore.StepResult{}, err
 		}
 		if outcomes, going := check([]allocation.Step{step}, seen); len(going) == 0 {
 			return outcomes[0], nil

@@ -80,5 +80,5 @@ func write[T change.Object](ctx context.Context, to client[T], verb change.Verb,
 	default:
 		return fmt.Errorf("verb %q is unknown", verb)
 	}
-	return errorclass.Classified(err)
+	return errorclass.Classify(err)
 }

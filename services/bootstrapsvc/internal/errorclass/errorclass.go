@@ -16,8 +16,8 @@ var (
 	ErrUnavailable = errors.New("kube-apiserver unavailable")
 )
 
-// Classified adds one of the two to an error of a client, where one fits. The end of a term is neither; nil stays nil.
-func Classified(err error) error {
+// Classify adds one of the two to an error of a client, where one fits. The end of a term is neither; nil stays nil.
+func Classify(err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -32,7 +32,7 @@ func TestClassified(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := Classified(test.err)
+			got := Classify(test.err)
 			if !errors.Is(got, test.err) {
 				t.Errorf("%v does not hold what it was made from, %v", got, test.err)
 			}
@@ -43,7 +43,7 @@ func TestClassified(t *testing.T) {
 			}
 		})
 	}
-	if err := Classified(nil); err != nil {
+	if err := Classify(nil); err != nil {
 		t.Errorf("nil became %v", err)
 	}
 }

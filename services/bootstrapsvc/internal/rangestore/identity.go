@@ -9,19 +9,19 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Witness is the Service default/kubernetes as the API shows it, of which every cluster has one of its own.
-type Witness struct{ UID, ResourceVersion string }
+// ClusterIdentity is the Service default/kubernetes as the API shows it, of which every cluster has one of its own.
+type ClusterIdentity struct{ UID, ResourceVersion string }
 
-// witnessKey is where kube-apiserver keeps it, below its prefix.
-const witnessKey = "/services/specs/default/kubernetes"
+// identityKey is where kube-apiserver keeps it, below its prefix.
+const identityKey = "/services/specs/default/kubernetes"
 
 // encrypted is what a value begins with that kube-apiserver encrypts at rest. Ranges never are.
 const encrypted = "k8s:enc:"
 
-// Doubt says why the ranges may be those of another cluster than the witness's; empty if they are not. Read the witness right
+// VerifyCluster says why the ranges may be those of another cluster than the witness's; empty if they are not. Read the witness right
 // before: of one whose value is encrypted only the revision can be compared.
-func (s *Store) Doubt(ctx context.Context, of Witness) (string, error) {
-	key := s.root + witnessKey
+func (s *Store) VerifyCluster(ctx context.Context, of ClusterIdentity) (string, error) {
+	key := s.root + identityKey
 	response, err := s.client.Get(ctx, key)
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w: %w", key, ErrUnavailable, err)
@@ -37,7 +37,7 @@ func (s *Store) Doubt(ctx context.Context, of Witness) (string, error) {
 }
 
 // matches needs no decoding: a UID is random, and stored as text in every encoding.
-func (w Witness) matches(value []byte, revision int64) bool {
+func (w ClusterIdentity) matches(value []byte, revision int64) bool {
 	if bytes.HasPrefix(value, []byte(encrypted)) {
 		return w.ResourceVersion == strconv.FormatInt(revision, 10)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 func TestDoubt_OnlyTheClusterWithTheWitnessIsThisOne(t *testing.T) {
-	witness := Witness{UID: "9cdd41dc-32b1-4a4e-ae22-0a8e2f3c9b11", ResourceVersion: "7"}
+	witness := ClusterIdentity{UID: "9cdd41dc-32b1-4a4e-ae22-0a8e2f3c9b11", ResourceVersion: "7"}
 	cases := map[string]struct {
 		value string
 		// fresh has the witness of the revision that the value gets.
@@ -28,9 +28,9 @@ func TestDoubt_OnlyTheClusterWithTheWitnessIsThisOne(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			p, of := newPlace(t), witness
+			p, of := newFixture(t), witness
 			if test.value != "" {
-				response, err := p.etcd.Put(t.Context(), p.prefix+witnessKey, test.value)
+				response, err := p.etcd.Put(t.Context(), p.prefix+identityKey, test.value)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -38,7 +38,7 @@ func TestDoubt_OnlyTheClusterWithTheWitnessIsThisOne(t *testing.T) {
 					of.ResourceVersion = fmt.Sprint(response.Header.Revision)
 				}
 			}
-			doubt, err := p.Doubt(t.Context(), of)
+			doubt, err := p.VerifyCluster(t.Context(), of)
 			if err != nil || (doubt == "") != (test.doubt == "") || !strings.Contains(doubt, test.doubt) {
 				t.Errorf("doubt is %q, %v, want %q", doubt, err, test.doubt)
 			}
@@ -51,11 +51,11 @@ func TestDoubt_NoneOfTheRealCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := Witness{UID: string(service.UID), ResourceVersion: service.ResourceVersion}
-	if doubt, err := New(testkit.Etcd(t), "/registry/").Doubt(t.Context(), of); doubt != "" || err != nil {
+	of := ClusterIdentity{UID: string(service.UID), ResourceVersion: service.ResourceVersion}
+	if doubt, err := New(testkit.Etcd(t), "/registry/").VerifyCluster(t.Context(), of); doubt != "" || err != nil {
 		t.Errorf("doubt is %q, %v", doubt, err)
 	}
-	if doubt, err := New(testkit.Etcd(t), "/elsewhere").Doubt(t.Context(), of); doubt == "" || err != nil {
+	if doubt, err := New(testkit.Etcd(t), "/elsewhere").VerifyCluster(t.Context(), of); doubt == "" || err != nil {
 		t.Errorf("elsewhere the doubt is %q, %v", doubt, err)
 	}
 }

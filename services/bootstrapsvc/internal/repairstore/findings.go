@@ -15,12 +15,12 @@ import (
 type End string
 
 const (
-	// Standing findings have not ended.
-	Standing End = ""
-	// Repaired findings were mended by a repair.
-	Repaired End = "repaired"
-	// Gone findings went away by themselves.
-	Gone End = "gone"
+	// NotEnded findings have not ended.
+	NotEnded End = ""
+	// EndRepaired findings were mended by a repair.
+	EndRepaired End = "repaired"
+	// EndGone findings went away by themselves.
+	EndGone End = "gone"
 )
 
 // Finding is a finding with its history.
@@ -38,12 +38,12 @@ type Finding struct {
 }
 
 // findingKey leaves out what all names begin with.
-func (j *Journal) findingKey(name string) string {
+func (j *Store) findingKey(name string) string {
 	return j.findings + strings.TrimPrefix(name, "findings/")
 }
 
 // Findings returns all that are kept, ordered by name, and how many more could not be read. They come without their steps.
-func (j *Journal) Findings(ctx context.Context) (kept []Finding, unreadable int, err error) {
+func (j *Store) Findings(ctx context.Context) (kept []Finding, unreadable int, err error) {
 	err = j.read(ctx, j.findings, func(name string, value []byte) {
 		var finding Finding
 		if json.Unmarshal(value, &finding) != nil || finding.Name != "findings/"+name {
@@ -56,7 +56,7 @@ func (j *Journal) Findings(ctx context.Context) (kept []Finding, unreadable int,
 }
 
 // WriteFindings writes findings, without their steps, over what was kept of them, and then forgets those of the names.
-func (j *Journal) WriteFindings(ctx context.Context, findings []Finding, forget []string) error {
+func (j *Store) WriteFindings(ctx context.Context, findings []Finding, forget []string) error {
 	var writes []write
 	for _, finding := range findings {
 		finding.Steps = nil

@@ -20,18 +20,18 @@ import (
 type StepState string
 
 const (
-	// Pending steps are to be done.
-	Pending StepState = ""
-	// Done steps were made.
-	Done StepState = "done"
-	// Unneeded steps had nothing left to do.
-	Unneeded StepState = "unneeded"
-	// Failed steps were not made: what they were planned from had changed, or they were refused.
-	Failed StepState = "failed"
+	// StepPending steps are to be done.
+	StepPending StepState = ""
+	// StepDone steps were made.
+	StepDone StepState = "done"
+	// StepUnneeded steps had nothing left to do.
+	StepUnneeded StepState = "unneeded"
+	// StepFailed steps were not made: what they were planned from had changed, or they were refused.
+	StepFailed StepState = "failed"
 )
 
-// Outcome is what came of a step; the zero Outcome is that of one to be done.
-type Outcome struct {
+// StepResult is what came of a step; the zero Outcome is that of one to be done.
+type StepResult struct {
 	State StepState
 	// Error says why it failed.
 	Error string `json:",omitempty"`
@@ -39,8 +39,8 @@ type Outcome struct {
 	Time time.Time `json:",omitzero"`
 }
 
-// Plan is a repair as it was begun.
-type Plan struct {
+// RepairPlan is a repair as it was begun.
+type RepairPlan struct {
 	ID        string
 	Requester string
 	Started   time.Time
@@ -49,16 +49,16 @@ type Plan struct {
 
 // Repair is a repair with what came of it.
 type Repair struct {
-	Plan
-	// Outcomes has one for each step.
-	Outcomes []Outcome
+	RepairPlan
+	// Results has one for each step.
+	Results []StepResult
 	// Ended is the zero time while steps are to be done.
 	Ended time.Time
 }
 
 // Complete tells whether every step is done or was not needed.
 func (r Repair) Complete() bool {
-	return !slices.ContainsFunc(r.Outcomes, func(o Outcome) bool { return o.State != Done && o.State != Unneeded })
+	return !slices.ContainsFunc(r.Results, func(o StepResult) bool { return o.State != StepDone && o.State != StepUnneeded })
 }
 
 const (
@@ -66,13 +66,13 @@ const (
 	endPart  = "end"
 )
 
-func (j *Journal) repairKey(id, part string) string { return j.repairs + id + "/" + part }
+func (j *Store) repairKey(id, part string) string { return j.repairs + id + "/" + part }
 
 // stepPart orders as numbers do.
 func stepPart(number int) string { return fmt.Sprintf("%05d", number) }
 
 // Begin writes down a plan. The error wraps ErrExists if one of its id was begun before.
-func (j *Journal) Begin(ctx context.Context, plan Plan) error {
+func (j *Store) Begin(ctx context.Context, plan RepairPlan) error {
 	w, err := putOnce(j.repairKey(plan.ID, planPart), plan)
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (j *Journal) Begin(ctx context.Context, plan Plan) error {
 }
 
 // Record writes down what came of steps, by their number.
-func (j *Journal) Record(ctx context.Context, id string, outcomes map[int]Outcome) error {
+func (j *Store) Record(ctx context.Context, id string, outcomes map[int]StepResult) error {
 	var writes []write
 	for _, number := range slices.Sorted(maps.Keys(outcomes)) {
 		w, err := putOnce(j.repairKey(id, stepPart(number)), outcomes[number])
@@ -94,7 +94,7 @@ func (j *Journal) Record(ctx context.Context, id string, outcomes map[int]Outcom
 }
 
 // End writes down that nothing of a repair is left to be done.
-func (j *Journal) End(ctx context.Context, id string, now time.Time) error {
+func (j *Store) End(ctx context.Context, id string, now time.Time) error {
 	w, err := putOnce(j.repairKey(id, endPart), now)
 	if err != nil {
 		return err
@@ -102,8 +102,8 @@ func (j *Journal) End(ctx context.Context, id string, now time.Time) error {
 	return j.commit(ctx, []write{w})
 }
 
-// Forget drops repairs.
-func (j *Journal) Forget(ctx context.Context, ids []string) error {
+// DeleteRepairs drops repairs.
+func (j *Store) DeleteRepairs(ctx context.Context, ids []string) error {
 	var writes []write
 	for _, id := range ids {
 		writes = append(writes, write{op: clientv3.OpDelete(j.repairs+id+"/", clientv3.WithPrefix())})
@@ -112,7 +112,7 @@ func (j *Journal) Forget(ctx context.Context, ids []string) error {
 }
 
 // Repairs returns all that are kept, the newest first, and how many more could not be read.
-func (j *Journal) Repairs(ctx context.Context) (kept []Repair, unreadable int, err error) {
+func (j *Store) Repairs(ctx context.Context) (kept []Repair, unreadable int, err error) {
 	parts := map[string]map[string][]byte{}
 	err = j.read(ctx, j.repairs, func(name string, value []byte) {
 		id, part, _ := strings.Cut(name, "/")
@@ -141,13 +141,13 @@ func (j *Journal) Repairs(ctx context.Context) (kept []Repair, unreadable int, e
 // assemble makes a repair of its parts.
 func assemble(id string, parts map[string][]byte) (Repair, error) {
 	var repair Repair
-	if err := json.Unmarshal(parts[planPart], &repair.Plan); err != nil {
+	if err := json.Unmarshal(parts[planPart], &repair.RepairPlan); err != nil {
 		return Repair{}, fmt.Errorf("plan: %w", err)
 	}
 	if repair.ID != id {
 		return Repair{}, fmt.Errorf("the plan is that of %q", repair.ID)
 	}
-	repair.Outcomes = make([]Outcome, len(repair.Steps))
+	repair.Results = make([]StepResult, len(repair.Steps))
 	for part, value := range parts {
 		switch part {
 		case planPart:
@@ -160,7 +160,7 @@ func assemble(id string, parts map[string][]byte) (Repair, error) {
 			if err != nil || number < 0 || number >= len(repair.Steps) {
 				return Repair{}, fmt.Errorf("there is no step %q", part)
 			}
-			if err := json.Unmarshal(value, &repair.Outcomes[number]); err != nil {
+			if err := json.Unmarshal(value, &repair.Results[number]); err != nil {
 				return Repair{}, fmt.Errorf("step %s: %w", part, err)
 			}
 		}

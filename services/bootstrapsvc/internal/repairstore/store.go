@@ -27,16 +27,16 @@ type Client interface {
 	Txn(ctx context.Context) clientv3.Txn
 }
 
-// Journal is that of one cluster.
-type Journal struct {
+// Store is that of one cluster.
+type Store struct {
 	client   Client
 	findings string
 	repairs  string
 }
 
 // New returns the journal of the cluster whose keys begin with clusterPrefix.
-func New(client Client, clusterPrefix string) *Journal {
-	return &Journal{client: client, findings: clusterPrefix + "findings/", repairs: clusterPrefix + "repairs/"}
+func New(client Client, clusterPrefix string) *Store {
+	return &Store{client: client, findings: clusterPrefix + "findings/", repairs: clusterPrefix + "repairs/"}
 }
 
 // write is one key to be written or deleted.
@@ -61,7 +61,7 @@ func putOnce(key string, value any) (write, error) {
 }
 
 // commit makes the writes under the term of ctx, in their order, so many at a time. An error leaves those before it made.
-func (j *Journal) commit(ctx context.Context, writes []write) error {
+func (j *Store) commit(ctx context.Context, writes []write) error {
 	for len(writes) > 0 {
 		n := min(len(writes), maxOps)
 		if err := j.commitBatch(ctx, writes[:n]); err != nil {
@@ -72,7 +72,7 @@ func (j *Journal) commit(ctx context.Context, writes []write) error {
 	return nil
 }
 
-func (j *Journal) commitBatch(ctx context.Context, writes []write) error {
+func (j *Store) commitBatch(ctx context.Context, writes []write) error {
 	held, ok := term.FromContext(ctx)
 	if !ok {
 		return term.ErrNone
@@ -102,7 +102,7 @@ func (j *Journal) commitBatch(ctx context.Context, writes []write) error {
 }
 
 // read calls each for every key below prefix, in the order of keys.
-func (j *Journal) read(ctx context.Context, prefix string, each func(name string, value []byte)) error {
+func (j *Store) read(ctx context.Context, prefix string, each func(name string, value []byte)) error {
 	response, err := j.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return fmt.Errorf("read journal: %w: %w", ErrUnavailable, err)

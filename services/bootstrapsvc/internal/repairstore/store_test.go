@@ -18,9 +18,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// desk is a journal of its own in the shared etcd, with a term to write under.
-type desk struct {
-	*Journal
+// fixture is a journal of its own in the shared etcd, with a term to write under.
+type fixture struct {
+	*Store
 	etcd   *clientv3.Client
 	prefix string
 	ctx    context.Context
@@ -28,7 +28,7 @@ type desk struct {
 
 const termKey = "/trivet/termtest/terms/termtest/0"
 
-func newDesk(t *testing.T) desk {
+func newFixture(t *testing.T) fixture {
 	t.Helper()
 	etcd, prefix := testkit.Etcd(t), "/trivet/"+t.Name()+"/"
 	if _, err := etcd.Delete(t.Context(), termKey); err != nil {
@@ -40,10 +40,10 @@ func newDesk(t *testing.T) desk {
 	}
 	_, ctx, end := termtest.NewTerm(0, response.Header.Revision)
 	t.Cleanup(end)
-	return desk{Journal: New(etcd, prefix), etcd: etcd, prefix: prefix, ctx: ctx}
+	return fixture{Store: New(etcd, prefix), etcd: etcd, prefix: prefix, ctx: ctx}
 }
 
-func (d desk) spoil(t *testing.T, key, value string) {
+func (d fixture) spoil(t *testing.T, key, value string) {
 	t.Helper()
 	if _, err := d.etcd.Put(t.Context(), d.prefix+key, value); err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func leaked(port string) Finding {
 	return Finding{
 		Finding: allocation.Finding{
 			Name: "findings/leaked.node-ports." + port, Code: allocation.Leaked, Store: allocation.NodePorts, Subject: port,
-			Message: "port " + port + " is used by nobody", State: allocation.Open, Since: at, Sightings: 3, Safe: true,
+			Message: "port " + port + " is used by nobody", State: allocation.StateOpen, Since: at, Observations: 3, Safe: true,
 			Owners:   []allocation.Owner{{Key: allocation.Key{Namespace: "a", Name: "b"}, UID: "u"}},
 			Evidence: []allocation.Evidence{{Code: allocation.StoredBit, Broken: true, Finding: "it is set", Version: "7"}},
 		},
@@ -64,7 +64,7 @@ func leaked(port string) Finding {
 	}
 }
 
-func (d desk) wantFindings(t *testing.T, unreadable int, want ...Finding) {
+func (d fixture) wantFindings(t *testing.T, unreadable int, want ...Finding) {
 	t.Helper()
 	got, bad, err := d.Findings(t.Context())
 	if err != nil || bad != unreadable {
@@ -76,7 +76,7 @@ func (d desk) wantFindings(t *testing.T, unreadable int, want ...Finding) {
 }
 
 func TestFindings_AreKeptWrittenOverAndForgotten(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	one, two := leaked("30001"), leaked("30002")
 	withSteps := one
 	withSteps.Steps = []allocation.Step{{Verb: allocation.ClearBit}}
@@ -84,7 +84,7 @@ func TestFindings_AreKeptWrittenOverAndForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.wantFindings(t, 0, one, two)
-	two.Ended, two.End, two.RepairedBy = at.Add(time.Hour), Repaired, "r1"
+	two.Ended, two.End, two.RepairedBy = at.Add(time.Hour), EndRepaired, "r1"
 	if err := d.WriteFindings(d.ctx, []Finding{two}, []string{one.Name, "findings/never-written"}); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestFindings_AreKeptWrittenOverAndForgotten(t *testing.T) {
 }
 
 func TestFindings_MoreThanOneTransactionHolds(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	var many []Finding
 	var names []string
 	for i := range 250 {
@@ -112,13 +112,13 @@ func TestFindings_MoreThanOneTransactionHolds(t *testing.T) {
 }
 
 func TestJournal_WritesOnlyUnderTheTerm(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	writes := map[string]func(context.Context) error{
 		"findings": func(ctx context.Context) error { return d.WriteFindings(ctx, []Finding{leaked("30001")}, nil) },
-		"begin":    func(ctx context.Context) error { return d.Begin(ctx, Plan{ID: "r1"}) },
-		"record":   func(ctx context.Context) error { return d.Record(ctx, "r1", map[int]Outcome{0: {State: Done}}) },
+		"begin":    func(ctx context.Context) error { return d.Begin(ctx, RepairPlan{ID: "r1"}) },
+		"record":   func(ctx context.Context) error { return d.Record(ctx, "r1", map[int]StepResult{0: {State: StepDone}}) },
 		"end":      func(ctx context.Context) error { return d.End(ctx, "r1", at) },
-		"forget":   func(ctx context.Context) error { return d.Forget(ctx, []string{"r1"}) },
+		"forget":   func(ctx context.Context) error { return d.DeleteRepairs(ctx, []string{"r1"}) },
 	}
 	for name, write := range writes {
 		if err := write(t.Context()); !errors.Is(err, term.ErrNone) {
@@ -136,15 +136,15 @@ func TestJournal_WritesOnlyUnderTheTerm(t *testing.T) {
 	d.wantFindings(t, 0)
 }
 
-func repair(id string, started time.Time) Plan {
-	return Plan{ID: id, Requester: "auto", Started: started, Steps: []allocation.Step{
+func repair(id string, started time.Time) RepairPlan {
+	return RepairPlan{ID: id, Requester: "auto", Started: started, Steps: []allocation.Step{
 		{Finding: "findings/a", Verb: allocation.Create, Store: allocation.IPAddresses, Subject: "10.0.0.1", Object: allocation.IPAddress{Name: "10.0.0.1", Parent: allocation.Parent{Resource: "services", Namespace: "a", Name: "b"}}},
 		{Finding: "findings/b", Verb: allocation.ClearBit, Store: allocation.NodePorts, Subject: "30001", Offset: 1, Range: "30000-32767", Guard: allocation.Guard{Revision: 7}},
 	}}
 }
 
 func TestRepairs_AreWrittenOnceAndComeBackTheNewestFirst(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	for i, id := range []string{"old", "new"} {
 		if err := d.Begin(d.ctx, repair(id, at.Add(time.Duration(i)*time.Second))); err != nil {
 			t.Fatal(err)
@@ -153,36 +153,36 @@ func TestRepairs_AreWrittenOnceAndComeBackTheNewestFirst(t *testing.T) {
 	if err := d.Begin(d.ctx, repair("old", at)); !errors.Is(err, ErrExists) {
 		t.Errorf("begun twice = %v, want %v", err, ErrExists)
 	}
-	made := Outcome{State: Done, Time: at}
-	if err := d.Record(d.ctx, "old", map[int]Outcome{0: made}); err != nil {
+	made := StepResult{State: StepDone, Time: at}
+	if err := d.Record(d.ctx, "old", map[int]StepResult{0: made}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Record(d.ctx, "old", map[int]Outcome{0: {State: Failed}}); !errors.Is(err, ErrExists) {
+	if err := d.Record(d.ctx, "old", map[int]StepResult{0: {State: StepFailed}}); !errors.Is(err, ErrExists) {
 		t.Errorf("recorded twice = %v, want %v", err, ErrExists)
 	}
-	failed := Outcome{State: Failed, Error: "it changed", Time: at}
-	if err := d.Record(d.ctx, "old", map[int]Outcome{1: failed}); err != nil {
+	failed := StepResult{State: StepFailed, Error: "it changed", Time: at}
+	if err := d.Record(d.ctx, "old", map[int]StepResult{1: failed}); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.End(d.ctx, "old", at.Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	want := []Repair{
-		{Plan: repair("new", at.Add(time.Second)), Outcomes: make([]Outcome, 2)},
-		{Plan: repair("old", at), Outcomes: []Outcome{made, failed}, Ended: at.Add(time.Minute)},
+		{RepairPlan: repair("new", at.Add(time.Second)), Results: make([]StepResult, 2)},
+		{RepairPlan: repair("old", at), Results: []StepResult{made, failed}, Ended: at.Add(time.Minute)},
 	}
 	wantRepairs(t, d, 0, want...)
 	if want[0].Complete() || want[1].Complete() {
 		t.Error("a repair with a step that was not made counts as complete")
 	}
-	if err := d.Forget(d.ctx, []string{"old"}); err != nil {
+	if err := d.DeleteRepairs(d.ctx, []string{"old"}); err != nil {
 		t.Fatal(err)
 	}
 	wantRepairs(t, d, 0, want[0])
 }
 
 func TestRepairs_WhatCannotBeReadIsSkippedAndCounted(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	if err := d.Begin(d.ctx, repair("good", at)); err != nil {
 		t.Fatal(err)
 	}
@@ -194,10 +194,10 @@ func TestRepairs_WhatCannotBeReadIsSkippedAndCounted(t *testing.T) {
 	d.spoil(t, "repairs/bad-end/plan", `{"ID":"bad-end"}`)
 	d.spoil(t, "repairs/bad-end/end", `7`)
 	d.spoil(t, "repairs/stray", `7`)
-	wantRepairs(t, d, 6, Repair{Plan: repair("good", at), Outcomes: make([]Outcome, 2)})
+	wantRepairs(t, d, 6, Repair{RepairPlan: repair("good", at), Results: make([]StepResult, 2)})
 }
 
-func wantRepairs(t *testing.T, d desk, unreadable int, want ...Repair) {
+func wantRepairs(t *testing.T, d fixture, unreadable int, want ...Repair) {
 	t.Helper()
 	got, bad, err := d.Repairs(t.Context())
 	if err != nil || bad != unreadable {
@@ -209,7 +209,7 @@ func wantRepairs(t *testing.T, d desk, unreadable int, want ...Repair) {
 }
 
 func TestJournal_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	ctx, cancel := context.WithCancel(d.ctx)
 	cancel()
 	if _, _, err := d.Findings(ctx); !errors.Is(err, ErrUnavailable) {

@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// MaxLength bounds a token in bytes, as the API does.
-const MaxLength = 65_536
+// MaxTokenLength bounds a token in bytes, as the API does.
+const MaxTokenLength = 65_536
 
 // version is that of the format. A plan does not outlive an update by much, so no older one is read.
 const version = 1
 
-// ErrInvalid says that a text is no token, or not one of this version.
-var ErrInvalid = errors.New("not a token of a repair plan")
+// ErrInvalidToken says that a text is no token, or not one of this version.
+var ErrInvalidToken = errors.New("not a token of a repair plan")
 
 // Checksum is that of one step. That two steps have the same by accident is as likely as that a disk reads wrongly.
 type Checksum [12]byte
 
-// Sum is the checksum of a step that is written as this text.
-func Sum(step string) Checksum {
+// ChecksumOf is the checksum of a step that is written as this text.
+func ChecksumOf(step string) Checksum {
 	sum := sha256.Sum256([]byte(step))
 	return Checksum(sum[:])
 }
@@ -60,48 +60,48 @@ func (t Token) Encode() (string, error) {
 		return "", fmt.Errorf("encode token: %w", err)
 	}
 	text := base64.RawURLEncoding.EncodeToString(encoded)
-	if len(text) > MaxLength {
+	if len(text) > MaxTokenLength {
 		return "", fmt.Errorf("encode token: %d findings are too many for one plan, plan fewer", len(t.Findings))
 	}
 	return text, nil
 }
 
-// Parse reads a token's text; its error wraps ErrInvalid.
-func Parse(text string) (Token, error) {
-	if len(text) > MaxLength {
-		return Token{}, fmt.Errorf("%w: it is longer than any", ErrInvalid)
+// ParseToken reads a token's text; its error wraps ErrInvalid.
+func ParseToken(text string) (Token, error) {
+	if len(text) > MaxTokenLength {
+		return Token{}, fmt.Errorf("%w: it is longer than any", ErrInvalidToken)
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil {
-		return Token{}, ErrInvalid
+		return Token{}, ErrInvalidToken
 	}
 	var read content
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&read); err != nil {
-		return Token{}, ErrInvalid
+		return Token{}, ErrInvalidToken
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Token{}, ErrInvalid
+		return Token{}, ErrInvalidToken
 	}
 	if read.Version != version {
-		return Token{}, fmt.Errorf("%w of version %d, but of %d", ErrInvalid, version, read.Version)
+		return Token{}, fmt.Errorf("%w of version %d, but of %d", ErrInvalidToken, version, read.Version)
 	}
 	token := Token{Findings: read.Findings, Expires: time.Unix(read.Expires, 0).UTC()}
 	for step := range slices.Chunk(read.Steps, len(Checksum{})) {
 		if len(step) != len(Checksum{}) {
-			return Token{}, ErrInvalid
+			return Token{}, ErrInvalidToken
 		}
 		token.Steps = append(token.Steps, Checksum(step))
 	}
 	if again, err := token.Encode(); err != nil || again != text {
-		return Token{}, ErrInvalid // another spelling would have another id
+		return Token{}, ErrInvalidToken // another spelling would have another id
 	}
 	return token, nil
 }
 
-// ID names the application of the token with this text: 24 hexadecimal digits.
-func ID(text string) string {
+// TokenID names the application of the token with this text: 24 hexadecimal digits.
+func TokenID(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:12])
 }

@@ -18,13 +18,13 @@ func TestToken_AnyComesBack(t *testing.T) {
 			Expires:  time.Unix(rapid.Int64Range(0, 1<<40).Draw(t, "expires"), 0).UTC(),
 		}
 		for _, step := range rapid.SliceOfN(rapid.String(), 1, 20).Draw(t, "steps") {
-			token.Steps = append(token.Steps, Sum(step))
+			token.Steps = append(token.Steps, ChecksumOf(step))
 		}
 		text, err := token.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := Parse(text)
+		got, err := ParseToken(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +35,7 @@ func TestToken_AnyComesBack(t *testing.T) {
 }
 
 func TestParse_WhatIsNoTokenIsInvalid(t *testing.T) {
-	good, err := Token{Findings: []string{"findings/a"}, Steps: []Checksum{Sum("a")}, Expires: time.Unix(1, 0)}.Encode()
+	good, err := Token{Findings: []string{"findings/a"}, Steps: []Checksum{ChecksumOf("a")}, Expires: time.Unix(1, 0)}.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +53,10 @@ func TestParse_WhatIsNoTokenIsInvalid(t *testing.T) {
 		"with more fields":   encode([]byte(`{"v":1,"f":["a"],"s":"` + steps + `","e":1,"x":1}`)),
 		"with spaces":        encode([]byte(`{"v": 1,"f":["a"],"s":"` + steps + `","e":1}`)),
 		"with a second one":  encode([]byte(`{"v":1,"f":["a"],"s":"` + steps + `","e":1}{}`)),
-		"too long":           strings.Repeat("A", MaxLength+1),
+		"too long":           strings.Repeat("A", MaxTokenLength+1),
 	} {
-		if token, err := Parse(text); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%s: %v, %v, want %v", name, token, err, ErrInvalid)
+		if token, err := ParseToken(text); !errors.Is(err, ErrInvalidToken) {
+			t.Errorf("%s: %v, %v, want %v", name, token, err, ErrInvalidToken)
 		}
 	}
 }
@@ -69,19 +69,19 @@ func TestEncode_TooManyFindingsAreRefused(t *testing.T) {
 }
 
 func TestID_DiffersWithTheToken(t *testing.T) {
-	if a, b := ID("a"), ID("b"); a == b || len(a) != 24 {
+	if a, b := TokenID("a"), TokenID("b"); a == b || len(a) != 24 {
 		t.Errorf("ids %q and %q", a, b)
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	good, err := Token{Findings: []string{"findings/a"}, Steps: []Checksum{Sum("a")}, Expires: time.Unix(1, 0)}.Encode()
+	good, err := Token{Findings: []string{"findings/a"}, Steps: []Checksum{ChecksumOf("a")}, Expires: time.Unix(1, 0)}.Encode()
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(good)
 	f.Fuzz(func(t *testing.T, text string) {
-		token, err := Parse(text)
+		token, err := ParseToken(text)
 		if err != nil {
 			return
 		}
