@@ -30,13 +30,13 @@ func storesOf(view *allocationcontroller.Snapshot) []*bootstrapv1.AuditResponse_
 }
 
 // findingOf converts a finding as replica knows it; a standing one was last seen when the last audit was made.
-func findingOf(f allocationcontroller.Finding, audited time.Time, replica string) *bootstrapv1.Finding {
+func findingOf(f allocation.Finding, audited time.Time, replica string) *bootstrapv1.Finding {
 	converted := &bootstrapv1.Finding{
 		Name: f.Name, Code: bootstrapv1.Finding_Code(f.Code), Store: bootstrapv1.Finding_Store(f.Store), Subject: f.Subject,
 		Message: f.Message, FirstSeenTime: timeOf(f.FirstSeen), LastSeenTime: timeOf(f.LastSeen), Sightings: int32(f.Observations),
 		Repair: f.Repair, Safe: f.Safe, UnsafeReason: f.UnsafeReason, EndTime: timeOf(f.Ended), State: stateOf(f),
 	}
-	if f.End == repairstore.NotEnded && !audited.IsZero() {
+	if f.End == allocation.NotEnded && !audited.IsZero() {
 		converted.LastSeenTime = timeOf(audited)
 	}
 	if f.RepairedBy != "" {
@@ -51,11 +51,11 @@ func findingOf(f allocationcontroller.Finding, audited time.Time, replica string
 	return converted
 }
 
-func stateOf(f allocationcontroller.Finding) bootstrapv1.Finding_State {
+func stateOf(f allocation.Finding) bootstrapv1.Finding_State {
 	switch {
-	case f.End == repairstore.EndRepaired:
+	case f.End == allocation.EndRepaired:
 		return bootstrapv1.Finding_STATE_REPAIRED
-	case f.End == repairstore.EndGone:
+	case f.End == allocation.EndGone:
 		return bootstrapv1.Finding_STATE_GONE
 	case f.State == allocation.StatePending:
 		return bootstrapv1.Finding_STATE_PENDING
@@ -93,7 +93,7 @@ func addressReference(name, uid string) *statusv1.ObjectReference {
 	}
 }
 
-func findingsOf(findings []allocationcontroller.Finding, audited time.Time, replica string) []*bootstrapv1.Finding {
+func findingsOf(findings []allocation.Finding, audited time.Time, replica string) []*bootstrapv1.Finding {
 	var converted []*bootstrapv1.Finding
 	for _, finding := range findings {
 		converted = append(converted, findingOf(finding, audited, replica))

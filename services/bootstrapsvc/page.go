@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
 // A page token names the last finding of the page before it, after a checksum over that and over the list's arguments, so that a
@@ -24,7 +24,7 @@ type position struct {
 	name      string
 }
 
-func positionOf(f allocationcontroller.Finding) position {
+func positionOf(f allocation.Finding) position {
 	return position{firstSeen: f.FirstSeen, name: f.Name}
 }
 

@@ -81,21 +81,21 @@ func pageSize(asked int32) int {
 }
 
 // listed are the findings that a list is about, in its order.
-func listed(view *allocationcontroller.Snapshot, list listArguments) []allocationcontroller.Finding {
+func listed(view *allocationcontroller.Snapshot, list listArguments) []allocation.Finding {
 	findings := slices.Clone(view.Current)
 	if list.showEnded {
 		findings = append(findings, view.Ended...)
-		slices.SortStableFunc(findings, func(a, b allocationcontroller.Finding) int { return comparePositions(positionOf(a), positionOf(b)) })
+		slices.SortStableFunc(findings, func(a, b allocation.Finding) int { return comparePositions(positionOf(a), positionOf(b)) })
 	}
 	if list.code == 0 {
 		return findings
 	}
-	return slices.DeleteFunc(findings, func(f allocationcontroller.Finding) bool { return int32(f.Code) != list.code })
+	return slices.DeleteFunc(findings, func(f allocation.Finding) bool { return int32(f.Code) != list.code })
 }
 
 // WatchFindings sends all standing findings, a bookmark, and then what changes.
 func (s *server) WatchFindings(_ *bootstrapv1.WatchFindingsRequest, wire grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
-	w := &findingsWatcher{service: s.service, wire: wire, told: map[string]allocationcontroller.Finding{}}
+	w := &findingsWatcher{service: s.service, wire: wire, told: map[string]allocation.Finding{}}
 	return s.service.statusOf(wire.Context(), w.follow())
 }
 
@@ -104,7 +104,7 @@ type findingsWatcher struct {
 	service *Service
 	wire    grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]
 	// told are the findings that the reader knows, each as it was told last.
-	told map[string]allocationcontroller.Finding
+	told map[string]allocation.Finding
 }
 
 // follow ends with the call, the term or the service. What happens while a slow reader is waited for is looked at only after
@@ -172,7 +172,7 @@ func (w *findingsWatcher) tell(view *allocationcontroller.Snapshot) (sent bool, 
 	for _, finding := range view.Current {
 		stands[finding.Name] = struct{}{}
 		before, known := w.told[finding.Name]
-		if known && before.Change == finding.Change {
+		if known && before.Generation == finding.Generation {
 			continue
 		}
 		what := bootstrapv1.WatchFindingsResponse_TYPE_MODIFIED
@@ -201,7 +201,7 @@ func (w *findingsWatcher) tell(view *allocationcontroller.Snapshot) (sent bool, 
 
 // ended is a finding that does not stand any more; if it is not remembered, as it was told last. One that was never sure is not: it
 // went away by itself. How another one ended that is not is not known.
-func (w *findingsWatcher) ended(view *allocationcontroller.Snapshot, last allocationcontroller.Finding) *bootstrapv1.Finding {
+func (w *findingsWatcher) ended(view *allocationcontroller.Snapshot, last allocation.Finding) *bootstrapv1.Finding {
 	for _, finding := range view.Ended {
 		if finding.Name == last.Name && finding.FirstSeen.Equal(last.FirstSeen) { // else it is of an earlier time
 			return findingOf(finding, view.CompareTime, w.service.member.ID)

@@ -95,14 +95,12 @@ func TestPageToken_LeadsOnInItsOwnListOnly(t *testing.T) {
 }
 
 func TestListed_IsOrderedByFirstSightAndFiltered(t *testing.T) {
-	finding := func(name string, code allocation.Code, second int64) allocationcontroller.Finding {
-		return allocationcontroller.Finding{Finding: repairstore.Finding{
-			Finding: allocation.Finding{Name: name, Code: code}, FirstSeen: time.Unix(second, 0),
-		}}
+	finding := func(name string, code allocation.Code, second int64) allocation.Finding {
+		return allocation.Finding{Name: name, Code: code, FirstSeen: time.Unix(second, 0)}
 	}
 	view := &allocationcontroller.Snapshot{
-		Current: []allocationcontroller.Finding{finding("b", allocation.Leaked, 2), finding("d", allocation.Orphan, 4)},
-		Ended:   []allocationcontroller.Finding{finding("a", allocation.Leaked, 1), finding("c", allocation.Leaked, 3)},
+		Current: []allocation.Finding{finding("b", allocation.Leaked, 2), finding("d", allocation.Orphan, 4)},
+		Ended:   []allocation.Finding{finding("a", allocation.Leaked, 1), finding("c", allocation.Leaked, 3)},
 	}
 	for want, list := range map[string]listArguments{
 		"bd": {}, "abcd": {showEnded: true}, "b": {code: int32(allocation.Leaked)}, "abc": {code: int32(allocation.Leaked), showEnded: true},
@@ -133,24 +131,24 @@ func (t *tape) Send(event *bootstrapv1.WatchFindingsResponse) error {
 }
 
 func TestWatchFindings_SaysOfWhatEndedWhatItWasAndHow(t *testing.T) {
-	finding := func(name string, state allocation.FindingState, seen int64, change uint64) allocationcontroller.Finding {
-		return allocationcontroller.Finding{Change: change, Finding: repairstore.Finding{
-			Finding:   allocation.Finding{Name: name, Code: allocation.Leaked, State: state, Message: "port of " + name},
-			FirstSeen: time.Unix(seen, 0),
-		}}
+	finding := func(name string, state allocation.FindingState, seen int64, change uint64) allocation.Finding {
+		return allocation.Finding{
+			Name: name, Code: allocation.Leaked, State: state, Message: "port of " + name,
+			FirstSeen: time.Unix(seen, 0), Generation: change,
+		}
 	}
-	mended := func(f allocationcontroller.Finding) allocationcontroller.Finding {
-		f.End, f.RepairedBy = repairstore.EndRepaired, "r"
+	mended := func(f allocation.Finding) allocation.Finding {
+		f.End, f.RepairedBy = allocation.EndRepaired, "r"
 		return f
 	}
 	wire := &tape{}
-	w := &findingsWatcher{service: &Service{}, wire: wire, told: map[string]allocationcontroller.Finding{}}
+	w := &findingsWatcher{service: &Service{}, wire: wire, told: map[string]allocation.Finding{}}
 	earlier := mended(finding("findings/unsure", allocation.StateOpen, 1, 0)) // it was there once before
 	views := []*allocationcontroller.Snapshot{
-		{Ended: []allocationcontroller.Finding{earlier}, Current: []allocationcontroller.Finding{
+		{Ended: []allocation.Finding{earlier}, Current: []allocation.Finding{
 			finding("findings/unsure", allocation.StatePending, 7, 1), finding("findings/mended", allocation.StateOpen, 7, 2), finding("findings/forgotten", allocation.StateOpen, 7, 3),
 		}},
-		{Ended: []allocationcontroller.Finding{earlier, mended(finding("findings/mended", allocation.StateOpen, 7, 4))}},
+		{Ended: []allocation.Finding{earlier, mended(finding("findings/mended", allocation.StateOpen, 7, 4))}},
 	}
 	for _, view := range views {
 		if _, err := w.tell(view); err != nil {

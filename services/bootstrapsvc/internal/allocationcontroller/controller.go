@@ -11,52 +11,90 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-const (
-	// settle is how long changes are gathered before a pass, so that a burst makes one.
-	settle = 50 * time.Millisecond
-	// period is the longest time between passes.
-	period = 20 * time.Second
-	// passTimeout bounds a pass, so that a call that hangs cannot stop the loop.
-	passTimeout = 30 * time.Second
-	// retryMin and retryMax bound the pause after a pass that failed; it doubles from one to the other.
-	retryMin, retryMax = time.Second, 20 * time.Second
-	// runningPatience is how long somebody who wants a repair applied waits while another one is.
-	runningPatience = time.Second
-	// announceAfter is how long passes may fail before the error says since when.
-	announceAfter = time.Minute
-)
-
 var (
-	// ErrNotSynced: not everything has been read yet, so nothing can be said.
+	// ErrNotSynced: not every watch has listed its objects yet.
 	ErrNotSynced = errors.New("what is allocated has not been read yet")
-	// ErrFindingNotFound: no finding of that name stands.
+	// ErrFindingNotFound: no current finding has that name.
 	ErrFindingNotFound = errors.New("no such finding")
-	// ErrPlanExpired: the plan is too old to be trusted.
+	// ErrPlanExpired: the plan is too old.
 	ErrPlanExpired = errors.New("the plan has expired")
-	// ErrPlanDrifted: what would be done now is not what was shown.
+	// ErrPlanDrifted: the plan that would be applied now differs from the plan that was shown.
 	ErrPlanDrifted = errors.New("the plan is not what it was")
-	// ErrRepairRunning: another repair has not ended.
+	// ErrRepairRunning: another repair is being applied.
 	ErrRepairRunning = errors.New("another repair is being applied")
-	// errAbandoned: a request ended without a result, because its pass panicked or the term ended.
-	errAbandoned = errors.New("the pass ended without a result")
+	// errAborted: the controller stopped before it answered a request.
+	errAborted = errors.New("the pass ended without a result")
 )
 
-// Config is what an operator decides.
+// Cluster reads and writes the objects in Kubernetes; *KubeCluster implements it. Errors wrap
+// errorclass.ErrConflict and errorclass.ErrUnavailable. Writes fail without a term.
+type Cluster interface {
+	// Stores returns where the cluster stores its allocations.
+	Stores(ctx context.Context) ([]allocation.Store, error)
+	// Identity returns the identity of the cluster, nil if the Service default/kubernetes does not
+	// exist.
+	Identity(ctx context.Context) (*rangestore.ClusterIdentity, error)
+	// Watch calls handler with all objects of the kinds and then with their changes, until ctx
+	// ends.
+	Watch(ctx context.Context, kinds []Kind, handler ObjectHandler)
+	// Service, Services and IPAddress read from kube-apiserver with quorum. Service and IPAddress
+	// return nil for an absent object.
+	Service(ctx context.Context, key allocation.Key) (*allocation.Service, error)
+	Services(ctx context.Context) ([]allocation.Service, error)
+	IPAddress(ctx context.Context, name string) (*allocation.IPAddress, error)
+	Create(ctx context.Context, wanted allocation.IPAddress) error
+	Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error
+	Delete(ctx context.Context, name string, guard allocation.Guard) error
+}
+
+// Ranges reads and writes the bitmaps in etcd; *rangestore.Store implements it.
+type Ranges interface {
+	Read(ctx context.Context, name rangestore.Name) (rangestore.Value, error)
+	CompareAndSwap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error)
+	Watch(ctx context.Context, handler rangestore.Handler)
+	VerifyCluster(ctx context.Context, identity rangestore.ClusterIdentity) (string, error)
+}
+
+// RepairStore stores findings and repairs across restarts; *repairstore.Store implements it.
+type RepairStore interface {
+	Findings(ctx context.Context) ([]allocation.Finding, int, error)
+	WriteFindings(ctx context.Context, findings []allocation.Finding, deleted []string) error
+	Begin(ctx context.Context, plan repairstore.RepairPlan) error
+	Record(ctx context.Context, id string, results map[int]repairstore.StepResult) error
+	End(ctx context.Context, id string, now time.Time) error
+	DeleteRepairs(ctx context.Context, ids []string) error
+	Repairs(ctx context.Context) ([]repairstore.Repair, int, error)
+}
+
+// Reporter publishes events and metrics; *Telemetry implements it. The controller calls its methods
+// from one goroutine; they must not block.
+type Reporter interface {
+	// FindingOpened reports a finding when it opens, once.
+	FindingOpened(finding allocation.Finding)
+	// PassFinished reports a pass: the duration of the comparison, the snapshot (nil if there is
+	// none), and the error of the pass.
+	PassFinished(compareDuration time.Duration, snapshot *Snapshot, err error)
+	// StepFinished reports a step of a repair that is done, unneeded or failed.
+	StepFinished(step allocation.Step, result repairstore.StepResult)
+}
+
+// Config is the part of the configuration that an operator sets.
 type Config struct {
-	// AutoRepair applies what is safe to do alone.
+	// AutoRepair repairs safe findings without approval.
 	AutoRepair bool
-	// FindingHistory and RepairHistory are how many ended findings and repairs are remembered.
+	// FindingHistory and RepairHistory are how many ended findings and repairs are kept.
 	FindingHistory, RepairHistory int
-	// ExpectedRanges are the ranges that are expected of the bitmaps, as texts; see allocation.Settings.
+	// ExpectedRanges are the expected ranges of the bitmaps; see allocation.Settings.
 	ExpectedRanges map[allocation.Store]string
-	// GracePeriods is how long findings ripen; its zero value means the default.
+	// GracePeriods say when a finding opens. The zero value means the default.
 	GracePeriods allocation.GracePeriods
 }
 
-// Deps is what an auditor works with.
+// Deps are the dependencies of a Controller. All are required.
 type Deps struct {
 	Cluster  Cluster
 	Ranges   Ranges
@@ -65,55 +103,121 @@ type Deps struct {
 	Logger   *slog.Logger
 }
 
-// Controller audits one cluster, for one term after the other. Its methods are safe for concurrent use; Run may be called again
-// after it has returned.
+// Controller runs the allocation audit of one cluster, for one term after the other. Its methods
+// are safe for concurrent use. Run may be called again after it has returned.
 type Controller struct {
 	Config
 	Deps
-	// requests is unbuffered: who asks knows that the goroutine has taken it.
+	// requests is unbuffered: after a send, the goroutine of Run has taken the request.
 	requests chan request
-	// view is nil while nothing is known.
-	view atomic.Pointer[Snapshot]
-	// problem says why view is nil.
+	// snapshot is nil before the first pass of a term and outside of a term.
+	snapshot atomic.Pointer[Snapshot]
+	// problem says why snapshot is nil.
 	problem atomic.Pointer[string]
-	// underway is the id of the repair whose steps are being made; nil if there is none.
-	underway atomic.Pointer[string]
+	// running is the ID of the repair whose steps are being applied, nil if there is none.
+	running atomic.Pointer[string]
 }
 
-// New returns an auditor; it starts nothing.
+// New returns a controller. It starts nothing.
 func New(cfg Config, deps Deps) *Controller {
 	return &Controller{Config: cfg, Deps: deps, requests: make(chan request)}
 }
 
-// Snapshot is what is known now. Before the first pass of a term, and outside of one, its error wraps ErrNotSynced.
-func (a *Controller) Snapshot() (*Snapshot, error) {
-	if view := a.view.Load(); view != nil {
-		return view, nil
+// Snapshot is the state of the audit after a pass. It is immutable.
+type Snapshot struct {
+	// Current are the pending and open findings, ordered by FirstSeen and Name.
+	Current []allocation.Finding
+	// Ended are the findings that ended and are kept, in the same order.
+	Ended []allocation.Finding
+	// Stores are the states of the stores, in their order.
+	Stores []allocation.StoreState
+	// CompareDuration is the duration of the last comparison, CompareTime its time.
+	CompareDuration time.Duration
+	CompareTime     time.Time
+	// Version is the newest resourceVersion that was compared.
+	Version string
+	// Changed is closed when there is a newer snapshot, or the term has ended.
+	Changed <-chan struct{}
+}
+
+// Snapshot returns the current snapshot. Before the first pass of a term, and outside of a term,
+// its error wraps ErrNotSynced.
+func (c *Controller) Snapshot() (*Snapshot, error) {
+	if snapshot := c.snapshot.Load(); snapshot != nil {
+		return snapshot, nil
 	}
-	if problem := a.problem.Load(); problem != nil {
+	if problem := c.problem.Load(); problem != nil {
 		return nil, fmt.Errorf("%w: %s", ErrNotSynced, *problem)
 	}
 	return nil, ErrNotSynced
 }
 
-// request is something that the goroutine is to do between passes.
+func (c *Controller) dropSnapshot(reason error) {
+	problem := strings.TrimPrefix(reason.Error(), ErrNotSynced.Error()+": ") // Snapshot adds it
+	c.problem.Store(&problem)
+	c.snapshot.Store(nil)
+}
+
+// Audit makes a comparison now and returns its snapshot.
+func (c *Controller) Audit(ctx context.Context) (*Snapshot, error) {
+	var snapshot *Snapshot
+	err := c.do(ctx, func(ctx context.Context, r *reconciler) error {
+		if err := r.watches.err(); err != nil {
+			return err
+		}
+		now := time.Now()
+		if err := r.verifyRanges(ctx, now); err != nil {
+			return err
+		}
+		if err := r.compare(ctx, now); err != nil {
+			return err
+		}
+		snapshot = r.publish()
+		return nil
+	}, func() error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	return snapshot, nil
+}
+
+// Repairs returns the stored repairs, the newest first. It works on every replica.
+func (c *Controller) Repairs(ctx context.Context) ([]repairstore.Repair, error) {
+	repairs, _, err := c.Store.Repairs(ctx)
+	return repairs, err
+}
+
+// request is a function that the goroutine of Run calls between passes.
 type request struct {
-	do func(ctx context.Context, s *session) error
-	// reply holds one, so that the goroutine never waits for who asked; it is closed after do.
+	do func(ctx context.Context, r *reconciler) error
+	// reply holds one error, so that the goroutine never waits for the caller. It is closed after
+	// do.
 	reply chan error
 }
 
-// do has the goroutine do something and waits for it, at most until ctx ends; it goes on when nobody waits any more. Who has
-// waited for a while to be taken asks refuse whether to go on waiting.
-func (a *Controller) do(ctx context.Context, do func(ctx context.Context, s *session) error, refuse func() error) error {
+// do makes the goroutine of Run call a function, and returns its error. It returns early if ctx
+// ends; the function then still runs. While the goroutine is busy, do calls reject every
+// busyCheckInterval and returns its error.
+func (c *Controller) do(ctx context.Context, do func(ctx context.Context, r *reconciler) error, reject func() error) error {
 	asked := request{do: do, reply: make(chan error, 1)}
-	if err := a.handOver(ctx, asked, refuse); err != nil {
-		return err
+	busy := time.NewTicker(busyCheckInterval)
+	defer busy.Stop()
+	for sent := false; !sent; {
+		select {
+		case c.requests <- asked:
+			sent = true
+		case <-busy.C:
+			if err := reject(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 	select {
 	case err, ok := <-asked.reply:
 		if !ok {
-			return errAbandoned
+			return errAborted
 		}
 		return err
 	case <-ctx.Done():
@@ -121,112 +225,75 @@ func (a *Controller) do(ctx context.Context, do func(ctx context.Context, s *ses
 	}
 }
 
-func (a *Controller) handOver(ctx context.Context, asked request, refuse func() error) error {
-	patience := time.NewTicker(runningPatience)
-	defer patience.Stop()
-	for {
-		select {
-		case a.requests <- asked:
-			return nil
-		case <-patience.C:
-			if err := refuse(); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
+const (
+	// changeDelay is how long changes are collected before a pass, so that a burst causes one pass.
+	changeDelay = 50 * time.Millisecond
+	// period is the longest time between passes.
+	period = 20 * time.Second
+	// passTimeout bounds a pass, so that a call that hangs cannot stop the loop.
+	passTimeout = 30 * time.Second
+	// busyCheckInterval is how long a caller that wants to apply a repair waits while another
+	// repair is applied.
+	busyCheckInterval = time.Second
+)
 
-// Audit makes a pass now and returns what it left.
-func (a *Controller) Audit(ctx context.Context) (*Snapshot, error) {
-	var view *Snapshot
-	err := a.do(ctx, func(ctx context.Context, s *session) error {
-		if err := s.healthy(); err != nil {
-			return err
-		}
-		now := time.Now()
-		if err := s.ascertain(ctx, now); err != nil {
-			return err
-		}
-		if err := s.judge(ctx, now); err != nil {
-			return err
-		}
-		view = s.publish()
-		return nil
-	}, func() error { return nil })
+// Run runs the controller until ctx, which carries the term, ends.
+func (c *Controller) Run(ctx context.Context, report loop.Report) error {
+	r, err := c.start(ctx)
 	if err != nil {
-		return nil, err
-	}
-	return view, nil
-}
-
-// Run audits until ctx, which carries the term, ends; it is a loop's Run.
-func (a *Controller) Run(ctx context.Context, report loop.Report) error {
-	s, err := a.start(ctx)
-	if err != nil {
-		a.setNotSynced(err)
+		c.dropSnapshot(err)
 		return err
 	}
-	defer s.close()
+	defer r.close()
 	timer := time.NewTimer(period)
 	defer timer.Stop()
 	for {
-		timer.Reset(time.Until(s.due))
+		timer.Reset(time.Until(r.nextPass))
 		select {
 		case <-ctx.Done():
 			return nil
-		case change := <-s.changes:
+		case change := <-r.watches.changes:
 			change()
-			s.hurry(time.Now().Add(settle))
+			r.requestPass(time.Now().Add(changeDelay))
 			continue
 		case <-timer.C:
-		case asked := <-a.requests:
-			answer(ctx, s, asked)
+		case asked := <-c.requests:
+			answer(ctx, r, asked)
 		}
-		err := s.pass(ctx)
-		report(err)
-		s.schedule(time.Now(), err)
+		report(r.pass(ctx))
 	}
 }
 
-// answer does what was asked for.
-func answer(ctx context.Context, s *session, asked request) {
+func answer(ctx context.Context, r *reconciler, asked request) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	defer close(asked.reply) // after a panic, too: nobody must wait for what is over
-	asked.reply <- asked.do(ctx, s)
+	defer close(asked.reply) // after a panic, too, so that the caller does not wait forever
+	asked.reply <- asked.do(ctx, r)
 }
 
-// setNotSynced takes back what was known.
-func (a *Controller) setNotSynced(err error) {
-	problem := strings.TrimPrefix(err.Error(), ErrNotSynced.Error()+": ") // View says it
-	a.problem.Store(&problem)
-	a.view.Store(nil)
-}
-
-// start reads what an earlier term left and begins to watch.
-func (a *Controller) start(ctx context.Context) (*session, error) {
-	stores, err := a.Cluster.Stores(ctx)
+// start reads what an earlier term stored and starts the watches.
+func (c *Controller) start(ctx context.Context) (*reconciler, error) {
+	stores, err := c.Cluster.Stores(ctx)
 	if err != nil {
 		return nil, err
 	}
-	findings, lost, err := a.Store.Findings(ctx)
+	findings, unreadableFindings, err := c.Store.Findings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	repairs, lostRepairs, err := a.Store.Repairs(ctx)
+	repairs, unreadableRepairs, err := c.Store.Repairs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if lost+lostRepairs > 0 {
-		a.Logger.Warn("parts of the journal cannot be read and are left as they are", "findings", lost, "repairs", lostRepairs)
+	if unreadableFindings+unreadableRepairs > 0 {
+		c.Logger.Warn("cannot read some stored findings or repairs; they stay as they are",
+			"findings", unreadableFindings, "repairs", unreadableRepairs)
 	}
-	s := newSession(ctx, a, stores)
-	s.book.recall(findings, repairs)
-	s.history.recall(repairs)
-	s.watch()
-	return s, nil
+	r := newReconciler(ctx, c, stores)
+	r.findings.restore(findings, repairs)
+	r.repairs.restore(repairs)
+	r.startWatches()
+	return r, nil
 }
 
 var _ RepairStore = (*repairstore.Store)(nil)

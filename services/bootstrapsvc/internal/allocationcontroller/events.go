@@ -13,35 +13,36 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-// Upstream's names for the authors of these Events: people filter by them.
+// The sources of the Events, as kube-apiserver names them: people filter by them.
 const (
-	addressAuthor = "ipallocator-repair-controller"
-	portAuthor    = "portallocator-repair-controller"
+	addressSource = "ipallocator-repair-controller"
+	portSource    = "portallocator-repair-controller"
 )
 
-// recorders take Events while a term lasts.
+// recorders send Events while a term lasts.
 type recorders struct{ addresses, ports record.EventRecorder }
 
-// StartEvents sends Events until ctx ends or the function that it returns is called, which must be in the end.
-func (h *Telemetry) StartEvents(ctx context.Context) (done func()) {
-	if h.kube == nil {
+// StartEvents sends Events until ctx ends or the caller calls stop, which it must do once.
+func (t *Telemetry) StartEvents(ctx context.Context) (stop func()) {
+	if t.kube == nil {
 		return func() {}
 	}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: h.kube.CoreV1().Events("")})
-	h.recorders.Store(&recorders{
-		addresses: broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: addressAuthor}),
-		ports:     broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: portAuthor}),
+	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: t.kube.CoreV1().Events("")})
+	t.recorders.Store(&recorders{
+		addresses: broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: addressSource}),
+		ports:     broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: portSource}),
 	})
 	return func() {
-		h.recorders.Store(nil)
+		t.recorders.Store(nil)
 		broadcaster.Shutdown()
 	}
 }
 
-// tell sends the Events of a finding: to the Services that it is about, and to the IPAddress object if that is wrong.
-func (h *Telemetry) tell(finding allocation.Finding) {
-	to := h.recorders.Load()
+// sendEvents sends the Events of a finding, about its Services, and about the IPAddress object if
+// that is wrong.
+func (t *Telemetry) sendEvents(finding allocation.Finding) {
+	to := t.recorders.Load()
 	if to == nil {
 		return
 	}
@@ -73,8 +74,8 @@ func addressReference(of allocation.IPAddressRef) *corev1.ObjectReference {
 	}
 }
 
-// concerned are the Services that have to do something, or for which something is done. Of a duplicate the rightful owner has
-// nothing to do.
+// concerned returns the Services that the finding affects. The rightful owner of a duplicate is not
+// affected.
 func concerned(finding allocation.Finding) []allocation.Owner {
 	if finding.Code == allocation.DuplicateOwner && len(finding.Owners) > 0 {
 		return finding.Owners[1:]

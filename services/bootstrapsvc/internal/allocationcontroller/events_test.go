@@ -16,11 +16,12 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// sent is the Events that came in, as "kind/name reason author".
+// sent counts the received Events by "kind/name reason source".
 type sent struct {
 	mu     sync.Mutex // guards events
 	events map[string]int
@@ -42,7 +43,7 @@ func owner(name string) allocation.Owner {
 	return allocation.Owner{Key: allocation.Key{Namespace: "default", Name: name}, UID: "uid-of-" + name}
 }
 
-func TestOpened_EventsHaveUpstreamsNames(t *testing.T) {
+func TestFindingOpened_SendsEventsWithUpstreamNames(t *testing.T) {
 	kube := fake.NewClientset()
 	got := listen(kube)
 	h, err := NewTelemetry(kube, nil)
@@ -90,10 +91,10 @@ func TestOpened_EventsHaveUpstreamsNames(t *testing.T) {
 		return nil
 	})
 	done()
-	h.FindingOpened(allocation.Finding{Code: allocation.NotAllocated, Owners: []allocation.Owner{owner("late")}}) // nobody takes it, and nothing breaks
+	h.FindingOpened(allocation.Finding{Code: allocation.NotAllocated, Owners: []allocation.Owner{owner("late")}}) // no recorder: nothing is sent
 }
 
-// values are the series that are not 0, as "name label…".
+// values returns the series that are not 0, by "name label…".
 func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -116,7 +117,7 @@ func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return found
 }
 
-func TestHerald_MetricsHaveUpstreamsNamesBesideOurs(t *testing.T) {
+func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	h, err := NewTelemetry(nil, registry)
 	if err != nil {
@@ -127,15 +128,14 @@ func TestHerald_MetricsHaveUpstreamsNamesBesideOurs(t *testing.T) {
 		h.FindingOpened(allocation.Finding{Code: code, Store: allocation.IPAddresses})
 	}
 	open := allocation.Finding{Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StateOpen}
-	view := &Snapshot{
+	snapshot := &Snapshot{
 		Stores: []allocation.StoreState{{Store: allocation.NodePorts, Present: true, Allocated: 7, Capacity: 2768}, {Store: allocation.ClusterIPs}},
-		Current: []Finding{
-			{Finding: repairstore.Finding{Finding: open}}, {Finding: repairstore.Finding{Finding: open}},
-			{Finding: repairstore.Finding{Finding: allocation.Finding{Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StatePending}}},
+		Current: []allocation.Finding{
+			open, open, {Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StatePending},
 		},
 	}
-	h.PassFinished(time.Millisecond, view, nil)
-	h.PassFinished(0, nil, fmt.Errorf("pass: %w", ErrUnavailable))
+	h.PassFinished(time.Millisecond, snapshot, nil)
+	h.PassFinished(0, nil, fmt.Errorf("pass: %w", errorclass.ErrUnavailable))
 	h.PassFinished(0, nil, rangestore.ErrUnavailable)
 	h.PassFinished(0, nil, errors.New("both"))
 	h.StepFinished(allocation.Step{Verb: allocation.ClearBit}, repairstore.StepResult{State: repairstore.StepDone})
@@ -161,7 +161,7 @@ func TestHerald_MetricsHaveUpstreamsNamesBesideOurs(t *testing.T) {
 	h.ResetLeaderMetrics()
 	for name := range values(t, registry) {
 		if name == "trivet_bootstrap_allocated node-ports" {
-			t.Error("what only a leader knows is still told")
+			t.Error("a gauge of the leader is still set")
 		}
 	}
 }

@@ -10,14 +10,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// Herald tells of what an auditor finds and does.
+// Telemetry implements Reporter with Events and metrics. It is safe for concurrent use, and its
+// methods never block. Events that cannot be sent are lost.
 type Telemetry struct {
 	kube kubernetes.Interface
-	// recorders is nil while no Events are sent.
+	// recorders is nil outside of a term.
 	recorders atomic.Pointer[recorders]
 
 	portErrors, addressErrors     *prometheus.CounterVec
@@ -29,9 +31,10 @@ type Telemetry struct {
 
 var _ Reporter = (*Telemetry)(nil)
 
-// New returns a herald that sends Events by kube and registers its metrics; where either is nil, it leaves that out.
+// NewTelemetry returns a Telemetry that sends Events by kube and registers its metrics. A nil kube
+// sends no Events; a nil registerer registers nothing.
 func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) (*Telemetry, error) {
-	h := &Telemetry{
+	t := &Telemetry{
 		kube: kube,
 		portErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_nodeport_repair_port_errors_total",
@@ -51,15 +54,15 @@ func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) (
 		}),
 		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocation_findings",
-			Help: "Open findings about what is allocated, by store and code; absent where this replica does not lead.",
+			Help: "Open findings about allocations, by store and code; absent on a replica that does not lead.",
 		}, []string{"store", "code"}),
 		allocated: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocated",
-			Help: "How much is allocated, by store; absent where this replica does not lead.",
+			Help: "Allocated addresses or ports, by store; absent on a replica that does not lead.",
 		}, []string{"store"}),
 		capacity: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trivet_bootstrap_allocation_capacity",
-			Help: "How much there is to allocate in all, by store; absent where this replica does not lead.",
+			Help: "Addresses or ports of the ranges, by store; absent on a replica that does not lead.",
 		}, []string{"store"}),
 		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_bootstrap_repair_steps_total",
@@ -67,41 +70,41 @@ func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) (
 		}, []string{"verb", "result"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "trivet_bootstrap_audit_seconds", Buckets: prometheus.ExponentialBuckets(0.000_01, 4, 10),
-			Help: "How long a comparison of what is used with what is allocated took.",
+			Help: "Duration of a comparison of what is used with what is allocated, in seconds.",
 		}),
 	}
-	h.expect()
+	t.createSeries()
 	if registerer == nil {
-		return h, nil
+		return t, nil
 	}
 	for _, collector := range []prometheus.Collector{
-		h.portErrors, h.addressErrors, h.portFailures, h.addressFailures, h.findings, h.allocated, h.capacity, h.steps, h.duration,
+		t.portErrors, t.addressErrors, t.portFailures, t.addressFailures, t.findings, t.allocated, t.capacity, t.steps, t.duration,
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	return h, nil
+	return t, nil
 }
 
-// expect has the series of what may be counted be there before the first, so that an alert sees it come.
-func (h *Telemetry) expect() {
-	for _, kind := range []string{leak, mended, full, outOfRange, duplicate, unknown} {
-		h.portErrors.WithLabelValues(kind)
-		h.addressErrors.WithLabelValues(kind)
+// createSeries creates all series with the value 0, so that an alert sees the first increase.
+func (t *Telemetry) createSeries() {
+	for _, kind := range []string{leak, repaired, full, outOfRange, duplicate, unknown} {
+		t.portErrors.WithLabelValues(kind)
+		t.addressErrors.WithLabelValues(kind)
 	}
-	h.addressErrors.WithLabelValues(invalid)
+	t.addressErrors.WithLabelValues(invalid)
 	for _, verb := range []allocation.Verb{allocation.Create, allocation.Relabel, allocation.Delete, allocation.SetBit, allocation.ClearBit} {
 		for _, state := range []repairstore.StepState{repairstore.StepDone, repairstore.StepUnneeded, repairstore.StepFailed} {
-			h.steps.WithLabelValues(string(verb), string(state))
+			t.steps.WithLabelValues(string(verb), string(state))
 		}
 	}
 }
 
-// Upstream's types of errors.
+// kube-apiserver's values of the label type.
 const (
 	leak       = "leak"
-	mended     = "repair"
+	repaired   = "repair"
 	full       = "full"
 	outOfRange = "outOfRange"
 	duplicate  = "duplicate"
@@ -109,10 +112,10 @@ const (
 	invalid    = "invalid"
 )
 
-func typeOf(finding allocation.Finding) string {
+func errorType(finding allocation.Finding) string {
 	switch finding.Code {
 	case allocation.NotAllocated, allocation.WrongReference, allocation.WrongLabels:
-		return mended
+		return repaired
 	case allocation.Leaked, allocation.Orphan:
 		return leak
 	case allocation.DuplicateOwner:
@@ -129,65 +132,66 @@ func typeOf(finding allocation.Finding) string {
 	return unknown
 }
 
-// FindingOpened counts a finding and sends its Events.
-func (h *Telemetry) FindingOpened(finding allocation.Finding) {
-	errorsOf := h.addressErrors
+// FindingOpened counts the finding and sends its Events.
+func (t *Telemetry) FindingOpened(finding allocation.Finding) {
+	errorsOf := t.addressErrors
 	if finding.Store == allocation.NodePorts {
-		errorsOf = h.portErrors
+		errorsOf = t.portErrors
 	}
-	errorsOf.WithLabelValues(typeOf(finding)).Inc()
-	h.tell(finding)
+	errorsOf.WithLabelValues(errorType(finding)).Inc()
+	t.sendEvents(finding)
 }
 
-// PassFinished counts a pass that failed, and shows what one has left.
-func (h *Telemetry) PassFinished(took time.Duration, view *Snapshot, err error) {
+// PassFinished counts a failed pass, and updates the gauges from the snapshot.
+func (t *Telemetry) PassFinished(compareDuration time.Duration, snapshot *Snapshot, err error) {
 	if err != nil {
-		h.failed(err)
+		t.countFailure(err)
 	}
-	if view == nil {
+	if snapshot == nil {
 		return
 	}
-	h.duration.Observe(took.Seconds())
-	h.findings.Reset()
+	t.duration.Observe(compareDuration.Seconds())
+	t.findings.Reset()
 	open := map[allocation.Store]map[allocation.Code]int{}
 	for _, store := range allocation.Stores() {
 		open[store] = map[allocation.Code]int{}
 	}
-	for _, finding := range view.Current {
+	for _, finding := range snapshot.Current {
 		if finding.State == allocation.StateOpen {
 			open[finding.Store][finding.Code]++
 		}
 	}
-	for _, state := range view.Stores {
+	for _, state := range snapshot.Stores {
 		if !state.Present {
 			continue
 		}
-		h.allocated.WithLabelValues(state.Store.String()).Set(float64(state.Allocated))
-		h.capacity.WithLabelValues(state.Store.String()).Set(float64(state.Capacity))
+		t.allocated.WithLabelValues(state.Store.String()).Set(float64(state.Allocated))
+		t.capacity.WithLabelValues(state.Store.String()).Set(float64(state.Capacity))
 		for _, code := range allocation.Codes() {
-			h.findings.WithLabelValues(state.Store.String(), code.String()).Set(float64(open[state.Store][code]))
+			t.findings.WithLabelValues(state.Store.String(), code.String()).Set(float64(open[state.Store][code]))
 		}
 	}
 }
 
-// failed counts against that half of the work that could not be done, where that is known.
-func (h *Telemetry) failed(err error) {
-	if !errors.Is(err, ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) {
-		h.portFailures.Inc()
+// countFailure counts a failed pass for node ports, for ClusterIPs, or for both if the cause is
+// unknown.
+func (t *Telemetry) countFailure(err error) {
+	if !errors.Is(err, errorclass.ErrUnavailable) || errors.Is(err, rangestore.ErrUnavailable) {
+		t.portFailures.Inc()
 	}
-	if !errors.Is(err, rangestore.ErrUnavailable) || errors.Is(err, ErrUnavailable) {
-		h.addressFailures.Inc()
+	if !errors.Is(err, rangestore.ErrUnavailable) || errors.Is(err, errorclass.ErrUnavailable) {
+		t.addressFailures.Inc()
 	}
 }
 
 // StepFinished counts a step of a repair.
-func (h *Telemetry) StepFinished(step allocation.Step, outcome repairstore.StepResult) {
-	h.steps.WithLabelValues(string(step.Verb), string(outcome.State)).Inc()
+func (t *Telemetry) StepFinished(step allocation.Step, outcome repairstore.StepResult) {
+	t.steps.WithLabelValues(string(step.Verb), string(outcome.State)).Inc()
 }
 
-// ResetLeaderMetrics drops what only a leader knows.
-func (h *Telemetry) ResetLeaderMetrics() {
-	h.findings.Reset()
-	h.allocated.Reset()
-	h.capacity.Reset()
+// ResetLeaderMetrics removes the gauges that only a leader sets.
+func (t *Telemetry) ResetLeaderMetrics() {
+	t.findings.Reset()
+	t.allocated.Reset()
+	t.capacity.Reset()
 }

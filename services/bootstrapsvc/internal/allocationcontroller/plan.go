@@ -11,85 +11,81 @@ import (
 )
 
 const (
-	// maxPlanSteps bounds a plan, so that a person can read it and one transaction can write it down.
+	// maxPlanSteps bounds a plan, so that a person can read it and one transaction can store it.
 	maxPlanSteps = 500
-	// maxPlanLeft bounds what a plan says of findings that it leaves: there may be tens of thousands, and they are listed elsewhere.
+	// maxPlanLeft bounds the findings in a plan that it does not repair: there may be tens of
+	// thousands, and ListFindings has them all.
 	maxPlanLeft = 500
-	// planLife is how long a plan may be applied.
-	planLife = 10 * time.Minute
+	// planLifetime is how long a plan may be applied.
+	planLifetime = 10 * time.Minute
 )
 
-// PlannedRepair is what would be written, and the token with which it can be.
+// PlannedRepair is the plan of a repair, and the token that applies it.
 type PlannedRepair struct {
 	Steps []allocation.Step
-	// Left are the findings that no step mends, ordered by first sight and name, each with why in its UnsafeReason. Of Omitted more it
-	// does not tell.
-	Left    []Finding
+	// Left are the findings that no step repairs, ordered by FirstSeen and Name. UnsafeReason says
+	// why. Omitted is how many more there are.
+	Left    []allocation.Finding
 	Omitted int
-	// Token is empty without steps.
+	// Token is empty if there are no steps.
 	Token      string
 	ExpireTime time.Time
 }
 
-// PlanRepair plans the repair of findings by their names; all that are open if there are none. It writes nothing. The error
-// wraps ErrFindingNotFound for a name that does not stand.
-func (a *Controller) PlanRepair(names []string, now time.Time) (PlannedRepair, error) {
-	view, err := a.Snapshot()
+// PlanRepair plans the repair of the findings with the given names, or of all open findings if
+// there are none. It writes nothing. The error wraps ErrFindingNotFound for the name of a finding
+// that is not current.
+func (c *Controller) PlanRepair(names []string, now time.Time) (PlannedRepair, error) {
+	snapshot, err := c.Snapshot()
 	if err != nil {
 		return PlannedRepair{}, err
 	}
-	chosen, err := choose(view.Current, names)
+	selected, err := selectFindings(snapshot.Current, names)
 	if err != nil {
 		return PlannedRepair{}, err
 	}
-	return newPlan(chosen, now)
+	return newPlannedRepair(selected, now)
 }
 
-func choose(standing []Finding, names []string) (map[string]Finding, error) {
-	byName := map[string]Finding{}
-	for _, finding := range standing {
+func selectFindings(current []allocation.Finding, names []string) ([]allocation.Finding, error) {
+	if len(names) == 0 {
+		return slices.DeleteFunc(slices.Clone(current), func(f allocation.Finding) bool { return f.State != allocation.StateOpen }), nil
+	}
+	byName := map[string]allocation.Finding{}
+	for _, finding := range current {
 		byName[finding.Name] = finding
 	}
-	chosen := map[string]Finding{}
+	var selected []allocation.Finding
 	for _, name := range names {
 		finding, ok := byName[name]
 		if !ok {
 			return nil, fmt.Errorf("%w: %s", ErrFindingNotFound, name)
 		}
-		chosen[name] = finding
+		selected = append(selected, finding)
 	}
-	if len(names) > 0 {
-		return chosen, nil
-	}
-	for name, finding := range byName {
-		if finding.State == allocation.StateOpen {
-			chosen[name] = finding
-		}
-	}
-	return chosen, nil
+	return selected, nil
 }
 
-func newPlan(chosen map[string]Finding, now time.Time) (PlannedRepair, error) {
-	whole := allocation.PlanRepair(ledgers(chosen))
-	plan := PlannedRepair{Steps: fit(whole.Steps, maxPlanSteps)}
-	for _, left := range whole.Left {
-		plan.leave(chosen[left.Name], left.UnsafeReason)
-	}
-	planned := stepsOf(plan.Steps)
-	for name := range stepsOf(whole.Steps) {
-		if planned[name] == 0 {
-			plan.leave(chosen[name], fmt.Sprintf("a plan holds %d steps; apply this one and plan again", maxPlanSteps))
+func newPlannedRepair(selected []allocation.Finding, now time.Time) (PlannedRepair, error) {
+	whole := allocation.PlanRepair(selected)
+	plan := PlannedRepair{Steps: limitSteps(whole.Steps, maxPlanSteps), Left: whole.Left}
+	planned, wanted := countSteps(plan.Steps), countSteps(whole.Steps)
+	for _, finding := range selected {
+		if wanted[finding.Name] > 0 && planned[finding.Name] == 0 {
+			wanted[finding.Name] = 0 // a caller may have named it twice
+			finding.UnsafeReason = fmt.Sprintf("a plan holds %d steps; apply this one and plan again", maxPlanSteps)
+			plan.Left = append(plan.Left, finding)
 		}
 	}
-	slices.SortFunc(plan.Left, bySight)
+	slices.SortFunc(plan.Left, byFirstSeen)
 	if omitted := len(plan.Left) - maxPlanLeft; omitted > 0 {
 		plan.Left, plan.Omitted = plan.Left[:maxPlanLeft], omitted
 	}
 	if len(plan.Steps) == 0 {
 		return plan, nil
 	}
-	plan.ExpireTime = now.Add(planLife).Truncate(time.Second)
-	token := repairstore.Token{Steps: sums(plan.Steps), Expires: plan.ExpireTime}
+	plan.ExpireTime = now.Add(planLifetime).Truncate(time.Second)
+	token := repairstore.Token{Steps: checksums(plan.Steps), Expires: plan.ExpireTime}
 	for _, step := range plan.Steps {
 		if !slices.Contains(token.Findings, step.Finding) {
 			token.Findings = append(token.Findings, step.Finding)
@@ -100,67 +96,92 @@ func newPlan(chosen map[string]Finding, now time.Time) (PlannedRepair, error) {
 	return plan, err
 }
 
-func (p *PlannedRepair) leave(finding Finding, why string) {
-	finding.UnsafeReason = why
-	p.Left = append(p.Left, finding)
-}
-
-func ledgers(chosen map[string]Finding) []allocation.Finding {
-	var findings []allocation.Finding
-	for _, finding := range chosen {
-		findings = append(findings, finding.Finding.Finding)
+// limitSteps returns the steps of as many whole findings, in the order of the plan, as have at most
+// limit steps together.
+func limitSteps(steps []allocation.Step, limit int) []allocation.Step {
+	if len(steps) <= limit {
+		return steps
 	}
-	return findings
-}
-
-func sums(steps []allocation.Step) []repairstore.Checksum {
-	var all []repairstore.Checksum
+	counts := countSteps(steps)
+	chosen := map[string]bool{}
+	left := limit
 	for _, step := range steps {
-		all = append(all, repairstore.ChecksumOf(step.Material()))
+		if !chosen[step.Finding] && counts[step.Finding] <= left {
+			chosen[step.Finding] = true
+			left -= counts[step.Finding]
+		}
 	}
-	return all
+	return stepsOf(steps, chosen)
 }
 
-// ApplyRepair carries out the plan of a token for somebody, and returns what came of it. Applied before, it is carried on if it has not
-// ended, and returned otherwise. The error wraps repairstore.ErrInvalid, ErrExpired, ErrDrifted or ErrRunning when nothing was
-// written; any other means that the same token is to be applied again.
-func (a *Controller) ApplyRepair(ctx context.Context, text, requester string) (repairstore.Repair, error) {
+// countSteps returns the number of steps of each finding.
+func countSteps(steps []allocation.Step) map[string]int {
+	counts := map[string]int{}
+	for _, step := range steps {
+		counts[step.Finding]++
+	}
+	return counts
+}
+
+func stepsOf(steps []allocation.Step, findings map[string]bool) []allocation.Step {
+	return slices.DeleteFunc(slices.Clone(steps), func(step allocation.Step) bool { return !findings[step.Finding] })
+}
+
+func checksums(steps []allocation.Step) []repairstore.Checksum {
+	var sums []repairstore.Checksum
+	for _, step := range steps {
+		sums = append(sums, repairstore.ChecksumOf(step.Material()))
+	}
+	return sums
+}
+
+// ApplyRepair applies the plan of a token on behalf of requester, and returns the repair with its
+// results. If the token was applied before, an unfinished repair is continued, and an ended one is
+// returned. If the error wraps repairstore.ErrInvalidToken, ErrPlanExpired, ErrPlanDrifted or
+// ErrRepairRunning, nothing was written. After any other error, the caller must apply the same
+// token again.
+func (c *Controller) ApplyRepair(ctx context.Context, text, requester string) (repairstore.Repair, error) {
 	token, err := repairstore.ParseToken(text)
 	if err != nil {
 		return repairstore.Repair{}, err
 	}
 	var repair repairstore.Repair
 	id := repairstore.TokenID(text)
-	err = a.do(ctx, func(ctx context.Context, s *session) error {
+	err = c.do(ctx, func(ctx context.Context, r *reconciler) error {
 		var err error
-		repair, err = s.apply(ctx, token, id, requester)
+		repair, err = r.applyToken(ctx, token, id, requester)
 		return err
-	}, func() error { return a.refuse(id) })
+	}, func() error { return c.rejectOther(id) })
 	if err != nil {
 		return repairstore.Repair{}, err
 	}
 	return repair, nil
 }
 
-// refuse tells that another repair is being applied. The same one is worth waiting for.
-func (a *Controller) refuse(id string) error {
-	if underway := a.underway.Load(); underway != nil && *underway != id {
-		return fmt.Errorf("%w: %s", ErrRepairRunning, *underway)
+// rejectOther returns an error if the steps of a repair with another ID are being applied.
+func (c *Controller) rejectOther(id string) error {
+	if running := c.running.Load(); running != nil && *running != id {
+		return fmt.Errorf("%w: %s", ErrRepairRunning, *running)
 	}
 	return nil
 }
 
-func (s *session) apply(ctx context.Context, token repairstore.Token, id, requester string) (repairstore.Repair, error) {
-	if err := s.whole(); err != nil {
+func (r *reconciler) applyToken(ctx context.Context, token repairstore.Token, id, requester string) (repairstore.Repair, error) {
+	if err := r.watches.listErr(); err != nil {
 		return repairstore.Repair{}, err
 	}
-	if err := s.resume(ctx); err != nil {
-		if s.running != nil && s.running.ID != id {
-			return repairstore.Repair{}, fmt.Errorf("%w: %s: %w", ErrRepairRunning, s.running.ID, err)
+	if err := r.reloadRepairs(ctx); err != nil {
+		return repairstore.Repair{}, err
+	}
+	if unfinished := r.repairs.find(id); unfinished != nil {
+		return r.runNow(ctx, unfinished)
+	}
+	if other := r.repairs.overlapping(token.Findings); other != nil {
+		if _, err := r.runNow(ctx, other); err != nil {
+			return repairstore.Repair{}, fmt.Errorf("%w: %s: %w", ErrRepairRunning, other.ID, err)
 		}
-		return repairstore.Repair{}, err
 	}
-	repairs, _, err := s.Store.Repairs(ctx)
+	repairs, _, err := r.Store.Repairs(ctx)
 	if err != nil {
 		return repairstore.Repair{}, err
 	}
@@ -171,28 +192,32 @@ func (s *session) apply(ctx context.Context, token repairstore.Token, id, reques
 	if now.After(token.Expires) {
 		return repairstore.Repair{}, fmt.Errorf("%w at %s", ErrPlanExpired, token.Expires.Format(time.RFC3339))
 	}
-	if err := s.judge(ctx, now); err != nil {
+	if err := r.compare(ctx, now); err != nil {
 		return repairstore.Repair{}, err
 	}
-	steps, err := s.planned(token)
+	steps, err := r.planAgain(token)
 	if err != nil {
 		return repairstore.Repair{}, err
 	}
-	return s.start(ctx, requester, id, steps)
+	started, err := r.begin(ctx, requester, id, steps)
+	if err != nil {
+		return repairstore.Repair{}, err
+	}
+	return r.runNow(ctx, started)
 }
 
-// planned plans again and compares.
-func (s *session) planned(token repairstore.Token) ([]allocation.Step, error) {
+// planAgain plans the token's findings again, and fails if the plan differs from the token.
+func (r *reconciler) planAgain(token repairstore.Token) ([]allocation.Step, error) {
 	var findings []allocation.Finding
 	for _, name := range token.Findings {
-		stands, ok := s.book.standing[name]
+		finding, ok := r.findings.current[name]
 		if !ok {
 			return nil, fmt.Errorf("%w: %s does not stand any more", ErrPlanDrifted, name)
 		}
-		findings = append(findings, stands.Finding.Finding)
+		findings = append(findings, *finding)
 	}
 	steps := allocation.PlanRepair(findings).Steps
-	for i, sum := range sums(steps) {
+	for i, sum := range checksums(steps) {
 		if i >= len(token.Steps) || sum != token.Steps[i] {
 			return nil, fmt.Errorf("%w: step %d is now to %s %s %s: %s", ErrPlanDrifted, i+1, steps[i].Verb, steps[i].Store, steps[i].Subject, steps[i].Detail)
 		}
@@ -204,10 +229,4 @@ func (s *session) planned(token repairstore.Token) ([]allocation.Step, error) {
 		return nil, fmt.Errorf("%w: it has no steps", ErrPlanDrifted)
 	}
 	return steps, nil
-}
-
-// Repairs are those that are remembered, the newest first; any replica may ask.
-func (a *Controller) Repairs(ctx context.Context) ([]repairstore.Repair, error) {
-	repairs, _, err := a.Store.Repairs(ctx)
-	return repairs, err
 }
