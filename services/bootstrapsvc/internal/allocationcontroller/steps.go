@@ -104,7 +104,7 @@ func (r *reconciler) applyBits(ctx context.Context, steps []allocation.Step, res
 }
 
 // rejectEarlyFrees fails the steps that would clear a bit whose finding is not open in this term,
-// whoever planned them. What an earlier leader saw says nothing about the time since.
+// even if an earlier leader planned them. What it saw says nothing about the time since.
 func (r *reconciler) rejectEarlyFrees(steps []allocation.Step, results []repairstore.StepResult) {
 	for i, step := range steps {
 		if results[i].State != repairstore.StepPending || !step.Frees() {

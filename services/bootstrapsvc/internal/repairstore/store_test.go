@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -220,5 +221,27 @@ func TestStore_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	}
 	if err := f.Begin(ctx, repair("r", at)); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("begin = %v, want %v", err, ErrUnavailable)
+	}
+}
+
+// Older and newer versions read each other's values, so the names of the fields must not change with the names in the code.
+func TestFindings_StoredFormatDoesNotChange(t *testing.T) {
+	f := newFixture(t)
+	finding := leaked("30001")
+	finding.GraceEnds, finding.Generation = at, 7
+	finding.Ended, finding.End, finding.RepairedBy = at, allocation.EndRepaired, "r1"
+	if err := f.WriteFindings(f.ctx, []allocation.Finding{finding}, nil); err != nil {
+		t.Fatal(err)
+	}
+	response, err := f.etcd.Get(t.Context(), f.prefix+"findings/leaked.node-ports.30001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile("testdata/finding.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(response.Kvs[0].Value)+"\n"); diff != "" {
+		t.Errorf("stored finding (-want +got):\n%s", diff)
 	}
 }
