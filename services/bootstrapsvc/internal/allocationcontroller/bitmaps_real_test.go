@@ -105,8 +105,8 @@ func TestControllerReal_RepairsAddressBitmapsOfOldClusters(t *testing.T) {
 		return nil
 	})
 	testkit.Eventually(t, 10*time.Second, func() error {
-		if standing := r.current(t); len(standing) != 0 {
-			return fmt.Errorf("%v are still current", standing)
+		if current := r.current(t); len(current) != 0 {
+			return fmt.Errorf("%v are still current", current)
 		}
 		return nil
 	})

@@ -199,15 +199,15 @@ func TestReads_FailWithUnavailableIfKubeAPIServerDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// seenKinds is an ObjectHandler that records what it receives.
-type seenKinds struct {
+// eventRecorder is an ObjectHandler that records what it receives.
+type eventRecorder struct {
 	mu       sync.Mutex // guards the fields below
 	whole    map[Kind]bool
 	services map[string]bool
 	broken   map[Kind]error
 }
 
-func (s *seenKinds) OnChange(change ObjectChange) {
+func (s *eventRecorder) OnChange(change ObjectChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.whole[change.Kind] = s.whole[change.Kind] || change.List
@@ -219,7 +219,7 @@ func (s *seenKinds) OnChange(change ObjectChange) {
 	}
 }
 
-func (s *seenKinds) OnError(kind Kind, err error) {
+func (s *eventRecorder) OnError(kind Kind, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broken[kind] = err
@@ -229,17 +229,17 @@ func TestWatch_ListsAndThenReportsChanges(t *testing.T) {
 	i, first := newKubeCluster(t), newService(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
-	sink := &seenKinds{whole: map[Kind]bool{}, services: map[string]bool{}, broken: map[Kind]error{}}
-	watching.Go(func() { i.Watch(ctx, []Kind{KindServices, KindIPAddresses, KindServiceCIDRs}, sink) })
+	handler := &eventRecorder{whole: map[Kind]bool{}, services: map[string]bool{}, broken: map[Kind]error{}}
+	watching.Go(func() { i.Watch(ctx, []Kind{KindServices, KindIPAddresses, KindServiceCIDRs}, handler) })
 	defer watching.Wait()
 	defer cancel()
 	want := func(service allocation.Service, is bool) {
 		t.Helper()
 		testkit.Eventually(t, 20*time.Second, func() error {
-			sink.mu.Lock()
-			defer sink.mu.Unlock()
-			if !sink.whole[KindServices] || !sink.whole[KindIPAddresses] || !sink.whole[KindServiceCIDRs] || sink.services[service.String()] != is {
-				return fmt.Errorf("whole: %v, services: %v, broken: %v", sink.whole, sink.services, sink.broken)
+			handler.mu.Lock()
+			defer handler.mu.Unlock()
+			if !handler.whole[KindServices] || !handler.whole[KindIPAddresses] || !handler.whole[KindServiceCIDRs] || handler.services[service.String()] != is {
+				return fmt.Errorf("whole: %v, services: %v, broken: %v", handler.whole, handler.services, handler.broken)
 			}
 			return nil
 		})

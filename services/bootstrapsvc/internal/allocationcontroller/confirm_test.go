@@ -20,10 +20,10 @@ import (
 func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		w.service("gone", "10.0.0.1", 30001)
-		w.address("10.0.0.1", "gone")
-		w.service("affected", "10.0.0.2", 30002)
-		w.address("10.0.0.2", "affected")
+		w.addService("gone", "10.0.0.1", 30001)
+		w.addAddress("10.0.0.1", "gone")
+		w.addService("affected", "10.0.0.2", 30002)
+		w.addAddress("10.0.0.2", "affected")
 		w.putBits(30001, 30002)
 		r := w.lead(t, w.config())
 		defer r.end()
@@ -32,9 +32,9 @@ func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
 		w.mu.Lock()
 		w.stale[KindServices] = true
 		w.mu.Unlock()
-		w.remove("gone")
-		w.freeAddress("10.0.0.1")
-		w.freeAddress("10.0.0.2")
+		w.deleteService("gone")
+		w.deleteAddress("10.0.0.1")
+		w.deleteAddress("10.0.0.2")
 		w.putBits()
 		want := map[string]allocation.FindingState{
 			"findings/not-allocated.ip-addresses.10.0.0.1": allocation.StatePending,
@@ -56,7 +56,7 @@ func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
 		w.stale[KindServices] = false
 		w.mu.Unlock()
 		w.relist(KindServices)
-		w.remove("gone") // the delayed event
+		w.deleteService("gone") // the delayed event
 		time.Sleep(settleTime)
 		snapshot, err := r.Snapshot()
 		if err != nil || len(snapshot.Current) != 2 || len(snapshot.Ended) != 0 {
@@ -70,7 +70,7 @@ func TestController_OpensMoreFindingsThanOnePassConfirms(t *testing.T) {
 		const many = 5*maxConfirm + 7
 		w := newFakeCluster(t)
 		for i := range many {
-			w.service(fmt.Sprint("s", i), "None", int32(30000+i))
+			w.addService(fmt.Sprint("s", i), "None", int32(30000+i))
 		}
 		r := w.lead(t, w.config())
 		defer r.end()
@@ -91,9 +91,9 @@ func TestController_RejectedFindingsHideNoOtherFinding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		for i := range 2 * maxConfirm {
-			w.service(fmt.Sprint("gone", i), "None", int32(30000+i))
+			w.addService(fmt.Sprint("gone", i), "None", int32(30000+i))
 		}
-		w.service("affected", "None", 32000) // the last by name
+		w.addService("affected", "None", 32000) // the last by name
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(changeDelay) // it has listed all, and every grace period is running
@@ -101,7 +101,7 @@ func TestController_RejectedFindingsHideNoOtherFinding(t *testing.T) {
 		w.stale[KindServices] = true
 		w.mu.Unlock()
 		for i := range 2 * maxConfirm {
-			w.remove(fmt.Sprint("gone", i))
+			w.deleteService(fmt.Sprint("gone", i))
 		}
 		time.Sleep(10 * time.Second)
 		if opened, want := r.reporter.openedNames(), []string{"findings/not-allocated.node-ports.32000"}; !slices.Equal(opened, want) {
@@ -113,13 +113,13 @@ func TestController_RejectedFindingsHideNoOtherFinding(t *testing.T) {
 func TestController_FindingThatCannotBeConfirmedStaysPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		w.service("affected", "None", 30002)
+		w.addService("affected", "None", 30002)
 		w.putBits(30002)
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(settleTime)
 		w.mu.Lock()
-		w.unread = rangestore.ErrUnavailable
+		w.readErr = rangestore.ErrUnavailable
 		w.mu.Unlock()
 		w.putBits()
 		time.Sleep(time.Minute)
@@ -131,7 +131,7 @@ func TestController_FindingThatCannotBeConfirmedStaysPending(t *testing.T) {
 			t.Errorf("error = %v, want %v", err, rangestore.ErrUnavailable)
 		}
 		w.mu.Lock()
-		w.unread = nil
+		w.readErr = nil
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
 		want["findings/not-allocated.node-ports.30002"] = allocation.StateOpen
@@ -147,7 +147,7 @@ func TestController_SetsABitDespiteConcurrentAllocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const conflicts = maxSetAttempts - 1
 		w := newFakeCluster(t)
-		w.service("affected", "None", 30002)
+		w.addService("affected", "None", 30002)
 		w.putBits(30002)
 		cfg := w.config()
 		cfg.AutoRepair = true

@@ -25,13 +25,13 @@ const settleTime = 3 * time.Second
 // ports that are not allocated.
 func newDamagedCluster(t testing.TB) *fakeCluster {
 	w := newFakeCluster(t)
-	w.service("missing", "10.0.0.1")
-	w.service("labels", "10.0.0.2")
-	w.address("10.0.0.2", "labels", func(a *allocation.IPAddress) { a.Family = "" })
-	w.service("named", "10.0.0.3")
-	w.address("10.0.0.3", "missing")
-	w.service("ports", "10.0.0.4", 30001, 30002)
-	w.address("10.0.0.4", "ports")
+	w.addService("missing", "10.0.0.1")
+	w.addService("labels", "10.0.0.2")
+	w.addAddress("10.0.0.2", "labels", func(a *allocation.IPAddress) { a.Family = "" })
+	w.addService("named", "10.0.0.3")
+	w.addAddress("10.0.0.3", "missing")
+	w.addService("ports", "10.0.0.4", 30001, 30002)
+	w.addAddress("10.0.0.4", "ports")
 	return w
 }
 
@@ -60,8 +60,8 @@ func TestController_RepairsSafeFindingsAndStoresTheRepairs(t *testing.T) {
 		defer r.end()
 		time.Sleep(settleTime)
 		w.wantRepaired(t)
-		if standing := r.current(t); len(standing) != 0 {
-			t.Errorf("%v are still current", standing)
+		if current := r.current(t); len(current) != 0 {
+			t.Errorf("%v are still current", current)
 		}
 		snapshot, err := r.Snapshot()
 		if err != nil {
@@ -111,8 +111,8 @@ func TestController_WithoutAutoRepairItWritesOnlyFindings(t *testing.T) {
 				t.Errorf("wrote %s", write)
 			}
 		}
-		if standing := r.current(t); len(standing) != 5 {
-			t.Errorf("%v are current, want five", standing)
+		if current := r.current(t); len(current) != 5 {
+			t.Errorf("%v are current, want five", current)
 		}
 	})
 }
@@ -176,8 +176,8 @@ func crashAt(t *testing.T, nth int, after bool) (reached bool) {
 	}
 	w.wantRepaired(t)
 	time.Sleep(settleTime)
-	if standing := next.current(t); len(standing) != 0 {
-		t.Errorf("crash at %s (after: %t): %v are still current", name, after, standing)
+	if current := next.current(t); len(current) != 0 {
+		t.Errorf("crash at %s (after: %t): %v are still current", name, after, current)
 	}
 	if repairs := w.repairs(t); len(repairs) != 1 {
 		t.Errorf("crash at %s: %d repairs, want one", name, len(repairs))
@@ -198,11 +198,11 @@ func TestController_ConcurrentRepairController(t *testing.T) {
 			met[write] = true
 			switch write { // the other controller writes first
 			case "create 10.0.0.1":
-				w.address("10.0.0.1", "missing")
+				w.addAddress("10.0.0.1", "missing")
 			case "relabel 10.0.0.2":
-				w.address("10.0.0.2", "labels")
+				w.addAddress("10.0.0.2", "labels")
 			case "delete 10.0.0.3":
-				w.address("10.0.0.3", "named")
+				w.addAddress("10.0.0.3", "named")
 			case "swap servicenodeports":
 				w.putBits(30001, 30002, 30007)
 			}
@@ -228,8 +228,8 @@ func TestController_ConcurrentRepairController(t *testing.T) {
 func TestController_LeakedPortIsFreedAfterItsGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		w.service("user", "10.0.0.1", 30001)
-		w.address("10.0.0.1", "user")
+		w.addService("user", "10.0.0.1", 30001)
+		w.addAddress("10.0.0.1", "user")
 		w.putBits(30001, 30005)
 		cfg := w.config()
 		cfg.AutoRepair = true
@@ -282,7 +282,7 @@ func TestController_FreesNothingThatALiveListShowsInUse(t *testing.T) {
 		w.mu.Lock()
 		w.stale[KindServices] = true
 		w.mu.Unlock()
-		w.service("late", "None", 30005)
+		w.addService("late", "None", 30005)
 		time.Sleep(10 * time.Minute)
 		if !w.hasPort(30005) {
 			t.Error("a port in use was freed")
@@ -357,7 +357,7 @@ func TestController_FreePlannedByAnEarlierLeaderIsRejected(t *testing.T) {
 func TestController_RangeOfAnotherClusterIsNeitherComparedNorWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		w.service("user", "None", 30001)
+		w.addService("user", "None", 30001)
 		w.putBits(30005)
 		w.foreign = "it is another cluster's"
 		cfg := w.config()
@@ -365,8 +365,8 @@ func TestController_RangeOfAnotherClusterIsNeitherComparedNorWritten(t *testing.
 		r := w.lead(t, cfg)
 		defer r.end()
 		time.Sleep(10 * time.Minute)
-		if standing := r.current(t); len(standing) != 0 || len(w.writesDone()) != 0 || r.lastError() != nil {
-			t.Errorf("%v are current, written %v, %v, want nothing", standing, w.writesDone(), r.lastError())
+		if current := r.current(t); len(current) != 0 || len(w.writesDone()) != 0 || r.lastError() != nil {
+			t.Errorf("%v are current, written %v, %v, want nothing", current, w.writesDone(), r.lastError())
 		}
 		snapshot, err := r.Snapshot()
 		if err != nil || snapshot.Stores[1].Present || snapshot.Stores[1].Problem != w.foreign {
@@ -390,17 +390,17 @@ func TestController_WithoutClusterIdentityRangesAreNotCompared(t *testing.T) {
 		w := newFakeCluster(t)
 		identity := allocation.Key{Namespace: "default", Name: "kubernetes"}
 		delete(w.services, identity)
-		w.service("user", "None", 30001)
+		w.addService("user", "None", 30001)
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(time.Minute)
-		if standing := r.current(t); len(standing) != 0 {
-			t.Errorf("%v are current before the range is verified", standing)
+		if current := r.current(t); len(current) != 0 {
+			t.Errorf("%v are current before the range is verified", current)
 		}
-		w.service("kubernetes", "None")
+		w.addService("kubernetes", "None")
 		time.Sleep(10 * time.Second)
-		if standing := r.current(t); len(standing) != 1 {
-			t.Errorf("%v are current, want port 30001", standing)
+		if current := r.current(t); len(current) != 1 {
+			t.Errorf("%v are current, want port 30001", current)
 		}
 	})
 }
@@ -468,12 +468,12 @@ func TestController_RejectsExpiredAndDriftedPlans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.address("10.0.0.2", "labels", func(a *allocation.IPAddress) { a.Family = "IPv5" })
+		w.addAddress("10.0.0.2", "labels", func(a *allocation.IPAddress) { a.Family = "IPv5" })
 		time.Sleep(settleTime)
 		if _, err := r.ApplyRepair(r.ctx, plan.Token, "admin"); !errors.Is(err, ErrPlanDrifted) {
 			t.Errorf("apply of another plan = %v, want %v", err, ErrPlanDrifted)
 		}
-		w.address("10.0.0.1", "missing")
+		w.addAddress("10.0.0.1", "missing")
 		time.Sleep(settleTime)
 		if _, err := r.ApplyRepair(r.ctx, plan.Token, "admin"); !errors.Is(err, ErrPlanDrifted) || !strings.Contains(err.Error(), "10.0.0.1") {
 			t.Errorf("apply after 10.0.0.1 was repaired = %v, want %v", err, ErrPlanDrifted)
@@ -501,7 +501,7 @@ func TestController_FirstSeenSurvivesATerm(t *testing.T) {
 		if _, err := r.Snapshot(); !errors.Is(err, ErrNotSynced) {
 			t.Errorf("after the term: %v", err)
 		}
-		w.address("10.0.0.1", "missing") // disappears between two terms
+		w.addAddress("10.0.0.1", "missing") // disappears between two terms
 		time.Sleep(time.Hour)
 
 		r = w.lead(t, w.config())
@@ -536,7 +536,7 @@ func TestController_HistoryIsLimited(t *testing.T) {
 		r := w.lead(t, cfg)
 		defer r.end()
 		for i := range 6 {
-			w.service(fmt.Sprint("s", i), fmt.Sprintf("10.0.0.%d", 10+i))
+			w.addService(fmt.Sprint("s", i), fmt.Sprintf("10.0.0.%d", 10+i))
 			time.Sleep(settleTime)
 		}
 		if repairs := w.repairs(t); len(repairs) != 2 {

@@ -21,14 +21,14 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// sent counts the received Events by "kind/name reason source".
-type sent struct {
+// receivedEvents counts the received Events by "kind/name reason source".
+type receivedEvents struct {
 	mu     sync.Mutex // guards events
 	events map[string]int
 }
 
-func listen(kube *fake.Clientset) *sent {
-	s := &sent{events: map[string]int{}}
+func recordEvents(kube *fake.Clientset) *receivedEvents {
+	s := &receivedEvents{events: map[string]int{}}
 	kube.PrependReactor("create", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		event := action.(clienttesting.CreateAction).GetObject().(*corev1.Event)
 		s.mu.Lock()
@@ -45,7 +45,7 @@ func owner(name string) allocation.Owner {
 
 func TestFindingOpened_SendsEventsWithUpstreamNames(t *testing.T) {
 	kube := fake.NewClientset()
-	got := listen(kube)
+	got := recordEvents(kube)
 	h, err := NewTelemetry(kube, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -94,8 +94,8 @@ func TestFindingOpened_SendsEventsWithUpstreamNames(t *testing.T) {
 	h.FindingOpened(allocation.Finding{Code: allocation.NotAllocated, Owners: []allocation.Owner{owner("late")}}) // no recorder: nothing is sent
 }
 
-// values returns the series that are not 0, by "name label…".
-func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+// seriesOf returns the series that are not 0, by "name label…".
+func seriesOf(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
 	if err != nil {
@@ -155,11 +155,11 @@ func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 		"trivet_bootstrap_audit_seconds":                         1,
 		"trivet_bootstrap_repair_steps_total done clear":         1,
 	}
-	if diff := cmp.Diff(want, values(t, registry)); diff != "" {
+	if diff := cmp.Diff(want, seriesOf(t, registry)); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
 	h.ResetLeaderMetrics()
-	for name := range values(t, registry) {
+	for name := range seriesOf(t, registry) {
 		if name == "trivet_bootstrap_allocated node-ports" {
 			t.Error("a gauge of the leader is still set")
 		}

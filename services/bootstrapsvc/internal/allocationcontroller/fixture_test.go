@@ -42,14 +42,14 @@ type fakeCluster struct {
 	foreign string
 	// stale are the kinds whose events are not sent.
 	stale map[Kind]bool
-	// unread is the error of reads of the range.
-	unread error
+	// readErr is the error of reads of the range.
+	readErr error
 	// lists counts the lists of all Services.
 	lists int
 
 	findings map[string]allocation.Finding
 	plans    map[string]repairstore.RepairPlan
-	outcomes map[string]map[int]repairstore.StepResult
+	results  map[string]map[int]repairstore.StepResult
 	ends     map[string]time.Time
 
 	writes []string
@@ -64,7 +64,7 @@ func newFakeCluster(t testing.TB) *fakeCluster {
 		services: map[allocation.Key]allocation.Service{}, addresses: map[string]allocation.IPAddress{},
 		feeds: map[chan ObjectChange]struct{}{}, ranges: map[chan rangestore.Value]struct{}{}, stale: map[Kind]bool{},
 		findings: map[string]allocation.Finding{}, plans: map[string]repairstore.RepairPlan{},
-		outcomes: map[string]map[int]repairstore.StepResult{}, ends: map[string]time.Time{},
+		results: map[string]map[int]repairstore.StepResult{}, ends: map[string]time.Time{},
 	}
 	raw, err := (&corev1.RangeAllocation{Range: "30000-32767", Data: []byte{}}).Marshal()
 	if err != nil {
@@ -81,12 +81,12 @@ func newFakeCluster(t testing.TB) *fakeCluster {
 	}
 	w.version = 1
 	w.ports = rangestore.Value{Range: stored, ModRevision: 1}
-	w.service("kubernetes", "None") // an empty list of Services is never believed
+	w.addService("kubernetes", "None") // an empty list of Services is never believed
 	return w
 }
 
-// service adds a Service without allocating what it uses.
-func (w *fakeCluster) service(name, address string, ports ...int32) allocation.Service {
+// addService adds a Service without allocating what it uses.
+func (w *fakeCluster) addService(name, address string, ports ...int32) allocation.Service {
 	s := allocation.Service{
 		Key: allocation.Key{Namespace: "default", Name: name}, UID: "uid-of-" + name, Type: allocation.ClusterIP,
 		ClusterIPs: []string{address}, Created: time.Now(),
@@ -101,24 +101,24 @@ func (w *fakeCluster) service(name, address string, ports ...int32) allocation.S
 	return s
 }
 
-// remove deletes a Service. What it used stays allocated.
-func (w *fakeCluster) remove(name string) {
+// deleteService deletes a Service. What it used stays allocated.
+func (w *fakeCluster) deleteService(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.services, allocation.Key{Namespace: "default", Name: name})
 	w.send(ObjectChange{Kind: KindServices, Deleted: []types.NamespacedName{{Namespace: "default", Name: name}}})
 }
 
-// freeAddress deletes an IPAddress.
-func (w *fakeCluster) freeAddress(name string) {
+// deleteAddress deletes an IPAddress.
+func (w *fakeCluster) deleteAddress(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.addresses, name)
 	w.sendAddress(name)
 }
 
-// address creates an IPAddress with a Service as parent.
-func (w *fakeCluster) address(name, parent string, change ...func(*allocation.IPAddress)) {
+// addAddress creates an IPAddress with a Service as parent.
+func (w *fakeCluster) addAddress(name, parent string, change ...func(*allocation.IPAddress)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := allocation.IPAddress{
@@ -193,7 +193,7 @@ func (w *fakeCluster) send(change ObjectChange) {
 
 // sendAddress sends an event with the current IPAddress. The caller holds the lock.
 func (w *fakeCluster) sendAddress(name string) {
-	if address, there := w.addresses[name]; there {
+	if address, exists := w.addresses[name]; exists {
 		w.send(ObjectChange{Kind: KindIPAddresses, Put: Objects{IPAddresses: []allocation.IPAddress{address}}})
 		return
 	}
@@ -260,18 +260,18 @@ func (w *fakeCluster) watching() ObjectHandler {
 	return w.watcher
 }
 
-func (c fakeObjects) Watch(ctx context.Context, kinds []Kind, sink ObjectHandler) {
+func (c fakeObjects) Watch(ctx context.Context, kinds []Kind, handler ObjectHandler) {
 	feed := make(chan ObjectChange, feedLength)
 	c.mu.Lock()
 	for _, kind := range kinds {
 		feed <- c.all(kind)
 	}
-	c.feeds[feed], c.watcher = struct{}{}, sink
+	c.feeds[feed], c.watcher = struct{}{}, handler
 	c.mu.Unlock()
 	for ctx.Err() == nil {
 		select {
 		case change := <-feed:
-			sink.OnChange(change)
+			handler.OnChange(change)
 		case <-ctx.Done():
 		}
 	}
@@ -330,7 +330,7 @@ func (c fakeObjects) IPAddress(_ context.Context, name string) (*allocation.IPAd
 
 func (c fakeObjects) Create(ctx context.Context, wanted allocation.IPAddress) error {
 	return c.write(ctx, "create "+wanted.Name, func() error {
-		if _, there := c.addresses[wanted.Name]; there {
+		if _, exists := c.addresses[wanted.Name]; exists {
 			return errorclass.ErrConflict
 		}
 		wanted.UID, wanted.ResourceVersion = fmt.Sprintf("uid-%d", c.next()), strconv.FormatInt(c.version, 10)
@@ -342,8 +342,8 @@ func (c fakeObjects) Create(ctx context.Context, wanted allocation.IPAddress) er
 
 func (c fakeObjects) Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error {
 	return c.write(ctx, "relabel "+wanted.Name, func() error {
-		stored, there := c.addresses[wanted.Name]
-		if !there || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
+		stored, exists := c.addresses[wanted.Name]
+		if !exists || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
 			return errorclass.ErrConflict
 		}
 		stored.ManagedBy, stored.Family, stored.ResourceVersion = wanted.ManagedBy, wanted.Family, strconv.FormatInt(c.next(), 10)
@@ -355,8 +355,8 @@ func (c fakeObjects) Relabel(ctx context.Context, wanted allocation.IPAddress, g
 
 func (c fakeObjects) Delete(ctx context.Context, name string, guard allocation.Guard) error {
 	return c.write(ctx, "delete "+name, func() error {
-		stored, there := c.addresses[name]
-		if !there || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
+		stored, exists := c.addresses[name]
+		if !exists || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
 			return errorclass.ErrConflict
 		}
 		delete(c.addresses, name)
@@ -374,7 +374,7 @@ func (r fakeRanges) Read(_ context.Context, name rangestore.Name) (rangestore.Va
 	if name != rangestore.NodePorts {
 		return rangestore.Value{}, nil
 	}
-	return r.ports, r.unread
+	return r.ports, r.readErr
 }
 
 func (r fakeRanges) CompareAndSwap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error) {
@@ -387,17 +387,17 @@ func (r fakeRanges) CompareAndSwap(ctx context.Context, name rangestore.Name, re
 	})
 }
 
-func (r fakeRanges) Watch(ctx context.Context, sink rangestore.Handler) {
+func (r fakeRanges) Watch(ctx context.Context, handler rangestore.Handler) {
 	feed := make(chan rangestore.Value, feedLength)
 	r.mu.Lock()
 	value := r.ports
 	r.ranges[feed] = struct{}{}
 	r.mu.Unlock()
-	sink.OnList(map[rangestore.Name]rangestore.Value{rangestore.NodePorts: value})
+	handler.OnList(map[rangestore.Name]rangestore.Value{rangestore.NodePorts: value})
 	for ctx.Err() == nil {
 		select {
 		case value := <-feed:
-			sink.OnChange(rangestore.NodePorts, value)
+			handler.OnChange(rangestore.NodePorts, value)
 		case <-ctx.Done():
 		}
 	}
@@ -439,7 +439,7 @@ func (j fakeStore) WriteFindings(ctx context.Context, findings []allocation.Find
 
 func (j fakeStore) Begin(ctx context.Context, plan repairstore.RepairPlan) error {
 	return j.write(ctx, "begin", func() error {
-		if _, there := j.plans[plan.ID]; there {
+		if _, exists := j.plans[plan.ID]; exists {
 			return repairstore.ErrExists
 		}
 		j.plans[plan.ID] = plan
@@ -450,21 +450,21 @@ func (j fakeStore) Begin(ctx context.Context, plan repairstore.RepairPlan) error
 func (j fakeStore) Record(ctx context.Context, id string, outcomes map[int]repairstore.StepResult) error {
 	return j.write(ctx, "record", func() error {
 		for number := range outcomes {
-			if _, there := j.outcomes[id][number]; there {
+			if _, exists := j.results[id][number]; exists {
 				return repairstore.ErrExists
 			}
 		}
-		if j.outcomes[id] == nil {
-			j.outcomes[id] = map[int]repairstore.StepResult{}
+		if j.results[id] == nil {
+			j.results[id] = map[int]repairstore.StepResult{}
 		}
-		maps.Copy(j.outcomes[id], outcomes)
+		maps.Copy(j.results[id], outcomes)
 		return nil
 	})
 }
 
 func (j fakeStore) End(ctx context.Context, id string, now time.Time) error {
 	return j.write(ctx, "end", func() error {
-		if _, there := j.ends[id]; there {
+		if _, exists := j.ends[id]; exists {
 			return repairstore.ErrExists
 		}
 		j.ends[id] = now
@@ -476,7 +476,7 @@ func (j fakeStore) DeleteRepairs(ctx context.Context, ids []string) error {
 	return j.write(ctx, "forget", func() error {
 		for _, id := range ids {
 			delete(j.plans, id)
-			delete(j.outcomes, id)
+			delete(j.results, id)
 			delete(j.ends, id)
 		}
 		return nil
@@ -489,7 +489,7 @@ func (j fakeStore) Repairs(context.Context) ([]repairstore.Repair, int, error) {
 	var repairs []repairstore.Repair
 	for id, plan := range j.plans {
 		repair := repairstore.Repair{RepairPlan: plan, Results: make([]repairstore.StepResult, len(plan.Steps)), Ended: j.ends[id]}
-		for number, outcome := range j.outcomes[id] {
+		for number, outcome := range j.results[id] {
 			repair.Results[number] = outcome
 		}
 		repairs = append(repairs, repair)

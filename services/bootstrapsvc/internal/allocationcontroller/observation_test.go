@@ -13,19 +13,19 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-const leakName = "findings/leaked.node-ports.30005"
+const leakedPort = "findings/leaked.node-ports.30005"
 
 // wantPendingUntil wants a leak to stay pending for minutes, and to open soon after the call of
 // resume.
 func wantPendingUntil(t *testing.T, r *leadership, resume func()) {
 	t.Helper()
 	time.Sleep(5 * time.Minute)
-	if state := r.current(t)[leakName]; state != allocation.StatePending {
+	if state := r.current(t)[leakedPort]; state != allocation.StatePending {
 		t.Errorf("the leak is %d, want it pending", state)
 	}
 	resume()
 	time.Sleep(2 * time.Minute)
-	if state := r.current(t)[leakName]; state == allocation.StatePending {
+	if state := r.current(t)[leakedPort]; state == allocation.StatePending {
 		t.Error("the leak is still pending")
 	}
 }
@@ -35,7 +35,7 @@ func wantPendingUntil(t *testing.T, r *leadership, resume func()) {
 func TestController_PassWithAConflictIsNoObservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		w.service("user", "None", 30001)
+		w.addService("user", "None", 30001)
 		w.putBits(30005)
 		w.onWrite(func(write string, after bool) error {
 			if strings.HasPrefix(write, "swap") && !after {

@@ -66,7 +66,7 @@ func TestController_FailingRepairDelaysNoOther(t *testing.T) {
 			t.Errorf("findings (-want +got):\n%s", diff)
 		}
 		time.Sleep(5 * time.Minute)
-		w.service("later", "10.0.0.9", 30009)
+		w.addService("later", "10.0.0.9", 30009)
 		time.Sleep(2 * time.Second)
 		if diff := cmp.Diff(want, r.current(t)); diff != "" || !w.hasPort(30009) {
 			t.Errorf("port 30009 is allocated: %t; findings (-want +got):\n%s", w.hasPort(30009), diff)
@@ -131,7 +131,7 @@ func TestController_FailingFreeDelaysNoOtherOfItsBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		for _, address := range []string{"10.0.0.11", "10.0.0.12", "10.0.0.13"} {
-			w.address(address, "deleted")
+			w.addAddress(address, "deleted")
 		}
 		w.onWrite(func(write string, after bool) error {
 			if write == "delete 10.0.0.11" && !after {
