@@ -44,8 +44,9 @@ type fakeCluster struct {
 	stale map[Kind]bool
 	// readErr is the error of reads of the range.
 	readErr error
-	// lists counts the lists of all Services.
-	lists int
+	// lists counts the lists of all Services. listErr is their error.
+	lists   int
+	listErr error
 
 	findings map[string]allocation.Finding
 	plans    map[string]repairstore.RepairPlan
@@ -316,7 +317,7 @@ func (c fakeObjects) Services(context.Context) ([]allocation.Service, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lists++
-	return slices.Collect(maps.Values(c.services)), nil
+	return slices.Collect(maps.Values(c.services)), c.listErr
 }
 
 func (c fakeObjects) IPAddress(_ context.Context, name string) (*allocation.IPAddress, error) {

@@ -45,7 +45,8 @@ func TestRepairQueue_BackoffOfEachFinding(t *testing.T) {
 	}
 }
 
-// The creation of one address fails for minutes, as behind an admission webhook that does not answer.
+// The creation of one address fails for minutes, as behind an admission webhook that does not
+// answer.
 func TestController_FailingRepairDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const failing = "findings/not-allocated.ip-addresses.10.0.0.1"
@@ -152,6 +153,39 @@ func TestController_FailingFreeDelaysNoOtherOfItsBatch(t *testing.T) {
 		time.Sleep(time.Minute)
 		if current := r.current(t); len(current) != 0 {
 			t.Errorf("%v are still current", current)
+		}
+	})
+}
+
+// A list of all Services fails, which only repairs that free something need.
+func TestController_FailingReadDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFakeCluster(t)
+		w.putBits(30005)
+		cfg := w.config()
+		cfg.AutoRepair = true
+		r := w.lead(t, cfg)
+		defer r.end()
+		time.Sleep(60 * time.Second)
+		w.mu.Lock()
+		w.listErr = errorclass.ErrUnavailable
+		w.mu.Unlock()
+		time.Sleep(5 * time.Minute)
+		w.addService("later", "10.0.0.9", 30009)
+		time.Sleep(2 * time.Second)
+		want := map[string]allocation.FindingState{leakedPort: allocation.StateOpen}
+		if diff := cmp.Diff(want, r.current(t)); diff != "" || !w.hasPort(30009) || !w.hasPort(30005) {
+			t.Errorf("ports 30009 and 30005 are allocated: %t, %t; findings (-want +got):\n%s", w.hasPort(30009), w.hasPort(30005), diff)
+		}
+		if err := r.lastError(); !errors.Is(err, errorclass.ErrUnavailable) {
+			t.Errorf("error = %v, want %v", err, errorclass.ErrUnavailable)
+		}
+		w.mu.Lock()
+		w.listErr = nil
+		w.mu.Unlock()
+		time.Sleep(startBackoffMax + time.Second)
+		if current, err := r.current(t), r.lastError(); len(current) != 0 || err != nil || w.hasPort(30005) {
+			t.Errorf("%v are still current, %v", current, err)
 		}
 	})
 }

@@ -18,28 +18,29 @@ const (
 	automaticRequester = "auto"
 	// maxAutoSteps bounds the steps of an automatic repair, so that a person can read it.
 	maxAutoSteps = 100
-	// maxBatchFailures bounds the batches that fail in one run of a repair. A dependency that is
-	// unavailable then blocks the pass for a few requests only. The remaining findings have their
-	// turn in the next pass.
-	maxBatchFailures = 3
+	// maxFailures bounds the batches that fail in one pass. An unavailable dependency then delays
+	// the pass by a few requests only, and the remaining findings have their turn in the next pass.
+	maxFailures = 3
 	// maxHistorySteps bounds the steps of all stored repairs, so that a list of them fits into one
 	// message.
 	maxHistorySteps = 5000
 )
 
 // repair starts automatic repairs and continues unfinished ones, as far as their findings are ready
-// in the queue. Its error is about the store or the term, or about the reads before a new repair.
-// The error of a step is not part of it; see repairs.retryErr.
+// in the queue. Its error is about the store or the term. Errors of single findings are in
+// repairs.retryErr.
 func (r *reconciler) repair(ctx context.Context, now time.Time) error {
 	if err := r.reloadRepairs(ctx); err != nil {
 		return err
 	}
-	r.repairs.queue.prune(func(finding string) bool {
+	pending := r.repairs.pendingFindings()
+	r.repairs.prune(func(finding string) bool {
 		_, current := r.findings.current[finding]
-		return current || r.repairs.includes(finding)
+		return current || pending.has(finding)
 	})
+	r.repairs.failuresLeft = maxFailures
 	if r.AutoRepair {
-		if err := r.startAutomatic(ctx, now); err != nil {
+		if err := r.startAutomatic(ctx, now, pending); err != nil {
 			return err
 		}
 	}
@@ -51,23 +52,22 @@ func (r *reconciler) repair(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// startAutomatic begins one repair of the safe findings that are ready and in no unfinished repair.
-// repair runs it.
-func (r *reconciler) startAutomatic(ctx context.Context, now time.Time) error {
+// startAutomatic begins and runs one repair of the safe findings that are ready and not pending in
+// another repair.
+func (r *reconciler) startAutomatic(ctx context.Context, now time.Time, pending set) error {
 	findings := slices.DeleteFunc(r.findings.repairable(), func(f allocation.Finding) bool {
-		return !r.repairs.queue.ready(f.Name, now) || r.repairs.includes(f.Name)
+		return !r.repairs.queue.ready(f.Name, now) || pending.has(f.Name)
 	})
 	if len(findings) == 0 {
 		return nil
 	}
 	steps := limitSteps(allocation.PlanRepair(findings).Safe().Steps, maxAutoSteps)
-	started := countSteps(steps)
-	for finding := range started {
+	for finding := range countSteps(steps) {
 		r.repairs.queue.started(finding, now)
 	}
-	steps, err := r.stillNeeded(ctx, steps)
-	if err != nil || len(steps) == 0 {
-		return err
+	steps = r.stillNeeded(ctx, steps)
+	if len(steps) == 0 {
+		return nil
 	}
 	id := repairstore.TokenID(now.Format(time.RFC3339Nano) + allocation.Plan{Steps: steps}.Material())
 	begun, err := r.begin(ctx, automaticRequester, id, steps)
@@ -86,12 +86,8 @@ func (r *reconciler) nextRepair() (time.Time, bool) {
 			next, found = at, true
 		}
 	}
-	for _, unfinished := range r.repairs.unfinished {
-		for i, result := range unfinished.Results {
-			if result.State == repairstore.StepPending {
-				add(unfinished.Steps[i].Finding)
-			}
-		}
+	for finding := range r.repairs.pendingFindings() {
+		add(finding)
 	}
 	if r.AutoRepair {
 		for name, finding := range r.findings.current {
@@ -119,6 +115,7 @@ func (r *reconciler) begin(ctx context.Context, requester, id string, steps []al
 // runNow runs a repair without waiting for the backoff of its findings, and returns it with its
 // results. The error says why steps are pending.
 func (r *reconciler) runNow(ctx context.Context, repair *unfinishedRepair) (repairstore.Repair, error) {
+	r.repairs.failuresLeft = maxFailures
 	err := r.run(ctx, repair, func(string) bool { return true })
 	if err == nil {
 		err = repair.retryErr()
@@ -138,7 +135,7 @@ func (r *reconciler) run(ctx context.Context, repair *unfinishedRepair, ready fu
 	r.running.Store(&repair.ID)
 	defer r.running.Store(nil)
 	failed := set{}
-	for failures := 0; failures < maxBatchFailures; {
+	for r.repairs.failuresLeft > 0 {
 		if skipped := repair.stepsToSkip(); len(skipped) > 0 {
 			if err := r.record(ctx, repair, skipped); err != nil {
 				return err
@@ -171,13 +168,13 @@ func (r *reconciler) run(ctx context.Context, repair *unfinishedRepair, ready fu
 			return err
 		}
 		if err := errors.Join(errs...); err != nil {
-			failures++
+			r.repairs.failuresLeft--
 			if ctx.Err() != nil || errors.Is(err, term.ErrEnded) || errors.Is(err, term.ErrNone) {
 				return err
 			}
 		}
 	}
-	if repair.hasPending() {
+	if len(repair.pendingFindings()) > 0 {
 		return nil
 	}
 	return r.end(ctx, repair)
@@ -249,6 +246,10 @@ type repairs struct {
 	ended []endedRepair
 	// outdated reports that the store may have more than is known here.
 	outdated bool
+	// startErrs has the errors of the findings whose automatic repair could not be started.
+	startErrs map[string]error
+	// failuresLeft is how many batches may still fail in this pass.
+	failuresLeft int
 }
 
 type endedRepair struct {
@@ -257,7 +258,7 @@ type endedRepair struct {
 }
 
 func newRepairs(historyLimit int) *repairs {
-	return &repairs{historyLimit: historyLimit, queue: newRepairQueue()}
+	return &repairs{historyLimit: historyLimit, queue: newRepairQueue(), startErrs: map[string]error{}}
 }
 
 // restore replaces the known repairs by those of the store, the newest first.
@@ -281,22 +282,35 @@ func (rs *repairs) find(id string) *unfinishedRepair {
 	return nil
 }
 
-// overlapping returns an unfinished repair that includes one of the findings, nil if there is none.
+// overlapping returns an unfinished repair with a pending step of one of the findings, nil if there
+// is none.
 func (rs *repairs) overlapping(findings []string) *unfinishedRepair {
 	for _, repair := range rs.unfinished {
-		if slices.ContainsFunc(repair.Steps, func(step allocation.Step) bool { return slices.Contains(findings, step.Finding) }) {
+		if pending := repair.pendingFindings(); slices.ContainsFunc(findings, pending.has) {
 			return repair
 		}
 	}
 	return nil
 }
 
-// includes reports whether an unfinished repair includes a finding.
-func (rs *repairs) includes(finding string) bool { return rs.overlapping([]string{finding}) != nil }
+// pendingFindings returns the findings with a pending step in an unfinished repair.
+func (rs *repairs) pendingFindings() set {
+	pending := set{}
+	for _, repair := range rs.unfinished {
+		maps.Copy(pending, repair.pendingFindings())
+	}
+	return pending
+}
+
+// prune forgets the backoff and the errors of findings that need no repair any more.
+func (rs *repairs) prune(needed func(finding string) bool) {
+	rs.queue.prune(needed)
+	maps.DeleteFunc(rs.startErrs, func(finding string, _ error) bool { return !needed(finding) })
+}
 
 // retryErr returns the errors of all findings that wait for a retry, nil if none does.
 func (rs *repairs) retryErr() error {
-	var errs []error
+	errs := []error{joinErrors(rs.startErrs)}
 	for _, repair := range rs.unfinished {
 		if err := repair.retryErr(); err != nil {
 			errs = append(errs, fmt.Errorf("repair %s is not finished, it will be continued: %w", repair.ID, err))
@@ -338,8 +352,15 @@ func newUnfinishedRepair(repair repairstore.Repair) *unfinishedRepair {
 	return &unfinishedRepair{Repair: repair, retries: map[string]error{}}
 }
 
-func (u *unfinishedRepair) hasPending() bool {
-	return slices.ContainsFunc(u.Results, func(result repairstore.StepResult) bool { return result.State == repairstore.StepPending })
+// pendingFindings returns the findings with a pending step.
+func (u *unfinishedRepair) pendingFindings() set {
+	pending := set{}
+	for number, result := range u.Results {
+		if result.State == repairstore.StepPending {
+			pending[u.Steps[number].Finding] = struct{}{}
+		}
+	}
+	return pending
 }
 
 // nextBatch returns the numbers of the next pending steps of ready findings that share their live
@@ -373,10 +394,13 @@ func (u *unfinishedRepair) stepsToSkip() map[int]repairstore.StepResult {
 }
 
 // retryErr returns the errors of the findings that wait for a retry, nil if none does.
-func (u *unfinishedRepair) retryErr() error {
-	var errs []error
-	for _, finding := range slices.Sorted(maps.Keys(u.retries)) {
-		errs = append(errs, u.retries[finding])
+func (u *unfinishedRepair) retryErr() error { return joinErrors(u.retries) }
+
+// joinErrors joins the errors of findings in the order of their names.
+func joinErrors(errs map[string]error) error {
+	var joined []error
+	for _, finding := range slices.Sorted(maps.Keys(errs)) {
+		joined = append(joined, errs[finding])
 	}
-	return errors.Join(errs...)
+	return errors.Join(joined...)
 }

@@ -131,7 +131,7 @@ func (r *reconciler) applyAddresses(ctx context.Context, steps []allocation.Step
 			continue
 		}
 		if results[i], errs[i] = r.applyAddress(ctx, step); errs[i] != nil {
-			if failures++; failures == maxBatchFailures || ctx.Err() != nil {
+			if failures++; failures == maxFailures || ctx.Err() != nil {
 				return errs[i]
 			}
 		}
@@ -226,8 +226,9 @@ func failedStep(err error) repairstore.StepResult {
 }
 
 // stillNeeded returns the steps of the findings whose first step could be applied now, so that no
-// repair is stored for what kube-apiserver has repaired meanwhile.
-func (r *reconciler) stillNeeded(ctx context.Context, steps []allocation.Step) ([]allocation.Step, error) {
+// repair is stored for what kube-apiserver has repaired meanwhile. A finding whose live reads fail
+// is left out, and its error is in repairs.startErrs.
+func (r *reconciler) stillNeeded(ctx context.Context, steps []allocation.Step) []allocation.Step {
 	counts, needed := countSteps(steps), map[string]bool{}
 	var first []allocation.Step
 	for _, step := range steps {
@@ -236,19 +237,24 @@ func (r *reconciler) stillNeeded(ctx context.Context, steps []allocation.Step) (
 			first = append(first, step)
 		}
 	}
-	for len(first) > 0 {
+	for len(first) > 0 && r.repairs.failuresLeft > 0 {
 		batch := first[:batchLength(first)]
 		live, err := r.readLive(ctx, batch)
 		if err != nil {
-			return nil, err
+			r.repairs.failuresLeft--
 		}
 		for _, step := range batch {
+			if err != nil {
+				r.repairs.startErrs[step.Finding] = err
+				continue
+			}
+			delete(r.repairs.startErrs, step.Finding)
 			result, _ := allocation.Check(step, live.of(step))
 			needed[step.Finding] = result == allocation.CheckPassed || result == allocation.CheckUnneeded && counts[step.Finding] > 1
 		}
 		first = first[len(batch):]
 	}
-	return stepsOf(steps, needed), nil
+	return stepsOf(steps, needed)
 }
 
 // liveState is what was read for one batch of steps.
