@@ -110,7 +110,7 @@ func (r *reconciler) reconcile(ctx context.Context, now time.Time) error {
 	}
 	// A pass with a failed write or a broken watch is no observation: another writer may be about
 	// to use what looks unused.
-	if err == nil && r.repairs.retryErr() == nil && r.watches.err() == nil {
+	if err == nil && r.repairs.settled() && r.watches.err() == nil {
 		r.index.Observe(now)
 	}
 	r.publish()

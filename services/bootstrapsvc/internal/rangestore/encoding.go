@@ -16,7 +16,8 @@ const (
 	kind  = "RangeAllocation"
 )
 
-// ErrUnreadable: a stored value is damaged or has an unknown encoding. It must not be written.
+// ErrUnreadable is the error of a stored value that is damaged or has an unknown encoding. It must
+// not be written.
 var ErrUnreadable = errors.New("stored range cannot be read")
 
 // Range is one stored range. It is immutable; the zero Range cannot be encoded.
