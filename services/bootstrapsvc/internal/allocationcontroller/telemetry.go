@@ -1,13 +1,20 @@
 package allocationcontroller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
@@ -89,11 +96,11 @@ func NewTelemetry(kube kubernetes.Interface, registerer prometheus.Registerer) (
 
 // createSeries creates all series with the value 0, so that an alert sees the first increase.
 func (t *Telemetry) createSeries() {
-	for _, kind := range []string{leak, repaired, full, outOfRange, duplicate, unknown} {
+	for _, kind := range []string{typeLeak, typeRepair, typeFull, typeOutOfRange, typeDuplicate, typeUnknown} {
 		t.portErrors.WithLabelValues(kind)
 		t.addressErrors.WithLabelValues(kind)
 	}
-	t.addressErrors.WithLabelValues(invalid)
+	t.addressErrors.WithLabelValues(typeInvalid)
 	for _, verb := range []allocation.Verb{allocation.Create, allocation.Relabel, allocation.Delete, allocation.SetBit, allocation.ClearBit} {
 		for _, state := range []repairstore.StepState{repairstore.StepDone, repairstore.StepUnneeded, repairstore.StepFailed} {
 			t.steps.WithLabelValues(string(verb), string(state))
@@ -101,35 +108,35 @@ func (t *Telemetry) createSeries() {
 	}
 }
 
-// kube-apiserver's values of the label type.
+// The values of the label type, as kube-apiserver has them.
 const (
-	leak       = "leak"
-	repaired   = "repair"
-	full       = "full"
-	outOfRange = "outOfRange"
-	duplicate  = "duplicate"
-	unknown    = "unknown"
-	invalid    = "invalid"
+	typeLeak       = "leak"
+	typeRepair     = "repair"
+	typeFull       = "full"
+	typeOutOfRange = "outOfRange"
+	typeDuplicate  = "duplicate"
+	typeUnknown    = "unknown"
+	typeInvalid    = "invalid"
 )
 
 func errorType(finding allocation.Finding) string {
 	switch finding.Code {
 	case allocation.NotAllocated, allocation.WrongReference, allocation.WrongLabels:
-		return repaired
+		return typeRepair
 	case allocation.Leaked, allocation.Orphan:
-		return leak
+		return typeLeak
 	case allocation.DuplicateOwner:
-		return duplicate
+		return typeDuplicate
 	case allocation.OutOfRange:
-		return outOfRange
+		return typeOutOfRange
 	case allocation.RangeFull:
-		return full
+		return typeFull
 	case allocation.Invalid:
 		if finding.Store != allocation.NodePorts {
-			return invalid
+			return typeInvalid
 		}
 	}
-	return unknown
+	return typeUnknown
 }
 
 // FindingOpened counts the finding and sends its Events.
@@ -185,8 +192,8 @@ func (t *Telemetry) countFailure(err error) {
 }
 
 // StepFinished counts a step of a repair.
-func (t *Telemetry) StepFinished(step allocation.Step, outcome repairstore.StepResult) {
-	t.steps.WithLabelValues(string(step.Verb), string(outcome.State)).Inc()
+func (t *Telemetry) StepFinished(step allocation.Step, result repairstore.StepResult) {
+	t.steps.WithLabelValues(string(step.Verb), string(result.State)).Inc()
 }
 
 // ResetLeaderMetrics removes the gauges that only a leader sets.
@@ -194,4 +201,113 @@ func (t *Telemetry) ResetLeaderMetrics() {
 	t.findings.Reset()
 	t.allocated.Reset()
 	t.capacity.Reset()
+}
+
+// The sources of the Events, as kube-apiserver names them: people filter by them.
+const (
+	addressSource = "ipallocator-repair-controller"
+	portSource    = "portallocator-repair-controller"
+)
+
+// recorders send Events while a term lasts.
+type recorders struct{ addresses, ports record.EventRecorder }
+
+// StartEvents sends Events until ctx ends or the caller calls stop, which it must do once.
+func (t *Telemetry) StartEvents(ctx context.Context) (stop func()) {
+	if t.kube == nil {
+		return func() {}
+	}
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: t.kube.CoreV1().Events("")})
+	t.recorders.Store(&recorders{
+		addresses: broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: addressSource}),
+		ports:     broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: portSource}),
+	})
+	return func() {
+		t.recorders.Store(nil)
+		broadcaster.Shutdown()
+	}
+}
+
+// sendEvents sends the Events of a finding, about its Services, and about the IPAddress object if
+// that is wrong.
+func (t *Telemetry) sendEvents(finding allocation.Finding) {
+	to := t.recorders.Load()
+	if to == nil {
+		return
+	}
+	recorder, reason := to.addresses, addressEventReason(finding.Code)
+	if finding.Store == allocation.NodePorts {
+		recorder, reason = to.ports, portEventReason(finding.Code)
+	}
+	if reason != "" {
+		for _, owner := range affectedServices(finding) {
+			recorder.Event(&corev1.ObjectReference{
+				APIVersion: "v1", Kind: "Service", Namespace: owner.Namespace, Name: owner.Name, UID: types.UID(owner.UID),
+			}, corev1.EventTypeWarning, reason, finding.Message)
+		}
+	}
+	if reason := objectEventReason(finding.Code); reason != "" && finding.Store == allocation.IPAddresses {
+		for _, evidence := range finding.Evidence {
+			if evidence.IPAddress != nil {
+				recorder.Event(addressReference(*evidence.IPAddress), corev1.EventTypeWarning, reason, finding.Message)
+				return
+			}
+		}
+	}
+}
+
+func addressReference(of allocation.IPAddressRef) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "IPAddress", Name: of.Name, UID: types.UID(of.UID),
+		ResourceVersion: of.ResourceVersion,
+	}
+}
+
+// affectedServices returns the Services that the finding affects. The rightful owner of a duplicate is not
+// affected.
+func affectedServices(finding allocation.Finding) []allocation.Owner {
+	if finding.Code == allocation.DuplicateOwner && len(finding.Owners) > 0 {
+		return finding.Owners[1:]
+	}
+	return finding.Owners
+}
+
+func addressEventReason(code allocation.Code) string {
+	switch code {
+	case allocation.NotAllocated, allocation.WrongReference:
+		return "ClusterIPNotAllocated"
+	case allocation.DuplicateOwner:
+		return "ClusterIPAlreadyAllocated"
+	case allocation.OutOfRange:
+		return "ClusterIPOutOfRange"
+	case allocation.Invalid:
+		return "ClusterIPNotValid"
+	default:
+		return ""
+	}
+}
+
+func portEventReason(code allocation.Code) string {
+	switch code {
+	case allocation.NotAllocated:
+		return "PortNotAllocated"
+	case allocation.DuplicateOwner:
+		return "PortAlreadyAllocated"
+	case allocation.OutOfRange:
+		return "PortOutOfRange"
+	default:
+		return ""
+	}
+}
+
+func objectEventReason(code allocation.Code) string {
+	switch code {
+	case allocation.Orphan, allocation.Leaked:
+		return "IPAddressNotAllocated"
+	case allocation.WrongReference:
+		return "IPAddressWrongReference"
+	default:
+		return ""
+	}
 }
