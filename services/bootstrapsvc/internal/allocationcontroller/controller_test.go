@@ -598,8 +598,8 @@ func TestNewPlannedRepair_LimitsTheFindingsThatAreLeft(t *testing.T) {
 }
 
 func TestSnapshot_ErrorNamesWhatIsMissingOnce(t *testing.T) {
-	c := &Controller{}
-	c.dropSnapshot(fmt.Errorf("%w: %w", ErrNotSynced, errors.New("services have not been read yet")))
+	c := New(Config{}, Deps{})
+	c.published.drop(fmt.Errorf("%w: %w", ErrNotSynced, errors.New("services have not been read yet")))
 	_, err := c.Snapshot()
 	if want := "what is allocated has not been read yet: services have not been read yet"; !errors.Is(err, ErrNotSynced) || err.Error() != want {
 		t.Errorf("Snapshot() = %v, want %s", err, want)

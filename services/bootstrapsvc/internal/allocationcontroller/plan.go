@@ -1,7 +1,6 @@
 package allocationcontroller
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -30,21 +29,6 @@ type PlannedRepair struct {
 	// Token is empty if there are no steps.
 	Token      string
 	ExpireTime time.Time
-}
-
-// PlanRepair plans the repair of the findings with the given names, or of all open findings if
-// there are none. It writes nothing. The error wraps ErrFindingNotFound for the name of a finding
-// that is not current.
-func (c *Controller) PlanRepair(names []string, now time.Time) (PlannedRepair, error) {
-	snapshot, err := c.Snapshot()
-	if err != nil {
-		return PlannedRepair{}, err
-	}
-	selected, err := selectFindings(snapshot.Current, names)
-	if err != nil {
-		return PlannedRepair{}, err
-	}
-	return newPlannedRepair(selected, now)
 }
 
 func selectFindings(current []allocation.Finding, names []string) ([]allocation.Finding, error) {
@@ -133,100 +117,4 @@ func checksums(steps []allocation.Step) []repairstore.Checksum {
 		sums = append(sums, repairstore.ChecksumOf(step.Material()))
 	}
 	return sums
-}
-
-// ApplyRepair applies the plan of a token on behalf of requester, and returns the repair with its
-// results. If the token was applied before, an unfinished repair is continued, and an ended one is
-// returned. If the error wraps repairstore.ErrInvalidToken, ErrPlanExpired, ErrPlanDrifted or
-// ErrRepairRunning, nothing was written. After any other error, the caller must apply the same
-// token again.
-func (c *Controller) ApplyRepair(ctx context.Context, text, requester string) (repairstore.Repair, error) {
-	token, err := repairstore.ParseToken(text)
-	if err != nil {
-		return repairstore.Repair{}, err
-	}
-	var repair repairstore.Repair
-	id := repairstore.TokenID(text)
-	err = c.do(ctx, func(ctx context.Context, r *reconciler) error {
-		var err error
-		repair, err = r.applyToken(ctx, token, id, requester)
-		return err
-	}, func() error { return c.rejectOther(id) })
-	if err != nil {
-		return repairstore.Repair{}, err
-	}
-	return repair, nil
-}
-
-// rejectOther returns an error if the steps of a repair with another ID are being applied.
-func (c *Controller) rejectOther(id string) error {
-	if running := c.running.Load(); running != nil && *running != id {
-		return fmt.Errorf("%w: %s", ErrRepairRunning, *running)
-	}
-	return nil
-}
-
-func (r *reconciler) applyToken(ctx context.Context, token repairstore.Token, id, requester string) (repairstore.Repair, error) {
-	if err := r.watches.listErr(); err != nil {
-		return repairstore.Repair{}, err
-	}
-	if err := r.reloadRepairs(ctx); err != nil {
-		return repairstore.Repair{}, err
-	}
-	if unfinished := r.repairs.find(id); unfinished != nil {
-		return r.runNow(ctx, unfinished)
-	}
-	if other := r.repairs.overlapping(token.Findings); other != nil {
-		if _, err := r.runNow(ctx, other); err != nil {
-			return repairstore.Repair{}, fmt.Errorf("%w: %s: %w", ErrRepairRunning, other.ID, err)
-		}
-	}
-	repairs, _, err := r.Store.Repairs(ctx)
-	if err != nil {
-		return repairstore.Repair{}, err
-	}
-	if i := slices.IndexFunc(repairs, func(r repairstore.Repair) bool { return r.ID == id }); i >= 0 {
-		return repairs[i], nil
-	}
-	now := time.Now()
-	if now.After(token.Expires) {
-		return repairstore.Repair{}, fmt.Errorf("%w at %s", ErrPlanExpired, token.Expires.Format(time.RFC3339))
-	}
-	if err := r.compare(ctx, now); err != nil {
-		return repairstore.Repair{}, err
-	}
-	steps, err := r.planAgain(token)
-	if err != nil {
-		return repairstore.Repair{}, err
-	}
-	started, err := r.begin(ctx, requester, id, steps)
-	if err != nil {
-		return repairstore.Repair{}, err
-	}
-	return r.runNow(ctx, started)
-}
-
-// planAgain plans the token's findings again, and fails if the plan differs from the token.
-func (r *reconciler) planAgain(token repairstore.Token) ([]allocation.Step, error) {
-	var findings []allocation.Finding
-	for _, name := range token.Findings {
-		finding, ok := r.findings.current[name]
-		if !ok {
-			return nil, fmt.Errorf("%w: %s does not stand any more", ErrPlanDrifted, name)
-		}
-		findings = append(findings, *finding)
-	}
-	steps := allocation.PlanRepair(findings).Steps
-	for i, sum := range checksums(steps) {
-		if i >= len(token.Steps) || sum != token.Steps[i] {
-			return nil, fmt.Errorf("%w: step %d is now to %s %s %s: %s", ErrPlanDrifted, i+1, steps[i].Verb, steps[i].Store, steps[i].Subject, steps[i].Detail)
-		}
-	}
-	if len(steps) < len(token.Steps) {
-		return nil, fmt.Errorf("%w: it had %d steps and would have %d now", ErrPlanDrifted, len(token.Steps), len(steps))
-	}
-	if len(steps) == 0 {
-		return nil, fmt.Errorf("%w: it has no steps", ErrPlanDrifted)
-	}
-	return steps, nil
 }

@@ -13,6 +13,12 @@ import (
 )
 
 const (
+	// changeDelay is how long changes are collected before a pass, so that a burst causes one pass.
+	changeDelay = 50 * time.Millisecond
+	// period is the longest time between passes.
+	period = 20 * time.Second
+	// passTimeout bounds a pass, so that a call that hangs cannot stop the loop.
+	passTimeout = 30 * time.Second
 	// passBackoffMin and passBackoffMax bound the pause after a pass that failed. The pause doubles
 	// with each failure.
 	passBackoffMin, passBackoffMax = time.Second, 20 * time.Second
@@ -28,9 +34,11 @@ const (
 // reconciler runs the controller for one term. One goroutine uses it, except for changes and what
 // watches writes to it.
 type reconciler struct {
-	*Controller
-	ctx    context.Context
-	cancel context.CancelFunc
+	Config
+	Deps
+	published *published
+	ctx       context.Context
+	cancel    context.CancelFunc
 
 	stores   []allocation.Store
 	index    *allocation.Index
@@ -51,15 +59,15 @@ type reconciler struct {
 	changed chan struct{}
 }
 
-func newReconciler(ctx context.Context, c *Controller, stores []allocation.Store) *reconciler {
+func newReconciler(ctx context.Context, cfg Config, deps Deps, p *published, stores []allocation.Store) *reconciler {
 	ctx, cancel := context.WithCancel(ctx)
 	return &reconciler{
-		Controller: c, ctx: ctx, cancel: cancel, stores: stores,
+		Config: cfg, Deps: deps, published: p, ctx: ctx, cancel: cancel, stores: stores,
 		index: allocation.NewIndex(allocation.Settings{
-			Stores: stores, Ranges: c.ExpectedRanges, GracePeriods: c.GracePeriods,
+			Stores: stores, Ranges: cfg.ExpectedRanges, GracePeriods: cfg.GracePeriods,
 		}),
 		watches: newWatches(stores), ranges: newRangeIdentity(),
-		findings: newFindingCache(c.FindingHistory), repairs: newRepairs(c.RepairHistory),
+		findings: newFindingCache(cfg.FindingHistory), repairs: newRepairs(cfg.RepairHistory),
 		nextPass: time.Now().Add(changeDelay), failingSince: time.Now(), changed: make(chan struct{}),
 	}
 }
@@ -68,7 +76,7 @@ func newReconciler(ctx context.Context, c *Controller, stores []allocation.Store
 func (r *reconciler) close() {
 	r.cancel()
 	r.watches.running.Wait()
-	r.dropSnapshot(errors.New("the term has ended"))
+	r.published.drop(errors.New("the term has ended"))
 	close(r.changed)
 }
 
@@ -83,11 +91,11 @@ func (r *reconciler) pass(ctx context.Context) error {
 		if failing := time.Since(r.failingSince); failing > reportFailuresAfter {
 			err = fmt.Errorf("no pass has succeeded for %s: %w", failing.Round(time.Second), err)
 		}
-		if r.snapshot.Load() == nil {
-			r.dropSnapshot(err)
+		if r.published.snapshot.Load() == nil {
+			r.published.drop(err)
 		}
 	}
-	r.Reporter.PassFinished(r.compareDuration, r.snapshot.Load(), err)
+	r.Reporter.PassFinished(r.compareDuration, r.published.snapshot.Load(), err)
 	now := time.Now()
 	if err == nil {
 		r.failingSince = now
@@ -252,16 +260,16 @@ func (r *reconciler) publish() *Snapshot {
 	snapshot := &Snapshot{
 		Stores: r.storeStates, CompareDuration: r.compareDuration, CompareTime: r.compareTime, Version: r.watches.version,
 	}
-	previous, changed := r.snapshot.Load(), r.findings.refresh(r.index)
+	previous, changed := r.published.snapshot.Load(), r.findings.refresh(r.index)
 	if previous != nil && !changed {
 		snapshot.Current, snapshot.Ended, snapshot.Changed = previous.Current, previous.Ended, previous.Changed
-		r.snapshot.Store(snapshot)
+		r.published.snapshot.Store(snapshot)
 		return snapshot
 	}
 	replaced := r.changed
 	r.changed = make(chan struct{})
 	snapshot.Current, snapshot.Ended, snapshot.Changed = r.findings.listCurrent(), r.findings.listEnded(), r.changed
-	r.snapshot.Store(snapshot)
+	r.published.snapshot.Store(snapshot)
 	close(replaced)
 	return snapshot
 }

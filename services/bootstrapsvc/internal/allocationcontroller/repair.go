@@ -132,8 +132,8 @@ func (r *reconciler) runNow(ctx context.Context, repair *unfinishedRepair) (repa
 // is pending any more. A step that cannot be written now stays pending with its finding, and the
 // other findings go on. The error is about the store or the term.
 func (r *reconciler) run(ctx context.Context, repair *unfinishedRepair, ready func(finding string) bool) error {
-	r.running.Store(&repair.ID)
-	defer r.running.Store(nil)
+	r.published.running.Store(&repair.ID)
+	defer r.published.running.Store(nil)
 	failed := set{}
 	for r.repairs.failuresLeft > 0 {
 		if skipped := repair.stepsToSkip(); len(skipped) > 0 {
