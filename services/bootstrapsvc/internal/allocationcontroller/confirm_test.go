@@ -29,9 +29,7 @@ func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
 		defer r.end()
 		time.Sleep(settleTime)
 
-		w.mu.Lock()
-		w.stale[KindServices] = true
-		w.mu.Unlock()
+		w.locked(func() { w.stale[KindServices] = true })
 		w.deleteService("gone")
 		w.deleteAddress("10.0.0.1")
 		w.deleteAddress("10.0.0.2")
@@ -52,9 +50,7 @@ func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
 			t.Errorf("opened %v, want the two of the service that exists", opened)
 		}
 
-		w.mu.Lock()
-		w.stale[KindServices] = false
-		w.mu.Unlock()
+		w.locked(func() { w.stale[KindServices] = false })
 		w.relist(KindServices)
 		w.deleteService("gone") // the delayed event
 		time.Sleep(settleTime)
@@ -97,9 +93,7 @@ func TestController_RejectedFindingsHideNoOtherFinding(t *testing.T) {
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(changeDelay) // it has listed all, and every grace period is running
-		w.mu.Lock()
-		w.stale[KindServices] = true
-		w.mu.Unlock()
+		w.locked(func() { w.stale[KindServices] = true })
 		for i := range 2 * maxConfirm {
 			w.deleteService(fmt.Sprint("gone", i))
 		}
@@ -118,9 +112,7 @@ func TestController_FindingThatCannotBeConfirmedStaysPending(t *testing.T) {
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(settleTime)
-		w.mu.Lock()
-		w.readErr = rangestore.ErrUnavailable
-		w.mu.Unlock()
+		w.locked(func() { w.readErr = rangestore.ErrUnavailable })
 		w.putBits()
 		time.Sleep(time.Minute)
 		want := map[string]allocation.FindingState{"findings/not-allocated.node-ports.30002": allocation.StatePending}
@@ -130,9 +122,7 @@ func TestController_FindingThatCannotBeConfirmedStaysPending(t *testing.T) {
 		if err := r.lastError(); !errors.Is(err, rangestore.ErrUnavailable) {
 			t.Errorf("error = %v, want %v", err, rangestore.ErrUnavailable)
 		}
-		w.mu.Lock()
-		w.readErr = nil
-		w.mu.Unlock()
+		w.locked(func() { w.readErr = nil })
 		time.Sleep(time.Minute)
 		want["findings/not-allocated.node-ports.30002"] = allocation.StateOpen
 		if diff := cmp.Diff(want, r.current(t)); diff != "" {
@@ -149,9 +139,7 @@ func TestController_SetsABitDespiteConcurrentAllocations(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("affected", "None", 30002)
 		w.putBits(30002)
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(settleTime)
 		lost := 0

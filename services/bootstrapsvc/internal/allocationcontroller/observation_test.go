@@ -43,9 +43,7 @@ func TestController_PassWithAConflictIsNoObservation(t *testing.T) {
 			}
 			return nil
 		})
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		wantPendingUntil(t, r, func() { w.onWrite(nil) })
 	})

@@ -57,9 +57,7 @@ func TestController_FailingRepairDelaysNoOther(t *testing.T) {
 			}
 			return nil
 		})
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(settleTime)
 		want := map[string]allocation.FindingState{failing: allocation.StateOpen}
@@ -140,9 +138,7 @@ func TestController_FailingFreeDelaysNoOtherOfItsBatch(t *testing.T) {
 			}
 			return nil
 		})
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(70 * time.Second)
 		writes := w.writesDone()
@@ -162,14 +158,10 @@ func TestController_FailingReadDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(60 * time.Second)
-		w.mu.Lock()
-		w.listErr = errorclass.ErrUnavailable
-		w.mu.Unlock()
+		w.locked(func() { w.listErr = errorclass.ErrUnavailable })
 		time.Sleep(5 * time.Minute)
 		w.addService("later", "10.0.0.9", 30009)
 		time.Sleep(2 * time.Second)
@@ -180,9 +172,7 @@ func TestController_FailingReadDelaysNoOther(t *testing.T) {
 		if err := r.lastError(); !errors.Is(err, errorclass.ErrUnavailable) {
 			t.Errorf("error = %v, want %v", err, errorclass.ErrUnavailable)
 		}
-		w.mu.Lock()
-		w.listErr = nil
-		w.mu.Unlock()
+		w.locked(func() { w.listErr = nil })
 		time.Sleep(startBackoffMax + time.Second)
 		if current, err := r.current(t), r.lastError(); len(current) != 0 || err != nil || w.hasPort(30005) {
 			t.Errorf("%v are still current, %v", current, err)
