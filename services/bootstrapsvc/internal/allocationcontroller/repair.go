@@ -44,8 +44,10 @@ func (r *reconciler) repair(ctx context.Context, now time.Time) error {
 			return err
 		}
 	}
-	for _, unfinished := range slices.Clone(r.repairs.unfinished) {
-		if err := r.run(ctx, unfinished, func(finding string) bool { return r.repairs.queue.ready(finding, now) }); err != nil {
+	unfinished := slices.Clone(r.repairs.unfinished)
+	slices.SortStableFunc(unfinished, func(a, b *unfinishedRepair) int { return allocation.CompareSteps(a.nextStep(), b.nextStep()) })
+	for _, repair := range unfinished {
+		if err := r.run(ctx, repair, func(finding string) bool { return r.repairs.queue.ready(finding, now) }); err != nil {
 			return err
 		}
 	}
@@ -364,6 +366,16 @@ func (u *unfinishedRepair) pendingFindings() set {
 		}
 	}
 	return pending
+}
+
+// nextStep returns the first pending step, the zero Step if there is none.
+func (u *unfinishedRepair) nextStep() allocation.Step {
+	for number, result := range u.Results {
+		if result.State == repairstore.StepPending {
+			return u.Steps[number]
+		}
+	}
+	return allocation.Step{}
 }
 
 // nextBatch returns the numbers of the next pending steps of ready findings that share their live
