@@ -2,7 +2,9 @@ package allocationcontroller
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,6 +178,36 @@ func TestController_FailingReadDelaysNoOther(t *testing.T) {
 		time.Sleep(startBackoffMax + time.Second)
 		if current, err := r.current(t), r.lastError(); len(current) != 0 || err != nil || w.hasPort(30005) {
 			t.Errorf("%v are still current, %v", current, err)
+		}
+	})
+}
+
+// While every write fails, neither the number of findings nor their backoffs cause a request storm.
+func TestController_OutageCausesFewRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many, seconds = 300, 60
+		w := newFakeCluster(t)
+		for i := range many {
+			w.addService(fmt.Sprint("s", i), fmt.Sprintf("10.0.%d.%d", 1+i/250, 1+i%250))
+		}
+		attempts := 0
+		w.onWrite(func(write string, after bool) error {
+			if strings.HasPrefix(write, "create") && !after {
+				attempts++
+				return errorclass.ErrUnavailable
+			}
+			return nil
+		})
+		r := w.lead(t, w.autoRepairConfig())
+		defer r.end()
+		time.Sleep(seconds * time.Second)
+		if attempts < seconds || attempts > (seconds+2)*maxFailures {
+			t.Errorf("%d requests in %d seconds", attempts, seconds)
+		}
+		w.onWrite(nil)
+		time.Sleep(retryBackoffMax + time.Second)
+		if current, err := r.current(t), r.lastError(); len(current) != 0 || err != nil {
+			t.Errorf("%d findings are still current, %v", len(current), err)
 		}
 	})
 }

@@ -18,9 +18,9 @@ const (
 	automaticRequester = "auto"
 	// maxAutoSteps bounds the steps of an automatic repair, so that a person can read it.
 	maxAutoSteps = 100
-	// maxFailures bounds the batches that fail in one pass. An unavailable dependency then delays
-	// the pass by a few requests only, and the remaining findings have their turn in the next pass.
-	maxFailures = 3
+	// maxFailures bounds the batches that fail in one pass. After as many failures, which are
+	// typical of an unavailable dependency, repairs pause for failurePause.
+	maxFailures, failurePause = 3, time.Second
 	// maxHistorySteps bounds the steps of all stored repairs, so that a list of them fits into one
 	// message.
 	maxHistorySteps = 5000
@@ -38,7 +38,15 @@ func (r *reconciler) repair(ctx context.Context, now time.Time) error {
 		_, current := r.findings.current[finding]
 		return current || pending.has(finding)
 	})
+	if now.Before(r.repairs.pausedUntil) {
+		return nil
+	}
 	r.repairs.failuresLeft = maxFailures
+	defer func() {
+		if r.repairs.failuresLeft == 0 {
+			r.repairs.pausedUntil = time.Now().Add(failurePause)
+		}
+	}()
 	if r.AutoRepair {
 		if err := r.startAutomatic(ctx, now, pending); err != nil {
 			return err
@@ -97,6 +105,9 @@ func (r *reconciler) nextRepair() (time.Time, bool) {
 				add(name)
 			}
 		}
+	}
+	if next.Before(r.repairs.pausedUntil) {
+		next = r.repairs.pausedUntil
 	}
 	return next, found
 }
@@ -252,6 +263,8 @@ type repairs struct {
 	startErrs map[string]error
 	// failuresLeft is how many batches may still fail in this pass.
 	failuresLeft int
+	// pausedUntil is when the next repair may run after a pass with maxFailures failures.
+	pausedUntil time.Time
 }
 
 type endedRepair struct {
