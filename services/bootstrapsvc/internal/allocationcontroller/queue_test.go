@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,10 +191,10 @@ func TestController_OutageCausesFewRequests(t *testing.T) {
 		for i := range many {
 			w.addService(fmt.Sprint("s", i), fmt.Sprintf("10.0.%d.%d", 1+i/250, 1+i%250))
 		}
-		attempts := 0
+		var attempts atomic.Int64
 		w.onWrite(func(write string, after bool) error {
 			if strings.HasPrefix(write, "create") && !after {
-				attempts++
+				attempts.Add(1)
 				return errorclass.ErrUnavailable
 			}
 			return nil
@@ -201,8 +202,8 @@ func TestController_OutageCausesFewRequests(t *testing.T) {
 		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(seconds * time.Second)
-		if attempts < seconds || attempts > (seconds+2)*maxFailures {
-			t.Errorf("%d requests in %d seconds", attempts, seconds)
+		if n := attempts.Load(); n < seconds || n > (seconds+2)*maxFailures {
+			t.Errorf("%d requests in %d seconds", n, seconds)
 		}
 		w.onWrite(nil)
 		time.Sleep(retryBackoffMax + time.Second)
