@@ -7,11 +7,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/herald"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/inventory"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // auditLoop is the name of the loop, as --loops takes it.
@@ -22,32 +20,32 @@ const auditStall = 2 * time.Minute
 
 // audit is what the service has of the audit.
 type audit struct {
-	*auditor.Auditor
-	herald *herald.Herald
+	*allocationcontroller.Controller
+	herald *allocationcontroller.Telemetry
 }
 
 // auditParts are what an audit works with; New has the real ones, and a test others.
 type auditParts struct {
-	cluster auditor.Cluster
-	ranges  auditor.Ranges
-	journal auditor.Journal
+	cluster allocationcontroller.Cluster
+	ranges  allocationcontroller.Ranges
+	journal allocationcontroller.RepairStore
 }
 
 func realAuditParts(cfg Config, deps Deps) auditParts {
 	return auditParts{
-		cluster: inventory.New(deps.Kube, deps.Logger),
+		cluster: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger),
 		ranges:  rangestore.New(deps.Etcd, cfg.EtcdPrefix),
-		journal: journal.New(deps.Etcd, term.Prefix(deps.Member.Cluster)),
+		journal: repairstore.New(deps.Etcd, term.Prefix(deps.Member.Cluster)),
 	}
 }
 
 func newAudit(cfg AuditConfig, deps Deps, made auditParts) (audit, error) {
-	told, err := herald.New(deps.Kube, deps.Metrics)
+	told, err := allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics)
 	if err != nil {
 		return audit{}, err
 	}
-	return audit{herald: told, Auditor: auditor.New(cfg.auditor(), auditor.Deps{
-		Cluster: made.cluster, Ranges: made.ranges, Journal: made.journal, Herald: told, Logger: deps.Logger,
+	return audit{herald: told, Controller: allocationcontroller.New(cfg.auditor(), allocationcontroller.Deps{
+		Cluster: made.cluster, Ranges: made.ranges, Store: made.journal, Reporter: told, Logger: deps.Logger,
 	})}, nil
 }
 
@@ -60,21 +58,21 @@ func (a audit) loop() loop.Loop {
 
 // countInto adds how many findings stand, where that is known.
 func (a audit) countInto(all facts) {
-	view, err := a.View()
+	view, err := a.Snapshot()
 	if err != nil {
 		return
 	}
 	pending := int64(0)
-	for _, finding := range view.Standing {
-		if finding.State == allocation.Pending {
+	for _, finding := range view.Current {
+		if finding.State == allocation.StatePending {
 			pending++
 		}
 	}
-	all["pending_findings"], all["open_findings"] = pending, int64(len(view.Standing))-pending
+	all["pending_findings"], all["open_findings"] = pending, int64(len(view.Current))-pending
 }
 
 func (a audit) run(ctx context.Context, report loop.Report) error {
-	defer a.herald.Forget()
-	defer a.herald.Announce(ctx)()
+	defer a.herald.ResetLeaderMetrics()
+	defer a.herald.StartEvents(ctx)()
 	return a.Run(ctx, report)
 }

@@ -6,11 +6,10 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/inventory"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairtoken"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // Reasons of the audit and its repairs.
@@ -37,25 +36,25 @@ func auditStatusOf(err error) error {
 	switch {
 	case errors.Is(err, errPageToken):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
-	case errors.Is(err, auditor.ErrNotSynced):
+	case errors.Is(err, allocationcontroller.ErrNotSynced):
 		return rpcerror.New(codes.Unavailable, CacheNotSynced, err.Error(), rpcerror.WithRetryAfter(retryAfter))
-	case errors.Is(err, auditor.ErrFindingNotFound):
+	case errors.Is(err, allocationcontroller.ErrFindingNotFound):
 		return rpcerror.New(codes.NotFound, FindingNotFound, err.Error())
-	case errors.Is(err, repairtoken.ErrInvalid):
+	case errors.Is(err, repairstore.ErrInvalidToken):
 		return rpcerror.New(codes.InvalidArgument, InvalidRepairToken, err.Error(), rpcerror.WithField("token", err.Error()))
-	case errors.Is(err, auditor.ErrExpired):
+	case errors.Is(err, allocationcontroller.ErrPlanExpired):
 		return rpcerror.New(codes.FailedPrecondition, RepairTokenExpired, err.Error()+"; plan again")
-	case errors.Is(err, auditor.ErrDrifted):
+	case errors.Is(err, allocationcontroller.ErrPlanDrifted):
 		return rpcerror.New(codes.FailedPrecondition, RepairDrifted, err.Error()+"; plan again")
-	case errors.Is(err, auditor.ErrRunning):
+	case errors.Is(err, allocationcontroller.ErrRepairRunning):
 		return rpcerror.New(codes.Aborted, RepairRunning, err.Error(), rpcerror.WithRetryAfter(retryAfter))
-	case errors.Is(err, rangestore.ErrUnavailable), errors.Is(err, journal.ErrUnavailable):
+	case errors.Is(err, rangestore.ErrUnavailable), errors.Is(err, repairstore.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, EtcdUnreachable,
 			"etcd did not answer in time", rpcerror.WithRetryAfter(retryAfter))
-	case errors.Is(err, inventory.ErrUnavailable):
+	case errors.Is(err, errorclass.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, APIServerUnreachable,
 			"the kube-apiserver did not answer in time", rpcerror.WithRetryAfter(retryAfter))
-	case errors.Is(err, rangestore.ErrConflict), errors.Is(err, inventory.ErrConflict), errors.Is(err, journal.ErrExists):
+	case errors.Is(err, rangestore.ErrConflict), errors.Is(err, errorclass.ErrConflict), errors.Is(err, repairstore.ErrExists):
 		return rpcerror.New(codes.Aborted, Conflict,
 			"something changed between read and write; what was written before it stands; call again", rpcerror.WithRetryAfter(retryAfter))
 	default:

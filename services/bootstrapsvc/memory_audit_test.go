@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/inventory"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // newMemoryAudit is a cluster in which nothing is allocated and nothing used, so that the audit finds nothing.
 func newMemoryAudit() auditParts {
-	return auditParts{cluster: emptyCluster{}, ranges: emptyRanges{}, journal: emptyJournal{}}
+	return auditParts{cluster: emptyCluster{}, ranges: emptyRanges{}, journal: emptyStore{}}
 }
 
 type emptyCluster struct{}
@@ -21,11 +21,11 @@ func (emptyCluster) Stores(context.Context) ([]allocation.Store, error) {
 	return []allocation.Store{allocation.IPAddresses}, nil
 }
 
-func (emptyCluster) Witness(context.Context) (*rangestore.Witness, error) { return nil, nil }
+func (emptyCluster) Identity(context.Context) (*rangestore.ClusterIdentity, error) { return nil, nil }
 
-func (emptyCluster) Watch(ctx context.Context, kinds []inventory.Kind, sink inventory.Sink) {
+func (emptyCluster) Watch(ctx context.Context, kinds []allocationcontroller.Kind, sink allocationcontroller.ObjectHandler) {
 	for _, kind := range kinds {
-		sink.Change(inventory.Change{Kind: kind, Whole: true})
+		sink.OnChange(allocationcontroller.ObjectChange{Kind: kind, List: true})
 	}
 	<-ctx.Done()
 }
@@ -49,27 +49,29 @@ func (emptyRanges) Read(context.Context, rangestore.Name) (rangestore.Value, err
 	return rangestore.Value{}, nil
 }
 
-func (emptyRanges) Swap(context.Context, rangestore.Name, int64, rangestore.Range) (int64, error) {
+func (emptyRanges) CompareAndSwap(context.Context, rangestore.Name, int64, rangestore.Range) (int64, error) {
 	return 0, rangestore.ErrConflict
 }
 
-func (emptyRanges) Watch(ctx context.Context, sink rangestore.Sink) {
-	sink.Begin(nil)
+func (emptyRanges) Watch(ctx context.Context, sink rangestore.Handler) {
+	sink.OnList(nil)
 	<-ctx.Done()
 }
 
-func (emptyRanges) Doubt(context.Context, rangestore.Witness) (string, error) { return "", nil }
+func (emptyRanges) VerifyCluster(context.Context, rangestore.ClusterIdentity) (string, error) {
+	return "", nil
+}
 
-type emptyJournal struct{}
+type emptyStore struct{}
 
-func (emptyJournal) Findings(context.Context) ([]journal.Finding, int, error) { return nil, 0, nil }
-func (emptyJournal) WriteFindings(context.Context, []journal.Finding, []string) error {
+func (emptyStore) Findings(context.Context) ([]allocation.Finding, int, error) { return nil, 0, nil }
+func (emptyStore) WriteFindings(context.Context, []allocation.Finding, []string) error {
 	return nil
 }
-func (emptyJournal) Begin(context.Context, journal.Plan) error { return nil }
-func (emptyJournal) Record(context.Context, string, map[int]journal.Outcome) error {
+func (emptyStore) Begin(context.Context, repairstore.RepairPlan) error { return nil }
+func (emptyStore) Record(context.Context, string, map[int]repairstore.StepResult) error {
 	return nil
 }
-func (emptyJournal) End(context.Context, string, time.Time) error           { return nil }
-func (emptyJournal) Forget(context.Context, []string) error                 { return nil }
-func (emptyJournal) Repairs(context.Context) ([]journal.Repair, int, error) { return nil, 0, nil }
+func (emptyStore) End(context.Context, string, time.Time) error               { return nil }
+func (emptyStore) DeleteRepairs(context.Context, []string) error              { return nil }
+func (emptyStore) Repairs(context.Context) ([]repairstore.Repair, int, error) { return nil, 0, nil }

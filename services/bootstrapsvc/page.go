@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
 // A page token names the last finding of the page before it, after a checksum over that and over the list's arguments, so that a
@@ -24,7 +24,9 @@ type position struct {
 	name      string
 }
 
-func positionOf(f auditor.Finding) position { return position{firstSeen: f.FirstSeen, name: f.Name} }
+func positionOf(f allocation.Finding) position {
+	return position{firstSeen: f.FirstSeen, name: f.Name}
+}
 
 func comparePositions(a, b position) int {
 	return cmp.Or(a.firstSeen.Compare(b.firstSeen), cmp.Compare(a.name, b.name))

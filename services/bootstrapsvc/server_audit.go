@@ -15,7 +15,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 )
 
 const (
@@ -41,7 +41,7 @@ func (s *server) Audit(ctx context.Context, _ *bootstrapv1.AuditRequest) (*boots
 		return nil, s.service.statusOf(ctx, s.service.ended(err))
 	}
 	return &bootstrapv1.AuditResponse{
-		Stores: storesOf(view), Findings: int32(len(view.Standing)), Freshness: s.service.viewed(view),
+		Stores: storesOf(view), Findings: int32(len(view.Current)), Freshness: s.service.viewed(view),
 	}, nil
 }
 
@@ -62,7 +62,7 @@ func (s *server) ListFindings(ctx context.Context, request *bootstrapv1.ListFind
 		if comparePositions(positionOf(finding), after) <= 0 {
 			continue
 		}
-		converted := findingOf(finding, view.Audited, s.service.member.ID)
+		converted := findingOf(finding, view.CompareTime, s.service.member.ID)
 		bytes += proto.Size(converted)
 		if n := len(response.Findings); n == size || n > 0 && bytes > maxFindingsBytes {
 			response.NextPageToken = pageToken(list, last)
@@ -81,21 +81,21 @@ func pageSize(asked int32) int {
 }
 
 // listed are the findings that a list is about, in its order.
-func listed(view *auditor.View, list listArguments) []auditor.Finding {
-	findings := slices.Clone(view.Standing)
+func listed(view *allocationcontroller.Snapshot, list listArguments) []allocation.Finding {
+	findings := slices.Clone(view.Current)
 	if list.showEnded {
 		findings = append(findings, view.Ended...)
-		slices.SortStableFunc(findings, func(a, b auditor.Finding) int { return comparePositions(positionOf(a), positionOf(b)) })
+		slices.SortStableFunc(findings, func(a, b allocation.Finding) int { return comparePositions(positionOf(a), positionOf(b)) })
 	}
 	if list.code == 0 {
 		return findings
 	}
-	return slices.DeleteFunc(findings, func(f auditor.Finding) bool { return int32(f.Code) != list.code })
+	return slices.DeleteFunc(findings, func(f allocation.Finding) bool { return int32(f.Code) != list.code })
 }
 
 // WatchFindings sends all standing findings, a bookmark, and then what changes.
 func (s *server) WatchFindings(_ *bootstrapv1.WatchFindingsRequest, wire grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
-	w := &findingsWatcher{service: s.service, wire: wire, told: map[string]auditor.Finding{}}
+	w := &findingsWatcher{service: s.service, wire: wire, told: map[string]allocation.Finding{}}
 	return s.service.statusOf(wire.Context(), w.follow())
 }
 
@@ -104,7 +104,7 @@ type findingsWatcher struct {
 	service *Service
 	wire    grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]
 	// told are the findings that the reader knows, each as it was told last.
-	told map[string]auditor.Finding
+	told map[string]allocation.Finding
 }
 
 // follow ends with the call, the term or the service. What happens while a slow reader is waited for is looked at only after
@@ -137,11 +137,11 @@ func (w *findingsWatcher) follow() error {
 }
 
 // rest waits for a newer view, and then a little for more.
-func (w *findingsWatcher) rest(view *auditor.View, quiet *time.Timer) error {
+func (w *findingsWatcher) rest(view *allocationcontroller.Snapshot, quiet *time.Timer) error {
 	ctx := w.wire.Context()
 	for {
 		select {
-		case <-view.More:
+		case <-view.Changed:
 			select {
 			case <-time.After(watchPause):
 			case <-ctx.Done():
@@ -167,12 +167,12 @@ func cause(ctx context.Context) error {
 }
 
 // tell tells what differs from what the reader knows.
-func (w *findingsWatcher) tell(view *auditor.View) (sent bool, err error) {
-	stands := make(map[string]struct{}, len(view.Standing))
-	for _, finding := range view.Standing {
+func (w *findingsWatcher) tell(view *allocationcontroller.Snapshot) (sent bool, err error) {
+	stands := make(map[string]struct{}, len(view.Current))
+	for _, finding := range view.Current {
 		stands[finding.Name] = struct{}{}
 		before, known := w.told[finding.Name]
-		if known && before.Change == finding.Change {
+		if known && before.Generation == finding.Generation {
 			continue
 		}
 		what := bootstrapv1.WatchFindingsResponse_TYPE_MODIFIED
@@ -180,7 +180,7 @@ func (w *findingsWatcher) tell(view *auditor.View) (sent bool, err error) {
 			what = bootstrapv1.WatchFindingsResponse_TYPE_ADDED
 		}
 		w.told[finding.Name] = finding
-		if err := w.send(what, findingOf(finding, view.Audited, w.service.member.ID), view); err != nil {
+		if err := w.send(what, findingOf(finding, view.CompareTime, w.service.member.ID), view); err != nil {
 			return true, err
 		}
 		sent = true
@@ -201,16 +201,16 @@ func (w *findingsWatcher) tell(view *auditor.View) (sent bool, err error) {
 
 // ended is a finding that does not stand any more; if it is not remembered, as it was told last. One that was never sure is not: it
 // went away by itself. How another one ended that is not is not known.
-func (w *findingsWatcher) ended(view *auditor.View, last auditor.Finding) *bootstrapv1.Finding {
+func (w *findingsWatcher) ended(view *allocationcontroller.Snapshot, last allocation.Finding) *bootstrapv1.Finding {
 	for _, finding := range view.Ended {
 		if finding.Name == last.Name && finding.FirstSeen.Equal(last.FirstSeen) { // else it is of an earlier time
-			return findingOf(finding, view.Audited, w.service.member.ID)
+			return findingOf(finding, view.CompareTime, w.service.member.ID)
 		}
 	}
 	ended := findingOf(last, time.Time{}, w.service.member.ID)
-	ended.EndTime = timeOf(view.Audited)
+	ended.EndTime = timeOf(view.CompareTime)
 	switch last.State {
-	case allocation.Pending:
+	case allocation.StatePending:
 		ended.State = bootstrapv1.Finding_STATE_GONE
 	default:
 		ended.State = bootstrapv1.Finding_STATE_UNSPECIFIED
@@ -218,12 +218,12 @@ func (w *findingsWatcher) ended(view *auditor.View, last auditor.Finding) *boots
 	return ended
 }
 
-func (w *findingsWatcher) send(what bootstrapv1.WatchFindingsResponse_Type, finding *bootstrapv1.Finding, view *auditor.View) error {
+func (w *findingsWatcher) send(what bootstrapv1.WatchFindingsResponse_Type, finding *bootstrapv1.Finding, view *allocationcontroller.Snapshot) error {
 	return w.wire.Send(&bootstrapv1.WatchFindingsResponse{Type: what, Finding: finding, Freshness: w.service.viewed(view)})
 }
 
 // viewed is the freshness of what is made from a view.
-func (s *Service) viewed(view *auditor.View) *statusv1.Freshness {
+func (s *Service) viewed(view *allocationcontroller.Snapshot) *statusv1.Freshness {
 	epoch := int64(0)
 	if t := s.held.Load(); t != nil {
 		epoch = t.Epoch()
@@ -232,16 +232,16 @@ func (s *Service) viewed(view *auditor.View) *statusv1.Freshness {
 }
 
 // findings is what is known under the term that is held here.
-func (s *Service) findings() (*auditor.View, error) {
+func (s *Service) findings() (*allocationcontroller.Snapshot, error) {
 	switch {
 	case s.stopping.Load():
 		return nil, errStopping
 	case s.held.Load() == nil:
 		return nil, errNotLeading
 	case !s.isOn(auditLoop):
-		return nil, fmt.Errorf("%w: loop %s is switched off", auditor.ErrNotSynced, auditLoop)
+		return nil, fmt.Errorf("%w: loop %s is switched off", allocationcontroller.ErrNotSynced, auditLoop)
 	}
-	return s.audit.View()
+	return s.audit.Snapshot()
 }
 
 // underTerm returns a context for what needs the term that is held here; it ends with the term.

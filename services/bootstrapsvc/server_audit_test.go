@@ -13,8 +13,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // auditCalls are the calls that only the holder of the term answers.
@@ -95,14 +95,12 @@ func TestPageToken_LeadsOnInItsOwnListOnly(t *testing.T) {
 }
 
 func TestListed_IsOrderedByFirstSightAndFiltered(t *testing.T) {
-	finding := func(name string, code allocation.Code, second int64) auditor.Finding {
-		return auditor.Finding{Finding: journal.Finding{
-			Finding: allocation.Finding{Name: name, Code: code}, FirstSeen: time.Unix(second, 0),
-		}}
+	finding := func(name string, code allocation.Code, second int64) allocation.Finding {
+		return allocation.Finding{Name: name, Code: code, FirstSeen: time.Unix(second, 0)}
 	}
-	view := &auditor.View{
-		Standing: []auditor.Finding{finding("b", allocation.Leaked, 2), finding("d", allocation.Orphan, 4)},
-		Ended:    []auditor.Finding{finding("a", allocation.Leaked, 1), finding("c", allocation.Leaked, 3)},
+	view := &allocationcontroller.Snapshot{
+		Current: []allocation.Finding{finding("b", allocation.Leaked, 2), finding("d", allocation.Orphan, 4)},
+		Ended:   []allocation.Finding{finding("a", allocation.Leaked, 1), finding("c", allocation.Leaked, 3)},
 	}
 	for want, list := range map[string]listArguments{
 		"bd": {}, "abcd": {showEnded: true}, "b": {code: int32(allocation.Leaked)}, "abc": {code: int32(allocation.Leaked), showEnded: true},
@@ -115,7 +113,7 @@ func TestListed_IsOrderedByFirstSightAndFiltered(t *testing.T) {
 			t.Errorf("%+v lists %s, want %s", list, got, want)
 		}
 	}
-	if len(view.Standing) != 2 || view.Standing[0].Name != "b" {
+	if len(view.Current) != 2 || view.Current[0].Name != "b" {
 		t.Error("the view was changed")
 	}
 }
@@ -133,24 +131,24 @@ func (t *tape) Send(event *bootstrapv1.WatchFindingsResponse) error {
 }
 
 func TestWatchFindings_SaysOfWhatEndedWhatItWasAndHow(t *testing.T) {
-	finding := func(name string, state allocation.State, seen int64, change uint64) auditor.Finding {
-		return auditor.Finding{Change: change, Finding: journal.Finding{
-			Finding:   allocation.Finding{Name: name, Code: allocation.Leaked, State: state, Message: "port of " + name},
-			FirstSeen: time.Unix(seen, 0),
-		}}
+	finding := func(name string, state allocation.FindingState, seen int64, change uint64) allocation.Finding {
+		return allocation.Finding{
+			Name: name, Code: allocation.Leaked, State: state, Message: "port of " + name,
+			FirstSeen: time.Unix(seen, 0), Generation: change,
+		}
 	}
-	mended := func(f auditor.Finding) auditor.Finding {
-		f.End, f.RepairedBy = journal.Repaired, "r"
+	mended := func(f allocation.Finding) allocation.Finding {
+		f.End, f.RepairedBy = allocation.EndRepaired, "r"
 		return f
 	}
 	wire := &tape{}
-	w := &findingsWatcher{service: &Service{}, wire: wire, told: map[string]auditor.Finding{}}
-	earlier := mended(finding("findings/unsure", allocation.Open, 1, 0)) // it was there once before
-	views := []*auditor.View{
-		{Ended: []auditor.Finding{earlier}, Standing: []auditor.Finding{
-			finding("findings/unsure", allocation.Pending, 7, 1), finding("findings/mended", allocation.Open, 7, 2), finding("findings/forgotten", allocation.Open, 7, 3),
+	w := &findingsWatcher{service: &Service{}, wire: wire, told: map[string]allocation.Finding{}}
+	earlier := mended(finding("findings/unsure", allocation.StateOpen, 1, 0)) // it was there once before
+	views := []*allocationcontroller.Snapshot{
+		{Ended: []allocation.Finding{earlier}, Current: []allocation.Finding{
+			finding("findings/unsure", allocation.StatePending, 7, 1), finding("findings/mended", allocation.StateOpen, 7, 2), finding("findings/forgotten", allocation.StateOpen, 7, 3),
 		}},
-		{Ended: []auditor.Finding{earlier, mended(finding("findings/mended", allocation.Open, 7, 4))}},
+		{Ended: []allocation.Finding{earlier, mended(finding("findings/mended", allocation.StateOpen, 7, 4))}},
 	}
 	for _, view := range views {
 		if _, err := w.tell(view); err != nil {
@@ -176,7 +174,7 @@ func TestStepOf_NamesTheRangeAsKubeAPIServerDoes(t *testing.T) {
 	for store, want := range map[allocation.Store]string{
 		allocation.NodePorts: "servicenodeports", allocation.ClusterIPs: "serviceips", allocation.SecondaryClusterIPs: "secondaryserviceips",
 	} {
-		step := stepOf(allocation.Step{Store: store, Verb: allocation.SetBit}, journal.Outcome{})
+		step := stepOf(allocation.Step{Store: store, Verb: allocation.SetBit}, repairstore.StepResult{})
 		if got := step.GetChange().GetObject().GetName(); got != want {
 			t.Errorf("a step on %s is on range %q, want %q", store, got, want)
 		}
@@ -187,7 +185,7 @@ func TestStepOf_SaysWhatIsDoneWithABit(t *testing.T) {
 	for verb, want := range map[allocation.Verb]string{
 		allocation.SetBit: "set its bit: why", allocation.ClearBit: "clear its bit: why", allocation.Create: "why",
 	} {
-		step := stepOf(allocation.Step{Store: allocation.NodePorts, Verb: verb, Detail: "why"}, journal.Outcome{})
+		step := stepOf(allocation.Step{Store: allocation.NodePorts, Verb: verb, Detail: "why"}, repairstore.StepResult{})
 		if got := step.GetChange().GetDetail(); got != want {
 			t.Errorf("detail of %s is %q, want %q", verb, got, want)
 		}

@@ -23,11 +23,11 @@ func (s *server) PlanRepair(ctx context.Context, request *bootstrapv1.PlanRepair
 		return nil, s.service.statusOf(ctx, err)
 	}
 	response := &bootstrapv1.PlanRepairResponse{
-		Steps: plannedSteps(plan.Steps), Left: findingsOf(plan.Left, view.Audited, s.service.member.ID),
+		Steps: plannedSteps(plan.Steps), Left: findingsOf(plan.Left, view.CompareTime, s.service.member.ID),
 		LeftOmitted: int32(plan.Omitted), Token: plan.Token, Freshness: s.service.viewed(view),
 	}
 	if plan.Token != "" {
-		response.ExpireTime = timestamppb.New(plan.Expires)
+		response.ExpireTime = timestamppb.New(plan.ExpireTime)
 	}
 	return response, nil
 }
@@ -39,7 +39,7 @@ func (s *server) ApplyRepair(ctx context.Context, request *bootstrapv1.ApplyRepa
 		return nil, s.service.statusOf(ctx, err)
 	}
 	defer done()
-	repair, err := s.service.audit.Apply(asking, request.GetToken(), requesterOf(ctx))
+	repair, err := s.service.audit.ApplyRepair(asking, request.GetToken(), requesterOf(ctx))
 	if err != nil {
 		return nil, s.service.statusOf(ctx, s.service.ended(err))
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/refusal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 )
 
 // name is that of the Service, of its Endpoints, of the default ServiceCIDR, and the label value of its slices.
@@ -97,7 +97,7 @@ func (c *Cluster) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSl
 func (c *Cluster) slices(ctx context.Context, which metav1.ListOptions) ([]*discoveryv1.EndpointSlice, error) {
 	list, err := c.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, which)
 	if err != nil {
-		return nil, refusal.Classified(err)
+		return nil, errorclass.Classify(err)
 	}
 	found := make([]*discoveryv1.EndpointSlice, 0, len(list.Items))
 	for i := range list.Items {
@@ -115,7 +115,7 @@ func (c *Cluster) ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, error)
 	case apierrors.IsNotFound(err):
 		return baseline.ServiceCIDR{Served: true}, nil
 	case err != nil:
-		return baseline.ServiceCIDR{}, fmt.Errorf("get servicecidr kubernetes: %w", refusal.Classified(err))
+		return baseline.ServiceCIDR{}, fmt.Errorf("get servicecidr kubernetes: %w", errorclass.Classify(err))
 	default:
 		return baseline.ServiceCIDR{Served: true, Object: found}, nil
 	}
@@ -134,7 +134,7 @@ func get[T any](ctx context.Context, read func(context.Context, string, metav1.G
 		return nil, nil
 	}
 	if err != nil {
-		return nil, refusal.Classified(err)
+		return nil, errorclass.Classify(err)
 	}
 	return object, nil
 }

@@ -1,10 +1,10 @@
 package cluster
 
-import "github.com/trivet-dev/trivet/services/bootstrapsvc/internal/refusal"
+import "github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 
 var (
-	// ErrConflict is refusal.ErrConflict: the object is not what the plan was made from.
-	ErrConflict = refusal.ErrConflict
-	// ErrUnavailable is refusal.ErrUnavailable.
-	ErrUnavailable = refusal.ErrUnavailable
+	// ErrConflict is errorclass.ErrConflict: the object is not what the plan was made from.
+	ErrConflict = errorclass.ErrConflict
+	// ErrUnavailable is errorclass.ErrUnavailable.
+	ErrUnavailable = errorclass.ErrUnavailable
 )

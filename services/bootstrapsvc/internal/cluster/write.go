@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/refusal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 )
 
 // Apply writes one change; a Report writes nothing.
@@ -80,5 +80,5 @@ func write[T change.Object](ctx context.Context, to client[T], verb change.Verb,
 	default:
 		return fmt.Errorf("verb %q is unknown", verb)
 	}
-	return refusal.Classified(err)
+	return errorclass.Classify(err)
 }
