@@ -58,7 +58,7 @@ func newCheckpoints(s *Service, deps Deps) (*checkpoints, error) {
 	}
 	for _, class := range s.cfg.rules() {
 		rule := class.Session
-		c.rules[rule.Name] = checkpoint.Rule{Suspect: rule.Suspect, TTL: rule.TTL, Floor: rule.Interval + reconnectBudget}
+		c.rules[rule.Name] = checkpoint.Rule{Suspect: rule.Suspect, TTL: rule.TTL, MinGrace: rule.Interval + reconnectBudget}
 	}
 	if deps.Metrics == nil {
 		return c, nil
@@ -109,12 +109,12 @@ func (c *checkpoints) inherit(e checkpoint.Entry, shard int) (session.Silence, b
 		return session.Silence{}, false
 	}
 	rule := c.rules[e.Class]
-	inherited := rule.Inherit(e.Silence)
+	inherited := rule.Inherited(e.Silence)
 	switch {
 	case inherited <= 0:
 		c.holders.WithLabelValues("full_grace").Inc()
 		return session.Silence{}, false
-	case rule.Settled(e.Silence):
+	case rule.StaysExpired(e.Silence):
 		c.holders.WithLabelValues("expired").Inc()
 	default:
 		c.holders.WithLabelValues("less_grace").Inc()
@@ -123,13 +123,13 @@ func (c *checkpoints) inherit(e checkpoint.Entry, shard int) (session.Silence, b
 }
 
 // save keeps the checkpoint of a shard up to date until its term ends. It returns after its last write has.
-func (c *checkpoints) save(ctx context.Context, t *term.Term, k *keeper.Keeper, empty bool) {
+func (c *checkpoints) save(ctx context.Context, t *term.Term, k *keeper.Controller, empty bool) {
 	if c == nil {
 		return
 	}
 	begin := time.Now()
 	now := func() monotonic.Instant { return monotonic.Instant(time.Since(begin)) }
-	ledger, failing := checkpoint.NewLedger(c.rules, empty), false
+	ledger, failing := checkpoint.NewTracker(c.rules, empty), false
 	ticker := time.NewTicker(checkpointPeriod)
 	defer ticker.Stop()
 	for {
@@ -150,11 +150,11 @@ func (c *checkpoints) save(ctx context.Context, t *term.Term, k *keeper.Keeper, 
 		plan := ledger.Plan(now(), c.entries(silences))
 		switch err := c.carryOut(ctx, t, plan); {
 		case err == nil:
-			ledger, failing = ledger.After(now(), plan), false
-		case errors.Is(err, checkpointkey.ErrOver) || ctx.Err() != nil:
+			ledger, failing = ledger.Applied(now(), plan), false
+		case errors.Is(err, checkpointkey.ErrTermEnded) || ctx.Err() != nil:
 			return
 		default:
-			if ledger = ledger.Doubt(now(), plan); !failing {
+			if ledger = ledger.Unconfirmed(now(), plan); !failing {
 				c.logger.Warn("the silent are not remembered; should this replica fail, they get a grace", "shard", t.Shard(), "error", err)
 			}
 			failing = true
@@ -177,12 +177,12 @@ func (c *checkpoints) carryOut(ctx context.Context, t *term.Term, plan checkpoin
 	defer cancel()
 	var verb string
 	var err error
-	switch plan.Verb {
-	case checkpoint.Nothing:
+	switch plan.Action {
+	case checkpoint.None:
 		return nil
-	case checkpoint.Store:
+	case checkpoint.Put:
 		verb, err = "put", c.store.Put(ctx, t, plan.Value)
-	case checkpoint.Erase:
+	case checkpoint.Delete:
 		verb, err = "delete", c.store.Delete(ctx, t)
 	}
 	result := "success"

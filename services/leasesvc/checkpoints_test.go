@@ -100,7 +100,7 @@ func TestCheckpoints_TheDeadAreKnownUntilTheyReturn(t *testing.T) {
 	}
 	store := checkpointkey.New(etcd, p.cluster, leasesvc.ServiceName)
 	testkit.Eventually(t, patience, func() error {
-		names, _ := remembered(t, store, checkpoint.Rule{TTL: beatGrace, Floor: beatFloor})
+		names, _ := remembered(t, store, checkpoint.Rule{TTL: beatGrace, MinGrace: beatFloor})
 		for name := range names {
 			if strings.HasPrefix(name, "dead") || strings.HasPrefix(name, "forgotten") {
 				return fmt.Errorf("%s is still remembered", name)

@@ -45,7 +45,7 @@ func newSessions(t testing.TB, change func(*Config)) *Service {
 	term, lose := context.WithCancel(ctx)
 	kept := make(chan error, cfg.Shards)
 	for shard := range cfg.Shards {
-		go func() { kept <- k.Keep(tenure.New(term, shard, 1)) }()
+		go func() { kept <- k.RunShard(tenure.New(term, shard, 1)) }()
 	}
 	t.Cleanup(func() {
 		lose()
@@ -57,7 +57,7 @@ func newSessions(t testing.TB, change func(*Config)) *Service {
 		cancel()
 		<-k.Done()
 	})
-	for all, err := k.Silent(ctx); len(all) < cfg.Shards; all, err = k.Silent(ctx) {
+	for all, err := k.Silences(ctx); len(all) < cfg.Shards; all, err = k.Silences(ctx) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func (l line) Context() context.Context { return l.ctx }
 // open returns a connection as StreamHeartbeats makes it.
 func (s *Service) open(t testing.TB) *connection {
 	return &connection{
-		server: s.server, sessions: s.keeper.Load(), wire: line{ctx: t.Context()}, exchange: keeper.NewExchange(),
+		server: s.server, sessions: s.keeper.Load(), wire: line{ctx: t.Context()}, exchange: keeper.NewBatch(),
 	}
 }
 

@@ -38,9 +38,9 @@ func (c catalog) holder(h *leasev1.Holder) (session.Holder, bool) {
 }
 
 // introduction is false when the class is not served.
-func (c catalog) introduction(h *leasev1.Holder, sequence uint64) (keeper.Introduction, bool) {
+func (c catalog) introduction(h *leasev1.Holder, sequence uint64) (keeper.Registration, bool) {
 	holder, known := c.holder(h)
-	return keeper.Introduction{Holder: holder, Shard: c.shardOf(h), Sequence: sequence}, known
+	return keeper.Registration{Holder: holder, Shard: c.shardOf(h), Sequence: sequence}, known
 }
 
 // shardOf divides by the words of the API: the numbers of classes depend on their order in the configuration.
@@ -140,7 +140,7 @@ func stateFrom(state leasev1.Lease_State) session.State {
 	return session.Gone
 }
 
-func writeOf(w keeper.Write) *leasev1.Lease_Write {
+func writeOf(w keeper.WriteStatus) *leasev1.Lease_Write {
 	return &leasev1.Lease_Write{
 		State:           writeStateOf(w.State),
 		RenewTime:       timestamp(w.RenewTime),

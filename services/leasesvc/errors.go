@@ -72,7 +72,7 @@ func (e handleError) Error() string {
 // problem is the one table from what went wrong to what the caller is told.
 func (s *server) problem(err error) error {
 	var (
-		elsewhere  keeper.NotKeptError
+		elsewhere  keeper.NotHeldError
 		notFound   notFoundError
 		notDeleted notDeletedError
 		sequence   sequenceError
@@ -81,7 +81,7 @@ func (s *server) problem(err error) error {
 	switch {
 	case err == nil || rpcerror.ReasonOf(err) != "":
 		return err
-	case errors.Is(err, keeper.ErrEnded):
+	case errors.Is(err, keeper.ErrStopped):
 		return rpcerror.NotLeader(ServiceName, s.shards().someoneElse())
 	case errors.As(err, &elsewhere):
 		return rpcerror.NotLeader(ServiceName, s.shards().owner(elsewhere.Shard))
@@ -135,7 +135,7 @@ func refusal(outcome session.Outcome) *leasev1.Refusal {
 // moved is the refusal of a holder whose shard is not kept here.
 func moved(number int, all shards) *leasev1.Refusal {
 	return &leasev1.Refusal{
-		Reason: string(rpcerror.NotLeaderReason), Message: keeper.NotKeptError{Shard: number}.Error(), MoveTo: all.owner(number),
+		Reason: string(rpcerror.NotLeaderReason), Message: keeper.NotHeldError{Shard: number}.Error(), MoveTo: all.owner(number),
 	}
 }
 

@@ -76,10 +76,10 @@ type Service struct {
 	leadership Leadership
 	logger     *slog.Logger
 	nodes      *nodes.Index
-	writer     *leaseobject.Writer
-	renewal    *renewal.Loop
-	adoption   *renewal.Adoption
-	orphans    *renewal.Sweep
+	writer     *leaseobject.LeaseWriter
+	renewal    *renewal.Controller
+	adoption   *renewal.Adopter
+	orphans    *renewal.OrphanCollector
 	runner     *loop.Runner
 	server     *server
 	metrics    *metrics
@@ -89,8 +89,8 @@ type Service struct {
 	// checkpoints and forwarder are nil where there is nothing that could keep or carry for them.
 	checkpoints *checkpoints
 	forwarder   *forward.Forwarder
-	board       *tenure.Board                 // of the shards that are held here
-	keeper      atomic.Pointer[keeper.Keeper] // nil while its loop does not run
+	board       *tenure.Set                 // of the shards that are held here
+	keeper      atomic.Pointer[keeper.Controller] // nil while its loop does not run
 }
 
 // New assembles the service. It starts nothing and contacts nothing.
@@ -101,7 +101,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if divided := len(deps.Leadership.Status().Shards); divided != cfg.Shards {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, divided)
 	}
-	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership, logger: deps.Logger, board: tenure.NewBoard()}
+	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership, logger: deps.Logger, board: tenure.NewSet()}
 	var err error
 	if s.nodeHealth, err = newNodeHealth(s, deps); err != nil {
 		return nil, err
@@ -115,11 +115,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.metrics, err = newMetrics(deps.Metrics, s); err != nil {
 		return nil, err
 	}
-	s.writer = leaseobject.NewWriter(deps.Kube.CoordinationV1(), s.nodes)
+	s.writer = leaseobject.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodes)
 	s.renewal = renewal.New(renewal.Config{
 		Workers: cfg.ConcurrentWrites, Timeout: writeTimeout, Metrics: s.writes, Logger: deps.Logger,
 	}, s.writer)
-	s.adoption = renewal.NewAdoption(s.writer, deps.Logger)
+	s.adoption = renewal.NewAdopter(s.writer, deps.Logger)
 	s.orphans = newSweep(s)
 	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth.doubts(), deps); err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func (s *Service) serveShard(ctx context.Context, t *term.Term) error {
 // shard is held and has no sessions. The term ends only after all writes made under it have returned, whoever made them.
 func (s *Service) keepShard(ctx context.Context, t *term.Term) error {
 	held := tenure.New(ctx, t.Shard(), t.Epoch())
-	defer held.Finish()
+	defer held.Drain()
 	s.board.Add(held)
 	defer s.board.Remove(held)
 	ticker := time.NewTicker(keeperPoll)
@@ -228,14 +228,14 @@ func (s *Service) keepShard(ctx context.Context, t *term.Term) error {
 }
 
 // keepSessionsOf begins with those who are known to be silent, and remembers those for the next holder of the shard.
-func (s *Service) keepSessionsOf(ctx context.Context, t *term.Term, k *keeper.Keeper, held *tenure.Tenure) error {
+func (s *Service) keepSessionsOf(ctx context.Context, t *term.Term, k *keeper.Controller, held *tenure.Shard) error {
 	silences, empty := s.checkpoints.restore(ctx, t)
 	var saving sync.WaitGroup
 	defer saving.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	saving.Go(func() { s.checkpoints.save(ctx, t, k, empty) })
-	return k.Keep(held, silences...)
+	return k.RunShard(held, silences...)
 }
 
 // Loops are the service's loops, for the process to show and to judge by.
@@ -254,8 +254,8 @@ func (s *Service) Counts() map[string]int64 {
 // keepSessions begins without sessions, whatever a keeper before this one knew.
 func (s *Service) keepSessions(ctx context.Context, report loop.Report) error {
 	k := keeper.New(keeper.Config{
-		Classes: s.cfg.rules(), Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, Surveys: true,
-		Passed: func() { report(nil) }, Logger: s.logger,
+		Classes: s.cfg.rules(), Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, AdoptLeases: true,
+		OnTick: func() { report(nil) }, Logger: s.logger,
 	})
 	s.keeper.Store(k)
 	defer s.keeper.CompareAndSwap(k, nil)

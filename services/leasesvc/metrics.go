@@ -110,7 +110,7 @@ func (s *Service) duplicates() float64 {
 
 func (s *Service) blindSeconds() float64 {
 	if k := s.keeper.Load(); k != nil {
-		return k.Blind().Seconds()
+		return k.PausedTime().Seconds()
 	}
 	return 0
 }

@@ -61,7 +61,7 @@ func (n *nodeSessions) run(ctx context.Context) {
 }
 
 // follow takes in the sessions of a keeper until it ends or cuts us off; then nothing is known any more.
-func (n *nodeSessions) follow(ctx context.Context, k *keeper.Keeper) {
+func (n *nodeSessions) follow(ctx context.Context, k *keeper.Controller) {
 	subscription, err := k.Watch(ctx, n.service.server.catalog.within("namespaces/"+n.service.nodeNamespace()), keeper.Version{})
 	if err != nil {
 		return // the keeper has ended, or ctx has

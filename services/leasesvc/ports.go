@@ -24,5 +24,5 @@ type deleter interface {
 	// Own returns the holder's object if this service was the last to renew it, and nil otherwise.
 	Own(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
 	// DeleteSeen removes an object as it was seen, and reports a conflict if it has changed.
-	DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error
+	DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // release deletes the object before it forgets the session: a failure in between leaves something to try again with.
-func (s *server) release(ctx context.Context, k *keeper.Keeper, holder session.Holder, shard int) error {
-	hold, err := k.Hold(ctx, holder, shard)
+func (s *server) release(ctx context.Context, k *keeper.Controller, holder session.Holder, shard int) error {
+	hold, err := k.BeginRelease(ctx, holder, shard)
 	if err != nil {
 		return err
 	}
@@ -20,9 +20,9 @@ func (s *server) release(ctx context.Context, k *keeper.Keeper, holder session.H
 	deleted := false
 	defer func() {
 		if deleted {
-			k.Drop(hold)
+			k.CompleteRelease(hold)
 		} else {
-			k.Let(hold)
+			k.AbortRelease(hold)
 		}
 	}()
 	err = s.deleteUnder(ctx, hold, shard, func(ctx context.Context) error {
@@ -34,7 +34,7 @@ func (s *server) release(ctx context.Context, k *keeper.Keeper, holder session.H
 
 // releaseUnknown deletes the object of a holder without a session, which may have been lost with a replica. The object is read
 // before it is found that there is no session: should one begin now, it writes the object, and what was read is not deleted.
-func (s *server) releaseUnknown(ctx context.Context, k *keeper.Keeper, key session.Key, shard int) error {
+func (s *server) releaseUnknown(ctx context.Context, k *keeper.Controller, key session.Key, shard int) error {
 	read, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	own, err := s.deleter.Own(read, s.catalog.classes[key.Class].Namespace, key.Name)
@@ -44,23 +44,23 @@ func (s *server) releaseUnknown(ctx context.Context, k *keeper.Keeper, key sessi
 	case err != nil:
 		return notDeletedError{cause: err}
 	}
-	held, err := k.Absent(ctx, key, shard, 0)
+	held, err := k.CheckAbsent(ctx, key, shard, 0)
 	if err != nil || held == nil || own == nil {
 		return err
 	}
-	return s.deleteUnder(ctx, held, shard, func(ctx context.Context) error { return s.deleter.DeleteSeen(ctx, own) })
+	return s.deleteUnder(ctx, held, shard, func(ctx context.Context) error { return s.deleter.DeleteUnchanged(ctx, own) })
 }
 
 // licence is what a delete is made under: a hold or a tenure.
 type licence interface {
-	Begin() (ctx context.Context, end func(), ok bool)
+	BeginWrite() (ctx context.Context, end func(), ok bool)
 }
 
 // deleteUnder deletes with the term's context, bounded by the caller's end and by a limit of its own.
 func (s *server) deleteUnder(ctx context.Context, l licence, shard int, call func(context.Context) error) error {
-	held, end, ok := l.Begin()
+	held, end, ok := l.BeginWrite()
 	if !ok {
-		return keeper.NotKeptError{Shard: shard}
+		return keeper.NotHeldError{Shard: shard}
 	}
 	defer end()
 	write, cancel := context.WithTimeout(held, writeTimeout)
@@ -72,7 +72,7 @@ func (s *server) deleteUnder(ctx context.Context, l licence, shard int, call fun
 	case err == nil:
 		return nil
 	case held.Err() != nil:
-		return keeper.NotKeptError{Shard: shard}
+		return keeper.NotHeldError{Shard: shard}
 	case ctx.Err() != nil:
 		return endOf(ctx)
 	}

@@ -60,11 +60,11 @@ func (s *server) register(registrar grpc.ServiceRegistrar) {
 }
 
 // keeper returns the sessions of the shards that are held here, or keeper.ErrEnded while nobody keeps any.
-func (s *server) keeper() (*keeper.Keeper, error) {
+func (s *server) keeper() (*keeper.Controller, error) {
 	if k := s.service.keeper.Load(); k != nil {
 		return k, nil
 	}
-	return nil, keeper.ErrEnded
+	return nil, keeper.ErrStopped
 }
 
 // freshness is that of an answer made from memory alone.
@@ -79,7 +79,7 @@ func (s *server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 		return nil, s.problem(err)
 	}
 	response := &leasev1.HeartbeatResponse{Results: make([]*leasev1.HeartbeatResult, len(request.Beats))}
-	x := keeper.NewExchange()
+	x := keeper.NewBatch()
 	// What was handed on is ordered by its age, which is better than a sequence of a stream elsewhere.
 	forwarded := request.ForwardedBy != ""
 	x.Unordered = !forwarded
@@ -96,14 +96,14 @@ func (s *server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 		if forwarded {
 			introduction.Age = ageOf(beat)
 		}
-		x.Holders = append(x.Holders, introduction)
+		x.Registrations = append(x.Registrations, introduction)
 		places = append(places, i)
 	}
-	if err := k.Exchange(ctx, x); err != nil {
+	if err := k.Process(ctx, x); err != nil {
 		return nil, s.problem(err)
 	}
-	for i, met := range x.Met {
-		response.Results[places[i]] = heartbeatResult(met, reception.refusal(met, &x.Holders[i]))
+	for i, met := range x.Results {
+		response.Results[places[i]] = heartbeatResult(met, reception.refusal(met, &x.Registrations[i]))
 	}
 	reception.handOn()
 	return response, nil
@@ -114,7 +114,7 @@ func ageOf(beat *leasev1.HeartbeatRequest_Beat) time.Duration {
 	return min(max(beat.GetAge().AsDuration(), 0), maxAge)
 }
 
-func heartbeatResult(met keeper.Met, why *leasev1.Refusal) *leasev1.HeartbeatResult {
+func heartbeatResult(met keeper.RegisterResult, why *leasev1.Refusal) *leasev1.HeartbeatResult {
 	if why != nil {
 		return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: why}}
 	}
@@ -163,7 +163,7 @@ func (s *server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequ
 	if err != nil {
 		return nil, s.problem(err)
 	}
-	query := keeper.Query{
+	query := keeper.ListOptions{
 		Limit: pageSize(request.PageSize), Classes: s.catalog.within(request.Parent), State: stateFrom(request.State),
 	}
 	arguments := fmt.Sprintf("%s\x00%d", request.Parent, request.State)
@@ -173,7 +173,7 @@ func (s *server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequ
 		}
 	}
 	epoch := k.Epoch() // before the read, so that it never claims more than the answer holds
-	page, more, err := k.Page(ctx, query)
+	page, more, err := k.List(ctx, query)
 	if err != nil {
 		return nil, s.problem(err)
 	}

@@ -46,7 +46,7 @@ func (s *nodeServer) find(resource string) (*census.Edition, *census.Node, error
 	}
 	name := strings.TrimPrefix(resource, "nodes/")
 	number := s.service.nodeHealth.shardOf(name)
-	if _, held := s.service.board.Held(number); !held {
+	if _, held := s.service.board.Get(number); !held {
 		return nil, nil, elsewhereError{shard: number}
 	}
 	node := edition.Node(name)
@@ -108,7 +108,7 @@ func (s *nodeServer) ListZones(context.Context, *leasev1.ListZonesRequest) (*lea
 	if err != nil {
 		return nil, s.problem(err)
 	}
-	held, ok := s.service.board.Held(nodeShard)
+	held, ok := s.service.board.Get(nodeShard)
 	if !ok {
 		return nil, s.problem(elsewhereError{shard: nodeShard})
 	}

@@ -29,11 +29,11 @@ type departed struct {
 func (s *server) reception() *reception { return &reception{server: s} }
 
 // refusal tells a holder that was introduced why it was not accepted; nil when it was.
-func (r *reception) refusal(met keeper.Met, in *keeper.Introduction) *leasev1.Refusal {
-	if met.Elsewhere {
+func (r *reception) refusal(met keeper.RegisterResult, in *keeper.Registration) *leasev1.Refusal {
+	if met.NotHeld {
 		return r.moved(in.Holder, in.Sequence, in.Shard)
 	}
-	if met.Paced {
+	if met.Deferred {
 		r.service.metrics.paced.Inc()
 		return paced(r.turn(in))
 	}
@@ -42,7 +42,7 @@ func (r *reception) refusal(met keeper.Met, in *keeper.Introduction) *leasev1.Re
 }
 
 // turn is when a paced holder shall come again: in the order in which they came, and in time to live on.
-func (r *reception) turn(in *keeper.Introduction) time.Duration {
+func (r *reception) turn(in *keeper.Registration) time.Duration {
 	patience := r.catalog.classes[in.Holder.Key.Class].HeartbeatInterval
 	return jittered(min(2*r.gate.Wait(r.now()), patience))
 }

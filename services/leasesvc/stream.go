@@ -34,9 +34,9 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 	if err != nil {
 		return s.problem(err)
 	}
-	over, some := k.Serving()
+	over, some := k.Leadership()
 	if !some {
-		return s.problem(keeper.ErrEnded) // there is nobody whom a stream could be for
+		return s.problem(keeper.ErrStopped) // there is nobody whom a stream could be for
 	}
 	if s.doors.Admit(s.now(), 1) == 0 {
 		s.service.metrics.refusedStreams.WithLabelValues("paced").Inc()
@@ -45,7 +45,7 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 	}
 	s.streams.Add(1)
 	defer s.streams.Add(-1)
-	c := &connection{server: s, sessions: k, wire: wire, sender: s.senderOf(wire.Context()), exchange: keeper.NewExchange()}
+	c := &connection{server: s, sessions: k, wire: wire, sender: s.senderOf(wire.Context()), exchange: keeper.NewBatch()}
 	if c.sender.meter != nil {
 		defer func() { s.meters.Close(c.sender.name, s.now()) }()
 	}
@@ -57,14 +57,14 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 	select {
 	case end := <-ended:
 		end.rethrow()
-		if errors.Is(end.err, keeper.ErrEnded) {
+		if errors.Is(end.err, keeper.ErrStopped) {
 			return c.move(end.err)
 		}
 		return s.problem(end.err)
 	case <-over:
-		return c.move(keeper.ErrEnded)
+		return c.move(keeper.ErrStopped)
 	case <-k.Done():
-		return c.move(keeper.ErrEnded)
+		return c.move(keeper.ErrStopped)
 	case <-wire.Context().Done():
 		return c.move(endOf(wire.Context()))
 	}
@@ -73,7 +73,7 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 // connection is one open stream.
 type connection struct {
 	*server
-	sessions *keeper.Keeper
+	sessions *keeper.Controller
 	wire     grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
 
 	sending sync.Mutex // guards sends on wire and moved
@@ -87,7 +87,7 @@ type connection struct {
 	grants   grants
 	live     int // handles whose holder was not refused since
 	sequence uint64
-	exchange *keeper.Exchange
+	exchange *keeper.Batch
 	missed   []uint32 // the handles of the exchange's Refs
 	request  leasev1.StreamHeartbeatsRequest
 	answer   answer
@@ -146,9 +146,9 @@ func (c *connection) shed() {
 	c.request.Reset()
 	c.answer.begin(0)
 	x := c.exchange
-	x.Holders, x.Met = nil, nil
+	x.Registrations, x.Results = nil, nil
 	if cap(x.Refs) > fewBeats {
-		x.Refs, x.Missed, c.missed = nil, nil, nil
+		x.Refs, x.Rejected, c.missed = nil, nil, nil
 	}
 }
 
@@ -167,7 +167,7 @@ func (c *connection) move(why error) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	c.moved = true
-	if errors.Is(why, keeper.ErrEnded) || rpcerror.ReasonOf(why) == rpcerror.ShuttingDownReason {
+	if errors.Is(why, keeper.ErrStopped) || rpcerror.ReasonOf(why) == rpcerror.ShuttingDownReason {
 		// Should it not arrive, the error that follows says the same.
 		_ = c.wire.Send(&leasev1.StreamHeartbeatsResponse{
 			Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, MoveTo: c.shards().someoneElse(),

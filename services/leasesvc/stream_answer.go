@@ -39,9 +39,9 @@ func (c *connection) respond(request *leasev1.StreamHeartbeatsRequest) error {
 	c.answer.response.Directive = directive
 	silence, renewed := c.hear(request)
 	c.answer.response.Welcomes = c.introductions(request)
-	if x := c.exchange; len(x.Holders)+len(x.Refs) > 0 {
+	if x := c.exchange; len(x.Registrations)+len(x.Refs) > 0 {
 		x.Sequence = request.Sequence
-		if err := c.sessions.Exchange(c.wire.Context(), x); err != nil {
+		if err := c.sessions.Process(c.wire.Context(), x); err != nil {
 			return err
 		}
 		reception := c.reception()
@@ -98,7 +98,7 @@ func (c *connection) hear(request *leasev1.StreamHeartbeatsRequest) (silence tim
 		}
 		if count++; int(h.grant) != last {
 			last = int(h.grant)
-			renewed = renewed.Shorter(c.grants[h.grant].Grant)
+			renewed = renewed.Min(c.grants[h.grant].Grant)
 		}
 	}
 	if count > 0 {
@@ -122,7 +122,7 @@ func (c *connection) silence(now monotonic.Instant, handles []uint32) time.Durat
 // introductions fills the exchange with the holders whose class is served and refuses the others. Places of the former are
 // left empty for welcome.
 func (c *connection) introductions(request *leasev1.StreamHeartbeatsRequest) []*leasev1.Welcome {
-	c.exchange.Holders = c.exchange.Holders[:0]
+	c.exchange.Registrations = c.exchange.Registrations[:0]
 	if len(request.Holders) == 0 {
 		return nil
 	}
@@ -138,8 +138,8 @@ func (c *connection) introductions(request *leasev1.StreamHeartbeatsRequest) []*
 		if i > 0 && introduction.Holder.Boot == request.Holders[0].BootId {
 			introduction.Holder.Boot = request.Holders[0].BootId // one string for all
 		}
-		introduction.Paced = len(c.exchange.Holders) >= admitted
-		c.exchange.Holders = append(c.exchange.Holders, introduction)
+		introduction.Deferred = len(c.exchange.Registrations) >= admitted
+		c.exchange.Registrations = append(c.exchange.Registrations, introduction)
 	}
 	return welcomes
 }
@@ -147,22 +147,22 @@ func (c *connection) introductions(request *leasev1.StreamHeartbeatsRequest) []*
 // welcome puts what the keeper said into the empty places.
 func (c *connection) welcome(r *reception) {
 	place, welcomes := 0, c.answer.response.Welcomes
-	c.makeRoom(len(c.exchange.Met))
-	for i, met := range c.exchange.Met {
+	c.makeRoom(len(c.exchange.Results))
+	for i, met := range c.exchange.Results {
 		place += slices.Index(welcomes[place:], nil)
-		in := &c.exchange.Holders[i]
+		in := &c.exchange.Registrations[i]
 		welcomes[place] = c.met(met, in, r.refusal(met, in))
 		c.answer.lost = c.answer.lost || met.Outcome == session.Superseded
 	}
 }
 
-func (c *connection) met(met keeper.Met, in *keeper.Introduction, why *leasev1.Refusal) *leasev1.Welcome {
+func (c *connection) met(met keeper.RegisterResult, in *keeper.Registration, why *leasev1.Refusal) *leasev1.Welcome {
 	if why != nil {
 		return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}}
 	}
 	c.handles = append(c.handles, handle{
 		ref: met.Ref, name: met.Name, boot: c.bootAt(in.Holder.Boot), class: in.Holder.Key.Class, shard: uint16(in.Shard),
-		grant: c.grants.place(met.Renewal),
+		grant: c.grants.place(met.BeatGrant),
 	})
 	c.live++
 	return &leasev1.Welcome{
@@ -175,12 +175,12 @@ func (c *connection) recovered(renewed keeper.Grant, r *reception) keeper.Grant 
 	x := c.exchange
 	if x.Renewed > 0 {
 		c.service.metrics.count(session.Renewed, x.Renewed)
-		renewed = renewed.Shorter(x.Grant)
+		renewed = renewed.Min(x.Grant)
 	}
 	if renewed.Interval == 0 && c.resync(r) {
 		c.answer.response.Directive = leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC
 	}
-	for _, missed := range x.Missed {
+	for _, missed := range x.Rejected {
 		number := c.missed[missed.Index]
 		h := &c.handles[number-1]
 		if why := r.missed(missed.Outcome, c, h); c.answer.response.Directive != leasev1.StreamHeartbeatsResponse_DIRECTIVE_RESYNC {
@@ -203,10 +203,10 @@ const manyLost = 8
 // are here: those left and came back. Then one word says more than a refusal for each.
 func (c *connection) resync(r *reception) bool {
 	x := c.exchange
-	if len(x.Missed) < manyLost || len(x.Missed) < len(c.missed) {
+	if len(x.Rejected) < manyLost || len(x.Rejected) < len(c.missed) {
 		return false
 	}
-	for _, missed := range x.Missed {
+	for _, missed := range x.Rejected {
 		h := &c.handles[c.missed[missed.Index]-1]
 		if missed.Outcome != session.Unknown || !r.holdings()[h.shard].Here {
 			return false

@@ -12,14 +12,14 @@ import (
 const sweepEvery = 10 * time.Minute
 
 // newSweep is for the classes whose Leases belong to no Node: for those of Nodes there is a garbage collector.
-func newSweep(s *Service) *renewal.Sweep {
-	sweep := &renewal.Sweep{
+func newSweep(s *Service) *renewal.OrphanCollector {
+	sweep := &renewal.OrphanCollector{
 		Shard: newCatalog(&s.cfg).shardOfKey, Leases: s.writer, Metrics: s.writes, Timeout: writeTimeout,
 	}
 	for i, class := range s.cfg.classes() {
 		if !class.OwnedByNode {
-			sweep.Classes = append(sweep.Classes, renewal.Litter{
-				ID: session.ClassID(i), Name: class.Name, Namespace: class.Namespace, Patience: class.Retention + class.Grace,
+			sweep.Classes = append(sweep.Classes, renewal.OrphanClass{
+				ID: session.ClassID(i), Name: class.Name, Namespace: class.Namespace, Retention: class.Retention + class.Grace,
 			})
 		}
 	}
@@ -32,5 +32,5 @@ func (s *Service) sweep(ctx context.Context) error {
 	if k == nil || len(s.orphans.Classes) == 0 {
 		return nil
 	}
-	return s.orphans.Once(ctx, k)
+	return s.orphans.Collect(ctx, k)
 }

@@ -52,7 +52,7 @@ func remembered(t *testing.T, store *checkpointkey.Store, rule checkpoint.Rule) 
 		}
 		for _, e := range entries {
 			names[e.Name] = e.Silence
-			if rule.Settled(e.Silence) {
+			if rule.StaysExpired(e.Silence) {
 				settled++
 			}
 		}
@@ -150,7 +150,7 @@ func TestTakeover_TheLivingAreHeardAndTheDeadStayDead(t *testing.T) {
 	die()
 
 	store := checkpointkey.New(testkit.Etcd(t), p.cluster, leasesvc.ServiceName)
-	rule := checkpoint.Rule{TTL: beatGrace, Floor: beatFloor}
+	rule := checkpoint.Rule{TTL: beatGrace, MinGrace: beatFloor}
 	testkit.Eventually(t, 40*time.Second, func() error {
 		if _, settled := remembered(t, store, rule); settled != len(dead) {
 			return fmt.Errorf("%d of %d dead holders are remembered as such", settled, len(dead))

@@ -20,12 +20,12 @@ func (s *server) WatchLeases(request *leasev1.WatchLeasesRequest, wire grpc.Serv
 	if err != nil {
 		return s.problem(err)
 	}
-	since, err := parseVersion(k.Life(), request.Parent, request.StartVersion)
+	since, err := parseVersion(k.InstanceID(), request.Parent, request.StartVersion)
 	if err != nil {
 		return s.problem(err)
 	}
 	subscription, err := k.Watch(wire.Context(), s.catalog.within(request.Parent), since)
-	if errors.Is(err, keeper.ErrForgotten) {
+	if errors.Is(err, keeper.ErrCompacted) {
 		err = errVersionTooOld
 	}
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *server) WatchLeases(request *leasev1.WatchLeasesRequest, wire grpc.Serv
 // watcher is one WatchLeases call.
 type watcher struct {
 	*server
-	sessions *keeper.Keeper
+	sessions *keeper.Controller
 	parent   string
 	resumed  bool // and what there was to catch up with has not been sent yet
 	wire     grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]
@@ -52,7 +52,7 @@ func (w *watcher) follow(subscription *keeper.Subscription) error {
 		if w.resumed {
 			patience = 0
 		}
-		events, err := subscription.Within(w.wire.Context(), patience)
+		events, err := subscription.NextWithin(w.wire.Context(), patience)
 		if err == nil && len(events) == 0 {
 			events, err = w.bookmark(subscription)
 		}
@@ -77,7 +77,7 @@ func (w *watcher) ended(err error) error {
 	switch {
 	case w.wire.Context().Err() != nil:
 		return endOf(w.wire.Context())
-	case errors.Is(err, keeper.ErrForgotten):
+	case errors.Is(err, keeper.ErrCompacted):
 		return errSlowWatcher
 	}
 	return err
@@ -85,7 +85,7 @@ func (w *watcher) ended(err error) error {
 
 func (w *watcher) send(e *keeper.Event) error {
 	response := &leasev1.WatchLeasesResponse{
-		Type: eventTypeOf(e.Type), Version: versionText(w.sessions.Life(), w.parent, e.Version),
+		Type: eventTypeOf(e.Type), Version: versionText(w.sessions.InstanceID(), w.parent, e.Version),
 	}
 	if e.Type == keeper.Bookmark {
 		response.Freshness = w.freshness(w.sessions.Epoch())

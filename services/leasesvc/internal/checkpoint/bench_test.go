@@ -14,19 +14,19 @@ func BenchmarkLedger(b *testing.B) {
 	for i := range 1000 {
 		dead = append(dead, silent(fmt.Sprintf("ip-10-0-%d-%d.compute.internal", i/256, i%256), time.Hour+time.Duration(i)*time.Second))
 	}
-	empty := checkpoint.NewLedger(rules(), true)
+	empty := checkpoint.NewTracker(rules(), true)
 	plan := empty.Plan(0, dead)
-	stored := empty.After(0, plan)
+	stored := empty.Applied(0, plan)
 	b.Run("nothing new", func(b *testing.B) {
 		for b.Loop() {
-			if stored.Plan(0, dead).Verb != checkpoint.Nothing {
+			if stored.Plan(0, dead).Action != checkpoint.None {
 				b.Fatal("something was new")
 			}
 		}
 	})
 	b.Run("store", func(b *testing.B) {
 		for b.Loop() {
-			if empty.Plan(0, dead).Verb != checkpoint.Store {
+			if empty.Plan(0, dead).Action != checkpoint.Put {
 				b.Fatal("nothing was stored")
 			}
 		}

@@ -20,24 +20,24 @@ const (
 )
 
 // Verb says what to do about what is stored.
-type Verb uint8
+type Action uint8
 
 const (
 	// Nothing: it may stay as it is.
-	Nothing Verb = iota
+	None Action = iota
 	// Store: it is to be replaced by the plan's value.
-	Store
+	Put
 	// Erase: it is to be deleted. Nobody is silent, or what is stored is untrue and it is too early to write as much again.
-	Erase
+	Delete
 )
 
 // Plan is what is to be done now.
 type Plan struct {
-	Verb Verb
+	Action Action
 	// Value is set with Store.
 	Value []byte
 	// LeftOut is how many silent holders found no room. Those who have been silent for the longest come first.
-	LeftOut int
+	Omitted int
 
 	kept []Entry
 }
@@ -47,7 +47,7 @@ type Plan struct {
 // What has become untrue, because a holder that is stored as silent has beaten, is replaced at the next look, or erased when it
 // is large and was written a moment ago: a short write is always possible. What is new waits for a few seconds, so that holders
 // which fall silent together are written together. Holders that are a little late are not written at all.
-type Ledger struct {
+type Tracker struct {
 	rules  map[string]Rule
 	known  bool // whether stored is what is stored
 	stored map[key]Entry
@@ -58,48 +58,48 @@ type Ledger struct {
 
 // NewLedger returns the ledger of a shard at the begin of a term: empty says whether nothing is stored; what else is stored it
 // does not trust. Holders of classes without a rule are never stored.
-func NewLedger(rules map[string]Rule, empty bool) Ledger { return Ledger{rules: rules, known: empty} }
+func NewTracker(rules map[string]Rule, empty bool) Tracker { return Tracker{rules: rules, known: empty} }
 
 // Empty tells whether it is certain that nothing is stored.
-func (l Ledger) Empty() bool { return l.known && len(l.stored) == 0 }
+func (l Tracker) Empty() bool { return l.known && len(l.stored) == 0 }
 
 // Plan decides about the holders that are silent now, in any order.
-func (l Ledger) Plan(now monotonic.Instant, silent []Entry) Plan {
-	worth := l.worth(silent)
-	untrue := !l.known || l.untrue(worth)
+func (l Tracker) Plan(now monotonic.Instant, silent []Entry) Plan {
+	worth := l.worthStoring(silent)
+	untrue := !l.known || l.hasUntrue(worth)
 	kept, leftOut := choose(worth)
 	switch {
-	case !untrue && !l.news(kept) && !l.aged(now):
-		return Plan{LeftOut: leftOut}
+	case !untrue && !l.hasNew(kept) && !l.hasAged(now):
+		return Plan{Omitted: leftOut}
 	case len(kept) == 0:
-		return Plan{Verb: Erase}
+		return Plan{Action: Delete}
 	case l.mayWrite(now, untrue):
-		return Plan{Verb: Store, Value: Encode(kept), LeftOut: leftOut, kept: kept}
+		return Plan{Action: Put, Value: Encode(kept), Omitted: leftOut, kept: kept}
 	case untrue:
-		return Plan{Verb: Erase, LeftOut: leftOut}
+		return Plan{Action: Delete, Omitted: leftOut}
 	}
-	return Plan{LeftOut: leftOut}
+	return Plan{Omitted: leftOut}
 }
 
 // After is the ledger once a plan has been carried out.
-func (l Ledger) After(now monotonic.Instant, p Plan) Ledger {
-	switch p.Verb {
-	case Store:
+func (l Tracker) Applied(now monotonic.Instant, p Plan) Tracker {
+	switch p.Action {
+	case Put:
 		l = l.tried(now, p)
 		l.known, l.stored = true, make(map[key]Entry, len(p.kept))
 		for _, e := range p.kept {
 			e.Silence = e.Silence.Truncate(tick)
 			l.stored[e.key()] = e
 		}
-	case Erase:
+	case Delete:
 		l.known, l.stored = true, nil
 	}
 	return l
 }
 
 // Doubt is the ledger after an attempt to carry a plan out that may have succeeded or not.
-func (l Ledger) Doubt(now monotonic.Instant, p Plan) Ledger {
-	if p.Verb == Nothing {
+func (l Tracker) Unconfirmed(now monotonic.Instant, p Plan) Tracker {
+	if p.Action == None {
 		return l
 	}
 	l = l.tried(now, p)
@@ -107,18 +107,18 @@ func (l Ledger) Doubt(now monotonic.Instant, p Plan) Ledger {
 	return l
 }
 
-func (l Ledger) tried(now monotonic.Instant, p Plan) Ledger {
-	if p.Verb == Store {
+func (l Tracker) tried(now monotonic.Instant, p Plan) Tracker {
+	if p.Action == Put {
 		l.size, l.at, l.wrote = len(p.Value), now, true
 	}
 	return l
 }
 
 // worth is those whose silence makes a difference to the next replica.
-func (l Ledger) worth(silent []Entry) []Entry {
+func (l Tracker) worthStoring(silent []Entry) []Entry {
 	var worth []Entry
 	for _, e := range silent {
-		if r, served := l.rules[e.Class]; served && e.Silence >= r.Suspect && r.Inherit(e.Silence) > 0 {
+		if r, served := l.rules[e.Class]; served && e.Silence >= r.Suspect && r.Inherited(e.Silence) > 0 {
 			worth = append(worth, e)
 		}
 	}
@@ -126,7 +126,7 @@ func (l Ledger) worth(silent []Entry) []Entry {
 }
 
 // untrue tells whether somebody who is stored was heard since, or is not known any more.
-func (l Ledger) untrue(worth []Entry) bool {
+func (l Tracker) hasUntrue(worth []Entry) bool {
 	still := 0
 	for _, e := range worth {
 		if was, stored := l.stored[e.key()]; stored && was.Boot == e.Boot && was.Silence <= e.Silence {
@@ -137,28 +137,28 @@ func (l Ledger) untrue(worth []Entry) bool {
 }
 
 // news tells whether somebody is not stored yet, or stays expired as of late.
-func (l Ledger) news(kept []Entry) bool {
+func (l Tracker) hasNew(kept []Entry) bool {
 	return slices.ContainsFunc(kept, func(e Entry) bool {
 		was, stored := l.stored[e.key()]
 		rule := l.rules[e.Class]
-		return !stored || rule.Settled(was.Silence) != rule.Settled(e.Silence.Truncate(tick))
+		return !stored || rule.StaysExpired(was.Silence) != rule.StaysExpired(e.Silence.Truncate(tick))
 	})
 }
 
 // aged tells whether somebody has been dead for much longer than is stored.
-func (l Ledger) aged(now monotonic.Instant) bool {
+func (l Tracker) hasAged(now monotonic.Instant) bool {
 	if now.Sub(l.at) < refresh {
 		return false
 	}
 	for _, e := range l.stored {
-		if l.rules[e.Class].Settled(e.Silence) {
+		if l.rules[e.Class].StaysExpired(e.Silence) {
 			return true
 		}
 	}
 	return false
 }
 
-func (l Ledger) mayWrite(now monotonic.Instant, untrue bool) bool {
+func (l Tracker) mayWrite(now monotonic.Instant, untrue bool) bool {
 	pause := slow
 	if untrue {
 		pause = quick

@@ -10,11 +10,11 @@ import (
 
 // nodeRule is that of the class node: a beat every 5 s, a grace of 20 s, and 5 s to find a new server.
 func nodeRule() checkpoint.Rule {
-	return checkpoint.Rule{Suspect: 12500 * time.Millisecond, TTL: 20 * time.Second, Floor: 10 * time.Second}
+	return checkpoint.Rule{Suspect: 12500 * time.Millisecond, TTL: 20 * time.Second, MinGrace: 10 * time.Second}
 }
 
 func TestRule_InheritsSilence(t *testing.T) {
-	short := checkpoint.Rule{Suspect: 3 * time.Second, TTL: 5 * time.Second, Floor: 6 * time.Second}
+	short := checkpoint.Rule{Suspect: 3 * time.Second, TTL: 5 * time.Second, MinGrace: 6 * time.Second}
 	for _, c := range []struct {
 		what    string
 		rule    checkpoint.Rule
@@ -30,7 +30,7 @@ func TestRule_InheritsSilence(t *testing.T) {
 		{"a grace that is shorter than a floor is granted whole", short, 4 * time.Second, 0},
 		{"and its dead stay dead", short, 11 * time.Second, 11 * time.Second},
 	} {
-		if got := c.rule.Inherit(c.silence); got != c.want {
+		if got := c.rule.Inherited(c.silence); got != c.want {
 			t.Errorf("%s: %v inherits %v, want %v", c.what, c.silence, got, c.want)
 		}
 	}
@@ -41,16 +41,16 @@ func TestRule_InheritsSilence(t *testing.T) {
 func TestRule_NeverTakesTheFloorFromTheLiving(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 100_000 {
-		rule := checkpoint.Rule{Floor: time.Duration(random.Int64N(int64(time.Minute)))}
+		rule := checkpoint.Rule{MinGrace: time.Duration(random.Int64N(int64(time.Minute)))}
 		rule.Suspect = time.Duration(random.Int64N(int64(time.Minute)))
 		rule.TTL = rule.Suspect + time.Duration(random.Int64N(int64(time.Minute)))
 		silence := time.Duration(random.Int64N(int64(5 * time.Minute)))
-		got := rule.Inherit(silence)
+		got := rule.Inherited(silence)
 		if got < 0 || got > silence {
 			t.Fatalf("%+v: %v inherits %v", rule, silence, got)
 		}
-		wasDead := silence >= rule.TTL+rule.Floor
-		if grace := rule.TTL - got; !wasDead && grace < min(rule.Floor, rule.TTL) {
+		wasDead := silence >= rule.TTL+rule.MinGrace
+		if grace := rule.TTL - got; !wasDead && grace < min(rule.MinGrace, rule.TTL) {
 			t.Fatalf("%+v: %v inherits %v, which leaves %v", rule, silence, got, grace)
 		}
 		if wasDead && got < rule.TTL {

@@ -14,7 +14,7 @@ import (
 // without effect.
 type reign struct {
 	random *rand.Rand
-	ledger checkpoint.Ledger
+	ledger checkpoint.Tracker
 	now    monotonic.Instant
 	heard  map[string]monotonic.Instant
 	mute   map[string]monotonic.Instant // until when a holder does not beat
@@ -24,7 +24,7 @@ type reign struct {
 
 func newReign(seed uint64) *reign {
 	r := &reign{
-		random: rand.New(rand.NewPCG(seed, 42)), ledger: checkpoint.NewLedger(rules(), true),
+		random: rand.New(rand.NewPCG(seed, 42)), ledger: checkpoint.NewTracker(rules(), true),
 		heard: map[string]monotonic.Instant{}, mute: map[string]monotonic.Instant{},
 	}
 	for i := range 30 {
@@ -57,17 +57,17 @@ func (r *reign) look() {
 		silences = append(silences, silent(name, r.now.Sub(heard)))
 	}
 	plan := r.ledger.Plan(r.now, silences)
-	if plan.Verb != checkpoint.Nothing {
+	if plan.Action != checkpoint.None {
 		fails, effective := r.random.IntN(4) == 0, r.random.IntN(2) == 0
 		if !fails || effective {
 			r.stored = plan.Value
 		}
 		if fails {
-			r.ledger = r.ledger.Doubt(r.now, plan)
+			r.ledger = r.ledger.Unconfirmed(r.now, plan)
 			return
 		}
 	}
-	r.ledger, r.clean = r.ledger.After(r.now, plan), r.now
+	r.ledger, r.clean = r.ledger.Applied(r.now, plan), r.now
 }
 
 // Whenever the replica is lost: who is taken over with less than a floor was silent for a grace and a floor before it was
@@ -87,11 +87,11 @@ func TestTakeover_CostsTheLivingNoMoreThanTheRuleSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			silence := rule.Inherit(e.Silence)
+			silence := rule.Inherited(e.Silence)
 			inherited++
-			if rule.Settled(e.Silence) {
+			if rule.StaysExpired(e.Silence) {
 				settled++
-			} else if left := rule.TTL - silence; left < rule.Floor {
+			} else if left := rule.TTL - silence; left < rule.MinGrace {
 				t.Errorf("seed %d: %s, stored with %v, is left %v", seed, e.Name, e.Silence, left)
 			}
 			if heard := r.heard[e.Name]; r.now.Sub(heard) < silence && heard < r.clean {

@@ -20,7 +20,7 @@ import (
 )
 
 // ErrOver says that the term under which was to be written is over, as etcd knows.
-var ErrOver = errors.New("the term is over")
+var ErrTermEnded = errors.New("the term is over")
 
 // Client is what is needed of etcd. *clientv3.Client has it.
 type Client interface {
@@ -66,14 +66,14 @@ func (s *Store) Delete(ctx context.Context, t *term.Term) error {
 
 func (s *Store) write(ctx context.Context, t *term.Term, op clientv3.Op) error {
 	if err := t.Check(); err != nil {
-		return fmt.Errorf("write checkpoint of shard %d: %w: %w", t.Shard(), ErrOver, err)
+		return fmt.Errorf("write checkpoint of shard %d: %w: %w", t.Shard(), ErrTermEnded, err)
 	}
 	response, err := s.client.Txn(ctx).If(t.Guard()).Then(op).Commit()
 	if err != nil {
 		return fmt.Errorf("write checkpoint of shard %d: %w", t.Shard(), err)
 	}
 	if !response.Succeeded {
-		return fmt.Errorf("write checkpoint of shard %d at epoch %d: %w", t.Shard(), t.Epoch(), ErrOver)
+		return fmt.Errorf("write checkpoint of shard %d at epoch %d: %w", t.Shard(), t.Epoch(), ErrTermEnded)
 	}
 	return nil
 }

@@ -60,8 +60,8 @@ func TestStore_OnlyTheHolderOfTheTermWrites(t *testing.T) {
 	for what, err := range map[string]error{
 		"put": s.Put(t.Context(), first, []byte("stale")), "delete": s.Delete(t.Context(), first),
 	} {
-		if !errors.Is(err, checkpointkey.ErrOver) {
-			t.Errorf("%s under an old term: %v, want %v", what, err, checkpointkey.ErrOver)
+		if !errors.Is(err, checkpointkey.ErrTermEnded) {
+			t.Errorf("%s under an old term: %v, want %v", what, err, checkpointkey.ErrTermEnded)
 		}
 	}
 	expect(t, s, 3, "one")
@@ -79,7 +79,7 @@ func TestStore_TermThatEndedHereDoesNotAskEtcd(t *testing.T) {
 	held, _, end := termtest.NewTerm(1, 1)
 	end()
 	err := checkpointkey.New(nil, "c", "leasesvc").Put(t.Context(), held, []byte("late"))
-	if !errors.Is(err, checkpointkey.ErrOver) || !errors.Is(err, term.ErrEnded) {
+	if !errors.Is(err, checkpointkey.ErrTermEnded) || !errors.Is(err, term.ErrEnded) {
 		t.Errorf("error %v", err)
 	}
 }

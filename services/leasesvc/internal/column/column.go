@@ -7,28 +7,28 @@
 package column
 
 // Block is how many values are allocated together.
-const Block = 1024
+const BlockSize = 1024
 
 // Column is a list of values that only grows. The zero Column is empty.
-type Column[T any] struct {
-	blocks []*[Block]T
+type Slab[T any] struct {
+	blocks []*[BlockSize]T
 	length int
 }
 
 // Len is how many values there are.
-func (c *Column[T]) Len() int { return c.length }
+func (c *Slab[T]) Len() int { return c.length }
 
 // At returns the value of a slot, which must be below Len.
-func (c *Column[T]) At(slot uint32) *T { return &c.blocks[slot/Block][slot%Block] }
+func (c *Slab[T]) At(slot uint32) *T { return &c.blocks[slot/BlockSize][slot%BlockSize] }
 
 // Extend adds zero values until there are n at least.
-func (c *Column[T]) Extend(n int) {
-	for len(c.blocks)*Block < n {
-		c.blocks = append(c.blocks, new([Block]T))
+func (c *Slab[T]) Extend(n int) {
+	for len(c.blocks)*BlockSize < n {
+		c.blocks = append(c.blocks, new([BlockSize]T))
 	}
 	c.length = max(c.length, n)
 }
 
 // Blocks are all values in their order, the last block filled up with zero values. The list must not be changed; a longer one
 // follows each Extend that added a block.
-func (c *Column[T]) Blocks() []*[Block]T { return c.blocks }
+func (c *Slab[T]) Blocks() []*[BlockSize]T { return c.blocks }

@@ -10,17 +10,17 @@ import (
 
 // Absent returns the tenure of a shard that has been kept here for some time at least and in which the holder has no session
 // now; nil when it has one, or the time has not passed. When the shard is not kept, it returns a NotKeptError.
-func (k *Keeper) Absent(ctx context.Context, key session.Key, shard int, kept time.Duration) (t *tenure.Tenure, err error) {
+func (k *Controller) CheckAbsent(ctx context.Context, key session.Key, shard int, kept time.Duration) (t *tenure.Shard, err error) {
 	elsewhere := false
 	err = k.do(ctx, func() {
-		elsewhere = !k.keeps(shard)
+		elsewhere = !k.admits(shard)
 		_, known := k.table.Get(key)
-		if !elsewhere && !known && k.now().Sub(k.since[shard]) >= kept {
-			t = k.kept[shard]
+		if !elsewhere && !known && k.now().Sub(k.heldSince[shard]) >= kept {
+			t = k.held[shard]
 		}
 	})
 	if err == nil && elsewhere {
-		err = NotKeptError{Shard: shard}
+		err = NotHeldError{Shard: shard}
 	}
 	return t, err
 }

@@ -34,12 +34,12 @@ var classes = []keeper.Class{
 	},
 }
 
-func newKeeper() *keeper.Keeper {
+func newKeeper() *keeper.Controller {
 	return keeper.New(keeper.Config{Classes: classes, Shards: 4, Limit: 10_000, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // run runs a keeper of shard 0 for the length of the test body.
-func run(t testing.TB, k *keeper.Keeper) (stop func()) {
+func run(t testing.TB, k *keeper.Controller) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		if err := k.Run(ctx); err != nil {
@@ -55,11 +55,11 @@ func run(t testing.TB, k *keeper.Keeper) (stop func()) {
 }
 
 // keep has a shard kept until the function that it returns is called, which waits for the end of it.
-func keep(t testing.TB, k *keeper.Keeper, shard int, epoch int64) (lose func()) {
+func keep(t testing.TB, k *keeper.Controller, shard int, epoch int64) (lose func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	kept := make(chan error, 1)
-	go func() { kept <- k.Keep(tenure.New(ctx, shard, epoch)) }()
+	go func() { kept <- k.RunShard(tenure.New(ctx, shard, epoch)) }()
 	for !holds(t, k, shard) {
 		runtime.Gosched()
 	}
@@ -71,10 +71,10 @@ func keep(t testing.TB, k *keeper.Keeper, shard int, epoch int64) (lose func()) 
 	}
 }
 
-func holds(t testing.TB, k *keeper.Keeper, shard int) bool {
+func holds(t testing.TB, k *keeper.Controller, shard int) bool {
 	t.Helper()
 	_, _, err := k.Get(t.Context(), session.Key{}, shard)
-	var elsewhere keeper.NotKeptError
+	var elsewhere keeper.NotHeldError
 	if err != nil && !errors.As(err, &elsewhere) {
 		t.Fatal(err)
 	}
@@ -90,23 +90,23 @@ func agent(name string) session.Holder {
 }
 
 // introduce makes the holders known in one message and returns what they met.
-func introduce(t testing.TB, k *keeper.Keeper, holders ...session.Holder) []keeper.Met {
+func introduce(t testing.TB, k *keeper.Controller, holders ...session.Holder) []keeper.RegisterResult {
 	t.Helper()
-	x := keeper.NewExchange()
+	x := keeper.NewBatch()
 	for _, h := range holders {
-		x.Holders = append(x.Holders, keeper.Introduction{Holder: h, Sequence: 1})
+		x.Registrations = append(x.Registrations, keeper.Registration{Holder: h, Sequence: 1})
 	}
-	if err := k.Exchange(t.Context(), x); err != nil {
+	if err := k.Process(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}
-	return x.Met
+	return x.Results
 }
 
-func beat(t testing.TB, k *keeper.Keeper, refs ...session.Ref) *keeper.Exchange {
+func beat(t testing.TB, k *keeper.Controller, refs ...session.Ref) *keeper.Batch {
 	t.Helper()
-	x := keeper.NewExchange()
+	x := keeper.NewBatch()
 	x.Refs, x.Sequence = refs, 2
-	if err := k.Exchange(t.Context(), x); err != nil {
+	if err := k.Process(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}
 	return x
@@ -125,7 +125,7 @@ func drain(t testing.TB, sub *keeper.Subscription) []change {
 	t.Helper()
 	var changes []change
 	for {
-		events, err := sub.Within(t.Context(), 0)
+		events, err := sub.NextWithin(t.Context(), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func drain(t testing.TB, sub *keeper.Subscription) []change {
 }
 
 // watch subscribes, and reads what there is at the beginning.
-func watch(t testing.TB, k *keeper.Keeper, classes []bool) *keeper.Subscription {
+func watch(t testing.TB, k *keeper.Controller, classes []bool) *keeper.Subscription {
 	t.Helper()
 	sub, err := k.Watch(t.Context(), classes, keeper.Version{})
 	if err != nil {
@@ -191,7 +191,7 @@ func TestKeeper_ExpiredHolderIsNotWritten(t *testing.T) {
 		defer run(t, k)()
 		introduce(t, k, node("a", "1"))
 		time.Sleep(41 * time.Second)
-		jobs, err := k.Start(t.Context(), 10)
+		jobs, err := k.StartWrites(t.Context(), 10)
 		if err != nil || jobs != nil {
 			t.Errorf("jobs %v, error %v; want none", jobs, err)
 		}
@@ -209,13 +209,13 @@ func TestExchange_GrantIsTheShortestOfAllClasses(t *testing.T) {
 			}
 		}
 		x := beat(t, k, met[0].Ref, session.Ref{}, met[1].Ref)
-		want := keeper.Exchange{
+		want := keeper.Batch{
 			Renewed: 2, Grant: keeper.Grant{Interval: time.Second, TTL: 5 * time.Second, Epoch: 7},
-			Missed: []keeper.Missed{{Index: 1, Outcome: session.Unknown}},
+			Rejected: []keeper.RejectedBeat{{Index: 1, Outcome: session.Unknown}},
 		}
-		got := keeper.Exchange{Renewed: x.Renewed, Grant: x.Grant, Missed: x.Missed}
-		if diff := cmp.Diff(want.Missed, got.Missed); diff != "" || want.Grant != got.Grant || want.Renewed != got.Renewed {
-			t.Errorf("got %d renewed, grant %+v, missed %v", got.Renewed, got.Grant, got.Missed)
+		got := keeper.Batch{Renewed: x.Renewed, Grant: x.Grant, Rejected: x.Rejected}
+		if diff := cmp.Diff(want.Rejected, got.Rejected); diff != "" || want.Grant != got.Grant || want.Renewed != got.Renewed {
+			t.Errorf("got %d renewed, grant %+v, missed %v", got.Renewed, got.Grant, got.Rejected)
 		}
 	})
 }
@@ -226,13 +226,13 @@ func TestExchange_RepeatedBeatGetsWhatIsLeft(t *testing.T) {
 		defer run(t, k)()
 		introduce(t, k, node("a", "1"))
 		time.Sleep(15 * time.Second)
-		x := keeper.NewExchange()
-		x.Unordered, x.Holders = true, []keeper.Introduction{{Holder: node("a", "1"), Sequence: 1}}
-		if err := k.Exchange(t.Context(), x); err != nil {
+		x := keeper.NewBatch()
+		x.Unordered, x.Registrations = true, []keeper.Registration{{Holder: node("a", "1"), Sequence: 1}}
+		if err := k.Process(t.Context(), x); err != nil {
 			t.Fatal(err)
 		}
 		want := keeper.Grant{Interval: 10 * time.Second, TTL: 25 * time.Second, Epoch: 7}
-		if got := x.Met[0]; got.Outcome != session.Repeated || got.Grant != want {
+		if got := x.Results[0]; got.Outcome != session.Repeated || got.Grant != want {
 			t.Errorf("met %+v, want Repeated with %+v", got, want)
 		}
 	})
@@ -242,16 +242,16 @@ func TestKeeper_AnswersErrEndedAfterItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeeper()
 		run(t, k)()
-		_, err := k.Start(t.Context(), 1)
-		_, _, pageErr := k.Page(t.Context(), keeper.Query{Limit: 1})
+		_, err := k.StartWrites(t.Context(), 1)
+		_, _, pageErr := k.List(t.Context(), keeper.ListOptions{Limit: 1})
 		_, _, getErr := k.Get(t.Context(), session.Key{}, 0)
 		_, watchErr := k.Watch(t.Context(), nil, keeper.Version{})
-		_, holdErr := k.Hold(t.Context(), node("a", "1"), 0)
+		_, holdErr := k.BeginRelease(t.Context(), node("a", "1"), 0)
 		for name, err := range map[string]error{
-			"exchange": k.Exchange(t.Context(), keeper.NewExchange()), "start": err, "finish": k.Finish(keeper.Job{}, keeper.Result{}),
-			"page": pageErr, "get": getErr, "watch": watchErr, "hold": holdErr, "keep": k.Keep(tenure.New(t.Context(), 0, 8)),
+			"exchange": k.Process(t.Context(), keeper.NewBatch()), "start": err, "finish": k.FinishWrite(keeper.WriteJob{}, keeper.WriteResult{}),
+			"page": pageErr, "get": getErr, "watch": watchErr, "hold": holdErr, "keep": k.RunShard(tenure.New(t.Context(), 0, 8)),
 		} {
-			if !errors.Is(err, keeper.ErrEnded) {
+			if !errors.Is(err, keeper.ErrStopped) {
 				t.Errorf("%s: error %v, want ErrEnded", name, err)
 			}
 		}
@@ -263,7 +263,7 @@ func TestKeeper_CallerDoesNotWaitLongerThanItsContext(t *testing.T) {
 	cause := errors.New("the caller went away")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
-	if _, err := k.Start(ctx, 1); !errors.Is(err, cause) {
+	if _, err := k.StartWrites(ctx, 1); !errors.Is(err, cause) {
 		t.Errorf("error %v, want the context's cause", err)
 	}
 }
@@ -274,20 +274,20 @@ func BenchmarkExchange_256Beats(b *testing.B) { benchmarkExchange(b, 256) }
 func benchmarkExchange(b *testing.B, holders int) {
 	k := newKeeper()
 	defer run(b, k)()
-	x := keeper.NewExchange()
+	x := keeper.NewBatch()
 	for i := range holders {
-		x.Holders = append(x.Holders, keeper.Introduction{Holder: node("node-"+time.Duration(i).String(), "1"), Sequence: 1})
+		x.Registrations = append(x.Registrations, keeper.Registration{Holder: node("node-"+time.Duration(i).String(), "1"), Sequence: 1})
 	}
-	if err := k.Exchange(b.Context(), x); err != nil {
+	if err := k.Process(b.Context(), x); err != nil {
 		b.Fatal(err)
 	}
-	for _, met := range x.Met {
+	for _, met := range x.Results {
 		x.Refs = append(x.Refs, met.Ref)
 	}
-	x.Holders = nil
+	x.Registrations = nil
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := k.Exchange(b.Context(), x); err != nil {
+		if err := k.Process(b.Context(), x); err != nil {
 			b.Fatal(err)
 		}
 	}

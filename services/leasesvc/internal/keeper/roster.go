@@ -9,16 +9,16 @@ import (
 )
 
 // pageChunk is how many sessions the owner copies at a time for a page: enough to be quick, few enough to keep no beat waiting.
-const pageChunk = 500
+const listChunk = 500
 
 // roster is the keys of all sessions in the order of their resource names, as of some state of the table.
-type roster struct {
+type keyIndex struct {
 	changes uint64
 	keys    []session.Key
 }
 
 // Query asks for a page of sessions.
-type Query struct {
+type ListOptions struct {
 	// After is the last key of the page before; the zero Key for the first page.
 	After session.Key
 	// Limit is how many sessions the page has at most; positive.
@@ -30,18 +30,18 @@ type Query struct {
 }
 
 // Page returns sessions ordered by resource name, and whether there are more.
-func (k *Keeper) Page(ctx context.Context, q Query) (page []Lease, more bool, err error) {
-	keys, err := k.ordered(ctx)
+func (k *Controller) List(ctx context.Context, q ListOptions) (page []Lease, more bool, err error) {
+	keys, err := k.sortedKeys(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	if q.After != (session.Key{}) {
-		keys = keys[k.after(keys, q.After):]
+		keys = keys[k.indexAfter(keys, q.After):]
 	}
 	for len(keys) > 0 {
-		chunk := keys[:min(len(keys), pageChunk)]
+		chunk := keys[:min(len(keys), listChunk)]
 		keys = keys[len(chunk):]
-		found, err := k.lookUp(ctx, chunk, q)
+		found, err := k.leasesOf(ctx, chunk, q)
 		if err != nil {
 			return nil, false, err
 		}
@@ -53,22 +53,22 @@ func (k *Keeper) Page(ctx context.Context, q Query) (page []Lease, more bool, er
 }
 
 // Get returns one session of a shard, or a NotKeptError.
-func (k *Keeper) Get(ctx context.Context, key session.Key, shard int) (lease Lease, found bool, err error) {
+func (k *Controller) Get(ctx context.Context, key session.Key, shard int) (lease Lease, found bool, err error) {
 	var elsewhere bool
 	err = k.do(ctx, func() {
 		var s session.Session
-		elsewhere = !k.keeps(shard)
+		elsewhere = !k.admits(shard)
 		if s, found = k.table.Get(key); found {
 			lease = k.lease(s)
 		}
 	})
 	if err == nil && elsewhere {
-		err = NotKeptError{Shard: shard}
+		err = NotHeldError{Shard: shard}
 	}
 	return lease, found, err
 }
 
-func (k *Keeper) lookUp(ctx context.Context, keys []session.Key, q Query) ([]Lease, error) {
+func (k *Controller) leasesOf(ctx context.Context, keys []session.Key, q ListOptions) ([]Lease, error) {
 	var found []Lease
 	err := k.do(ctx, func() {
 		for _, key := range keys {
@@ -85,9 +85,9 @@ func (k *Keeper) lookUp(ctx context.Context, keys []session.Key, q Query) ([]Lea
 }
 
 // ordered returns all keys in order. The caller does the sorting, not the owner, and only after holders came or went.
-func (k *Keeper) ordered(ctx context.Context) ([]session.Key, error) {
-	last := k.roster.Load()
-	next := &roster{}
+func (k *Controller) sortedKeys(ctx context.Context) ([]session.Key, error) {
+	last := k.keyIndex.Load()
+	next := &keyIndex{}
 	err := k.do(ctx, func() {
 		next.changes = k.table.Changes()
 		next.keys = make([]session.Key, 0, k.table.Counts().Total())
@@ -99,23 +99,23 @@ func (k *Keeper) ordered(ctx context.Context) ([]session.Key, error) {
 		return last.keys, nil
 	}
 	// Who comes or goes meanwhile may be in the roster or not; all others are in it once, because nobody changes his slot.
-	for first, slots := 0, 1; first < slots; first += stride {
+	for first, slots := 0, 1; first < slots; first += slotsPerCall {
 		err := k.do(ctx, func() {
 			slots = k.table.Slots()
-			next.keys = k.table.AppendKeys(next.keys, first, first+stride)
+			next.keys = k.table.AppendKeys(next.keys, first, first+slotsPerCall)
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	slices.SortFunc(next.keys, k.compare)
-	k.roster.Store(next)
+	slices.SortFunc(next.keys, k.compareKeys)
+	k.keyIndex.Store(next)
 	return next.keys, nil
 }
 
 // after is the place of the first key behind the given one, which need not exist any more.
-func (k *Keeper) after(keys []session.Key, key session.Key) int {
-	place, found := slices.BinarySearchFunc(keys, key, k.compare)
+func (k *Controller) indexAfter(keys []session.Key, key session.Key) int {
+	place, found := slices.BinarySearchFunc(keys, key, k.compareKeys)
 	if found {
 		place++
 	}
@@ -123,7 +123,7 @@ func (k *Keeper) after(keys []session.Key, key session.Key) int {
 }
 
 // compare orders keys as their resource names are ordered: the slash behind the namespace counts.
-func (k *Keeper) compare(a, b session.Key) int {
+func (k *Controller) compareKeys(a, b session.Key) int {
 	if a.Class == b.Class {
 		return cmp.Compare(a.Name, b.Name)
 	}

@@ -13,11 +13,11 @@ import (
 )
 
 // walk lists page by page and returns the resource names in the order they came.
-func walk(t testing.TB, k *keeper.Keeper, q keeper.Query) []string {
+func walk(t testing.TB, k *keeper.Controller, q keeper.ListOptions) []string {
 	t.Helper()
 	var names []string
 	for {
-		page, more, err := k.Page(t.Context(), q)
+		page, more, err := k.List(t.Context(), q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,14 +54,14 @@ func TestPage_ListsEverySessionOnceInOrder(t *testing.T) {
 			}
 			slices.Sort(want)
 			slices.Sort(wantClass)
-			if got := walk(t, k, keeper.Query{Limit: limit}); !slices.Equal(got, want) {
+			if got := walk(t, k, keeper.ListOptions{Limit: limit}); !slices.Equal(got, want) {
 				t.Errorf("all: got %v, want %v", got, want)
 			}
 			marked := []bool{class == 0, class == 1}
-			if got := walk(t, k, keeper.Query{Limit: limit, Classes: marked}); !slices.Equal(got, wantClass) {
+			if got := walk(t, k, keeper.ListOptions{Limit: limit, Classes: marked}); !slices.Equal(got, wantClass) {
 				t.Errorf("class %d: got %v, want %v", class, got, wantClass)
 			}
-			if got := walk(t, k, keeper.Query{Limit: limit, State: session.Expired}); got != nil {
+			if got := walk(t, k, keeper.ListOptions{Limit: limit, State: session.Expired}); got != nil {
 				t.Errorf("expired: got %v, want none", got)
 			}
 		})
@@ -75,13 +75,13 @@ func TestPage_GoesOnBehindASessionThatIsGone(t *testing.T) {
 		for i := range 1200 { // more than the owner copies at a time
 			introduce(t, k, node(fmt.Sprintf("n%04d", i), "1"))
 		}
-		first, more, err := k.Page(t.Context(), keeper.Query{Limit: 600})
+		first, more, err := k.List(t.Context(), keeper.ListOptions{Limit: 600})
 		if err != nil || !more || len(first) != 600 {
 			t.Fatalf("first page: %d sessions, more %t, error %v", len(first), more, err)
 		}
 		last := first[599].Holder
-		k.Drop(hold(t, k, last))
-		rest, more, err := k.Page(t.Context(), keeper.Query{Limit: 1000, After: last.Key})
+		k.CompleteRelease(hold(t, k, last))
+		rest, more, err := k.List(t.Context(), keeper.ListOptions{Limit: 1000, After: last.Key})
 		if err != nil || more || len(rest) != 600 || rest[0].Holder.Key.Name != "n0600" {
 			t.Errorf("second page: %d sessions, more %t, error %v", len(rest), more, err)
 		}

@@ -20,21 +20,21 @@ import (
 )
 
 // introduceIn makes one holder of a shard known.
-func introduceIn(t testing.TB, k *keeper.Keeper, shard int, h session.Holder) keeper.Met {
+func introduceIn(t testing.TB, k *keeper.Controller, shard int, h session.Holder) keeper.RegisterResult {
 	t.Helper()
-	x := keeper.NewExchange()
-	x.Holders = []keeper.Introduction{{Holder: h, Shard: shard, Sequence: 1}}
-	if err := k.Exchange(t.Context(), x); err != nil {
+	x := keeper.NewBatch()
+	x.Registrations = []keeper.Registration{{Holder: h, Shard: shard, Sequence: 1}}
+	if err := k.Process(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}
-	return x.Met[0]
+	return x.Results[0]
 }
 
 func TestExchange_HolderOfAShardThatIsNotKeptIsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeeper()
 		defer run(t, k)()
-		elsewhere := keeper.Met{Elsewhere: true}
+		elsewhere := keeper.RegisterResult{NotHeld: true}
 		if got := introduceIn(t, k, 1, node("b", "1")); got != elsewhere {
 			t.Errorf("before the term: %+v", got)
 		}
@@ -49,17 +49,17 @@ func TestExchange_HolderOfAShardThatIsNotKeptIsElsewhere(t *testing.T) {
 		}
 		lose()
 		x := beat(t, k, kept.Ref, met.Ref)
-		want := []keeper.Missed{{Index: 1, Outcome: session.Unknown}}
-		if diff := cmp.Diff(want, x.Missed); diff != "" || x.Renewed != 1 || x.Grant.Epoch != 7 {
+		want := []keeper.RejectedBeat{{Index: 1, Outcome: session.Unknown}}
+		if diff := cmp.Diff(want, x.Rejected); diff != "" || x.Renewed != 1 || x.Grant.Epoch != 7 {
 			t.Errorf("after the term: %d renewed at epoch %d, missed (-want +got):\n%s", x.Renewed, x.Grant.Epoch, diff)
 		}
 		if got := introduceIn(t, k, 1, node("b", "1")); got != elsewhere {
 			t.Errorf("after the term: %+v", got)
 		}
 		_, _, err := k.Get(t.Context(), node("b", "1").Key, 1)
-		_, held := k.Hold(t.Context(), node("b", "1"), 1)
+		_, held := k.BeginRelease(t.Context(), node("b", "1"), 1)
 		for what, err := range map[string]error{"get": err, "hold": held} {
-			if want := (keeper.NotKeptError{Shard: 1}); !errors.Is(err, want) {
+			if want := (keeper.NotHeldError{Shard: 1}); !errors.Is(err, want) {
 				t.Errorf("%s: error %v, want %v", what, err, want)
 			}
 		}
@@ -107,12 +107,12 @@ func TestKeep_WaitsForTheWritesOfItsShardAndLetsNoneBegin(t *testing.T) {
 		defer run(t, k)()
 		ctx, cancel := context.WithCancel(t.Context())
 		kept := make(chan error, 1)
-		go func() { kept <- k.Keep(tenure.New(ctx, 1, 9)) }()
+		go func() { kept <- k.RunShard(tenure.New(ctx, 1, 9)) }()
 		synctest.Wait()
 		introduceIn(t, k, 1, node("b", "1"))
 		introduceIn(t, k, 1, node("c", "1"))
 		jobs := start(t, k)
-		write, end, ok := jobs[0].Begin()
+		write, end, ok := jobs[0].BeginWrite()
 		if !ok || len(jobs) != 2 {
 			t.Fatalf("%d jobs, begun %t", len(jobs), ok)
 		}
@@ -121,7 +121,7 @@ func TestKeep_WaitsForTheWritesOfItsShardAndLetsNoneBegin(t *testing.T) {
 		if len(kept) != 0 || write.Err() == nil {
 			t.Errorf("%d returned while a write was under way, whose context ended with %v", len(kept), write.Err())
 		}
-		if _, _, ok := jobs[1].Begin(); ok {
+		if _, _, ok := jobs[1].BeginWrite(); ok {
 			t.Error("a write began after the end of its term")
 		}
 		end()
@@ -129,7 +129,7 @@ func TestKeep_WaitsForTheWritesOfItsShardAndLetsNoneBegin(t *testing.T) {
 			t.Errorf("keep: %v", err)
 		}
 		for _, job := range jobs {
-			finish(t, k, job, keeper.Result{Lease: object("5", time.Now())})
+			finish(t, k, job, keeper.WriteResult{Lease: object("5", time.Now())})
 		}
 		if jobs := start(t, k); jobs != nil {
 			t.Errorf("jobs of a shard that is lost: %+v", jobs)
@@ -143,17 +143,17 @@ func TestKeep_WaitsForTheReleaseUnderWay(t *testing.T) {
 		defer run(t, k)()
 		ctx, cancel := context.WithCancel(t.Context())
 		kept := make(chan error, 1)
-		go func() { kept <- k.Keep(tenure.New(ctx, 1, 9)) }()
+		go func() { kept <- k.RunShard(tenure.New(ctx, 1, 9)) }()
 		synctest.Wait()
 		introduceIn(t, k, 1, node("b", "1"))
-		held, err := k.Hold(t.Context(), node("b", "1"), 1)
+		held, err := k.BeginRelease(t.Context(), node("b", "1"), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, end, ok := held.Begin()
+		_, end, ok := held.BeginWrite()
 		waiting := make(chan error, 1)
 		go func() {
-			_, err := k.Hold(t.Context(), node("b", "1"), 1)
+			_, err := k.BeginRelease(t.Context(), node("b", "1"), 1)
 			waiting <- err
 		}()
 		synctest.Wait()
@@ -162,11 +162,11 @@ func TestKeep_WaitsForTheReleaseUnderWay(t *testing.T) {
 		if !ok || len(kept) != 0 {
 			t.Errorf("begun %t, and %d returned before its end", ok, len(kept))
 		}
-		if err := <-waiting; !errors.Is(err, keeper.NotKeptError{Shard: 1}) {
+		if err := <-waiting; !errors.Is(err, keeper.NotHeldError{Shard: 1}) {
 			t.Errorf("a release that waited for it ended with %v", err)
 		}
 		end()
-		k.Drop(held)
+		k.CompleteRelease(held)
 		if err := <-kept; err != nil {
 			t.Errorf("keep: %v", err)
 		}
@@ -179,17 +179,17 @@ func TestKeep_ReturnsWithTheKeeperAndItsWrites(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { _ = k.Run(ctx) }()
 		kept := make(chan error, 1)
-		go func() { kept <- k.Keep(tenure.New(t.Context(), 1, 9)) }()
+		go func() { kept <- k.RunShard(tenure.New(t.Context(), 1, 9)) }()
 		synctest.Wait()
 		introduceIn(t, k, 1, node("b", "1"))
-		_, end, _ := start(t, k)[0].Begin()
+		_, end, _ := start(t, k)[0].BeginWrite()
 		stop()
 		synctest.Wait()
 		if len(kept) != 0 {
 			t.Error("returned while a write was under way")
 		}
 		end()
-		if err := <-kept; !errors.Is(err, keeper.ErrEnded) {
+		if err := <-kept; !errors.Is(err, keeper.ErrStopped) {
 			t.Errorf("error %v, want ErrEnded", err)
 		}
 	})
@@ -202,11 +202,11 @@ func TestServing_LastsFromTheFirstShardToTheLast(t *testing.T) {
 		defer func() { <-k.Done() }()
 		defer stop()
 		go func() { _ = k.Run(ctx) }()
-		if _, some := k.Serving(); some || k.Epoch() != 0 {
+		if _, some := k.Leadership(); some || k.Epoch() != 0 {
 			t.Errorf("serving %t at epoch %d without a shard", some, k.Epoch())
 		}
 		loseTwo, loseThree := keep(t, k, 2, 5), keep(t, k, 3, 4)
-		over, some := k.Serving()
+		over, some := k.Leadership()
 		if !some || k.Epoch() != 5 {
 			t.Errorf("serving %t at epoch %d, want 5", some, k.Epoch())
 		}
@@ -223,7 +223,7 @@ func TestServing_LastsFromTheFirstShardToTheLast(t *testing.T) {
 			t.Errorf("ended %t at epoch %d with one shard left, want 4", ended(), k.Epoch())
 		}
 		loseThree()
-		if _, some := k.Serving(); some || !ended() || k.Epoch() != 0 {
+		if _, some := k.Leadership(); some || !ended() || k.Epoch() != 0 {
 			t.Errorf("serving %t, ended %t, epoch %d after the last", some, ended(), k.Epoch())
 		}
 	})
@@ -253,7 +253,7 @@ func TestKeeper_ShardsComeAndGoAtRandom(t *testing.T) {
 type world struct {
 	t     *testing.T
 	r     *rapid.T
-	k     *keeper.Keeper
+	k     *keeper.Controller
 	epoch int64
 	lose  map[int]func()
 	alive map[string]int // shard by holder
@@ -267,21 +267,21 @@ func (w *world) step() {
 	case "beat":
 		h := node(fmt.Sprintf("s%d-%d", shard, rapid.IntRange(0, 2).Draw(w.r, "holder")), "1")
 		met := introduceIn(w.t, w.k, shard, h)
-		if _, kept := w.lose[shard]; met.Elsewhere == kept {
+		if _, kept := w.lose[shard]; met.NotHeld == kept {
 			w.t.Errorf("shard %d kept %t, met %+v", shard, kept, met)
 		}
-		if !met.Elsewhere {
+		if !met.NotHeld {
 			w.alive[h.Key.Name] = shard
 		}
 	case "write":
 		for _, job := range start(w.t, w.k) {
-			_, end, ok := job.Begin()
+			_, end, ok := job.BeginWrite()
 			if _, known := w.alive[job.Name]; !ok || !known {
 				w.t.Errorf("write of %s begun %t, known %t", job.Name, ok, known)
 				continue
 			}
 			end()
-			finish(w.t, w.k, job, keeper.Result{Lease: object("5", time.Now())})
+			finish(w.t, w.k, job, keeper.WriteResult{Lease: object("5", time.Now())})
 		}
 		time.Sleep(time.Second)
 	}
@@ -303,7 +303,7 @@ func (w *world) turn(shard int) {
 }
 
 func (w *world) check() {
-	page, more, err := w.k.Page(w.t.Context(), keeper.Query{Limit: 100})
+	page, more, err := w.k.List(w.t.Context(), keeper.ListOptions{Limit: 100})
 	if err != nil || more {
 		w.t.Fatalf("page: more %t, error %v", more, err)
 	}
@@ -330,11 +330,11 @@ func BenchmarkKeep_LoseAShardOf130kHolders(b *testing.B) {
 		lose[shard] = keep(b, k, shard, 1)
 	}
 	fill := func(shard int) {
-		x := keeper.NewExchange()
+		x := keeper.NewBatch()
 		for i := shard; i < holders; i += shards {
-			x.Holders = append(x.Holders, keeper.Introduction{Holder: node(fmt.Sprint("node-", i), "1"), Shard: shard, Sequence: 1})
+			x.Registrations = append(x.Registrations, keeper.Registration{Holder: node(fmt.Sprint("node-", i), "1"), Shard: shard, Sequence: 1})
 		}
-		if err := k.Exchange(b.Context(), x); err != nil {
+		if err := k.Process(b.Context(), x); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -10,37 +10,37 @@ import (
 
 // Silent returns, for each shard that is kept here, the holders that are suspect or expired, each with how long it has been
 // silent, in no particular order. A holder that is heard meanwhile may be among them or not.
-func (k *Keeper) Silent(ctx context.Context) (map[int][]session.Silence, error) {
-	walk := &silenceWalk{silent: map[int][]session.Silence{}}
-	if err := k.do(ctx, func() { walk.tenures = slices.Clone(k.kept) }); err != nil {
+func (k *Controller) Silences(ctx context.Context) (map[int][]session.Silence, error) {
+	walk := &silenceScan{silent: map[int][]session.Silence{}}
+	if err := k.do(ctx, func() { walk.shards = slices.Clone(k.held) }); err != nil {
 		return nil, err
 	}
-	for first, slots := 0, 1; first < slots; first += stride {
+	for first, slots := 0, 1; first < slots; first += slotsPerCall {
 		err := k.do(ctx, func() {
 			slots = k.shards.Len()
-			k.gather(walk, uint32(first), uint32(min(first+stride, slots)))
+			k.collectSilences(walk, uint32(first), uint32(min(first+slotsPerCall, slots)))
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	err := k.do(ctx, func() { k.confirm(walk) })
+	err := k.do(ctx, func() { k.dropEndedShards(walk) })
 	return walk.silent, err
 }
 
 // silenceWalk collects the silent, and remembers under which tenures it began: those that end meanwhile are left out, for their
 // holders are dropped bit by bit.
-type silenceWalk struct {
-	tenures []*tenure.Tenure
+type silenceScan struct {
+	shards []*tenure.Shard
 	silent  map[int][]session.Silence
 }
 
-func (k *Keeper) gather(walk *silenceWalk, first, end uint32) {
+func (k *Controller) collectSilences(walk *silenceScan, first, end uint32) {
 	now := k.now()
 	for slot := first; slot < end; slot++ {
 		shard := *k.shards.At(slot)
 		// Two short columns tell of nearly everybody that there is nothing to tell.
-		if shard == noShard || now.Sub(k.table.LastBeat(slot)) < k.shortest {
+		if shard == noShard || now.Sub(k.table.LastBeat(slot)) < k.shortestSuspect {
 			continue
 		}
 		s, _ := k.table.At(slot)
@@ -50,10 +50,10 @@ func (k *Keeper) gather(walk *silenceWalk, first, end uint32) {
 	}
 }
 
-func (k *Keeper) confirm(walk *silenceWalk) {
-	for shard, began := range walk.tenures {
+func (k *Controller) dropEndedShards(walk *silenceScan) {
+	for shard, began := range walk.shards {
 		switch {
-		case began == nil || began != k.kept[shard] || !k.keeps(shard):
+		case began == nil || began != k.held[shard] || !k.admits(shard):
 			delete(walk.silent, shard)
 		case walk.silent[shard] == nil:
 			walk.silent[shard] = []session.Silence{}
@@ -62,17 +62,17 @@ func (k *Keeper) confirm(walk *silenceWalk) {
 }
 
 // restore opens sessions of holders that were silent before the term.
-func (k *Keeper) restore(shard int, silences []session.Silence) {
+func (k *Controller) restore(shard int, silences []session.Silence) {
 	now := k.now()
 	for _, silence := range silences {
 		ref, outcome := k.table.Restore(now, silence)
 		if outcome != session.Opened {
 			continue // there is no room, or the holder has been heard in another term
 		}
-		k.occupy(now, ref.Slot(), &Introduction{Holder: silence.Holder, Shard: shard})
-		if s, _ := k.table.Look(ref); s.State == session.Expired {
-			k.book.Silenced(now, ref.Slot())
+		k.openSlot(now, ref.Slot(), &Registration{Holder: silence.Holder, Shard: shard})
+		if s, _ := k.table.Lookup(ref); s.State == session.Expired {
+			k.writes.HolderExpired(now, ref.Slot())
 		}
-		k.note(now, ref.Slot(), session.Opened)
+		k.outcomeChanged(now, ref.Slot(), session.Opened)
 	}
 }

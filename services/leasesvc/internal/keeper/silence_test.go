@@ -18,9 +18,9 @@ import (
 )
 
 // silent returns the silent of all shards, ordered, with their silences in whole seconds.
-func silent(t testing.TB, k *keeper.Keeper) map[int][]session.Silence {
+func silent(t testing.TB, k *keeper.Controller) map[int][]session.Silence {
 	t.Helper()
-	silent, err := k.Silent(t.Context())
+	silent, err := k.Silences(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,11 +38,11 @@ func TestSilent_ListsTheSuspectAndTheExpiredOfEveryShard(t *testing.T) {
 		k := newKeeper()
 		defer run(t, k)()
 		lose := keep(t, k, 1, 8)
-		x := keeper.NewExchange()
-		x.Holders = []keeper.Introduction{
+		x := keeper.NewBatch()
+		x.Registrations = []keeper.Registration{
 			{Holder: node("n0", "1")}, {Holder: node("n1", "1")}, {Holder: node("n2", "1"), Shard: 1}, {Holder: agent("a1"), Shard: 1},
 		}
-		if err := k.Exchange(t.Context(), x); err != nil {
+		if err := k.Process(t.Context(), x); err != nil {
 			t.Fatal(err)
 		}
 		of := func(h session.Holder, silence time.Duration) session.Silence {
@@ -58,7 +58,7 @@ func TestSilent_ListsTheSuspectAndTheExpiredOfEveryShard(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		expect("short classes first", map[int][]session.Silence{0: {}, 1: {of(agent("a1"), 4*time.Second)}})
 		time.Sleep(20 * time.Second)
-		beat(t, k, x.Met[0].Ref)
+		beat(t, k, x.Results[0].Ref)
 		time.Sleep(6 * time.Second)
 		expect("who beats is not silent", map[int][]session.Silence{
 			0: {of(node("n1", "1"), 30*time.Second)}, 1: {of(agent("a1"), 30*time.Second), of(node("n2", "1"), 30*time.Second)},
@@ -75,7 +75,7 @@ func TestSilent_IsWhatTheNextTenureBeginsWith(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		kept := make(chan error, 1)
 		given := []session.Silence{{Holder: node("n1", "1"), For: 50 * time.Second}, {Holder: node("n2", "1"), For: 10 * time.Second}}
-		go func() { kept <- k.Keep(tenure.New(ctx, 2, 9), given...) }()
+		go func() { kept <- k.RunShard(tenure.New(ctx, 2, 9), given...) }()
 		synctest.Wait()
 		want := map[int][]session.Silence{0: {}, 2: given[:1]}
 		if diff := gocmp.Diff(want, silent(t, k)); diff != "" {
@@ -100,21 +100,21 @@ func BenchmarkSilent(b *testing.B) {
 		dead = append(dead, session.Silence{Holder: node(fmt.Sprintf("dead-%d", i), "1"), For: time.Minute})
 	}
 	kept := make(chan error, 1)
-	go func() { kept <- k.Keep(tenure.New(ctx, 0, 7), dead...) }()
+	go func() { kept <- k.RunShard(tenure.New(ctx, 0, 7), dead...) }()
 	for !holds(b, k, 0) {
 		time.Sleep(time.Millisecond)
 	}
 	for first := 0; first < holders-len(dead); first += 1000 {
-		x := keeper.NewExchange()
+		x := keeper.NewBatch()
 		for i := range min(1000, holders-len(dead)-first) {
-			x.Holders = append(x.Holders, keeper.Introduction{Holder: node(fmt.Sprintf("node-%d", first+i), "1")})
+			x.Registrations = append(x.Registrations, keeper.Registration{Holder: node(fmt.Sprintf("node-%d", first+i), "1")})
 		}
-		if err := k.Exchange(ctx, x); err != nil {
+		if err := k.Process(ctx, x); err != nil {
 			b.Fatal(err)
 		}
 	}
 	for b.Loop() {
-		found, err := k.Silent(ctx)
+		found, err := k.Silences(ctx)
 		if err != nil || len(found[0]) != len(dead) {
 			b.Fatalf("%d silent, error %v", len(found[0]), err)
 		}

@@ -15,88 +15,88 @@ import (
 const (
 	// surveyWait is how long the objects of a new shard's holders are not written unseen, in the hope that they are read: in
 	// all, with the time that it takes to notice that a replica is gone, less than a Lease has left when it is due.
-	surveyWait = 5 * time.Second
+	adoptionWait = 5 * time.Second
 	// Shards come in swarms. One reading is for all that came until none has for surveyCalm, or for surveyRush at most.
-	surveyCalm = 300 * time.Millisecond
-	surveyRush = 2 * time.Second
+	adoptionQuiet = 300 * time.Millisecond
+	adoptionMaxDelay = 2 * time.Second
 	// foundFor is how long objects are remembered whose holders have not come.
-	foundFor = 2 * time.Minute
+	unclaimedTTL = 2 * time.Minute
 )
 
 // surveys is what is known of objects from before the terms.
-type surveys struct {
+type adoptions struct {
 	// unread are the shards of which the objects have not been read under their terms, by when those began here.
-	unread map[*tenure.Tenure]monotonic.Instant
-	some   atomic.Bool // whether there are unread shards, for others to see
+	pending map[*tenure.Shard]monotonic.Instant
+	anyPending   atomic.Bool // whether there are unread shards, for others to see
 	// found are the objects of those who have no session, to be forgotten by and by.
-	found map[session.Key]leaseobject.Known
-	until monotonic.Instant
+	unclaimed map[session.Key]leaseobject.LeaseRecord
+	expires monotonic.Instant
 }
 
-func newSurveys() surveys {
-	return surveys{unread: map[*tenure.Tenure]monotonic.Instant{}, found: map[session.Key]leaseobject.Known{}}
+func newAdoptions() adoptions {
+	return adoptions{pending: map[*tenure.Shard]monotonic.Instant{}, unclaimed: map[session.Key]leaseobject.LeaseRecord{}}
 }
 
-func (s *surveys) begin(t *tenure.Tenure, now monotonic.Instant) {
-	s.unread[t] = now
-	s.some.Store(true)
+func (s *adoptions) begin(t *tenure.Shard, now monotonic.Instant) {
+	s.pending[t] = now
+	s.anyPending.Store(true)
 }
 
-func (s *surveys) end(t *tenure.Tenure) {
-	delete(s.unread, t)
-	s.some.Store(len(s.unread) > 0)
+func (s *adoptions) end(t *tenure.Shard) {
+	delete(s.pending, t)
+	s.anyPending.Store(len(s.pending) > 0)
 }
 
 // wait is how long the object of a new session is not to be written unseen.
-func (s *surveys) wait(t *tenure.Tenure, now monotonic.Instant) time.Duration {
-	since, unread := s.unread[t]
+func (s *adoptions) writeDelay(t *tenure.Shard, now monotonic.Instant) time.Duration {
+	since, unread := s.pending[t]
 	if !unread {
 		return 0
 	}
-	return max(since.Add(surveyWait).Sub(now), 0)
+	return max(since.Add(adoptionWait).Sub(now), 0)
 }
 
 // calm tells whether it is time to read.
-func (s *surveys) calm(now monotonic.Instant) bool {
+func (s *adoptions) settled(now monotonic.Instant) bool {
 	calm := true
-	for _, since := range s.unread {
+	for _, since := range s.pending {
 		waited := now.Sub(since)
-		if waited >= surveyRush {
+		if waited >= adoptionMaxDelay {
 			return true
 		}
-		calm = calm && waited >= surveyCalm
+		calm = calm && waited >= adoptionQuiet
 	}
 	return calm
 }
 
 // forget drops what nobody asked for.
-func (s *surveys) forget(now monotonic.Instant) {
-	if len(s.found) > 0 && now > s.until {
-		s.found = map[session.Key]leaseobject.Known{}
+func (s *adoptions) dropUnclaimed(now monotonic.Instant) {
+	if len(s.unclaimed) > 0 && now > s.expires {
+		s.unclaimed = map[session.Key]leaseobject.LeaseRecord{}
 	}
 }
 
 // Survey is a reading of all objects, for the shards that came since the last.
-type Survey struct {
+type Adoption struct {
 	// Namespaces are those of the classes, by their session.ClassID.
 	Namespaces []string
 
-	tenures []*tenure.Tenure
+	shards []*tenure.Shard
 }
 
 // Unread tells whether there are shards for which a Survey is to be made. It does not block.
-func (k *Keeper) Unread() bool { return k.surveys.some.Load() }
+func (k *Controller) AdoptionPending() bool { return k.adoptions.anyPending.Load() }
 
 // BeginSurvey returns what to read now, or nil when there is nothing, or more is about to come. Who gets one calls Found with
 // what was read, and EndSurvey when all was; without EndSurvey the shards are asked for again.
-func (k *Keeper) BeginSurvey(ctx context.Context) (s *Survey, err error) {
+func (k *Controller) BeginAdoption(ctx context.Context) (s *Adoption, err error) {
 	err = k.do(ctx, func() {
-		if len(k.surveys.unread) == 0 || !k.surveys.calm(k.now()) {
+		if len(k.adoptions.pending) == 0 || !k.adoptions.settled(k.now()) {
 			return
 		}
-		s = &Survey{}
-		for t := range k.surveys.unread {
-			s.tenures = append(s.tenures, t)
+		s = &Adoption{}
+		for t := range k.adoptions.pending {
+			s.shards = append(s.shards, t)
 		}
 		for i := range k.cfg.Classes {
 			s.Namespaces = append(s.Namespaces, k.cfg.Classes[i].Namespace)
@@ -106,25 +106,25 @@ func (k *Keeper) BeginSurvey(ctx context.Context) (s *Survey, err error) {
 }
 
 // Found is an object that a Survey found.
-type Found struct {
+type ExistingLease struct {
 	Key    session.Key
-	Object leaseobject.Known
+	Lease leaseobject.LeaseRecord
 }
 
 // Found takes objects in: those of holders without a session are remembered for two minutes. A few hundred at a time keep no
 // beat waiting.
-func (k *Keeper) Found(ctx context.Context, found []Found) error {
+func (k *Controller) Adopt(ctx context.Context, found []ExistingLease) error {
 	return k.do(ctx, func() {
 		now := k.now()
-		k.surveys.until = now.Add(foundFor)
+		k.adoptions.expires = now.Add(unclaimedTTL)
 		for _, f := range found {
-			if !f.Object.Writable(f.Key.Name) {
+			if !f.Lease.Writable(f.Key.Name) {
 				continue
 			}
 			if s, known := k.table.Get(f.Key); known {
-				k.adopt(now, s.Ref.Slot(), f.Object)
-			} else if len(k.surveys.found) < k.cfg.Limit {
-				k.surveys.found[f.Key] = f.Object
+				k.adopt(now, s.Ref.Slot(), f.Lease)
+			} else if len(k.adoptions.unclaimed) < k.cfg.Limit {
+				k.adoptions.unclaimed[f.Key] = f.Lease
 			}
 		}
 	})
@@ -132,49 +132,49 @@ func (k *Keeper) Found(ctx context.Context, found []Found) error {
 
 // EndSurvey tells that all objects have been read: who has none by now gets one. Should ctx end before all were told, the others
 // wait as they would have without a survey.
-func (k *Keeper) EndSurvey(ctx context.Context, s *Survey) error {
+func (k *Controller) FinishAdoption(ctx context.Context, s *Adoption) error {
 	err := k.do(ctx, func() {
-		for _, t := range s.tenures {
-			k.surveys.end(t)
+		for _, t := range s.shards {
+			k.adoptions.end(t)
 		}
 	})
-	for first, slots := 0, 1; err == nil && first < slots; first += stride {
+	for first, slots := 0, 1; err == nil && first < slots; first += slotsPerCall {
 		err = k.do(ctx, func() {
 			slots = k.shards.Len()
-			k.urge(s, uint32(first), uint32(min(first+stride, slots)))
+			k.stopWaiting(s, uint32(first), uint32(min(first+slotsPerCall, slots)))
 		})
 	}
 	return err
 }
 
 // urge ends the wait of a share of the slots, as far as their shards are kept as they were when the survey began.
-func (k *Keeper) urge(s *Survey, first, end uint32) {
+func (k *Controller) stopWaiting(s *Adoption, first, end uint32) {
 	read := map[uint16]bool{}
-	for _, t := range s.tenures {
-		if k.kept[t.Shard()] == t {
-			read[uint16(t.Shard())] = true
+	for _, t := range s.shards {
+		if k.held[t.ID()] == t {
+			read[uint16(t.ID())] = true
 		}
 	}
 	now := k.now()
 	for slot := first; slot < end; slot++ {
 		if read[*k.shards.At(slot)] {
-			k.book.Urge(now, slot)
+			k.writes.StopWaiting(now, slot)
 		}
 	}
 }
 
 // adopt lets the write slot know of an object that was found.
-func (k *Keeper) adopt(now monotonic.Instant, slot uint32, object leaseobject.Known) {
+func (k *Controller) adopt(now monotonic.Instant, slot uint32, object leaseobject.LeaseRecord) {
 	age := k.clock.Wall(now, now).Sub(object.RenewTime())
-	if k.book.Adopt(now, slot, writeback.Object{Renewed: now.Add(-age), Duration: object.Duration()}) {
-		k.entries.At(slot).object = object
+	if k.writes.Adopt(now, slot, writeback.ExistingLease{Renewed: now.Add(-age), Duration: object.Duration()}) {
+		k.entries.At(slot).lease = object
 	}
 }
 
 // recall adopts the object of a holder that was found before it came.
-func (k *Keeper) recall(now monotonic.Instant, slot uint32, key session.Key) {
-	if object, found := k.surveys.found[key]; found {
-		delete(k.surveys.found, key)
+func (k *Controller) adoptEarlier(now monotonic.Instant, slot uint32, key session.Key) {
+	if object, found := k.adoptions.unclaimed[key]; found {
+		delete(k.adoptions.unclaimed, key)
 		k.adopt(now, slot, object)
 	}
 }

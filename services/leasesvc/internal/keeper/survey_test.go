@@ -18,13 +18,13 @@ import (
 )
 
 // surveyed is a keeper to which somebody tells what there was before.
-func surveyed() *keeper.Keeper {
-	return keeper.New(keeper.Config{Classes: classes, Shards: 4, Limit: 10_000, Surveys: true, Logger: slog.New(slog.DiscardHandler)})
+func surveyed() *keeper.Controller {
+	return keeper.New(keeper.Config{Classes: classes, Shards: 4, Limit: 10_000, AdoptLeases: true, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // lease is one of a holder that was renewed some time ago.
-func lease(holder string, ago time.Duration) leaseobject.Known {
-	return leaseobject.Know(&coordinationv1.Lease{
+func lease(holder string, ago time.Duration) leaseobject.LeaseRecord {
+	return leaseobject.NewLeaseRecord(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: holder, ResourceVersion: "5"},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: time.Now().Add(-ago)},
@@ -32,9 +32,9 @@ func lease(holder string, ago time.Duration) leaseobject.Known {
 	})
 }
 
-func survey(t *testing.T, k *keeper.Keeper) *keeper.Survey {
+func survey(t *testing.T, k *keeper.Controller) *keeper.Adoption {
 	t.Helper()
-	s, err := k.BeginSurvey(t.Context())
+	s, err := k.BeginAdoption(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,9 +55,9 @@ func TestSurvey_FoundObjectsAreWrittenWhenTheirDurationAllows(t *testing.T) {
 			t.Fatalf("survey %+v, want one of two namespaces", s)
 		}
 		key := func(name string) session.Key { return session.Key{Name: name} }
-		err := k.Found(t.Context(), []keeper.Found{
-			{Key: key("early"), Object: lease("early", 10*time.Second)}, {Key: key("late"), Object: lease("late", 10*time.Second)},
-			{Key: key("stranger"), Object: lease("somebody else", 10*time.Second)},
+		err := k.Adopt(t.Context(), []keeper.ExistingLease{
+			{Key: key("early"), Lease: lease("early", 10*time.Second)}, {Key: key("late"), Lease: lease("late", 10*time.Second)},
+			{Key: key("stranger"), Lease: lease("somebody else", 10*time.Second)},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -65,7 +65,7 @@ func TestSurvey_FoundObjectsAreWrittenWhenTheirDurationAllows(t *testing.T) {
 		if jobs := start(t, k); jobs != nil {
 			t.Errorf("written before all has been read: %+v", jobs)
 		}
-		if err := k.EndSurvey(t.Context(), s); err != nil {
+		if err := k.FinishAdoption(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 		introduce(t, k, node("late", "1"), node("stranger", "1"))
@@ -82,7 +82,7 @@ func TestSurvey_FoundObjectsAreWrittenWhenTheirDurationAllows(t *testing.T) {
 				t.Errorf("%s: %+v, want a renewal within 22 s of what was found", name, got)
 			}
 		}
-		if k.Unread() || survey(t, k) != nil {
+		if k.AdoptionPending() || survey(t, k) != nil {
 			t.Error("what has been read is to be read again")
 		}
 	})
@@ -98,8 +98,8 @@ func TestSurvey_ThatNobodyMakesHoldsNothingUpForLong(t *testing.T) {
 			t.Errorf("written unseen: %+v", jobs)
 		}
 		time.Sleep(time.Second)
-		if jobs := start(t, k); len(jobs) != 1 || !k.Unread() {
-			t.Errorf("%d jobs, unread %t; want one, and still to be read", len(jobs), k.Unread())
+		if jobs := start(t, k); len(jobs) != 1 || !k.AdoptionPending() {
+			t.Errorf("%d jobs, unread %t; want one, and still to be read", len(jobs), k.AdoptionPending())
 		}
 	})
 }
@@ -110,11 +110,11 @@ func TestAbsent_IsWhoWasNotHeardInATermOfSomeLength(t *testing.T) {
 		defer run(t, k)()
 		introduce(t, k, node("a", "1"))
 		absent := func(name string, shard int, kept time.Duration) bool {
-			held, err := k.Absent(t.Context(), session.Key{Name: name}, shard, kept)
+			held, err := k.CheckAbsent(t.Context(), session.Key{Name: name}, shard, kept)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return held != nil && held.Shard() == shard
+			return held != nil && held.ID() == shard
 		}
 		if absent("a", 0, 0) || !absent("b", 0, 0) || absent("b", 0, time.Minute) {
 			t.Error("want b to be absent for now, and a not")
@@ -123,8 +123,8 @@ func TestAbsent_IsWhoWasNotHeardInATermOfSomeLength(t *testing.T) {
 		if !absent("b", 0, time.Minute) {
 			t.Error("b was not heard for a minute, and is not absent")
 		}
-		held, err := k.Absent(t.Context(), session.Key{Name: "b"}, 1, 0)
-		if held != nil || !errors.Is(err, keeper.NotKeptError{Shard: 1}) {
+		held, err := k.CheckAbsent(t.Context(), session.Key{Name: "b"}, 1, 0)
+		if held != nil || !errors.Is(err, keeper.NotHeldError{Shard: 1}) {
 			t.Errorf("%v, error %v; want a NotKeptError", held, err)
 		}
 	})
@@ -142,13 +142,13 @@ func TestSurvey_EndReachesAllOfThem(t *testing.T) {
 		introduce(t, k, all...)
 		time.Sleep(time.Second)
 		s := survey(t, k)
-		if jobs, err := k.Start(t.Context(), holders); err != nil || len(jobs) != 0 {
+		if jobs, err := k.StartWrites(t.Context(), holders); err != nil || len(jobs) != 0 {
 			t.Fatalf("%d objects are written unseen, error %v", len(jobs), err)
 		}
-		if err := k.EndSurvey(t.Context(), s); err != nil {
+		if err := k.FinishAdoption(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		if jobs, err := k.Start(t.Context(), holders); err != nil || len(jobs) != holders || k.Unread() {
+		if jobs, err := k.StartWrites(t.Context(), holders); err != nil || len(jobs) != holders || k.AdoptionPending() {
 			t.Errorf("%d of %d objects are written after the survey, error %v", len(jobs), holders, err)
 		}
 	})

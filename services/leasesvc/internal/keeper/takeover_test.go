@@ -16,11 +16,11 @@ import (
 )
 
 // keepSilent has shard 1 kept, with those of whom it is known that they were silent.
-func keepSilent(t *testing.T, k *keeper.Keeper, silences ...session.Silence) (lose func()) {
+func keepSilent(t *testing.T, k *keeper.Controller, silences ...session.Silence) (lose func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	kept := make(chan error, 1)
-	go func() { kept <- k.Keep(tenure.New(ctx, 1, 9), silences...) }()
+	go func() { kept <- k.RunShard(tenure.New(ctx, 1, 9), silences...) }()
 	for !holds(t, k, 1) {
 		runtime.Gosched()
 	}
@@ -32,7 +32,7 @@ func keepSilent(t *testing.T, k *keeper.Keeper, silences ...session.Silence) (lo
 	}
 }
 
-func stateIn(t *testing.T, k *keeper.Keeper, name string) session.State {
+func stateIn(t *testing.T, k *keeper.Controller, name string) session.State {
 	t.Helper()
 	lease, _, err := k.Get(t.Context(), node(name, "").Key, 1)
 	if err != nil {
@@ -147,7 +147,7 @@ func TestKeep_NextTenureWaitsForTheOneBefore(t *testing.T) {
 		introduceIn(t, k, 1, node("a", "1"))
 		ctx, cancel := context.WithCancel(t.Context())
 		kept := make(chan error, 1)
-		go func() { kept <- k.Keep(tenure.New(ctx, 1, 11)) }()
+		go func() { kept <- k.RunShard(tenure.New(ctx, 1, 11)) }()
 		time.Sleep(time.Second)
 		lose()
 		time.Sleep(time.Second)

@@ -11,13 +11,13 @@ import (
 )
 
 // ErrForgotten says that changes are not remembered any more which a reader has not had.
-var ErrForgotten = errors.New("what was deleted since is not remembered any more")
+var ErrCompacted = errors.New("what was deleted since is not remembered any more")
 
 const (
 	// batchEvents is how many events a reader gets at a time, and stride how many slots the owner looks at for them: few
 	// enough that no beat waits longer than for a moment.
-	batchEvents = 500
-	stride      = 5000
+	maxEvents = 500
+	slotsPerCall      = 5000
 )
 
 // EventType says what happened to a session.
@@ -52,22 +52,22 @@ type Version struct {
 // Subscription is how sessions stand and what changes. The newest state of each wins: a reader that is slow skips states and
 // never misses the last. Next and Close are called by one goroutine.
 type Subscription struct {
-	keeper  *Keeper
+	controller  *Controller
 	classes []bool        // by session.ClassID; nil for all
-	fresh   chan struct{} // has an item when there may be something new
+	wake   chan struct{} // has an item when there may be something new
 
 	// What follows belongs to the owner.
-	phase    phase
-	walked   int     // slots that were shown, while walking
+	phase    watchPhase
+	listed   int     // slots that were shown, while walking
 	position Version // all changes up to here have been had
 	cursor   uint32  // the last slot in the list of changes that was had
 }
 
-type phase uint8
+type watchPhase uint8
 
 const (
 	// walking readers get everything there is, slot by slot.
-	walking phase = iota
+	listing watchPhase = iota
 	// seeking readers have their cursor behind their position, and go back.
 	seeking
 	// following readers go along the list of changes.
@@ -76,15 +76,15 @@ const (
 
 // Watch subscribes to the sessions of the classes that are marked, or of all for nil. It begins behind the given Version, or
 // with everything for the zero one; ErrForgotten says that this is not possible. The subscriber calls Close in the end.
-func (k *Keeper) Watch(ctx context.Context, classes []bool, since Version) (*Subscription, error) {
-	s := &Subscription{keeper: k, classes: classes, fresh: make(chan struct{}, 1)}
+func (k *Controller) Watch(ctx context.Context, classes []bool, since Version) (*Subscription, error) {
+	s := &Subscription{controller: k, classes: classes, wake: make(chan struct{}, 1)}
 	var refused error
 	err := k.do(ctx, func() {
 		c := &k.changes
-		s.position, s.cursor = Version{Revision: c.revision, Sessions: k.tenants}, c.tail
+		s.position, s.cursor = Version{Revision: c.revision, Sessions: k.occupancies}, c.tail
 		if since != (Version{}) {
-			if since.Revision < c.forgotten || since.Revision > c.revision {
-				refused = ErrForgotten
+			if since.Revision < c.compacted || since.Revision > c.revision {
+				refused = ErrCompacted
 				return
 			}
 			s.phase, s.position = seeking, since
@@ -100,7 +100,7 @@ func (k *Keeper) Watch(ctx context.Context, classes []bool, since Version) (*Sub
 // Close ends a subscription. It may be repeated.
 func (s *Subscription) Close() {
 	// The only error is that nothing is kept any more, and the subscription is gone with it.
-	_ = s.keeper.do(context.Background(), func() { delete(s.keeper.changes.readers, s) })
+	_ = s.controller.do(context.Background(), func() { delete(s.controller.changes.readers, s) })
 }
 
 // Next waits for events and returns them in their order. ErrForgotten says that the reader was too slow, ErrEnded that nothing
@@ -108,7 +108,7 @@ func (s *Subscription) Close() {
 func (s *Subscription) Next(ctx context.Context) ([]Event, error) { return s.next(ctx, nil) }
 
 // Within is as Next, but returns no events when there were none for as long as patience; with 0, when there are none now.
-func (s *Subscription) Within(ctx context.Context, patience time.Duration) ([]Event, error) {
+func (s *Subscription) NextWithin(ctx context.Context, patience time.Duration) ([]Event, error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	return s.next(ctx, timer.C)
@@ -121,7 +121,7 @@ func (s *Subscription) next(ctx context.Context, quiet <-chan time.Time) ([]Even
 			more   bool
 			failed error
 		)
-		err := s.keeper.do(ctx, func() { events, more, failed = s.keeper.collect(s) })
+		err := s.controller.do(ctx, func() { events, more, failed = s.controller.collect(s) })
 		if err = errors.Join(err, failed); err != nil {
 			return nil, err
 		}
@@ -132,11 +132,11 @@ func (s *Subscription) next(ctx context.Context, quiet <-chan time.Time) ([]Even
 			continue
 		}
 		select {
-		case <-s.fresh:
+		case <-s.wake:
 		case <-quiet:
 			return nil, nil
-		case <-s.keeper.done:
-			return nil, ErrEnded
+		case <-s.controller.done:
+			return nil, ErrStopped
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -145,43 +145,43 @@ func (s *Subscription) next(ctx context.Context, quiet <-chan time.Time) ([]Even
 
 // Version is behind all events that Next has returned.
 func (s *Subscription) Version(ctx context.Context) (v Version, err error) {
-	err = s.keeper.do(ctx, func() { v = s.position })
+	err = s.controller.do(ctx, func() { v = s.position })
 	return v, err
 }
 
 // collect returns what a reader gets next. With more there is something left, even if nothing was found yet.
-func (k *Keeper) collect(s *Subscription) (events []Event, more bool, err error) {
+func (k *Controller) collect(s *Subscription) (events []Event, more bool, err error) {
 	switch s.phase {
-	case walking:
-		events = k.walk(s)
+	case listing:
+		events = k.listExisting(s)
 		return events, true, nil
 	case seeking:
-		k.seek(s)
+		k.seekPosition(s)
 		return nil, true, nil
 	}
-	if s.position.Revision < k.changes.forgotten {
-		return nil, false, ErrForgotten
+	if s.position.Revision < k.changes.compacted {
+		return nil, false, ErrCompacted
 	}
-	events, more = k.follow(s)
+	events, more = k.collectChanges(s)
 	return events, more, nil
 }
 
-func (k *Keeper) walk(s *Subscription) (events []Event) {
-	end := min(s.walked+stride, k.table.Slots())
-	for ; s.walked < end && len(events) < batchEvents; s.walked++ {
-		if view, taken := k.table.At(uint32(s.walked)); taken && s.wants(view.Holder.Key.Class) {
+func (k *Controller) listExisting(s *Subscription) (events []Event) {
+	end := min(s.listed+slotsPerCall, k.table.Slots())
+	for ; s.listed < end && len(events) < maxEvents; s.listed++ {
+		if view, taken := k.table.At(uint32(s.listed)); taken && s.wants(view.Holder.Key.Class) {
 			events = append(events, Event{Type: Added, Lease: k.lease(view)})
 		}
 	}
-	if s.walked >= k.table.Slots() {
+	if s.listed >= k.table.Slots() {
 		s.phase = following
 		events = append(events, Event{Type: Bookmark, Version: s.position})
 	}
 	return events
 }
 
-func (k *Keeper) seek(s *Subscription) {
-	for range stride {
+func (k *Controller) seekPosition(s *Subscription) {
+	for range slotsPerCall {
 		if s.cursor == nowhere || k.changes.links.At(s.cursor).revision <= s.position.Revision {
 			s.phase = following
 			return
@@ -191,50 +191,50 @@ func (k *Keeper) seek(s *Subscription) {
 }
 
 // follow merges the sessions that changed with those that are gone.
-func (k *Keeper) follow(s *Subscription) (events []Event, more bool) {
+func (k *Controller) collectChanges(s *Subscription) (events []Event, more bool) {
 	c := &k.changes
-	gone := c.gone[sort.Search(len(c.gone), func(i int) bool { return c.gone[i].revision > s.position.Revision }):]
-	for range stride {
-		if len(events) == batchEvents {
+	gone := c.deletions[sort.Search(len(c.deletions), func(i int) bool { return c.deletions[i].revision > s.position.Revision }):]
+	for range slotsPerCall {
+		if len(events) == maxEvents {
 			return events, true
 		}
 		slot, changed := c.after(s.cursor)
 		switch {
 		case !changed && len(gone) == 0:
 			// Everything that ever began has been had, so who began later is Added.
-			s.position = Version{Revision: c.revision, Sessions: k.tenants}
+			s.position = Version{Revision: c.revision, Sessions: k.occupancies}
 			return events, false
 		case !changed || len(gone) > 0 && gone[0].revision < c.links.At(slot).revision:
-			events = k.tellGone(s, events, &gone[0])
+			events = k.deleteEvent(s, events, &gone[0])
 			gone = gone[1:]
 		default:
-			events = k.tell(s, events, slot)
+			events = k.changeEvent(s, events, slot)
 		}
 	}
 	return events, true
 }
 
-func (k *Keeper) tell(s *Subscription, events []Event, slot uint32) []Event {
+func (k *Controller) changeEvent(s *Subscription, events []Event, slot uint32) []Event {
 	s.cursor, s.position.Revision = slot, k.changes.links.At(slot).revision
 	view, _ := k.table.At(slot)
 	if !s.wants(view.Holder.Key.Class) {
 		return events
 	}
 	what := Modified
-	if k.entries.At(slot).tenant > s.position.Sessions {
+	if k.entries.At(slot).occupancy > s.position.Sessions {
 		what = Added
 	}
 	return append(events, Event{Type: what, Lease: k.lease(view), Version: s.position})
 }
 
-func (k *Keeper) tellGone(s *Subscription, events []Event, d *departure) []Event {
+func (k *Controller) deleteEvent(s *Subscription, events []Event, d *deletion) []Event {
 	s.position.Revision = d.revision
 	if !s.wants(d.holder.Key.Class) {
 		return events
 	}
 	lease := Lease{
 		Holder: d.holder, State: session.Gone, Epoch: d.epoch, Shard: int(d.shard),
-		Write: Write{State: writeback.Pending, RenewTime: d.object.RenewTime(), ResourceVersion: d.object.ResourceVersion()},
+		Write: WriteStatus{State: writeback.Pending, RenewTime: d.lease.RenewTime(), ResourceVersion: d.lease.ResourceVersion()},
 	}
 	if lease.Write.ResourceVersion != "" {
 		lease.Write.State, lease.Write.Reason = writeback.Written, writeback.Renewal

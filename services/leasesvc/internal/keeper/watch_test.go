@@ -72,7 +72,7 @@ func TestWatch_SlowReaderSkipsStatesAndNeverMissesTheLast(t *testing.T) {
 func versions(t *testing.T, sub *keeper.Subscription) (all []keeper.Version) {
 	t.Helper()
 	for {
-		events, err := sub.Within(t.Context(), 0)
+		events, err := sub.NextWithin(t.Context(), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,11 +100,11 @@ func TestWatch_ResumesBehindAnyVersion(t *testing.T) {
 		}
 		introduce(t, k, node("a", "2"))
 		introduce(t, k, node("d", "1"))
-		hold, err := k.Hold(t.Context(), node("b", "1"), 0)
+		hold, err := k.BeginRelease(t.Context(), node("b", "1"), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.Drop(hold)
+		k.CompleteRelease(hold)
 		behind := versions(t, first)
 		first.Close()
 		for name, c := range map[string]struct {
@@ -123,7 +123,7 @@ func TestWatch_ResumesBehindAnyVersion(t *testing.T) {
 			expectNames(t, "behind "+name, drain(t, sub), c.want...)
 			sub.Close()
 		}
-		if _, err := k.Watch(t.Context(), nil, keeper.Version{Revision: 1 << 40}); !errors.Is(err, keeper.ErrForgotten) {
+		if _, err := k.Watch(t.Context(), nil, keeper.Version{Revision: 1 << 40}); !errors.Is(err, keeper.ErrCompacted) {
 			t.Errorf("a version of the future: error %v, want ErrForgotten", err)
 		}
 	})
@@ -152,7 +152,7 @@ func TestWatch_NextWaitsAndEndsWithTheKeeper(t *testing.T) {
 		introduce(t, k, node("a", "1"))
 		synctest.Wait()
 		stop()
-		if err := <-got; !errors.Is(err, keeper.ErrEnded) {
+		if err := <-got; !errors.Is(err, keeper.ErrStopped) {
 			t.Errorf("error %v, want ErrEnded", err)
 		}
 	})

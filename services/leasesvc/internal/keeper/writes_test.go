@@ -18,30 +18,30 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-func object(version string, renewed time.Time) leaseobject.Known {
-	return leaseobject.Know(&coordinationv1.Lease{
+func object(version string, renewed time.Time) leaseobject.LeaseRecord {
+	return leaseobject.NewLeaseRecord(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{ResourceVersion: version},
 		Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: renewed}},
 	})
 }
 
-func start(t testing.TB, k *keeper.Keeper) []keeper.Job {
+func start(t testing.TB, k *keeper.Controller) []keeper.WriteJob {
 	t.Helper()
-	jobs, err := k.Start(t.Context(), 100)
+	jobs, err := k.StartWrites(t.Context(), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return jobs
 }
 
-func finish(t testing.TB, k *keeper.Keeper, job keeper.Job, result keeper.Result) {
+func finish(t testing.TB, k *keeper.Controller, job keeper.WriteJob, result keeper.WriteResult) {
 	t.Helper()
-	if err := k.Finish(job, result); err != nil {
+	if err := k.FinishWrite(job, result); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func get(t testing.TB, k *keeper.Keeper, h session.Holder) keeper.Lease {
+func get(t testing.TB, k *keeper.Controller, h session.Holder) keeper.Lease {
 	t.Helper()
 	lease, found, err := k.Get(t.Context(), h.Key, 0)
 	if err != nil || !found {
@@ -64,8 +64,8 @@ func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
 		if again := start(t, k); again != nil {
 			t.Errorf("handed out twice: %+v", again)
 		}
-		finish(t, k, job, keeper.Result{Err: errors.New("no route to host")})
-		want := keeper.Write{
+		finish(t, k, job, keeper.WriteResult{Err: errors.New("no route to host")})
+		want := keeper.WriteStatus{
 			State: writeback.Retrying, LastError: "no route to host", Failures: 1, Due: begin.Add(200 * time.Millisecond),
 		}
 		if diff := cmp.Diff(want, get(t, k, node("a", "1")).Write); diff != "" {
@@ -73,15 +73,15 @@ func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
 		}
 
 		time.Sleep(200 * time.Millisecond)
-		finish(t, k, start(t, k)[0], keeper.Result{Err: fmt.Errorf("node %q: %w", "a", keeper.ErrNoOwner)})
+		finish(t, k, start(t, k)[0], keeper.WriteResult{Err: fmt.Errorf("node %q: %w", "a", keeper.ErrNoOwner)})
 		if got := get(t, k, node("a", "1")).Write; got.State != writeback.NoOwner || got.LastError != keeper.ErrNoOwner.Error() {
 			t.Errorf("state %v with error %q, want NoOwner and what it means", got.State, got.LastError)
 		}
 
 		time.Sleep(400 * time.Millisecond)
-		finish(t, k, start(t, k)[0], keeper.Result{Lease: object("5", begin)})
+		finish(t, k, start(t, k)[0], keeper.WriteResult{Lease: object("5", begin)})
 		got := get(t, k, node("a", "1")).Write
-		want = keeper.Write{
+		want = keeper.WriteStatus{
 			State: writeback.Written, ResourceVersion: "5", RenewTime: begin, WriteTime: time.Now(),
 			Reason: writeback.Renewal, Due: got.Due,
 		}
@@ -95,7 +95,7 @@ func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
 		if job.Reason != writeback.Renewal || job.Last.ResourceVersion() != "5" || !job.RenewTime.Equal(time.Now()) {
 			t.Errorf("renewal %+v", job)
 		}
-		finish(t, k, job, keeper.Result{Lease: object("6", job.RenewTime)})
+		finish(t, k, job, keeper.WriteResult{Lease: object("6", job.RenewTime)})
 
 		time.Sleep(9 * time.Second)
 		beat(t, k, ref)
@@ -117,16 +117,16 @@ func TestFinish_ForgottenHoldersWriteIsIgnored(t *testing.T) {
 		late := start(t, k)[0]
 		time.Sleep(10 * time.Minute)
 		introduce(t, k, agent("y"))
-		finish(t, k, late, keeper.Result{Lease: object("5", time.Now())})
-		if got := get(t, k, agent("y")).Write; got != (keeper.Write{State: writeback.Pending, Due: time.Now()}) {
+		finish(t, k, late, keeper.WriteResult{Lease: object("5", time.Now())})
+		if got := get(t, k, agent("y")).Write; got != (keeper.WriteStatus{State: writeback.Pending, Due: time.Now()}) {
 			t.Errorf("the next holder of the slot got the write: %+v", got)
 		}
 	})
 }
 
-func hold(t testing.TB, k *keeper.Keeper, h session.Holder) *keeper.Hold {
+func hold(t testing.TB, k *keeper.Controller, h session.Holder) *keeper.Release {
 	t.Helper()
-	held, err := k.Hold(t.Context(), h, 0)
+	held, err := k.BeginRelease(t.Context(), h, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,13 +139,13 @@ func TestHold_WaitsForTheWriteInFlightAndKeepsNewOnesAway(t *testing.T) {
 		defer run(t, k)()
 		ref := introduce(t, k, node("a", "1"))[0].Ref
 		job := start(t, k)[0]
-		got := make(chan *keeper.Hold, 1)
+		got := make(chan *keeper.Release, 1)
 		go func() { got <- hold(t, k, node("a", "1")) }()
 		synctest.Wait()
 		if len(got) > 0 {
 			t.Fatal("held while a write is in flight")
 		}
-		finish(t, k, job, keeper.Result{Lease: object("5", time.Now())})
+		finish(t, k, job, keeper.WriteResult{Lease: object("5", time.Now())})
 		held := <-got
 		if held.Namespace != "kube-node-lease" || held.Name != "a" {
 			t.Errorf("held %+v", held)
@@ -155,7 +155,7 @@ func TestHold_WaitsForTheWriteInFlightAndKeepsNewOnesAway(t *testing.T) {
 		if jobs := start(t, k); jobs != nil {
 			t.Errorf("written while held: %+v", jobs)
 		}
-		k.Let(held)
+		k.AbortRelease(held)
 		if jobs := start(t, k); len(jobs) != 1 {
 			t.Errorf("%d jobs after it was let go, want 1", len(jobs))
 		}
@@ -169,10 +169,10 @@ func TestDrop_EndsTheSession(t *testing.T) {
 		introduce(t, k, node("a", "1"))
 		sub := watch(t, k, nil)
 		held := hold(t, k, node("a", "1"))
-		second := make(chan *keeper.Hold, 1)
+		second := make(chan *keeper.Release, 1)
 		go func() { second <- hold(t, k, node("a", "1")) }()
 		synctest.Wait()
-		k.Drop(held)
+		k.CompleteRelease(held)
 		if got := <-second; got != nil {
 			t.Errorf("a second release held %+v, want nothing left to hold", got)
 		}
@@ -188,19 +188,19 @@ func TestDrop_SessionOfANewerBootGoesOnAndIsWrittenAnew(t *testing.T) {
 		k := newKeeper()
 		defer run(t, k)()
 		introduce(t, k, node("a", "1"))
-		finish(t, k, start(t, k)[0], keeper.Result{Lease: object("5", time.Now())})
+		finish(t, k, start(t, k)[0], keeper.WriteResult{Lease: object("5", time.Now())})
 		held := hold(t, k, node("a", "1"))
 		introduce(t, k, node("a", "2"))
-		if _, err := k.Hold(t.Context(), node("a", "1"), 0); !errors.Is(err, keeper.ErrSuperseded) {
+		if _, err := k.BeginRelease(t.Context(), node("a", "1"), 0); !errors.Is(err, keeper.ErrSuperseded) {
 			t.Errorf("error %v, want ErrSuperseded", err)
 		}
 		sub := watch(t, k, nil)
-		k.Drop(held)
+		k.CompleteRelease(held)
 		want := []change{{Type: keeper.Modified, Name: "a", State: session.Alive, Write: writeback.Pending}}
 		if diff := cmp.Diff(want, drain(t, sub)); diff != "" {
 			t.Errorf("told the watchers (-want +got):\n%s", diff)
 		}
-		if got := get(t, k, node("a", "2")).Write; got != (keeper.Write{State: writeback.Pending, Due: time.Now()}) {
+		if got := get(t, k, node("a", "2")).Write; got != (keeper.WriteStatus{State: writeback.Pending, Due: time.Now()}) {
 			t.Errorf("write %+v, want nothing of the object that is gone", got)
 		}
 		jobs := start(t, k)
@@ -218,7 +218,7 @@ func TestHold_GivesUpWithItsContext(t *testing.T) {
 		start(t, k)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := k.Hold(ctx, node("a", "1"), 0); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := k.BeginRelease(ctx, node("a", "1"), 0); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v, want DeadlineExceeded", err)
 		}
 	})

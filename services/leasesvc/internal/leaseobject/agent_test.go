@@ -13,10 +13,10 @@ import (
 )
 
 // agent renews the Lease of a holder that is no Node.
-func (b *bench) agent(last leaseobject.Known, change func(*leaseobject.Renewal)) (leaseobject.Known, leaseobject.Verb) {
+func (b *bench) agent(last leaseobject.LeaseRecord, change func(*leaseobject.LeaseUpdate)) (leaseobject.LeaseRecord, leaseobject.Verb) {
 	b.t.Helper()
 	b.time = b.time.Add(time.Second)
-	r := leaseobject.Renewal{
+	r := leaseobject.LeaseUpdate{
 		Namespace: b.namespace, Name: b.node, Class: "agent", Duration: 40 * time.Second, RenewTime: b.time, Last: last,
 	}
 	if change != nil {
@@ -31,7 +31,7 @@ func (b *bench) agent(last leaseobject.Known, change func(*leaseobject.Renewal))
 
 func TestWrite_LeaseOfAnAgentNeedsNoNodeAndIsLabelled(t *testing.T) {
 	b := newBench(t)
-	known, verb := b.agent(leaseobject.Known{}, nil)
+	known, verb := b.agent(leaseobject.LeaseRecord{}, nil)
 	if verb != leaseobject.Create {
 		t.Errorf("verb %s, want create", verb)
 	}
@@ -49,20 +49,20 @@ func TestWrite_LeaseOfAnAgentNeedsNoNodeAndIsLabelled(t *testing.T) {
 func TestWrite_ExpiredHolderIsSaidToBeDeadOnceAndLivesAgain(t *testing.T) {
 	b := newBench(t)
 	uid := b.addNode()
-	expire := func(r *leaseobject.Renewal) {
-		r.Class, r.Duration, r.RenewTime, r.Lapsed = "", 500*time.Second, b.time, b.time.Add(20*time.Second)
+	expire := func(r *leaseobject.LeaseUpdate) {
+		r.Class, r.Duration, r.RenewTime, r.ExpireTime = "", 500*time.Second, b.time, b.time.Add(20*time.Second)
 	}
-	if _, verb := b.agent(leaseobject.Known{}, expire); verb != leaseobject.None {
+	if _, verb := b.agent(leaseobject.LeaseRecord{}, expire); verb != leaseobject.None {
 		t.Errorf("without a Lease: verb %s, want none", verb)
 	}
-	known := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
+	known := b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Create)
 	known, verb := b.agent(known, expire)
 	if got := b.stored().Spec; verb != leaseobject.Update || *got.LeaseDurationSeconds != 20 || !got.RenewTime.Time.Equal(b.time) {
 		t.Errorf("verb %s, spec %+v; want 20 s from %v", verb, got, b.time)
 	}
-	if _, verb = b.agent(leaseobject.Known{}, func(r *leaseobject.Renewal) {
+	if _, verb = b.agent(leaseobject.LeaseRecord{}, func(r *leaseobject.LeaseUpdate) {
 		expire(r)
-		r.RenewTime, r.Lapsed = r.RenewTime.Add(-time.Second), r.Lapsed.Add(-time.Second) // as heard by who took over
+		r.RenewTime, r.ExpireTime = r.RenewTime.Add(-time.Second), r.ExpireTime.Add(-time.Second) // as heard by who took over
 	}); verb != leaseobject.None {
 		t.Errorf("said already: verb %s, want none", verb)
 	}
@@ -72,7 +72,7 @@ func TestWrite_ExpiredHolderIsSaidToBeDeadOnceAndLivesAgain(t *testing.T) {
 func TestWrite_ForeignAnnotationsAndOwnersAreKept(t *testing.T) {
 	b := newBench(t)
 	uid := b.addNode()
-	last := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
+	last := b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Create)
 	foreign := b.stored()
 	foreign.Annotations = map[string]string{"example.org/note": "mine"}
 	other := metav1.OwnerReference{APIVersion: "example.org/v1", Kind: "Machine", Name: "m", UID: "6b29fc40-ca47-1067-b31d-00dd010662da"}
@@ -89,7 +89,7 @@ func TestWrite_ForeignAnnotationsAndOwnersAreKept(t *testing.T) {
 
 func TestDelete_TouchesOnlyWhatWasRenewedHereLast(t *testing.T) {
 	b := newBench(t)
-	known, _ := b.agent(leaseobject.Known{}, nil)
+	known, _ := b.agent(leaseobject.LeaseRecord{}, nil)
 	foreign := b.stored()
 	foreign.Spec.RenewTime = &metav1.MicroTime{Time: b.time.Add(time.Minute)}
 	foreign = b.put(foreign) // as by a kubelet that writes its own
@@ -113,7 +113,7 @@ func TestDelete_TouchesOnlyWhatWasRenewedHereLast(t *testing.T) {
 
 func TestOrphaned_OnARealAPIServer(t *testing.T) {
 	b := newBench(t)
-	b.agent(leaseobject.Known{}, nil)
+	b.agent(leaseobject.LeaseRecord{}, nil)
 	var seen []coordinationv1.Lease
 	err := b.writer.List(t.Context(), b.namespace, leaseobject.ClassLabel+"=agent", func(page []coordinationv1.Lease) error {
 		seen = append(seen, page...)
@@ -125,12 +125,12 @@ func TestOrphaned_OnARealAPIServer(t *testing.T) {
 	if !leaseobject.Orphaned(&seen[0], "agent", b.time.Add(time.Hour), time.Minute) {
 		t.Errorf("not found to be ours: %+v", seen[0])
 	}
-	b.agent(leaseobject.Known{}, nil) // its holder is back
-	if err := b.writer.DeleteSeen(t.Context(), &seen[0]); !apierrors.IsConflict(err) {
+	b.agent(leaseobject.LeaseRecord{}, nil) // its holder is back
+	if err := b.writer.DeleteUnchanged(t.Context(), &seen[0]); !apierrors.IsConflict(err) {
 		t.Errorf("deleted what has changed: error %v, want a conflict", err)
 	}
 	now := b.stored()
-	if err := b.writer.DeleteSeen(t.Context(), now); err != nil {
+	if err := b.writer.DeleteUnchanged(t.Context(), now); err != nil {
 		t.Errorf("delete: %v", err)
 	}
 }

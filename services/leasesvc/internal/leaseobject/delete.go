@@ -11,14 +11,14 @@ import (
 )
 
 // Delete removes the Lease of a holder if it is Own. Any other is left, and that is no error; nor is it that there is none.
-func (w *Writer) Delete(ctx context.Context, namespace, name string) error {
+func (w *LeaseWriter) Delete(ctx context.Context, namespace, name string) error {
 	var err error
 	for range attempts {
 		lease, failed := w.Own(ctx, namespace, name)
 		if failed != nil || lease == nil {
 			return failed
 		}
-		if err = w.DeleteSeen(ctx, lease); !apierrors.IsConflict(err) {
+		if err = w.DeleteUnchanged(ctx, lease); !apierrors.IsConflict(err) {
 			return err
 		}
 	}
@@ -27,16 +27,16 @@ func (w *Writer) Delete(ctx context.Context, namespace, name string) error {
 
 // Own returns the Lease if it names the holder and this service was the last to renew it; nil if not, or if there is none.
 // One that a kubelet renews for itself is the kubelet's, whoever else speaks for its Node.
-func (w *Writer) Own(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
+func (w *LeaseWriter) Own(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
 	lease, err := w.get(ctx, namespace, name)
-	if err != nil || lease == nil || !heldBy(lease, name) || !RenewedByUs(lease) {
+	if err != nil || lease == nil || !HeldBy(lease, name) || !RenewedByUs(lease) {
 		return nil, err
 	}
 	return lease, nil
 }
 
 // DeleteSeen deletes a Lease if it is still as it was seen. One that is gone is no error; one that has changed is a conflict.
-func (w *Writer) DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error {
+func (w *LeaseWriter) DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error {
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion}}
 	err := w.leases.Leases(seen.Namespace).Delete(ctx, seen.Name, options)
 	if err == nil || apierrors.IsNotFound(err) {

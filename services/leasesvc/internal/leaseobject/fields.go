@@ -11,7 +11,7 @@ import (
 )
 
 // fresh is the Lease of a holder that has none.
-func fresh(r Renewal, node types.UID) *coordinationv1.Lease {
+func NewLease(r LeaseUpdate, node types.UID) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name, Namespace: r.Namespace},
 		Spec: coordinationv1.LeaseSpec{
@@ -29,7 +29,7 @@ func fresh(r Renewal, node types.UID) *coordinationv1.Lease {
 }
 
 // renewed is last with the renewal in it; last stays as it is.
-func renewed(last *coordinationv1.Lease, r Renewal, node types.UID) (*coordinationv1.Lease, error) {
+func UpdatedLease(last *coordinationv1.Lease, r LeaseUpdate, node types.UID) (*coordinationv1.Lease, error) {
 	if last.DeletionTimestamp != nil {
 		return nil, ErrTerminating
 	}
@@ -37,13 +37,13 @@ func renewed(last *coordinationv1.Lease, r Renewal, node types.UID) (*coordinati
 	if holder := next.Spec.HolderIdentity; holder == nil || *holder == "" {
 		next.Spec.HolderIdentity = new(r.Name)
 	}
-	if !heldBy(next, r.Name) {
+	if !HeldBy(next, r.Name) {
 		return nil, ErrForeignHolder
 	}
 	if r.Class == "" {
 		next.OwnerReferences = owned(next.OwnerReferences, r.Name, node)
 	}
-	if r.Lapsed.IsZero() {
+	if r.ExpireTime.IsZero() {
 		next.Spec.LeaseDurationSeconds = new(seconds(r.Duration))
 		next.Spec.RenewTime = &metav1.MicroTime{Time: later(last.Spec.RenewTime, r.RenewTime)}
 		return next, nil
@@ -54,20 +54,20 @@ func renewed(last *coordinationv1.Lease, r Renewal, node types.UID) (*coordinati
 
 // lapse makes the Lease say when its holder was last heard, and for so short a time that it has lapsed. A holder that was not
 // heard since is given no later renewTime, which readers would take for a sign of life.
-func lapse(lease *coordinationv1.Lease, r Renewal) {
+func lapse(lease *coordinationv1.Lease, r LeaseUpdate) {
 	heard := r.RenewTime.Truncate(time.Microsecond)
 	if before := lease.Spec.RenewTime; before != nil && before.After(heard) {
 		heard = before.Time
 	}
 	lease.Spec.RenewTime = &metav1.MicroTime{Time: heard}
-	if d := lease.Spec.LeaseDurationSeconds; d != nil && !heard.Add(time.Duration(*d)*time.Second).After(r.Lapsed) {
+	if d := lease.Spec.LeaseDurationSeconds; d != nil && !heard.Add(time.Duration(*d)*time.Second).After(r.ExpireTime) {
 		return
 	}
-	lease.Spec.LeaseDurationSeconds = new(min(wholeSeconds(r.Lapsed.Sub(heard)), seconds(r.Duration)))
+	lease.Spec.LeaseDurationSeconds = new(min(wholeSeconds(r.ExpireTime.Sub(heard)), seconds(r.Duration)))
 }
 
 // unchanged tells whether a write of next over last would say nothing new.
-func unchanged(last, next *coordinationv1.Lease) bool {
+func EqualLeases(last, next *coordinationv1.Lease) bool {
 	return equality.Semantic.DeepEqual(last, next)
 }
 
@@ -90,7 +90,7 @@ func later(before *metav1.MicroTime, t time.Time) time.Time {
 	return before.Add(time.Microsecond)
 }
 
-func heldBy(lease *coordinationv1.Lease, name string) bool {
+func HeldBy(lease *coordinationv1.Lease, name string) bool {
 	return lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == name
 }
 
@@ -102,7 +102,7 @@ func ownsAsNode(ref metav1.OwnerReference) bool { return ref.APIVersion == "v1" 
 
 // misowned tells whether the Lease belongs to another Node than the one with this UID. One without any Node is not misowned:
 // nobody contradicts the cache.
-func misowned(lease *coordinationv1.Lease, uid types.UID) bool {
+func OwnedByOtherNode(lease *coordinationv1.Lease, uid types.UID) bool {
 	return slices.ContainsFunc(lease.OwnerReferences, func(ref metav1.OwnerReference) bool {
 		return ownsAsNode(ref) && ref.UID != uid
 	})
@@ -114,7 +114,7 @@ func seconds(d time.Duration) int32 {
 
 // slim drops what is half of a Lease's size and is not needed to write it again: the kube-apiserver keeps the managed fields
 // of an object whose update names none.
-func slim(lease *coordinationv1.Lease) *coordinationv1.Lease {
+func withoutManagedFields(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	lease.ManagedFields = nil
 	return lease
 }

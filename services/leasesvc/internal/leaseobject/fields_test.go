@@ -12,12 +12,12 @@ import (
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 123456789, time.UTC)
 
-var renewal = Renewal{Namespace: "kube-node-lease", Name: "n1", Duration: 40 * time.Second, RenewTime: noon}
+var renewal = LeaseUpdate{Namespace: "kube-node-lease", Name: "n1", Duration: 40 * time.Second, RenewTime: noon}
 
 func micro(t time.Time) *metav1.MicroTime { return &metav1.MicroTime{Time: t} }
 
 func lease(change func(*coordinationv1.Lease)) *coordinationv1.Lease {
-	l := fresh(renewal, "uid-1")
+	l := NewLease(renewal, "uid-1")
 	l.ResourceVersion = "7"
 	change(l)
 	return l
@@ -74,7 +74,7 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 			last.Spec.RenewTime = micro(noon.Add(-time.Second))
 		}
 		untouched := last.DeepCopy()
-		got, err := renewed(last, renewal, "uid-1")
+		got, err := UpdatedLease(last, renewal, "uid-1")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -88,10 +88,10 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 }
 
 func TestRenewed_RefusesWhatIsNotTheHolders(t *testing.T) {
-	if _, err := renewed(lease(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }), renewal, "uid-1"); !errors.Is(err, ErrForeignHolder) {
+	if _, err := UpdatedLease(lease(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }), renewal, "uid-1"); !errors.Is(err, ErrForeignHolder) {
 		t.Errorf("another holder: error %v, want ErrForeignHolder", err)
 	}
-	if _, err := renewed(lease(func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.Now()) }), renewal, "uid-1"); !errors.Is(err, ErrTerminating) {
+	if _, err := UpdatedLease(lease(func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.Now()) }), renewal, "uid-1"); !errors.Is(err, ErrTerminating) {
 		t.Errorf("being deleted: error %v, want ErrTerminating", err)
 	}
 }

@@ -15,41 +15,41 @@ import (
 
 // Known is a Lease as it was last seen, in 48 bytes: enough to write it again without reading it. Of a Lease that carries
 // what this package does not write, the whole is kept. The zero Known is of none.
-type Known struct {
+type LeaseRecord struct {
 	uid     [16]byte
 	version uint64
 	// renewed is in microseconds since 1970, the resolution of the wire.
 	renewed int64
 	seconds int32
 	// bond is the fingerprint of what the Lease belongs to: the UID of its Node, or its class.
-	bond uint32
+	ownerHash uint32
 	// whole is set when the Lease is not as this package would have made it; then it holds all that is known.
 	whole *coordinationv1.Lease
 }
 
 // Know returns what there is to know of a Lease, and keeps nothing of it.
-func Know(lease *coordinationv1.Lease) Known {
-	k := Known{}
+func NewLeaseRecord(lease *coordinationv1.Lease) LeaseRecord {
+	k := LeaseRecord{}
 	uid, named := parseUID(lease.UID)
 	version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64)
-	bond, plain := bondOf(lease)
+	bond, plain := ownerHashOf(lease)
 	if !named || err != nil || strconv.FormatUint(version, 10) != lease.ResourceVersion || !plain {
-		k.whole = slim(lease.DeepCopy())
+		k.whole = withoutManagedFields(lease.DeepCopy())
 		return k
 	}
-	k.uid, k.version, k.bond = uid, version, bond
+	k.uid, k.version, k.ownerHash = uid, version, bond
 	k.renewed, k.seconds = lease.Spec.RenewTime.UnixMicro(), *lease.Spec.LeaseDurationSeconds
 	return k
 }
 
 // bondOf returns the fingerprint of what a Lease belongs to, if there is nothing in it that fresh would not put there, but
 // for times.
-func bondOf(lease *coordinationv1.Lease) (bond uint32, plain bool) {
+func ownerHashOf(lease *coordinationv1.Lease) (bond uint32, plain bool) {
 	spec := &lease.Spec
 	switch {
 	case lease.DeletionTimestamp != nil, len(lease.Annotations) > 0, len(lease.Finalizers) > 0, lease.GenerateName != "":
 		return 0, false
-	case !heldBy(lease, lease.Name), spec.LeaseDurationSeconds == nil, spec.RenewTime == nil:
+	case !HeldBy(lease, lease.Name), spec.LeaseDurationSeconds == nil, spec.RenewTime == nil:
 		return 0, false
 	case spec.AcquireTime != nil, spec.LeaseTransitions != nil, spec.Strategy != nil, spec.PreferredHolder != nil:
 		return 0, false
@@ -66,10 +66,10 @@ func bondOf(lease *coordinationv1.Lease) (bond uint32, plain bool) {
 }
 
 // Exists tells whether there was a Lease.
-func (k *Known) Exists() bool { return k.whole != nil || k.uid != [16]byte{} }
+func (k *LeaseRecord) Exists() bool { return k.whole != nil || k.uid != [16]byte{} }
 
 // ResourceVersion is that of the Lease; empty when there was none.
-func (k *Known) ResourceVersion() string {
+func (k *LeaseRecord) ResourceVersion() string {
 	switch {
 	case k.whole != nil:
 		return k.whole.ResourceVersion
@@ -80,7 +80,7 @@ func (k *Known) ResourceVersion() string {
 }
 
 // RenewTime is that of the Lease; zero when it had none.
-func (k *Known) RenewTime() time.Time {
+func (k *LeaseRecord) RenewTime() time.Time {
 	switch {
 	case k.whole == nil && k.Exists():
 		return time.UnixMicro(k.renewed)
@@ -91,7 +91,7 @@ func (k *Known) RenewTime() time.Time {
 }
 
 // Duration is how long after its RenewTime readers take the holder of the Lease for alive.
-func (k *Known) Duration() time.Duration {
+func (k *LeaseRecord) Duration() time.Duration {
 	switch {
 	case k.whole == nil:
 		return time.Duration(k.seconds) * time.Second
@@ -102,7 +102,7 @@ func (k *Known) Duration() time.Duration {
 }
 
 // UID is that of the Lease; empty when there was none.
-func (k *Known) UID() types.UID {
+func (k *LeaseRecord) UID() types.UID {
 	switch {
 	case k.whole != nil:
 		return k.whole.UID
@@ -113,7 +113,7 @@ func (k *Known) UID() types.UID {
 }
 
 // Writable tells whether the Lease is, or can become, that of the holder with this name.
-func (k *Known) Writable(holder string) bool {
+func (k *LeaseRecord) Writable(holder string) bool {
 	if k.whole == nil {
 		return k.Exists()
 	}
@@ -123,14 +123,14 @@ func (k *Known) Writable(holder string) bool {
 
 // restore returns the Lease that is known; false when it has to be read, because there was none or it belongs to something
 // else than the renewal says.
-func (k *Known) restore(r Renewal, node types.UID) (*coordinationv1.Lease, bool) {
+func (k *LeaseRecord) Lease(r LeaseUpdate, node types.UID) (*coordinationv1.Lease, bool) {
 	if k.whole != nil {
 		return k.whole, true
 	}
-	if !k.Exists() || k.bond != fingerprint(r.belongsTo(node)) {
+	if !k.Exists() || k.ownerHash != fingerprint(r.owner(node)) {
 		return nil, false
 	}
-	lease := fresh(r, node)
+	lease := NewLease(r, node)
 	lease.UID, lease.ResourceVersion = k.UID(), k.ResourceVersion()
 	lease.Spec.RenewTime = &metav1.MicroTime{Time: k.RenewTime()}
 	lease.Spec.LeaseDurationSeconds = new(k.seconds)

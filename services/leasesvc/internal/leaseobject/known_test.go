@@ -19,8 +19,8 @@ const (
 )
 
 // stored is a Lease as a kube-apiserver returns it after a renewal.
-func stored(r Renewal, change func(*coordinationv1.Lease)) *coordinationv1.Lease {
-	l := fresh(r, nodeUID)
+func stored(r LeaseUpdate, change func(*coordinationv1.Lease)) *coordinationv1.Lease {
+	l := NewLease(r, nodeUID)
 	l.UID, l.ResourceVersion = leaseUID, "7"
 	if change != nil {
 		change(l)
@@ -32,7 +32,7 @@ func TestKnown_RestoresWhatItWasMadeOf(t *testing.T) {
 	agent := renewal
 	agent.Class = "agent"
 	for name, c := range map[string]struct {
-		renewal Renewal
+		renewal LeaseUpdate
 		change  func(*coordinationv1.Lease)
 		plain   bool
 	}{
@@ -53,11 +53,11 @@ func TestKnown_RestoresWhatItWasMadeOf(t *testing.T) {
 		"other version":  {renewal: renewal, change: func(l *coordinationv1.Lease) { l.ResourceVersion = "007" }},
 	} {
 		lease := stored(c.renewal, c.change)
-		known := Know(lease)
+		known := NewLeaseRecord(lease)
 		if got := known.whole == nil; got != c.plain {
 			t.Errorf("%s: kept in 48 bytes %t, want %t", name, got, c.plain)
 		}
-		got, ok := known.restore(c.renewal, nodeUID)
+		got, ok := known.Lease(c.renewal, nodeUID)
 		if !ok {
 			t.Errorf("%s: not restored", name)
 			continue
@@ -72,18 +72,18 @@ func TestKnown_RestoresWhatItWasMadeOf(t *testing.T) {
 }
 
 func TestKnown_OfAnotherNodeHasToBeRead(t *testing.T) {
-	known := Know(stored(renewal, nil))
-	if _, ok := known.restore(renewal, leaseUID); ok {
+	known := NewLeaseRecord(stored(renewal, nil))
+	if _, ok := known.Lease(renewal, leaseUID); ok {
 		t.Error("restored for a Node of another UID")
 	}
-	var none Known
-	if _, ok := none.restore(renewal, nodeUID); ok || none.Exists() {
+	var none LeaseRecord
+	if _, ok := none.Lease(renewal, nodeUID); ok || none.Exists() {
 		t.Error("something was restored from nothing")
 	}
 }
 
 func TestKnown_Takes48Bytes(t *testing.T) {
-	if size := unsafe.Sizeof(Known{}); size > 48 {
+	if size := unsafe.Sizeof(LeaseRecord{}); size > 48 {
 		t.Errorf("a Known takes %d bytes", size)
 	}
 }
@@ -109,16 +109,16 @@ func TestRenewed_ExpiredLeaseReadsAsLapsed(t *testing.T) {
 			l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = micro(c.renewed), new(c.seconds)
 		})
 		r := renewal
-		r.Duration, r.Lapsed = 500*time.Second, heard.Add(c.lapsed)
-		got, err := renewed(last, r, nodeUID)
+		r.Duration, r.ExpireTime = 500*time.Second, heard.Add(c.lapsed)
+		got, err := UpdatedLease(last, r, nodeUID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !got.Spec.RenewTime.Time.Equal(c.want) || *got.Spec.LeaseDurationSeconds != c.duration {
 			t.Errorf("%s: renewed %v for %d s, want %v for %d s", name, got.Spec.RenewTime, *got.Spec.LeaseDurationSeconds, c.want, c.duration)
 		}
-		again, err := renewed(got, r, nodeUID)
-		if err != nil || !unchanged(got, again) {
+		again, err := UpdatedLease(got, r, nodeUID)
+		if err != nil || !EqualLeases(got, again) {
 			t.Errorf("%s: written twice (error %v):\n%s", name, err, cmp.Diff(got, again))
 		}
 	}

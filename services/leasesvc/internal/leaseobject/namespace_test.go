@@ -33,8 +33,8 @@ func TestWrite_WithoutNamespaceFailsAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.writer, b.namespace = leaseobject.NewWriter(kube.CoordinationV1(), b.index), "no-such-namespace"
-	_, verb, err := b.write(leaseobject.Known{})
+	b.writer, b.namespace = leaseobject.NewLeaseWriter(kube.CoordinationV1(), b.index), "no-such-namespace"
+	_, verb, err := b.write(leaseobject.LeaseRecord{})
 	if verb != leaseobject.Create || !apierrors.IsNotFound(err) {
 		t.Errorf("verb %s, error %v; want a create that did not find its namespace", verb, err)
 	}

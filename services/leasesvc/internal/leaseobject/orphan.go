@@ -13,7 +13,7 @@ func Orphaned(lease *coordinationv1.Lease, class string, now time.Time, patience
 	switch {
 	case lease.Labels[ClassLabel] != class, len(lease.OwnerReferences) > 0, len(lease.Finalizers) > 0, lease.DeletionTimestamp != nil:
 		return false
-	case !heldBy(lease, lease.Name), !RenewedByUs(lease):
+	case !HeldBy(lease, lease.Name), !RenewedByUs(lease):
 		return false
 	case spec.RenewTime == nil, spec.LeaseDurationSeconds == nil:
 		return false

@@ -33,14 +33,14 @@ type Nodes interface {
 }
 
 // Writer writes Leases. It is safe for concurrent use, one call at a time for each object.
-type Writer struct {
+type LeaseWriter struct {
 	leases coordinationclient.LeasesGetter
 	nodes  Nodes
 }
 
 // NewWriter returns a Writer that writes through leases, a fenced client.
-func NewWriter(leases coordinationclient.LeasesGetter, nodes Nodes) *Writer {
-	return &Writer{leases: leases, nodes: nodes}
+func NewLeaseWriter(leases coordinationclient.LeasesGetter, nodes Nodes) *LeaseWriter {
+	return &LeaseWriter{leases: leases, nodes: nodes}
 }
 
 // Verb is what was done to the object, or tried.
@@ -64,7 +64,7 @@ const ClassLabel = "trivet.dev/holder-class"
 const FieldManager = "trivet-leasesvc"
 
 // Renewal says what a Lease shall show.
-type Renewal struct {
+type LeaseUpdate struct {
 	Namespace string
 	// Name of the Lease, its holder and its Node.
 	Name string
@@ -77,13 +77,13 @@ type Renewal struct {
 	RenewTime time.Time
 	// Lapsed is set when the holder has expired, and to then: the Lease is written so that it has lapsed at that time, if it
 	// exists, and not at all if it says so already. Duration is the longest that it may say.
-	Lapsed time.Time
+	ExpireTime time.Time
 	// Last is what the last call returned, or the zero Known when there was none.
-	Last Known
+	Last LeaseRecord
 }
 
 // belongsTo is what the Lease is known to belong to.
-func (r *Renewal) belongsTo(node types.UID) string {
+func (r *LeaseUpdate) owner(node types.UID) string {
 	if r.Class != "" {
 		return r.Class
 	}
@@ -93,51 +93,51 @@ func (r *Renewal) belongsTo(node types.UID) string {
 // Write brings the renewal into the object. It returns the object as it stands then and the verb of the last write that it
 // tried, which is valid with an error too. Errors wrap those of Nodes, ErrForeignHolder, ErrTerminating or what the
 // kube-apiserver said.
-func (w *Writer) Write(ctx context.Context, r Renewal) (Known, Verb, error) {
+func (w *LeaseWriter) Write(ctx context.Context, r LeaseUpdate) (LeaseRecord, Verb, error) {
 	var node types.UID
 	var err error
 	if r.Class == "" {
 		if node, err = w.nodes.UID(r.Name); err != nil {
-			return Known{}, None, err
+			return LeaseRecord{}, None, err
 		}
 	}
-	last, _ := r.Last.restore(r, node)
+	last, _ := r.Last.Lease(r, node)
 	verb := None
 	for range attempts {
 		if last == nil {
 			if last, err = w.get(ctx, r.Namespace, r.Name); err != nil {
-				return Known{}, verb, err
+				return LeaseRecord{}, verb, err
 			}
 		}
 		var written *coordinationv1.Lease
 		switch {
 		case last != nil:
 			written, verb, err = w.update(ctx, last, r, node)
-		case !r.Lapsed.IsZero():
-			return Known{}, None, nil // nobody takes a holder without a Lease for alive
+		case !r.ExpireTime.IsZero():
+			return LeaseRecord{}, None, nil // nobody takes a holder without a Lease for alive
 		default:
 			written, verb, err = w.create(ctx, r, node)
 		}
 		if err == nil {
-			return Know(written), verb, nil
+			return NewLeaseRecord(written), verb, nil
 		}
-		if !overtaken(verb, err) {
-			return Known{}, verb, err
+		if !changedSince(verb, err) {
+			return LeaseRecord{}, verb, err
 		}
 		last = nil
 	}
-	return Known{}, verb, fmt.Errorf("gave up after %d tries: %w", attempts, err)
+	return LeaseRecord{}, verb, fmt.Errorf("gave up after %d tries: %w", attempts, err)
 }
 
 // overtaken tells whether a write failed because the object is not as it was last seen. A PUT could even create a Lease that
 // has vanished, as the kube-apiserver allows that for Leases; the UID in its body is what turns it into a conflict. What a
 // create does not find is the namespace.
-func overtaken(verb Verb, err error) bool {
+func changedSince(verb Verb, err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || verb == Update && apierrors.IsNotFound(err)
 }
 
 // get returns nil without an error when there is no such Lease.
-func (w *Writer) get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
+func (w *LeaseWriter) get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
 	lease, err := w.leases.Leases(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -148,7 +148,7 @@ func (w *Writer) get(ctx context.Context, namespace, name string) (*coordination
 	return lease, nil
 }
 
-func (w *Writer) create(ctx context.Context, r Renewal, node types.UID) (*coordinationv1.Lease, Verb, error) {
+func (w *LeaseWriter) create(ctx context.Context, r LeaseUpdate, node types.UID) (*coordinationv1.Lease, Verb, error) {
 	if r.Last.Exists() && r.Class == "" {
 		// It vanished between two renewals, perhaps with its Node, of which the cache may not have heard.
 		confirmed, err := w.nodes.Confirm(ctx, r.Name)
@@ -157,15 +157,15 @@ func (w *Writer) create(ctx context.Context, r Renewal, node types.UID) (*coordi
 		}
 		node = confirmed
 	}
-	created, err := w.leases.Leases(r.Namespace).Create(ctx, fresh(r, node), metav1.CreateOptions{FieldManager: FieldManager})
+	created, err := w.leases.Leases(r.Namespace).Create(ctx, NewLease(r, node), metav1.CreateOptions{FieldManager: FieldManager})
 	if err != nil {
 		return nil, Create, fmt.Errorf("create lease %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	return created, Create, nil
 }
 
-func (w *Writer) update(ctx context.Context, last *coordinationv1.Lease, r Renewal, node types.UID) (*coordinationv1.Lease, Verb, error) {
-	if r.Class == "" && misowned(last, node) {
+func (w *LeaseWriter) update(ctx context.Context, last *coordinationv1.Lease, r LeaseUpdate, node types.UID) (*coordinationv1.Lease, Verb, error) {
+	if r.Class == "" && OwnedByOtherNode(last, node) {
 		// Cache and object disagree about which Node of this name lives; only the kube-apiserver knows.
 		confirmed, err := w.nodes.Confirm(ctx, r.Name)
 		if err != nil {
@@ -173,11 +173,11 @@ func (w *Writer) update(ctx context.Context, last *coordinationv1.Lease, r Renew
 		}
 		node = confirmed
 	}
-	next, err := renewed(last, r, node)
+	next, err := UpdatedLease(last, r, node)
 	if err != nil {
 		return nil, None, fmt.Errorf("lease %s/%s: %w", r.Namespace, r.Name, err)
 	}
-	if unchanged(last, next) {
+	if EqualLeases(last, next) {
 		return last, None, nil
 	}
 	updated, err := w.leases.Leases(r.Namespace).Update(ctx, next, metav1.UpdateOptions{FieldManager: FieldManager})

@@ -26,7 +26,7 @@ type bench struct {
 	namespace string
 	node      string
 	index     *nodes.Index
-	writer    *leaseobject.Writer
+	writer    *leaseobject.LeaseWriter
 	time      time.Time
 }
 
@@ -48,7 +48,7 @@ func newBench(t *testing.T) *bench {
 	namespace := testkit.Namespace(t, kube)
 	return &bench{
 		t: t, kube: kube, namespace: namespace, node: namespace + "-node", index: index,
-		writer: leaseobject.NewWriter(kube.CoordinationV1(), index), time: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC),
+		writer: leaseobject.NewLeaseWriter(kube.CoordinationV1(), index), time: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC),
 	}
 }
 
@@ -83,14 +83,14 @@ func (b *bench) removeNode() {
 }
 
 // write renews with a time that is one second later each time.
-func (b *bench) write(last leaseobject.Known) (leaseobject.Known, leaseobject.Verb, error) {
+func (b *bench) write(last leaseobject.LeaseRecord) (leaseobject.LeaseRecord, leaseobject.Verb, error) {
 	b.time = b.time.Add(time.Second)
-	return b.writer.Write(b.t.Context(), leaseobject.Renewal{
+	return b.writer.Write(b.t.Context(), leaseobject.LeaseUpdate{
 		Namespace: b.namespace, Name: b.node, Duration: 40 * time.Second, RenewTime: b.time, Last: last,
 	})
 }
 
-func (b *bench) mustWrite(last leaseobject.Known, want leaseobject.Verb) leaseobject.Known {
+func (b *bench) mustWrite(last leaseobject.LeaseRecord, want leaseobject.Verb) leaseobject.LeaseRecord {
 	b.t.Helper()
 	lease, verb, err := b.write(last)
 	if err != nil || verb != want {
@@ -129,10 +129,10 @@ func owner(name string, uid types.UID) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}}
 }
 
-func (b *bench) expect(refs []metav1.OwnerReference, got leaseobject.Known) {
+func (b *bench) expect(refs []metav1.OwnerReference, got leaseobject.LeaseRecord) {
 	b.t.Helper()
 	stored := b.stored()
-	if diff := cmp.Diff(leaseobject.Know(stored), got, cmp.AllowUnexported(leaseobject.Known{})); diff != "" {
+	if diff := cmp.Diff(leaseobject.NewLeaseRecord(stored), got, cmp.AllowUnexported(leaseobject.LeaseRecord{})); diff != "" {
 		b.t.Errorf("returned is not what is stored (-stored +returned):\n%s", diff)
 	}
 	if diff := cmp.Diff(refs, stored.OwnerReferences); diff != "" {
@@ -146,7 +146,7 @@ func (b *bench) expect(refs []metav1.OwnerReference, got leaseobject.Known) {
 func TestWrite_CreatesWithOwnerThenRenewsByPut(t *testing.T) {
 	b := newBench(t)
 	uid := b.addNode()
-	lease := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
+	lease := b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Create)
 	b.expect(owner(b.node, uid), lease)
 	renewed := b.mustWrite(lease, leaseobject.Update)
 	b.expect(owner(b.node, uid), renewed)
@@ -158,7 +158,7 @@ func TestWrite_CreatesWithOwnerThenRenewsByPut(t *testing.T) {
 func TestWrite_ForeignWriteIsReadAndKept(t *testing.T) {
 	b := newBench(t)
 	uid := b.addNode()
-	last := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
+	last := b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Create)
 	foreign := b.stored()
 	foreign.Labels = map[string]string{"by": "somebody-else"}
 	b.put(foreign)
@@ -176,13 +176,13 @@ func TestWrite_AdoptsOwnerlessLease(t *testing.T) {
 	if _, err := b.kube.CoordinationV1().Leases(b.namespace).Create(t.Context(), ownerless, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	b.expect(owner(b.node, uid), b.mustWrite(leaseobject.Known{}, leaseobject.Update))
+	b.expect(owner(b.node, uid), b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Update))
 }
 
 func TestWrite_WithoutNodeWritesNothing(t *testing.T) {
 	b := newBench(t)
 	testkit.Eventually(t, 10*time.Second, b.index.Check)
-	if _, verb, err := b.write(leaseobject.Known{}); !errors.Is(err, nodes.ErrMissing) || verb != leaseobject.None {
+	if _, verb, err := b.write(leaseobject.LeaseRecord{}); !errors.Is(err, nodes.ErrMissing) || verb != leaseobject.None {
 		t.Errorf("verb %s, error %v; want none, ErrMissing", verb, err)
 	}
 	if _, err := b.kube.CoordinationV1().Leases(b.namespace).Get(t.Context(), b.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -194,13 +194,13 @@ func TestWrite_WithoutNodeWritesNothing(t *testing.T) {
 func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
 	b := newBench(t)
 	uid := b.addNode()
-	last := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
-	late := leaseobject.NewWriter(b.kube.CoordinationV1(), lateNodes{Index: b.index, uid: uid})
+	last := b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Create)
+	late := leaseobject.NewLeaseWriter(b.kube.CoordinationV1(), lateNodes{Index: b.index, uid: uid})
 	b.removeNode()
 	if err := late.Delete(t.Context(), b.namespace, b.node); err != nil {
 		t.Fatal(err)
 	}
-	renewal := leaseobject.Renewal{Namespace: b.namespace, Name: b.node, Duration: time.Second, RenewTime: b.time, Last: last}
+	renewal := leaseobject.LeaseUpdate{Namespace: b.namespace, Name: b.node, Duration: time.Second, RenewTime: b.time, Last: last}
 	if _, _, err := late.Write(t.Context(), renewal); !errors.Is(err, nodes.ErrMissing) {
 		t.Errorf("error %v, want ErrMissing", err)
 	}
@@ -220,7 +220,7 @@ func (l lateNodes) UID(string) (types.UID, error) { return l.uid, nil }
 func TestWrite_VanishedLeaseOfLivingNodeIsMadeAgain(t *testing.T) {
 	b := newBench(t)
 	uid := b.addNode()
-	last := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
+	last := b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Create)
 	if err := b.kube.CoordinationV1().Leases(b.namespace).Delete(t.Context(), b.node, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestWrite_VanishedLeaseOfLivingNodeIsMadeAgain(t *testing.T) {
 func TestWrite_LeaseFollowsTheNodeThatCameBackUnderItsName(t *testing.T) {
 	b := newBench(t)
 	b.addNode()
-	last := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
+	last := b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Create)
 	b.removeNode()
 	uid := b.addNode()
 	b.expect(owner(b.node, uid), b.mustWrite(last, leaseobject.Update))
@@ -239,7 +239,7 @@ func TestWrite_LeaseFollowsTheNodeThatCameBackUnderItsName(t *testing.T) {
 func TestWrite_ForeignHolderIsLeftAlone(t *testing.T) {
 	b := newBench(t)
 	b.addNode()
-	last := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
+	last := b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Create)
 	foreign := b.stored()
 	foreign.Spec.HolderIdentity = new("somebody-else")
 	foreign = b.put(foreign)
@@ -257,7 +257,7 @@ func TestWrite_ForeignHolderIsLeftAlone(t *testing.T) {
 func TestDelete_RemovesTheHoldersLeaseAfterForeignWriteToo(t *testing.T) {
 	b := newBench(t)
 	b.addNode()
-	b.mustWrite(leaseobject.Known{}, leaseobject.Create)
+	b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Create)
 	foreign := b.stored()
 	foreign.Labels = map[string]string{"by": "somebody-else"}
 	b.put(foreign)
@@ -274,7 +274,7 @@ func TestDelete_RemovesTheHoldersLeaseAfterForeignWriteToo(t *testing.T) {
 func TestWrite_GoesOnAfterTheAPIServerWasAway(t *testing.T) {
 	b := newBench(t)
 	uid := b.addNode()
-	last := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
+	last := b.mustWrite(leaseobject.LeaseRecord{}, leaseobject.Create)
 	cluster := testkit.Cluster(t)
 	if err := cluster.StopAPIServer(); err != nil {
 		t.Fatal(err)

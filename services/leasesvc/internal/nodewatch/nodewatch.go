@@ -59,7 +59,7 @@ type Cluster struct {
 	Events   Events
 	Sessions Sessions
 	// Terms are those that are held here.
-	Terms *tenure.Board
+	Terms *tenure.Set
 }
 
 // Loop is node health on one replica.

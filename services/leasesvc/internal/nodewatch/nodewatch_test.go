@@ -34,8 +34,8 @@ func config(t *testing.T, metrics *nodewatch.Metrics, shards int) nodewatch.Conf
 }
 
 // holding is a board with the terms of the shards.
-func holding(ctx context.Context, shards ...int) *tenure.Board {
-	board := tenure.NewBoard()
+func holding(ctx context.Context, shards ...int) *tenure.Set {
+	board := tenure.NewSet()
 	for _, number := range shards {
 		board.Add(tenure.New(ctx, number, 1))
 	}
@@ -43,7 +43,7 @@ func holding(ctx context.Context, shards ...int) *tenure.Board {
 }
 
 // cluster is the fleet as somebody sees it who holds the terms and hears no session.
-func (f *fleet) cluster(terms *tenure.Board) nodewatch.Cluster {
+func (f *fleet) cluster(terms *tenure.Set) nodewatch.Cluster {
 	return nodewatch.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodewatch.NoSessions{}, Terms: terms}
 }
 

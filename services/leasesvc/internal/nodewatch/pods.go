@@ -75,7 +75,7 @@ func (w *watch) look(s *nodehealth.Subject, r *round) bool {
 			return false
 		default:
 			w.marks[pod.UID] = pause{busy: true, failures: p.failures}
-			w.pods.hand(job{pod: pod, terms: []*tenure.Tenure{w.held[s.Charge.Shard]}})
+			w.pods.hand(job{pod: pod, terms: []*tenure.Shard{w.held[s.Charge.Shard]}})
 		}
 	}
 	r.next, r.wait = again, min(2*r.wait, roundMax)

@@ -23,7 +23,7 @@ func (w *watch) follow() {
 	w.turnover = w.Terms.Changed() // before the board is read, so that no change is missed
 	changed := false
 	for number := range w.held {
-		held, _ := w.Terms.Held(number)
+		held, _ := w.Terms.Get(number)
 		if w.held[number] == held {
 			continue
 		}
@@ -41,8 +41,8 @@ func (w *watch) follow() {
 }
 
 // needed are the terms that a step is made under, or none if one of them has ended.
-func (w *watch) needed(step *nodehealth.Step) []*tenure.Tenure {
-	var terms []*tenure.Tenure
+func (w *watch) needed(step *nodehealth.Step) []*tenure.Shard {
+	var terms []*tenure.Shard
 	if step.OfShard {
 		terms = append(terms, w.held[step.Shard])
 	}
@@ -54,10 +54,10 @@ func (w *watch) needed(step *nodehealth.Step) []*tenure.Tenure {
 
 // under has write done with a context that carries the first of the terms, and ends with ctx and with each of them. All of them
 // wait for it to return before they are given up. Without terms, ctx will do.
-func under(ctx context.Context, terms []*tenure.Tenure, write func(context.Context) error) error {
+func under(ctx context.Context, terms []*tenure.Shard, write func(context.Context) error) error {
 	bounds := []context.Context{ctx}
 	for _, term := range terms {
-		of, end, ok := term.Begin()
+		of, end, ok := term.BeginWrite()
 		if !ok {
 			return errTermOver
 		}

@@ -23,7 +23,7 @@ type replica struct {
 	*fleet
 	name    string
 	changed map[string]struct{}
-	terms   *tenure.Board
+	terms   *tenure.Set
 	census  *census.Census
 
 	mu       sync.Mutex // guards what follows
@@ -37,7 +37,7 @@ func replicas(t *testing.T, f *fleet, shards int, names ...string) (all []*repli
 	var running sync.WaitGroup
 	for _, name := range names {
 		r := &replica{
-			fleet: f, name: name, changed: map[string]struct{}{}, terms: tenure.NewBoard(), census: census.New(),
+			fleet: f, name: name, changed: map[string]struct{}{}, terms: tenure.NewSet(), census: census.New(),
 			sessions: map[string]nodehealth.Session{}, news: map[string]struct{}{},
 		}
 		f.do(func() {
@@ -122,7 +122,7 @@ func (r *replica) session(node string, state nodehealth.Session) {
 // claim gives a replica shards until it is told to lose them.
 func (r *replica) claim(ctx context.Context, shards ...int) (lose func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	var held []*tenure.Tenure
+	var held []*tenure.Shard
 	for _, number := range shards {
 		of := tenure.New(ctx, number, 1)
 		r.terms.Add(of)
@@ -132,7 +132,7 @@ func (r *replica) claim(ctx context.Context, shards ...int) (lose func()) {
 		cancel()
 		for _, of := range held {
 			r.terms.Remove(of)
-			of.Finish()
+			of.Drain()
 		}
 	}
 }

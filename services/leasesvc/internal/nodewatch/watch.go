@@ -28,14 +28,14 @@ type watch struct {
 	Cluster
 	report func(error)
 
-	clock    stopwatch.Watch
+	clock    stopwatch.Clock
 	now      nodehealth.Moment
 	memory   nodehealth.Memory
 	subjects []nodehealth.Subject // ordered by name
 	members  uint64               // numbers the sets of Nodes in subjects
 	// held are the terms of the shards, by number, nil for those of others; charges say the same to the core. turnover is closed
 	// when that has changed.
-	held     []*tenure.Tenure
+	held     []*tenure.Shard
 	charges  []nodehealth.Charge
 	turnover <-chan struct{}
 	// answered are Nodes as the kube-apiserver returned them, until the watch has them as new.
@@ -72,7 +72,7 @@ func newWatch(cfg Config, cluster Cluster, report func(error)) *watch {
 		Config: cfg, Cluster: cluster, report: report, clock: stopwatch.Start(Tick, tolerance),
 		answered: map[string]*corev1.Node{}, pauses: map[string]pause{}, marks: map[types.UID]pause{},
 		rounds: map[string]*round{}, nodes: newLane(cfg.Workers), pods: newLane(cfg.Workers), checks: make(chan job, 1),
-		held: make([]*tenure.Tenure, cfg.Shards), charges: make([]nodehealth.Charge, cfg.Shards), turnover: turnover,
+		held: make([]*tenure.Shard, cfg.Shards), charges: make([]nodehealth.Charge, cfg.Shards), turnover: turnover,
 	}
 	w.results = make(chan result, cap(w.nodes.jobs)+cap(w.pods.jobs)+cap(w.checks)+1)
 	for number := range w.charges {

@@ -30,7 +30,7 @@ type job struct {
 	// begun is when the self-check was handed out.
 	begun monotonic.Instant
 	// terms are those that the write needs; a self-check needs none.
-	terms []*tenure.Tenure
+	terms []*tenure.Shard
 }
 
 // result is what came of a job.

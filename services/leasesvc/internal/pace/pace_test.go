@@ -19,26 +19,26 @@ var (
 
 // course feeds one observation after the other, a Window apart, beginning where the pause ends if there is one.
 type course struct {
-	pace.Pace
+	pace.ConcurrencyLimit
 	now monotonic.Instant
 }
 
-func newCourse(ceiling int) *course { return &course{Pace: pace.New(ceiling)} }
+func newCourse(ceiling int) *course { return &course{ConcurrencyLimit: pace.NewConcurrencyLimit(ceiling)} }
 
 func (c *course) feed(times int, o pace.Observation) *course {
 	for range times {
-		c.now = c.now.Add(pace.Window)
-		c.Pace = c.After(c.now, o)
+		c.now = c.now.Add(pace.ObservationWindow)
+		c.ConcurrencyLimit = c.Next(c.now, o)
 	}
 	return c
 }
 
 // limit is the limit once the pause is over.
 func (c *course) limit() int {
-	for c.Limit(c.now) == 0 {
+	for c.At(c.now) == 0 {
 		c.now = c.now.Add(time.Millisecond)
 	}
-	return c.Limit(c.now)
+	return c.At(c.now)
 }
 
 func TestAfter_GrowsWhileAllIsWellAndItIsUsedUp(t *testing.T) {
@@ -93,10 +93,10 @@ func TestAfter_LatencyThatIsNotForItsNumberCostsOneCut(t *testing.T) {
 
 func TestAfter_PausesAsLongAsItIsAsked(t *testing.T) {
 	c := newCourse(32).feed(5, well).feed(1, throttled)
-	if got := c.Limit(c.now.Add(time.Second - 1)); got != 0 {
+	if got := c.At(c.now.Add(time.Second - 1)); got != 0 {
 		t.Errorf("during the pause %d, want 0", got)
 	}
-	if got := c.Limit(c.now.Add(time.Second)); got != 16 {
+	if got := c.At(c.now.Add(time.Second)); got != 16 {
 		t.Errorf("after it %d, want 16", got)
 	}
 }
@@ -143,10 +143,10 @@ func TestAfter_StaysWithinItsBoundsAndComesBack(t *testing.T) {
 		c := newCourse(ceiling)
 		for _, o := range rapid.SliceOf(observation).Draw(t, "observations") {
 			c.feed(1, o)
-			if got := c.Limit(c.now); got < 0 || got > ceiling {
+			if got := c.At(c.now); got < 0 || got > ceiling {
 				t.Fatalf("limit %d of at most %d", got, ceiling)
 			}
-			if c.Limit(c.now.Add(5*time.Second)) < 1 {
+			if c.At(c.now.Add(5*time.Second)) < 1 {
 				t.Fatalf("nothing may be tried for longer than 5 s")
 			}
 		}

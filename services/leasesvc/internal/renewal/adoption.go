@@ -21,39 +21,39 @@ const (
 )
 
 // Lister reads Leases. *leaseobject.Writer is one.
-type Lister interface {
+type LeaseLister interface {
 	List(ctx context.Context, namespace, selector string, visit func([]coordinationv1.Lease) error) error
 }
 
 // Surveyed is whoever wants to know of the Leases that there were before its terms. *keeper.Keeper is one.
-type Surveyed interface {
+type AdoptionSource interface {
 	Done() <-chan struct{}
-	Unread() bool
-	BeginSurvey(ctx context.Context) (*keeper.Survey, error)
-	Found(ctx context.Context, found []keeper.Found) error
-	EndSurvey(ctx context.Context, s *keeper.Survey) error
+	AdoptionPending() bool
+	BeginAdoption(ctx context.Context) (*keeper.Adoption, error)
+	Adopt(ctx context.Context, found []keeper.ExistingLease) error
+	FinishAdoption(ctx context.Context, s *keeper.Adoption) error
 }
 
 // Adoption reads the Leases of shards that were taken over, all at once: a page of 500 costs the kube-apiserver no more than a
 // few reads one by one, and a Lease that was read can be written without another read, when it is time for it and not before.
-type Adoption struct {
-	leases Lister
+type Adopter struct {
+	leases LeaseLister
 	logger *slog.Logger
 }
 
 // NewAdoption returns an Adoption that reads through leases.
-func NewAdoption(leases Lister, logger *slog.Logger) *Adoption {
-	return &Adoption{leases: leases, logger: logger}
+func NewAdopter(leases LeaseLister, logger *slog.Logger) *Adopter {
+	return &Adopter{leases: leases, logger: logger}
 }
 
 // Run reads whenever there is need, until ctx ends or the keeper does. A reading that fails is made again; meanwhile Leases are
 // written unseen once they have waited long enough.
-func (a *Adoption) Run(ctx context.Context, k Surveyed) error {
+func (a *Adopter) Run(ctx context.Context, k AdoptionSource) error {
 	for {
-		pause := poll
-		if k.Unread() {
-			err := a.survey(ctx, k)
-			if ctx.Err() != nil || errors.Is(err, keeper.ErrEnded) {
+		pause := pollPeriod
+		if k.AdoptionPending() {
+			err := a.adopt(ctx, k)
+			if ctx.Err() != nil || errors.Is(err, keeper.ErrStopped) {
 				return nil
 			}
 			if err != nil {
@@ -71,8 +71,8 @@ func (a *Adoption) Run(ctx context.Context, k Surveyed) error {
 	}
 }
 
-func (a *Adoption) survey(ctx context.Context, k Surveyed) error {
-	s, err := k.BeginSurvey(ctx)
+func (a *Adopter) adopt(ctx context.Context, k AdoptionSource) error {
+	s, err := k.BeginAdoption(ctx)
 	if err != nil || s == nil {
 		return err
 	}
@@ -82,24 +82,24 @@ func (a *Adoption) survey(ctx context.Context, k Surveyed) error {
 	for class, namespace := range s.Namespaces {
 		err := a.leases.List(list, namespace, "", func(leases []coordinationv1.Lease) error {
 			count += len(leases)
-			return k.Found(ctx, found(session.ClassID(class), leases))
+			return k.Adopt(ctx, existing(session.ClassID(class), leases))
 		})
 		if err != nil {
 			return err
 		}
 	}
-	if err := k.EndSurvey(ctx, s); err != nil {
+	if err := k.FinishAdoption(ctx, s); err != nil {
 		return err
 	}
 	a.logger.InfoContext(ctx, "read the leases of new shards", "leases", count, "took", time.Since(begin))
 	return nil
 }
 
-func found(class session.ClassID, leases []coordinationv1.Lease) []keeper.Found {
-	objects := make([]keeper.Found, 0, len(leases))
+func existing(class session.ClassID, leases []coordinationv1.Lease) []keeper.ExistingLease {
+	objects := make([]keeper.ExistingLease, 0, len(leases))
 	for i := range leases {
-		objects = append(objects, keeper.Found{
-			Key: session.Key{Class: class, Name: leases[i].Name}, Object: leaseobject.Know(&leases[i]),
+		objects = append(objects, keeper.ExistingLease{
+			Key: session.Key{Class: class, Name: leases[i].Name}, Lease: leaseobject.NewLeaseRecord(&leases[i]),
 		})
 	}
 	return objects

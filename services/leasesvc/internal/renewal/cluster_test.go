@@ -72,14 +72,14 @@ func newOffice(t *testing.T, writes writeback.Policy) *office {
 type noNodes struct{ leaseobject.Nodes }
 
 // term keeps shard 0 from its begin until end is called, and writes.
-func (o *office) term() (k *keeper.Keeper, end func()) {
+func (o *office) term() (k *keeper.Controller, end func()) {
 	metrics, err := renewal.NewMetrics(nil)
 	if err != nil {
 		o.t.Fatal(err)
 	}
 	logger := slog.New(slog.DiscardHandler)
-	writer := leaseobject.NewWriter(o.kube.CoordinationV1(), noNodes{})
-	k = keeper.New(keeper.Config{Classes: []keeper.Class{o.class}, Shards: 1, Limit: 100_000, Surveys: true, Logger: logger})
+	writer := leaseobject.NewLeaseWriter(o.kube.CoordinationV1(), noNodes{})
+	k = keeper.New(keeper.Config{Classes: []keeper.Class{o.class}, Shards: 1, Limit: 100_000, AdoptLeases: true, Logger: logger})
 	ctx, cancel := context.WithCancel(o.t.Context())
 	kept, lose := context.WithCancel(ctx)
 	var running, term sync.WaitGroup
@@ -91,36 +91,36 @@ func (o *office) term() (k *keeper.Keeper, end func()) {
 		})
 	}
 	run(&running, func() error { return k.Run(ctx) })
-	run(&term, func() error { return k.Keep(tenure.New(kept, 0, 1)) })
+	run(&term, func() error { return k.RunShard(tenure.New(kept, 0, 1)) })
 	testkit.Eventually(o.t, 10*time.Second, func() error {
 		_, _, err := k.Get(o.t.Context(), session.Key{}, 0)
 		return err
 	})
-	run(&running, func() error { return renewal.NewAdoption(writer, logger).Run(ctx, k) })
+	run(&running, func() error { return renewal.NewAdopter(writer, logger).Run(ctx, k) })
 	loop := renewal.New(renewal.Config{Workers: 32, Timeout: 10 * time.Second, Metrics: metrics, Logger: logger}, writer)
 	run(&running, func() error { return loop.Run(ctx, k, func(error) {}) })
 	return k, func() { lose(); term.Wait(); cancel(); running.Wait() }
 }
 
 // beat is heard from the first so many holders.
-func (o *office) beat(k *keeper.Keeper, holders int) {
+func (o *office) beat(k *keeper.Controller, holders int) {
 	o.t.Helper()
 	const message = 500
 	for from := 0; from < holders; from += message {
-		x := keeper.NewExchange()
+		x := keeper.NewBatch()
 		for i := from; i < min(from+message, holders); i++ {
-			x.Holders = append(x.Holders, keeper.Introduction{
+			x.Registrations = append(x.Registrations, keeper.Registration{
 				Holder: session.Holder{Key: session.Key{Name: fmt.Sprintf("agent-%05d", i)}, Boot: "1"}, Sequence: 1,
 			})
 		}
-		if err := k.Exchange(o.t.Context(), x); err != nil {
+		if err := k.Process(o.t.Context(), x); err != nil {
 			o.t.Fatal(err)
 		}
 	}
 }
 
 // beatUntil lets the first so many holders beat twice a second until done.
-func (o *office) beatUntil(k *keeper.Keeper, holders int, done func() bool) {
+func (o *office) beatUntil(k *keeper.Controller, holders int, done func() bool) {
 	o.t.Helper()
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()
@@ -133,7 +133,7 @@ func (o *office) beatUntil(k *keeper.Keeper, holders int, done func() bool) {
 }
 
 // steady is what writes there are in so many seconds in which the first so many holders beat.
-func (o *office) steady(k *keeper.Keeper, holders int, d time.Duration) int64 {
+func (o *office) steady(k *keeper.Controller, holders int, d time.Duration) int64 {
 	before, end := o.writes.Load(), time.Now().Add(d)
 	o.beatUntil(k, holders, func() bool { return time.Now().After(end) })
 	return o.writes.Load() - before

@@ -32,9 +32,9 @@ func newStrained(bears int) *strained {
 	return &strained{bears: bears, takes: 10 * time.Millisecond, throttles: apierrors.NewTooManyRequests("later", 1)}
 }
 
-func (a *strained) Write(ctx context.Context, _ leaseobject.Renewal) (leaseobject.Known, leaseobject.Verb, error) {
+func (a *strained) Write(ctx context.Context, _ leaseobject.LeaseUpdate) (leaseobject.LeaseRecord, leaseobject.Verb, error) {
 	if err := a.enter(); err != nil {
-		return leaseobject.Known{}, leaseobject.Update, err
+		return leaseobject.LeaseRecord{}, leaseobject.Update, err
 	}
 	time.Sleep(a.takes)
 	a.mu.Lock()

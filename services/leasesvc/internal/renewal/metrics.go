@@ -68,7 +68,7 @@ const (
 	// Released Leases were those of holders that said farewell.
 	Released = "released"
 	// Swept Leases were made here for holders that have been gone for long.
-	Swept = "swept"
+	Orphaned = "swept"
 )
 
 // Deleted counts a delete that was tried, for Released or Swept.

@@ -30,27 +30,27 @@ import (
 
 const (
 	// poll is how often the keeper is asked for work while there is little.
-	poll = 100 * time.Millisecond
+	pollPeriod = 100 * time.Millisecond
 	// pass is the time whose writes are judged together: long enough that one failure among many successes is not a pass.
-	pass = time.Second
+	passPeriod = time.Second
 	// batch is how many writes are taken at a time, at most: enough to keep the workers busy, few enough that what becomes
 	// urgent meanwhile waits only milliseconds.
-	batch = 64
+	maxBatch = 64
 )
 
 // Source has the jobs. *keeper.Keeper is one.
-type Source interface {
+type WriteSource interface {
 	// Start hands out at most budget jobs.
-	Start(ctx context.Context, budget int) ([]keeper.Job, error)
+	StartWrites(ctx context.Context, budget int) ([]keeper.WriteJob, error)
 	// Finish takes what came of a job.
-	Finish(keeper.Job, keeper.Result) error
+	FinishWrite(keeper.WriteJob, keeper.WriteResult) error
 	// Backlog is what could be started, as of a moment ago. It does not block.
 	Backlog() writeback.Backlog
 }
 
 // Writer writes one object. *leaseobject.Writer is one.
-type Writer interface {
-	Write(ctx context.Context, r leaseobject.Renewal) (leaseobject.Known, leaseobject.Verb, error)
+type ObjectWriter interface {
+	Write(ctx context.Context, r leaseobject.LeaseUpdate) (leaseobject.LeaseRecord, leaseobject.Verb, error)
 }
 
 // Config is what a Loop is made of.
@@ -71,38 +71,38 @@ type panicError struct{ value any }
 func (e *panicError) Error() string { return fmt.Sprintf("the write panicked: %v", e.value) }
 
 // Loop is the work for one source after another; Run may be called again after it has returned.
-type Loop struct {
+type Controller struct {
 	cfg    Config
-	writer Writer
-	gate   *gate
+	writer ObjectWriter
+	limiter   *limiter
 }
 
 // New returns a Loop that writes through writer.
-func New(cfg Config, writer Writer) *Loop {
-	return &Loop{cfg: cfg, writer: writer, gate: newGate(cfg.Workers)}
+func New(cfg Config, writer ObjectWriter) *Controller {
+	return &Controller{cfg: cfg, writer: writer, limiter: newLimiter(cfg.Workers)}
 }
 
 // Run writes what source has until ctx ends or source does. It reports a pass at once and every second from then on.
-func (l *Loop) Run(ctx context.Context, source Source, report func(error)) error {
-	r := &run{Loop: l, source: source, jobs: make(chan keeper.Job)}
+func (l *Controller) Run(ctx context.Context, source WriteSource, report func(error)) error {
+	r := &run{Controller: l, source: source, jobs: make(chan keeper.WriteJob)}
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer close(r.jobs)
 	for range l.cfg.Workers {
 		workers.Go(func() { r.work(ctx) })
 	}
-	ticker := time.NewTicker(poll)
+	ticker := time.NewTicker(pollPeriod)
 	defer ticker.Stop()
 	defer l.cfg.Metrics.show(0, writeback.Backlog{})
 	var reported time.Time
 	for {
 		more, err := r.distribute(ctx)
-		if ctx.Err() != nil || errors.Is(err, keeper.ErrEnded) {
+		if ctx.Err() != nil || errors.Is(err, keeper.ErrStopped) {
 			return nil
 		}
-		if now := time.Now(); now.Sub(reported) >= pass {
+		if now := time.Now(); now.Sub(reported) >= passPeriod {
 			report(errors.Join(err, r.tally.take()))
-			r.cfg.Metrics.show(r.gate.limit(), source.Backlog())
+			r.cfg.Metrics.show(r.limiter.limit(), source.Backlog())
 			reported = now
 		}
 		if more {
@@ -118,21 +118,21 @@ func (l *Loop) Run(ctx context.Context, source Source, report func(error)) error
 
 // run is one call of Run.
 type run struct {
-	*Loop
-	source Source
-	jobs   chan keeper.Job // closed by Run
-	tally  tally
+	*Controller
+	source WriteSource
+	jobs   chan keeper.WriteJob // closed by Run
+	tally  passResult
 }
 
 // distribute gives the workers what they can begin at once, and tells whether there may be more.
 func (r *run) distribute(ctx context.Context) (more bool, err error) {
-	budget := min(batch, r.gate.room(ctx))
-	jobs, err := r.source.Start(ctx, budget)
+	budget := min(maxBatch, r.limiter.await(ctx))
+	jobs, err := r.source.StartWrites(ctx, budget)
 	if err != nil {
 		return false, err
 	}
 	for _, job := range jobs {
-		r.gate.enter()
+		r.limiter.begin()
 		r.jobs <- job // there are as many workers as the gate has room for
 	}
 	return len(jobs) == budget, nil
@@ -142,16 +142,16 @@ func (r *run) work(ctx context.Context) {
 	for job := range r.jobs {
 		result := r.write(ctx, job)
 		// The only error is that nothing is kept any more, and nobody is left who would want to know.
-		_ = r.source.Finish(job, result)
+		_ = r.source.FinishWrite(job, result)
 	}
 }
 
 // write writes under the job's term, bounded by the end of ctx and by Timeout.
-func (r *run) write(ctx context.Context, job keeper.Job) keeper.Result {
-	held, end, ok := job.Begin()
+func (r *run) write(ctx context.Context, job keeper.WriteJob) keeper.WriteResult {
+	held, end, ok := job.BeginWrite()
 	if !ok {
-		r.gate.leave(unheard, 0, 0)
-		return keeper.Result{Err: errTermOver}
+		r.limiter.end(inconclusive, 0, 0)
+		return keeper.WriteResult{Err: errTermOver}
 	}
 	defer end()
 	write, cancel := context.WithTimeout(held, r.cfg.Timeout)
@@ -162,35 +162,35 @@ func (r *run) write(ctx context.Context, job keeper.Job) keeper.Result {
 	if errors.Is(err, nodes.ErrMissing) {
 		err = fmt.Errorf("%w: %w", keeper.ErrNoOwner, err)
 	}
-	took, verdict := time.Since(begin), verdictOf(verb, err)
+	took, verdict := time.Since(begin), outcomeOf(verb, err)
 	if held.Err() == nil {
 		r.tally.note(err) // what the end of a term does to its writes says nothing about the loop
 	} else {
-		verdict = unheard
+		verdict = inconclusive
 	}
-	r.gate.leave(verdict, took, pauseIn(err))
+	r.limiter.end(verdict, took, pauseIn(err))
 	r.cfg.Metrics.observe(job.Reason, verb, err, took)
-	return keeper.Result{Lease: lease, Err: err, Pause: pauseAfter(err)}
+	return keeper.WriteResult{Lease: lease, Err: err, Pause: pauseAfter(err)}
 }
 
 // try makes one write. A panic in it is an error of it.
-func (r *run) try(ctx context.Context, job keeper.Job) (lease leaseobject.Known, verb leaseobject.Verb, err error) {
+func (r *run) try(ctx context.Context, job keeper.WriteJob) (lease leaseobject.LeaseRecord, verb leaseobject.Verb, err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			lease, verb, err = leaseobject.Known{}, leaseobject.None, &panicError{value: value}
+			lease, verb, err = leaseobject.LeaseRecord{}, leaseobject.None, &panicError{value: value}
 			r.cfg.Logger.ErrorContext(ctx, "writing a lease panicked, it will be tried again",
 				"namespace", job.Namespace, "lease", job.Name, "panic", value, "stack", string(debug.Stack()))
 		}
 	}()
-	return r.writer.Write(ctx, leaseobject.Renewal{
+	return r.writer.Write(ctx, leaseobject.LeaseUpdate{
 		Namespace: job.Namespace, Name: job.Name, Class: job.Class, Duration: job.Duration,
-		RenewTime: job.RenewTime, Lapsed: job.Lapsed, Last: job.Last,
+		RenewTime: job.RenewTime, ExpireTime: job.ExpireTime, Last: job.Last,
 	})
 }
 
 const (
 	// strangerPause is how long a Lease is left alone that is another's: to find out costs a read each time.
-	strangerPause = time.Minute
+	foreignHolderPause = time.Minute
 	// maxPause is the longest that one Lease waits because it was asked to: a proxy may ask for an hour, and Leases lapse.
 	maxPause = 10 * time.Second
 )
@@ -198,7 +198,7 @@ const (
 // pauseAfter is how long the object is left alone at least.
 func pauseAfter(err error) time.Duration {
 	if errors.Is(err, leaseobject.ErrForeignHolder) {
-		return strangerPause
+		return foreignHolderPause
 	}
 	return pauseIn(err)
 }
@@ -210,14 +210,14 @@ func pauseIn(err error) time.Duration {
 }
 
 // tally is how the writes of a pass went.
-type tally struct {
+type passResult struct {
 	mu        sync.Mutex // guards what follows
 	succeeded bool
 	failed    error // the first
 	panicked  error // the first
 }
 
-func (t *tally) note(err error) {
+func (t *passResult) note(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var panicked *panicError
@@ -226,13 +226,13 @@ func (t *tally) note(err error) {
 		t.succeeded = true
 	case errors.As(err, &panicked):
 		t.panicked = cmp.Or(t.panicked, err)
-	case !isState(err) && t.failed == nil:
+	case !isLeaseState(err) && t.failed == nil:
 		t.failed = err
 	}
 }
 
 // take returns the failure of the pass, if it was one, and begins the next.
-func (t *tally) take() error {
+func (t *passResult) take() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	failed := t.failed
@@ -245,6 +245,6 @@ func (t *tally) take() error {
 }
 
 // isState tells errors that describe a Lease from errors that describe the world.
-func isState(err error) bool {
+func isLeaseState(err error) bool {
 	return errors.Is(err, keeper.ErrNoOwner) || errors.Is(err, leaseobject.ErrForeignHolder) || errors.Is(err, leaseobject.ErrTerminating)
 }

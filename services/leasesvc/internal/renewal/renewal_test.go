@@ -27,21 +27,21 @@ import (
 // source hands out its jobs once and keeps what came of them.
 type source struct {
 	mu       sync.Mutex
-	jobs     []keeper.Job
-	finished map[string]keeper.Result
+	jobs     []keeper.WriteJob
+	finished map[string]keeper.WriteResult
 }
 
 // newSource has a job for each name, under a term that ends with ctx.
 func newSource(ctx context.Context, names ...string) *source {
-	s := &source{finished: map[string]keeper.Result{}}
+	s := &source{finished: map[string]keeper.WriteResult{}}
 	held := tenure.New(ctx, 0, 1)
 	for _, name := range names {
-		s.jobs = append(s.jobs, keeper.Job{Tenure: held, Name: name})
+		s.jobs = append(s.jobs, keeper.WriteJob{Shard: held, Name: name})
 	}
 	return s
 }
 
-func (s *source) Start(_ context.Context, budget int) ([]keeper.Job, error) {
+func (s *source) StartWrites(_ context.Context, budget int) ([]keeper.WriteJob, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	jobs := s.jobs[:min(budget, len(s.jobs))]
@@ -55,7 +55,7 @@ func (s *source) Backlog() writeback.Backlog {
 	return writeback.Backlog{Firsts: len(s.jobs)}
 }
 
-func (s *source) Finish(job keeper.Job, result keeper.Result) error {
+func (s *source) FinishWrite(job keeper.WriteJob, result keeper.WriteResult) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.finished[job.Name] = result
@@ -63,7 +63,7 @@ func (s *source) Finish(job keeper.Job, result keeper.Result) error {
 }
 
 // written is what every write that succeeds leaves.
-var written = leaseobject.Know(&coordinationv1.Lease{})
+var written = leaseobject.NewLeaseRecord(&coordinationv1.Lease{})
 
 // apiserver takes most of a second for each write, fails as its names say and sees how many come at a time.
 type apiserver struct {
@@ -74,7 +74,7 @@ type apiserver struct {
 	hangs      bool
 }
 
-func (a *apiserver) Write(ctx context.Context, r leaseobject.Renewal) (leaseobject.Known, leaseobject.Verb, error) {
+func (a *apiserver) Write(ctx context.Context, r leaseobject.LeaseUpdate) (leaseobject.LeaseRecord, leaseobject.Verb, error) {
 	a.enter(1)
 	defer a.enter(-1)
 	took := 900 * time.Millisecond
@@ -84,13 +84,13 @@ func (a *apiserver) Write(ctx context.Context, r leaseobject.Renewal) (leaseobje
 	select {
 	case <-time.After(took):
 	case <-ctx.Done():
-		return leaseobject.Known{}, leaseobject.Update, context.Cause(ctx)
+		return leaseobject.LeaseRecord{}, leaseobject.Update, context.Cause(ctx)
 	}
 	if a.panics[r.Name] {
 		panic("no such index")
 	}
 	if err := a.failures[r.Name]; err != nil {
-		return leaseobject.Known{}, leaseobject.None, err
+		return leaseobject.LeaseRecord{}, leaseobject.None, err
 	}
 	return written, leaseobject.Update, nil
 }
@@ -103,7 +103,7 @@ func (a *apiserver) enter(n int) {
 }
 
 type harness struct {
-	loop     *renewal.Loop
+	loop     *renewal.Controller
 	registry *prometheus.Registry
 	reports  []error
 }
@@ -124,7 +124,7 @@ func newHarness(t *testing.T, api *apiserver) *harness {
 }
 
 // run runs the loop for d of the bubble's time.
-func (h *harness) run(t *testing.T, s renewal.Source, d time.Duration) {
+func (h *harness) run(t *testing.T, s renewal.WriteSource, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
@@ -280,8 +280,8 @@ func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 		if got := s.finished["d"].Pause; got != 10*time.Second {
 			t.Errorf("d, which was asked to wait for an hour, waits %v, want 10 s: Leases lapse", got)
 		}
-		want := keeper.Result{Lease: written}
-		if diff := cmp.Diff(want, s.finished["c"], cmp.AllowUnexported(leaseobject.Known{})); diff != "" {
+		want := keeper.WriteResult{Lease: written}
+		if diff := cmp.Diff(want, s.finished["c"], cmp.AllowUnexported(leaseobject.LeaseRecord{})); diff != "" {
 			t.Errorf("c (-want +got):\n%s", diff)
 		}
 		counted := map[string]float64{"first/none/no_owner": 1, "first/none/throttled": 2, "first/update/success": 1}

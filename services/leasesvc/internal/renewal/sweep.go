@@ -15,39 +15,39 @@ import (
 )
 
 // Deleter finds and deletes Leases. *leaseobject.Writer is one.
-type Deleter interface {
-	Lister
-	DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error
+type LeaseDeleter interface {
+	LeaseLister
+	DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error
 }
 
 // Attendance says who has no session. *keeper.Keeper is one.
-type Attendance interface {
-	Absent(ctx context.Context, key session.Key, shard int, kept time.Duration) (*tenure.Tenure, error)
+type AbsenceChecker interface {
+	CheckAbsent(ctx context.Context, key session.Key, shard int, kept time.Duration) (*tenure.Shard, error)
 }
 
 // Litter is a class whose Leases belong to no Node.
-type Litter struct {
+type OrphanClass struct {
 	ID              session.ClassID
 	Name, Namespace string
 	// Patience is how long a Lease has lapsed, and its shard been kept here without hearing of its holder, before it is deleted.
-	Patience time.Duration
+	Retention time.Duration
 }
 
 // Sweep deletes the Leases of holders that are gone for good and that no garbage collector will ever remove, because they
 // belong to no Node. It touches none but those that this service made and was the last to renew.
-type Sweep struct {
+type OrphanCollector struct {
 	// Classes are those to look at.
-	Classes []Litter
+	Classes []OrphanClass
 	// Shard of a holder.
 	Shard   func(session.Key) int
-	Leases  Deleter
+	Leases  LeaseDeleter
 	Metrics *Metrics
 	// Timeout bounds a delete.
 	Timeout time.Duration
 }
 
 // Once looks at all Leases of the classes and returns the first error; what was not deleted is found again.
-func (s *Sweep) Once(ctx context.Context, present Attendance) error {
+func (s *OrphanCollector) Collect(ctx context.Context, present AbsenceChecker) error {
 	var failed error
 	for i := range s.Classes {
 		class := &s.Classes[i]
@@ -55,7 +55,7 @@ func (s *Sweep) Once(ctx context.Context, present Attendance) error {
 		err := s.Leases.List(list, class.Namespace, leaseobject.ClassLabel+"="+class.Name, func(leases []coordinationv1.Lease) error {
 			for i := range leases {
 				err := s.consider(ctx, present, class, &leases[i])
-				if errors.Is(err, keeper.ErrEnded) || ctx.Err() != nil {
+				if errors.Is(err, keeper.ErrStopped) || ctx.Err() != nil {
 					return err
 				}
 				failed = errors.Join(failed, err)
@@ -70,13 +70,13 @@ func (s *Sweep) Once(ctx context.Context, present Attendance) error {
 	return failed
 }
 
-func (s *Sweep) consider(ctx context.Context, present Attendance, class *Litter, lease *coordinationv1.Lease) error {
-	if !leaseobject.Orphaned(lease, class.Name, time.Now(), class.Patience) {
+func (s *OrphanCollector) consider(ctx context.Context, present AbsenceChecker, class *OrphanClass, lease *coordinationv1.Lease) error {
+	if !leaseobject.Orphaned(lease, class.Name, time.Now(), class.Retention) {
 		return nil
 	}
 	key := session.Key{Class: class.ID, Name: lease.Name}
-	held, err := present.Absent(ctx, key, s.Shard(key), class.Patience)
-	var elsewhere keeper.NotKeptError
+	held, err := present.CheckAbsent(ctx, key, s.Shard(key), class.Retention)
+	var elsewhere keeper.NotHeldError
 	if errors.As(err, &elsewhere) {
 		return nil
 	}
@@ -86,8 +86,8 @@ func (s *Sweep) consider(ctx context.Context, present Attendance, class *Litter,
 	return s.delete(ctx, held, lease)
 }
 
-func (s *Sweep) delete(ctx context.Context, held *tenure.Tenure, lease *coordinationv1.Lease) error {
-	under, end, ok := held.Begin()
+func (s *OrphanCollector) delete(ctx context.Context, held *tenure.Shard, lease *coordinationv1.Lease) error {
+	under, end, ok := held.BeginWrite()
 	if !ok {
 		return nil
 	}
@@ -95,8 +95,8 @@ func (s *Sweep) delete(ctx context.Context, held *tenure.Tenure, lease *coordina
 	write, cancel := context.WithTimeout(under, s.Timeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	err := s.Leases.DeleteSeen(write, lease)
-	s.Metrics.Deleted(Swept, err)
+	err := s.Leases.DeleteUnchanged(write, lease)
+	s.Metrics.Deleted(Orphaned, err)
 	if apierrors.IsConflict(err) || under.Err() != nil {
 		return nil // its holder is back, or the shard has gone
 	}

@@ -33,7 +33,7 @@ func (d *drawer) List(_ context.Context, _, selector string, visit func([]coordi
 	return visit(d.leases)
 }
 
-func (d *drawer) DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error {
+func (d *drawer) DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error {
 	if seen.Name == "changed" {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, seen.Name, nil)
 	}
@@ -43,14 +43,14 @@ func (d *drawer) DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) err
 
 // attendance knows of one shard that is held, and of who is present in it.
 type attendance struct {
-	held    *tenure.Tenure
+	held    *tenure.Shard
 	present []string
 }
 
-func (a attendance) Absent(_ context.Context, key session.Key, shard int, kept time.Duration) (*tenure.Tenure, error) {
+func (a attendance) CheckAbsent(_ context.Context, key session.Key, shard int, kept time.Duration) (*tenure.Shard, error) {
 	switch {
-	case shard != a.held.Shard():
-		return nil, keeper.NotKeptError{Shard: shard}
+	case shard != a.held.ID():
+		return nil, keeper.NotHeldError{Shard: shard}
 	case kept != time.Minute || slices.Contains(a.present, key.Name):
 		return nil, nil
 	}
@@ -83,8 +83,8 @@ func TestSweep_DeletesOnlyWhoIsLongGoneFromAShardHeldHere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &renewal.Sweep{
-		Classes: []renewal.Litter{{ID: 1, Name: "agent", Namespace: "agents", Patience: time.Minute}},
+	s := &renewal.OrphanCollector{
+		Classes: []renewal.OrphanClass{{ID: 1, Name: "agent", Namespace: "agents", Retention: time.Minute}},
 		Shard: func(key session.Key) int {
 			if key.Name == "elsewhere" {
 				return 1
@@ -95,7 +95,7 @@ func TestSweep_DeletesOnlyWhoIsLongGoneFromAShardHeldHere(t *testing.T) {
 	}
 	term, end := context.WithCancel(t.Context())
 	here := attendance{held: tenure.New(term, 0, 1), present: []string{"present"}}
-	if err := s.Once(t.Context(), here); err != nil {
+	if err := s.Collect(t.Context(), here); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{"gone", "too"}, d.deleted); diff != "" {
@@ -103,7 +103,7 @@ func TestSweep_DeletesOnlyWhoIsLongGoneFromAShardHeldHere(t *testing.T) {
 	}
 	end()
 	d.deleted = nil
-	if err := s.Once(t.Context(), here); err != nil || d.deleted != nil {
+	if err := s.Collect(t.Context(), here); err != nil || d.deleted != nil {
 		t.Errorf("after the term: deleted %v, error %v", d.deleted, err)
 	}
 }

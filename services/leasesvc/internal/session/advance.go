@@ -39,7 +39,7 @@ func (t *Table) step(slot uint32, word uint64) (step Transition, stands bool) {
 // move makes a session Suspect or Expired, as its pulse was word. It is false, and nothing has changed, when a beat came since.
 func (t *Table) move(slot uint32, word uint64, to State) bool {
 	r := t.records.At(slot)
-	if r.state == Alive && !t.pulse.At(slot).word.CompareAndSwap(word, word&^aliveBit) {
+	if r.state == Alive && !t.beats.At(slot).word.CompareAndSwap(word, word&^aliveBit) {
 		return false
 	}
 	t.counts[r.state]--

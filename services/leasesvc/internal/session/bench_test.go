@@ -12,7 +12,7 @@ func filled(n int) (*session.Table, []session.Ref) {
 	table := session.NewTable([]session.Class{node}, n)
 	refs := make([]session.Ref, n)
 	for i := range refs {
-		refs[i], _ = table.Introduce(0, holder(fmt.Sprintf("node-%d", i), "boot"), 1)
+		refs[i], _ = table.Register(0, holder(fmt.Sprintf("node-%d", i), "boot"), 1)
 	}
 	return table, refs
 }

@@ -105,7 +105,7 @@ func TestTable_AgreesWithNaiveModel(t *testing.T) {
 				}
 				alive := h.state == session.Alive
 				sequence := sequences.Draw(t, "sequence")
-				if got := table.Pulses().Beat(m.now, h.ref, sequence); got != alive {
+				if got := table.Heartbeats().Beat(m.now, h.ref, sequence); got != alive {
 					t.Fatalf("beat past the owner: %t for a holder that is %v", got, h.state)
 				}
 				if alive {
@@ -117,7 +117,7 @@ func TestTable_AgreesWithNaiveModel(t *testing.T) {
 					t.Skip("none")
 				}
 				ref := rapid.SampledFrom(m.dead).Draw(t, "ref")
-				if table.Pulses().Beat(m.now, ref, 1) {
+				if table.Heartbeats().Beat(m.now, ref, 1) {
 					t.Fatal("a dead ref renewed past the owner")
 				}
 				if got := table.Beat(m.now, ref, 1); got.Accepted() {
@@ -139,9 +139,9 @@ func TestTable_AgreesWithNaiveModel(t *testing.T) {
 }
 
 func meetBoth(t *rapid.T, table *session.Table, m *model, name, boot string, sequence uint64, ordered bool) {
-	call := table.Introduce
+	call := table.Register
 	if ordered {
-		call = table.Renew
+		call = table.RegisterIfNewer
 	}
 	ref, got := call(m.now, holder(name, boot), sequence)
 	if want := m.meet(boot, name, sequence, ordered); got != want {

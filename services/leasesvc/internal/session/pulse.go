@@ -24,7 +24,7 @@ const (
 	beatBias = 1 << 37
 )
 
-type pulse struct {
+type heartbeat struct {
 	word atomic.Uint64
 	// sequence of the last beat, for people. A beat that is overtaken by the end of its life may leave its own here.
 	sequence atomic.Uint64
@@ -54,13 +54,13 @@ func tick(i monotonic.Instant) uint64 {
 }
 
 // Pulses are the part of a Table that every goroutine may use. Their methods lock nothing and allocate nothing.
-type Pulses struct {
-	blocks atomic.Pointer[[]*[column.Block]pulse]
+type Heartbeats struct {
+	blocks atomic.Pointer[[]*[column.BlockSize]heartbeat]
 }
 
 // Beat renews the session that ref names, if it is Alive. Otherwise it is false, nothing has changed, and the beat is for
 // Table.Beat. It is one compare-and-swap: a beat counts before the session is made Suspect, or is told that it does not count.
-func (p *Pulses) Beat(now monotonic.Instant, ref Ref, sequence uint64) bool {
+func (p *Heartbeats) Beat(now monotonic.Instant, ref Ref, sequence uint64) bool {
 	pulse := p.at(ref.slot)
 	if pulse == nil {
 		return false
@@ -79,7 +79,7 @@ func (p *Pulses) Beat(now monotonic.Instant, ref Ref, sequence uint64) bool {
 }
 
 // LastBeat is when the holder of the session that ref names was last heard; false once that life of it is over.
-func (p *Pulses) LastBeat(ref Ref) (monotonic.Instant, bool) {
+func (p *Heartbeats) LastBeat(ref Ref) (monotonic.Instant, bool) {
 	pulse := p.at(ref.slot)
 	if pulse == nil {
 		return 0, false
@@ -89,10 +89,10 @@ func (p *Pulses) LastBeat(ref Ref) (monotonic.Instant, bool) {
 }
 
 // at is nil where there was no session yet.
-func (p *Pulses) at(slot uint32) *pulse {
+func (p *Heartbeats) at(slot uint32) *heartbeat {
 	blocks := p.blocks.Load()
-	if blocks == nil || int(slot/column.Block) >= len(*blocks) {
+	if blocks == nil || int(slot/column.BlockSize) >= len(*blocks) {
 		return nil
 	}
-	return &(*blocks)[slot/column.Block][slot%column.Block]
+	return &(*blocks)[slot/column.BlockSize][slot%column.BlockSize]
 }

@@ -29,7 +29,7 @@ func TestPulses_NoBeatIsLostAtTheEdgeAndNoneGoesToTheNextTenant(t *testing.T) {
 	)
 	names := "abcdefgh"
 	enter := func(i int) {
-		ref, outcome := table.Introduce(monotonic.Instant(clock.Load()), holder(names[i:i+1], "boot"), 1)
+		ref, outcome := table.Register(monotonic.Instant(clock.Load()), holder(names[i:i+1], "boot"), 1)
 		if outcome != session.Opened {
 			t.Fatalf("outcome %v for a holder that was gone", outcome)
 		}
@@ -39,7 +39,7 @@ func TestPulses_NoBeatIsLostAtTheEdgeAndNoneGoesToTheNextTenant(t *testing.T) {
 	for i := range posts {
 		enter(i)
 	}
-	pulses := table.Pulses()
+	pulses := table.Heartbeats()
 	for i := range posts {
 		crew.Go(func() {
 			stale := posts[i].ref.Load().(session.Ref)
@@ -90,26 +90,26 @@ func TestPulses_NoBeatIsLostAtTheEdgeAndNoneGoesToTheNextTenant(t *testing.T) {
 
 func TestPulses_TakeoverEndsTheBeatsOfTheBootBefore(t *testing.T) {
 	table := newTable()
-	before, _ := table.Introduce(at(0), holder("a", "1"), 1)
-	after, _ := table.Introduce(at(time.Second), holder("a", "2"), 1)
-	if table.Pulses().Beat(at(2*time.Second), before, 2) {
+	before, _ := table.Register(at(0), holder("a", "1"), 1)
+	after, _ := table.Register(at(time.Second), holder("a", "2"), 1)
+	if table.Heartbeats().Beat(at(2*time.Second), before, 2) {
 		t.Error("the boot that was replaced renewed the session")
 	}
-	if !table.Pulses().Beat(at(3*time.Second), after, 2) {
+	if !table.Heartbeats().Beat(at(3*time.Second), after, 2) {
 		t.Error("the boot that has the session did not renew it")
 	}
-	if s, _ := table.Look(after); s.LastBeat != at(3*time.Second) || s.Sequence != 2 {
+	if s, _ := table.Lookup(after); s.LastBeat != at(3*time.Second) || s.Sequence != 2 {
 		t.Errorf("last beat at %v with sequence %d", s.LastBeat, s.Sequence)
 	}
 }
 
 func TestPulses_BeatNeverMovesBackwards(t *testing.T) {
 	table := newTable()
-	ref, _ := table.Introduce(at(time.Minute), holder("a", "1"), 1)
-	if !table.Pulses().Beat(at(time.Second), ref, 2) {
+	ref, _ := table.Register(at(time.Minute), holder("a", "1"), 1)
+	if !table.Heartbeats().Beat(at(time.Second), ref, 2) {
 		t.Error("a beat that was late is not accepted")
 	}
-	if s, _ := table.Look(ref); s.LastBeat != at(time.Minute) {
+	if s, _ := table.Lookup(ref); s.LastBeat != at(time.Minute) {
 		t.Errorf("last beat at %v, want it where it was", s.LastBeat)
 	}
 }
@@ -117,8 +117,8 @@ func TestPulses_BeatNeverMovesBackwards(t *testing.T) {
 func TestPulses_InstantsAreNeverEarlyAndLessThanAMillisecondLate(t *testing.T) {
 	table := newTable()
 	for _, want := range []time.Duration{0, 1, time.Millisecond, time.Hour + 1, 10 * 365 * 24 * time.Hour, -time.Hour, -time.Hour - 1} {
-		ref, _ := table.Introduce(at(want), holder("a", "1"), 1)
-		s, _ := table.Look(ref)
+		ref, _ := table.Register(at(want), holder("a", "1"), 1)
+		s, _ := table.Lookup(ref)
 		if late := s.LastBeat.Sub(at(want)); late < 0 || late >= time.Millisecond {
 			t.Errorf("%v is told as %v", want, s.LastBeat)
 		}
@@ -128,7 +128,7 @@ func TestPulses_InstantsAreNeverEarlyAndLessThanAMillisecondLate(t *testing.T) {
 
 func BenchmarkPulses_130kHolders(b *testing.B) {
 	table, refs := filled(130_000)
-	pulses := table.Pulses()
+	pulses := table.Heartbeats()
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		pulses.Beat(at(time.Duration(i)*time.Millisecond), refs[i%len(refs)], uint64(i))

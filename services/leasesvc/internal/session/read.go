@@ -12,7 +12,7 @@ func (t *Table) Get(key Key) (Session, bool) {
 }
 
 // Look returns the session that ref names; false once that life of it is over.
-func (t *Table) Look(ref Ref) (Session, bool) {
+func (t *Table) Lookup(ref Ref) (Session, bool) {
 	if t.resolve(ref) != Renewed {
 		return Session{}, false
 	}
@@ -35,7 +35,7 @@ func (t *Table) view(slot uint32) Session {
 	beat := beatIn(word)
 	return Session{
 		Ref: Ref{slot: slot, generation: generationIn(word)}, Holder: t.holder(slot), State: r.state,
-		Sequence: t.pulse.At(slot).sequence.Load(), Started: r.started, LastBeat: beat,
+		Sequence: t.beats.At(slot).sequence.Load(), Started: r.started, LastBeat: beat,
 		Deadline: beat.Add(t.classes[r.class].TTL),
 	}
 }

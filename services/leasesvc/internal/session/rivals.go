@@ -8,7 +8,7 @@ import (
 
 // remembered is how many boots that were replaced a session knows. An older one could win the name back with a beat that was
 // delayed for longer than as many boots took.
-const remembered = 4
+const maxReplaced = 4
 
 // Duplicate is another boot that beats under the name of a session and is refused.
 type Duplicate struct {
@@ -20,15 +20,15 @@ type Duplicate struct {
 }
 
 // rivals are the other boots of a session's name. Few sessions have any.
-type rivals struct {
+type otherBoots struct {
 	// replaced are fingerprints of the boots before this one, the newest first; 0 for none.
-	replaced [remembered]uint64
+	replaced [maxReplaced]uint64
 	// last is the newest of them.
 	last      string
 	duplicate Duplicate
 }
 
-func (r *rivals) has(boot string) bool {
+func (r *otherBoots) wasReplaced(boot string) bool {
 	if r == nil {
 		return false
 	}
@@ -42,14 +42,14 @@ func (r *rivals) has(boot string) bool {
 }
 
 // push remembers the boot that was replaced, and forgets the one that replaced it.
-func (r *rivals) push(replaced, by string) {
+func (r *otherBoots) addReplaced(replaced, by string) {
 	forget, kept := fingerprint(by), []uint64{fingerprint(replaced)}
 	for _, print := range r.replaced {
-		if print != forget && print != kept[0] && print != 0 && len(kept) < remembered {
+		if print != forget && print != kept[0] && print != 0 && len(kept) < maxReplaced {
 			kept = append(kept, print)
 		}
 	}
-	r.replaced, r.last = [remembered]uint64{}, replaced
+	r.replaced, r.last = [maxReplaced]uint64{}, replaced
 	copy(r.replaced[:], kept)
 	if r.duplicate.Boot == by {
 		r.duplicate = Duplicate{}
@@ -57,7 +57,7 @@ func (r *rivals) push(replaced, by string) {
 }
 
 // refuse counts a beat of another boot.
-func (r *rivals) refuse(now monotonic.Instant, boot string, ttl time.Duration) {
+func (r *otherBoots) refuse(now monotonic.Instant, boot string, ttl time.Duration) {
 	d := &r.duplicate
 	if d.Refusals == 0 || now.Sub(d.Last) > ttl {
 		*d = Duplicate{Since: now}
@@ -71,7 +71,7 @@ func (t *Table) Duplicate(ref Ref) (Duplicate, bool) {
 	if t.resolve(ref) != Renewed {
 		return Duplicate{}, false
 	}
-	r := t.rivals[ref.slot]
+	r := t.others[ref.slot]
 	if r == nil || r.duplicate.Refusals == 0 {
 		return Duplicate{}, false
 	}
@@ -79,7 +79,7 @@ func (t *Table) Duplicate(ref Ref) (Duplicate, bool) {
 }
 
 func (t *Table) refuse(now monotonic.Instant, slot uint32, boot string) {
-	r := t.rivals[slot]
+	r := t.others[slot]
 	if r == nil {
 		return // nobody was replaced here, so nobody is refused
 	}

@@ -11,11 +11,11 @@ import (
 
 func TestRenew_BootThatWasReplacedTwiceDoesNotComeBack(t *testing.T) {
 	table := newTable()
-	table.Renew(at(0), holder("a", "A"), 1)
-	table.Renew(at(time.Second), holder("a", "B"), 1)
-	table.Renew(at(2*time.Second), holder("a", "C"), 1)
+	table.RegisterIfNewer(at(0), holder("a", "A"), 1)
+	table.RegisterIfNewer(at(time.Second), holder("a", "B"), 1)
+	table.RegisterIfNewer(at(2*time.Second), holder("a", "C"), 1)
 	for _, boot := range []string{"A", "B"} {
-		if _, outcome := table.Renew(at(3*time.Second), holder("a", boot), 9); outcome != session.Superseded {
+		if _, outcome := table.RegisterIfNewer(at(3*time.Second), holder("a", boot), 9); outcome != session.Superseded {
 			t.Errorf("a delayed beat of boot %s: outcome %v, want Superseded", boot, outcome)
 		}
 	}
@@ -26,32 +26,32 @@ func TestRenew_BootThatWasReplacedTwiceDoesNotComeBack(t *testing.T) {
 
 func TestRenew_ReplacedBootMayComeBackToADeadName(t *testing.T) {
 	table := newTable()
-	table.Renew(at(0), holder("a", "A"), 1)
-	table.Renew(at(0), holder("a", "B"), 1)
+	table.RegisterIfNewer(at(0), holder("a", "A"), 1)
+	table.RegisterIfNewer(at(0), holder("a", "B"), 1)
 	advance(table, at(node.TTL))
-	if _, outcome := table.Renew(at(node.TTL), holder("a", "A"), 2); outcome != session.TookOver {
+	if _, outcome := table.RegisterIfNewer(at(node.TTL), holder("a", "A"), 2); outcome != session.TookOver {
 		t.Errorf("outcome %v, want TookOver", outcome)
 	}
-	if _, outcome := table.Renew(at(node.TTL), holder("a", "B"), 2); outcome != session.Superseded {
+	if _, outcome := table.RegisterIfNewer(at(node.TTL), holder("a", "B"), 2); outcome != session.Superseded {
 		t.Errorf("the other one then: outcome %v, want Superseded", outcome)
 	}
 }
 
 func TestDuplicate_RefusalsOfAnEpisodeAreCounted(t *testing.T) {
 	table := newTable()
-	old, _ := table.Introduce(at(0), holder("a", "A"), 1)
-	ref, _ := table.Introduce(at(0), holder("a", "B"), 1)
+	old, _ := table.Register(at(0), holder("a", "A"), 1)
+	ref, _ := table.Register(at(0), holder("a", "B"), 1)
 	if d, some := table.Duplicate(ref); some {
 		t.Errorf("%+v before anybody was refused", d)
 	}
-	table.Introduce(at(time.Second), holder("a", "A"), 1)
+	table.Register(at(time.Second), holder("a", "A"), 1)
 	table.Beat(at(2*time.Second), old, 2)
 	want := session.Duplicate{Boot: "A", Since: at(time.Second), Last: at(2 * time.Second), Refusals: 2}
 	if d, _ := table.Duplicate(ref); d != want {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, d))
 	}
 	late := at(2*time.Second + node.TTL + 1)
-	table.Introduce(late, holder("a", "A"), 1)
+	table.Register(late, holder("a", "A"), 1)
 	want = session.Duplicate{Boot: "A", Since: late, Last: late, Refusals: 1}
 	if d, _ := table.Duplicate(ref); d != want {
 		t.Errorf("another episode (-want +got):\n%s", cmp.Diff(want, d))
@@ -70,7 +70,7 @@ func TestRestore_StateFollowsFromTheSilence(t *testing.T) {
 	} {
 		table := newTable()
 		ref, outcome := table.Restore(now, session.Silence{Holder: holder("a", "1"), For: silence})
-		s, _ := table.Look(ref)
+		s, _ := table.Lookup(ref)
 		if outcome != session.Opened || s.State != want || s.LastBeat.Sub(now.Add(-max(silence, 0))) >= time.Millisecond {
 			t.Errorf("silent for %v: outcome %v, %+v, want it %v", silence, outcome, s, want)
 		}
@@ -85,7 +85,7 @@ func TestRestore_StateFollowsFromTheSilence(t *testing.T) {
 	if _, outcome := table.Restore(now, session.Silence{Holder: holder("a", "1"), For: node.TTL + node.Retention}); outcome != session.Unknown {
 		t.Errorf("long forgotten: outcome %v, want Unknown", outcome)
 	}
-	table.Introduce(now, holder("a", "2"), 1)
+	table.Register(now, holder("a", "2"), 1)
 	if _, outcome := table.Restore(now, session.Silence{Holder: holder("a", "1"), For: time.Second}); outcome != session.Repeated {
 		t.Errorf("known: outcome %v, want Repeated", outcome)
 	}

@@ -24,10 +24,10 @@ type Table struct {
 	classes []Class
 	limit   int
 	index   *index
-	records column.Column[record]
-	pulse   column.Column[pulse]
-	pulses  Pulses
-	rivals  map[uint32]*rivals // by slot
+	records column.Slab[record]
+	beats   column.Slab[heartbeat]
+	heartbeats  Heartbeats
+	others  map[uint32]*otherBoots // by slot
 	free    []uint32
 	wheel   *wheel
 	counts  [Expired + 1]int
@@ -36,11 +36,11 @@ type Table struct {
 
 // NewTable returns an empty Table that never has more than limit sessions.
 func NewTable(classes []Class, limit int) *Table {
-	return &Table{classes: classes, limit: limit, index: newIndex(), rivals: map[uint32]*rivals{}, wheel: newWheel()}
+	return &Table{classes: classes, limit: limit, index: newIndex(), others: map[uint32]*otherBoots{}, wheel: newWheel()}
 }
 
 // Pulses take the beats of sessions that are Alive, from any goroutine.
-func (t *Table) Pulses() *Pulses { return &t.pulses }
+func (t *Table) Heartbeats() *Heartbeats { return &t.heartbeats }
 
 // Class finds a class by its name.
 func (t *Table) Class(name string) (ClassID, bool) {
@@ -56,17 +56,17 @@ func (t *Table) Class(name string) (ClassID, bool) {
 // within a connection the order is given already. now is when the holder was heard: one that was heard before the present
 // boot was first does not take over from it, and one of the present boot that was heard so long ago that its session would be
 // what it is again moves the deadline only.
-func (t *Table) Introduce(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
-	return t.meet(now, h, sequence, false)
+func (t *Table) Register(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
+	return t.register(now, h, sequence, false)
 }
 
 // Renew opens or renews the session of a holder whose beats may arrive out of order or twice: a sequence that is not above
 // the last one of the same boot that came this way or by an introduction is Repeated.
-func (t *Table) Renew(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
-	return t.meet(now, h, sequence, true)
+func (t *Table) RegisterIfNewer(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
+	return t.register(now, h, sequence, true)
 }
 
-func (t *Table) meet(now monotonic.Instant, h Holder, sequence uint64, ordered bool) (Ref, Outcome) {
+func (t *Table) register(now monotonic.Instant, h Holder, sequence uint64, ordered bool) (Ref, Outcome) {
 	slot, known := t.index.find(h.Key, t.keyAt)
 	if !known {
 		return t.open(now, h, sequence)
@@ -90,7 +90,7 @@ func (t *Table) mayTakeOver(slot uint32, boot string) bool {
 	if generationIn(t.word(slot)) == lastGeneration {
 		return false
 	}
-	return t.records.At(slot).state == Expired || !t.rivals[slot].has(boot)
+	return t.records.At(slot).state == Expired || !t.others[slot].wasReplaced(boot)
 }
 
 func (t *Table) open(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
@@ -103,7 +103,7 @@ func (t *Table) open(now monotonic.Instant, h Holder, sequence uint64) (Ref, Out
 		name: h.Key.Name, boot: h.Boot, class: h.Key.Class, state: Alive, sequence: sequence, started: now, born: generation,
 	}
 	t.set(slot, generation, true, now)
-	t.pulse.At(slot).sequence.Store(sequence)
+	t.beats.At(slot).sequence.Store(sequence)
 	t.index.insert(h.Key, slot, t.keyAt)
 	t.counts[Alive]++
 	t.changes++
@@ -135,10 +135,10 @@ func (t *Table) Restore(now monotonic.Instant, s Silence) (Ref, Outcome) {
 
 func (t *Table) takeOver(now monotonic.Instant, slot uint32, boot string, sequence uint64) Ref {
 	r := t.records.At(slot)
-	if t.rivals[slot] == nil {
-		t.rivals[slot] = &rivals{}
+	if t.others[slot] == nil {
+		t.others[slot] = &otherBoots{}
 	}
-	t.rivals[slot].push(r.boot, boot)
+	t.others[slot].addReplaced(r.boot, boot)
 	last := beatIn(t.word(slot))
 	r.boot, r.started = boot, now
 	// The beats of the old boot end with its generation, also one that is on its way at this moment.
@@ -178,7 +178,7 @@ func (t *Table) resolve(ref Ref) Outcome {
 }
 
 func (t *Table) renew(now monotonic.Instant, slot uint32, sequence uint64) Outcome {
-	if t.pulses.Beat(now, t.ref(slot), sequence) {
+	if t.heartbeats.Beat(now, t.ref(slot), sequence) {
 		t.records.At(slot).sequence = sequence
 		return Renewed
 	}
@@ -209,7 +209,7 @@ func (t *Table) revive(now monotonic.Instant, slot uint32, sequence uint64) {
 	t.counts[Alive]++
 	r.state, r.sequence = Alive, sequence
 	t.set(slot, generationIn(word), true, max(beatIn(word), now))
-	t.pulse.At(slot).sequence.Store(sequence)
+	t.beats.At(slot).sequence.Store(sequence)
 	// Only here can the next deadline lie before the bucket that the session waits in.
 	t.file(slot)
 }
@@ -249,7 +249,7 @@ func (t *Table) forget(slot uint32) {
 	t.counts[r.state]--
 	t.changes++
 	t.index.remove(t.keyAt(slot), t.keyAt)
-	delete(t.rivals, slot)
+	delete(t.others, slot)
 	*r = record{}
 	// From the next generation on no Ref of this life is heard.
 	generation := generationIn(t.word(slot))
@@ -269,11 +269,11 @@ func (t *Table) allocate() uint32 {
 	}
 	slot := t.records.Len()
 	t.records.Extend(slot + 1)
-	t.pulse.Extend(slot + 1)
+	t.beats.Extend(slot + 1)
 	t.set(uint32(slot), 1, false, 0) // so that the zero Ref names none
-	if slot%column.Block == 0 {
-		blocks := t.pulse.Blocks()
-		t.pulses.blocks.Store(&blocks)
+	if slot%column.BlockSize == 0 {
+		blocks := t.beats.Blocks()
+		t.heartbeats.blocks.Store(&blocks)
 	}
 	return uint32(slot)
 }
@@ -283,10 +283,10 @@ func (t *Table) keyAt(slot uint32) Key {
 	return Key{Class: r.class, Name: r.name}
 }
 
-func (t *Table) word(slot uint32) uint64 { return t.pulse.At(slot).word.Load() }
+func (t *Table) word(slot uint32) uint64 { return t.beats.At(slot).word.Load() }
 
 func (t *Table) set(slot, generation uint32, alive bool, beat monotonic.Instant) {
-	t.pulse.At(slot).word.Store(wordOf(generation, alive, beat))
+	t.beats.At(slot).word.Store(wordOf(generation, alive, beat))
 }
 
 func (t *Table) ref(slot uint32) Ref { return Ref{slot: slot, generation: generationIn(t.word(slot))} }

@@ -43,8 +43,8 @@ func steps(transitions []session.Transition) []step {
 
 func TestForget_EndsASessionWhoeverHasItAndNoOther(t *testing.T) {
 	table := session.NewTable([]session.Class{node}, 2)
-	dead, _ := table.Introduce(0, holder("a", "1"), 1)
-	ref, _ := table.Introduce(0, holder("a", "2"), 1)
+	dead, _ := table.Register(0, holder("a", "1"), 1)
+	ref, _ := table.Register(0, holder("a", "2"), 1)
 	table.Forget(dead)
 	if got := table.Counts(); got != (session.Counts{Alive: 1}) {
 		t.Errorf("a Ref of the boot before ended the session: %+v", got)
@@ -54,14 +54,14 @@ func TestForget_EndsASessionWhoeverHasItAndNoOther(t *testing.T) {
 	if got := table.Counts(); got != (session.Counts{}) || table.Beat(0, ref, 2) != session.Unknown {
 		t.Errorf("counts %+v after the end", got)
 	}
-	if again, outcome := table.Introduce(0, holder("b", "1"), 1); outcome != session.Opened || again.Slot() != ref.Slot() || again == ref {
+	if again, outcome := table.Register(0, holder("b", "1"), 1); outcome != session.Opened || again.Slot() != ref.Slot() || again == ref {
 		t.Errorf("%+v %v, want the slot of %+v in another life", again, outcome, ref)
 	}
 }
 
 func TestAdvance_SilenceWalksThroughEveryState(t *testing.T) {
 	table := newTable()
-	table.Introduce(at(0), holder("a", "1"), 1)
+	table.Register(at(0), holder("a", "1"), 1)
 	walk := []struct {
 		now  time.Duration
 		want []step
@@ -86,7 +86,7 @@ func TestAdvance_SilenceWalksThroughEveryState(t *testing.T) {
 
 func TestAdvance_OneJumpMakesEveryTransitionInOrder(t *testing.T) {
 	table := newTable()
-	table.Introduce(at(0), holder("a", "1"), 1)
+	table.Register(at(0), holder("a", "1"), 1)
 	want := []step{
 		{"a", session.Alive, session.Suspect}, {"a", session.Suspect, session.Expired}, {"a", session.Expired, session.Gone},
 	}
@@ -98,7 +98,7 @@ func TestAdvance_OneJumpMakesEveryTransitionInOrder(t *testing.T) {
 func TestBeat_RevivesFromEveryState(t *testing.T) {
 	for _, silence := range []time.Duration{time.Second, 30 * time.Second, 50 * time.Second} {
 		table := newTable()
-		ref, _ := table.Introduce(at(0), holder("a", "1"), 1)
+		ref, _ := table.Register(at(0), holder("a", "1"), 1)
 		advance(table, at(silence))
 		want := session.Recovered
 		if silence < node.Suspect {
@@ -111,7 +111,7 @@ func TestBeat_RevivesFromEveryState(t *testing.T) {
 			Ref: ref, Holder: holder("a", "1"), State: session.Alive, Sequence: 2,
 			LastBeat: at(silence), Deadline: at(silence + node.TTL),
 		}
-		got, _ := table.Look(ref)
+		got, _ := table.Lookup(ref)
 		if diff := cmp.Diff(wantSession, got, cmp.AllowUnexported(session.Ref{})); diff != "" {
 			t.Errorf("after %v (-want +got):\n%s", silence, diff)
 		}
@@ -126,8 +126,8 @@ func TestBeat_RevivesFromEveryState(t *testing.T) {
 
 func TestIntroduce_NewestBootWins(t *testing.T) {
 	table := newTable()
-	old, _ := table.Introduce(at(0), holder("a", "1"), 1)
-	young, outcome := table.Introduce(at(1), holder("a", "2"), 1)
+	old, _ := table.Register(at(0), holder("a", "1"), 1)
+	young, outcome := table.Register(at(1), holder("a", "2"), 1)
 	if outcome != session.TookOver {
 		t.Fatalf("second boot: outcome %v, want TookOver", outcome)
 	}
@@ -137,18 +137,18 @@ func TestIntroduce_NewestBootWins(t *testing.T) {
 	if got := table.Beat(at(2), young, 2); got != session.Renewed {
 		t.Errorf("beat of the new boot: outcome %v, want Renewed", got)
 	}
-	if _, got := table.Introduce(at(3), holder("a", "1"), 10); got != session.Superseded {
+	if _, got := table.Register(at(3), holder("a", "1"), 10); got != session.Superseded {
 		t.Errorf("the old boot again: outcome %v, want Superseded", got)
 	}
 	advance(table, at(time.Minute))
-	if _, got := table.Introduce(at(time.Minute), holder("a", "1"), 10); got != session.TookOver {
+	if _, got := table.Register(at(time.Minute), holder("a", "1"), 10); got != session.TookOver {
 		t.Errorf("the old boot once the new one expired: outcome %v, want TookOver", got)
 	}
 }
 
 func TestRenew_SequenceOrdersBeatsOfOneBoot(t *testing.T) {
 	table := newTable()
-	table.Renew(at(0), holder("a", "1"), 5)
+	table.RegisterIfNewer(at(0), holder("a", "1"), 5)
 	for _, c := range []struct {
 		boot     string
 		sequence uint64
@@ -157,7 +157,7 @@ func TestRenew_SequenceOrdersBeatsOfOneBoot(t *testing.T) {
 		{"1", 5, session.Repeated}, {"1", 4, session.Repeated}, {"1", 6, session.Renewed},
 		{"2", 1, session.TookOver}, {"2", 1, session.Repeated}, {"1", 99, session.Superseded},
 	} {
-		if _, got := table.Renew(at(time.Second), holder("a", c.boot), c.sequence); got != c.want {
+		if _, got := table.RegisterIfNewer(at(time.Second), holder("a", c.boot), c.sequence); got != c.want {
 			t.Errorf("boot %s sequence %d: outcome %v, want %v", c.boot, c.sequence, got, c.want)
 		}
 	}
@@ -165,8 +165,8 @@ func TestRenew_SequenceOrdersBeatsOfOneBoot(t *testing.T) {
 
 func TestRenew_RepeatedBeatDoesNotMoveTheDeadline(t *testing.T) {
 	table := newTable()
-	table.Renew(at(0), holder("a", "1"), 5)
-	table.Renew(at(20*time.Second), holder("a", "1"), 5)
+	table.RegisterIfNewer(at(0), holder("a", "1"), 5)
+	table.RegisterIfNewer(at(20*time.Second), holder("a", "1"), 5)
 	got, _ := table.Get(session.Key{Name: "a"})
 	if got.Deadline != at(node.TTL) {
 		t.Errorf("deadline %v, want %v", got.Deadline, at(node.TTL))
@@ -175,7 +175,7 @@ func TestRenew_RepeatedBeatDoesNotMoveTheDeadline(t *testing.T) {
 
 func TestRelease_EndsTheRefEvenWhenTheSlotIsUsedAgain(t *testing.T) {
 	table := newTable()
-	ref, _ := table.Introduce(at(0), holder("a", "1"), 1)
+	ref, _ := table.Register(at(0), holder("a", "1"), 1)
 	if _, got := table.Release(holder("a", "2")); got != session.Superseded {
 		t.Errorf("release by another boot: outcome %v, want Superseded", got)
 	}
@@ -185,7 +185,7 @@ func TestRelease_EndsTheRefEvenWhenTheSlotIsUsedAgain(t *testing.T) {
 	if _, got := table.Release(holder("a", "1")); got != session.Unknown {
 		t.Errorf("release again: outcome %v, want Unknown", got)
 	}
-	other, _ := table.Introduce(at(1), holder("b", "1"), 1)
+	other, _ := table.Register(at(1), holder("b", "1"), 1)
 	if other.Slot() != ref.Slot() {
 		t.Fatalf("slot %d was not used again, got %d", ref.Slot(), other.Slot())
 	}
@@ -199,11 +199,11 @@ func TestRelease_EndsTheRefEvenWhenTheSlotIsUsedAgain(t *testing.T) {
 
 func TestIntroduce_LimitRefusesNewHoldersOnly(t *testing.T) {
 	table := session.NewTable([]session.Class{node}, 1)
-	table.Introduce(at(0), holder("a", "1"), 1)
-	if _, got := table.Introduce(at(0), holder("b", "1"), 1); got != session.Full {
+	table.Register(at(0), holder("a", "1"), 1)
+	if _, got := table.Register(at(0), holder("b", "1"), 1); got != session.Full {
 		t.Errorf("above the limit: outcome %v, want Full", got)
 	}
-	if _, got := table.Introduce(at(0), holder("a", "1"), 2); got != session.Renewed {
+	if _, got := table.Register(at(0), holder("a", "1"), 2); got != session.Renewed {
 		t.Errorf("known holder at the limit: outcome %v, want Renewed", got)
 	}
 }
@@ -213,7 +213,7 @@ func TestBeat_ForeignRefIsUnknown(t *testing.T) {
 	if got := table.Beat(at(0), session.Ref{}, 1); got != session.Unknown {
 		t.Errorf("zero ref on an empty table: outcome %v, want Unknown", got)
 	}
-	table.Introduce(at(0), holder("a", "1"), 1)
+	table.Register(at(0), holder("a", "1"), 1)
 	if got := table.Beat(at(0), session.Ref{}, 1); got != session.Unknown {
 		t.Errorf("zero ref: outcome %v, want Unknown", got)
 	}
@@ -252,12 +252,12 @@ func TestIntroduce_BeatFromLongAgoBringsNobodyBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newTable()
-			ref, _ := table.Introduce(at(0), holder("a", "1"), 1)
+			ref, _ := table.Register(at(0), holder("a", "1"), 1)
 			advance(table, at(tt.now))
-			if _, outcome := table.Introduce(at(tt.heard), holder("a", "1"), 2); outcome != tt.outcome {
+			if _, outcome := table.Register(at(tt.heard), holder("a", "1"), 2); outcome != tt.outcome {
 				t.Errorf("outcome %v, want %v", outcome, tt.outcome)
 			}
-			if s, _ := table.Look(ref); s.State != tt.want || s.LastBeat != at(max(0, tt.heard)) {
+			if s, _ := table.Lookup(ref); s.State != tt.want || s.LastBeat != at(max(0, tt.heard)) {
 				t.Errorf("%v, last heard at %v, want %v at %v", s.State, s.LastBeat, tt.want, max(0, tt.heard))
 			}
 		})

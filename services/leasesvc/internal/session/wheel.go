@@ -25,7 +25,7 @@ type wheel struct {
 	// lists says which list a bucket has; emptying is the one that no bucket has.
 	lists    [buckets]uint16
 	emptying uint16
-	links    column.Column[link]
+	links    column.Slab[link]
 	// cursor counts buckets from the origin of time; all before it have been fired, but what is left of emptying.
 	cursor int64
 }

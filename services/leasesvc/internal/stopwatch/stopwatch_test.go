@@ -37,7 +37,7 @@ func TestWatch_StandsStillWhileNobodyReadsIt(t *testing.T) {
 func TestWatch_CountsByTheMonotonicClock(t *testing.T) {
 	c := Start(100*time.Millisecond, time.Second)
 	c.Read()
-	for name, instant := range map[string]time.Time{"origin": c.origin, "last": c.last, "origin of the face": c.face.origin} {
+	for name, instant := range map[string]time.Time{"origin": c.origin, "last": c.last, "origin of the face": c.reader.origin} {
 		if !strings.Contains(instant.String(), " m=") {
 			t.Errorf("%s is %v: it has no monotonic reading", name, instant)
 		}
@@ -47,17 +47,17 @@ func TestWatch_CountsByTheMonotonicClock(t *testing.T) {
 func TestFace_ShowsTheTimeAndNotWhatTheOwnerHasNotSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Start(100*time.Millisecond, time.Second)
-		face := c.Face()
+		face := c.Reader()
 		time.Sleep(700 * time.Millisecond)
-		if got := face.Look(); got != monotonic.Instant(700*time.Millisecond) {
+		if got := face.Now(); got != monotonic.Instant(700*time.Millisecond) {
 			t.Errorf("%v after 700 ms", time.Duration(got))
 		}
 		time.Sleep(time.Hour) // nobody read it: the process did not run
-		if got := face.Look(); got != monotonic.Instant(time.Second) {
+		if got := face.Now(); got != monotonic.Instant(time.Second) {
 			t.Errorf("%v, want no more than a second beyond what the owner saw", time.Duration(got))
 		}
 		now, _ := c.Read()
-		if got := face.Look(); got != now {
+		if got := face.Now(); got != now {
 			t.Errorf("%v where the owner reads %v", time.Duration(got), time.Duration(now))
 		}
 	})

@@ -13,13 +13,13 @@ import (
 func TestTenure_FinishWaitsForWritesAndLetsNoneBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := tenure.New(t.Context(), 3, 7)
-		_, end, ok := held.Begin()
+		_, end, ok := held.BeginWrite()
 		if !ok {
 			t.Fatal("a held tenure lets no write begin")
 		}
 		finished := make(chan struct{})
 		go func() {
-			held.Finish()
+			held.Drain()
 			close(finished)
 		}()
 		synctest.Wait()
@@ -28,12 +28,12 @@ func TestTenure_FinishWaitsForWritesAndLetsNoneBegin(t *testing.T) {
 			t.Fatal("Finish returned before the write did")
 		default:
 		}
-		if _, _, ok := held.Begin(); ok {
+		if _, _, ok := held.BeginWrite(); ok {
 			t.Error("a write began while the tenure finished")
 		}
 		end()
 		<-finished
-		held.Finish()
+		held.Drain()
 	})
 }
 
@@ -41,19 +41,19 @@ func TestTenure_NothingBeginsAfterTheTerm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	held := tenure.New(ctx, 3, 7)
 	cancel()
-	if _, _, ok := held.Begin(); ok {
+	if _, _, ok := held.BeginWrite(); ok {
 		t.Error("a write began after the end of the term")
 	}
 }
 
 func TestBoard_ShowsWhatIsHeldAndTellsChanges(t *testing.T) {
-	board := tenure.NewBoard()
+	board := tenure.NewSet()
 	first, second := tenure.New(t.Context(), 5, 1), tenure.New(t.Context(), 2, 1)
 	changed := board.Changed()
 	board.Add(first)
 	<-changed
 	board.Add(second)
-	if diff := cmp.Diff([]int{2, 5}, board.Shards()); diff != "" {
+	if diff := cmp.Diff([]int{2, 5}, board.IDs()); diff != "" {
 		t.Errorf("shards differ (-want +got):\n%s", diff)
 	}
 	next := tenure.New(t.Context(), 5, 2)
@@ -65,12 +65,12 @@ func TestBoard_ShowsWhatIsHeldAndTellsChanges(t *testing.T) {
 		t.Error("a change was told where there was none")
 	default:
 	}
-	if held, ok := board.Held(5); !ok || held != next {
+	if held, ok := board.Get(5); !ok || held != next {
 		t.Errorf("Held(5) = %v, %t, want the tenure that was added last", held, ok)
 	}
 	board.Remove(next)
 	<-changed
-	if _, ok := board.Held(5); ok {
+	if _, ok := board.Get(5); ok {
 		t.Error("a removed tenure is still held")
 	}
 }

@@ -38,9 +38,9 @@ func BenchmarkStart(b *testing.B) {
 func BenchmarkStart_AllDue(b *testing.B) {
 	for _, holders := range []int{130_000, 1_000_000} {
 		b.Run(fmt.Sprint(holders), func(b *testing.B) {
-			book := writeback.NewBook(policies)
+			book := writeback.NewSchedule(policies)
 			for i := range holders {
-				book.Open(0, uint32(i), writeback.Opening{Policy: relaxed, Phase: uint16(i)})
+				book.Open(0, uint32(i), writeback.SlotOptions{Policy: relaxed, Phase: uint16(i)})
 			}
 			now := at(1)
 			heard := func(uint32) monotonic.Instant { return now }
@@ -74,12 +74,12 @@ func heap() uint64 {
 }
 
 // fleet has run for 400 s, so that its writes are spread.
-func fleet(holders int, policy uint8) (*writeback.Book, func(now monotonic.Instant) writeback.Heard) {
-	book := writeback.NewBook(policies)
+func fleet(holders int, policy uint8) (*writeback.Schedule, func(now monotonic.Instant) writeback.LastBeat) {
+	book := writeback.NewSchedule(policies)
 	for i := range holders {
-		book.Open(0, uint32(i), writeback.Opening{Policy: policy, Phase: writeback.Phase(nodeName(i))})
+		book.Open(0, uint32(i), writeback.SlotOptions{Policy: policy, Phase: writeback.Phase(nodeName(i))})
 	}
-	heard := func(now monotonic.Instant) writeback.Heard {
+	heard := func(now monotonic.Instant) writeback.LastBeat {
 		return func(i uint32) monotonic.Instant {
 			return max(0, now-(now+monotonic.Instant(i)*7919)%monotonic.Instant(interval))
 		}

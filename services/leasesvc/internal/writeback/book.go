@@ -9,9 +9,9 @@ import (
 )
 
 // Book is the slots of one owner. Its methods take the owner's time, which never goes backwards.
-type Book struct {
+type Schedule struct {
 	policies []Policy
-	slots    column.Column[slot]
+	slots    column.Slab[slot]
 	wheel    wheel
 	urgent   queue
 	regular  queue
@@ -20,10 +20,10 @@ type Book struct {
 }
 
 // NewBook returns an empty Book.
-func NewBook(policies []Policy) *Book { return &Book{policies: policies, wheel: newWheel()} }
+func NewSchedule(policies []Policy) *Schedule { return &Schedule{policies: policies, wheel: newWheel()} }
 
 // Opening is what a slot begins with.
-type Opening struct {
+type SlotOptions struct {
 	// Policy is the index of the slot's Policy.
 	Policy uint8
 	// Phase is the Phase of the holder's name.
@@ -34,7 +34,7 @@ type Opening struct {
 
 // Open begins a slot, whose object is written once the holder has been heard at now or later. A slot that is in use begins
 // anew.
-func (b *Book) Open(now monotonic.Instant, i uint32, o Opening) {
+func (b *Schedule) Open(now monotonic.Instant, i uint32, o SlotOptions) {
 	b.slots.Extend(int(i) + 1)
 	b.withdraw(i)
 	*b.slots.At(i) = slot{carried: now, due: now.Add(o.Wait), phase: o.Phase, policy: o.Policy, state: Pending}
@@ -42,7 +42,7 @@ func (b *Book) Open(now monotonic.Instant, i uint32, o Opening) {
 }
 
 // Object is an object of the holder that was found.
-type Object struct {
+type ExistingLease struct {
 	// Renewed is its renewTime; one in the future counts as now.
 	Renewed monotonic.Instant
 	// Duration is how long after that its readers take the holder for alive.
@@ -52,7 +52,7 @@ type Object struct {
 // Adopt tells what the object of a slot shows of which nothing was known, be it from before this term. The object is written
 // next at a time that its own duration allows. It returns whether there was anything to learn: of an object that was written
 // or adopted before, or is being written, more is known already.
-func (b *Book) Adopt(now monotonic.Instant, i uint32, o Object) bool {
+func (b *Schedule) Adopt(now monotonic.Instant, i uint32, o ExistingLease) bool {
 	s := b.slots.At(i)
 	if s.state == Idle || s.is(known|inFlight) {
 		return false
@@ -77,7 +77,7 @@ func (b *Book) Adopt(now monotonic.Instant, i uint32, o Object) bool {
 }
 
 // Urge ends the wait of a slot for Adopt.
-func (b *Book) Urge(now monotonic.Instant, i uint32) {
+func (b *Schedule) StopWaiting(now monotonic.Instant, i uint32) {
 	s := b.slots.At(i)
 	if s.place == waiting && !s.is(known) && s.failures == 0 && s.due > now {
 		s.due = now
@@ -86,13 +86,13 @@ func (b *Book) Urge(now monotonic.Instant, i uint32) {
 }
 
 // Close ends a slot, whatever is in flight. It may be repeated.
-func (b *Book) Close(i uint32) {
+func (b *Schedule) Close(i uint32) {
 	b.withdraw(i)
 	*b.slots.At(i) = slot{}
 }
 
 // Silenced tells that the holder expired.
-func (b *Book) Silenced(now monotonic.Instant, i uint32) {
+func (b *Schedule) HolderExpired(now monotonic.Instant, i uint32) {
 	s := b.slots.At(i)
 	if s.state == Idle || s.is(silent) {
 		return
@@ -102,7 +102,7 @@ func (b *Book) Silenced(now monotonic.Instant, i uint32) {
 }
 
 // Recovered tells that the holder beats again; with one that was not silenced it does nothing.
-func (b *Book) Recovered(now monotonic.Instant, i uint32) {
+func (b *Schedule) HolderRecovered(now monotonic.Instant, i uint32) {
 	s := b.slots.At(i)
 	if !s.is(silent) {
 		return
@@ -116,7 +116,7 @@ func (b *Book) Recovered(now monotonic.Instant, i uint32) {
 
 // turn sets when a slot is due whose holder died or came back. The pause after a failure goes on: the kube-apiserver may have
 // asked for it.
-func (b *Book) turn(now monotonic.Instant, i uint32) {
+func (b *Schedule) turn(now monotonic.Instant, i uint32) {
 	s := b.slots.At(i)
 	p := b.policies[s.policy]
 	reason, wanted := s.wants(p.Mode)
@@ -133,25 +133,25 @@ func (b *Book) turn(now monotonic.Instant, i uint32) {
 func transition(r Reason) bool { return r == Expired || r == Recovered }
 
 // Hold keeps writes from starting; Let allows them again.
-func (b *Book) Hold(i uint32) {
+func (b *Schedule) Suspend(i uint32) {
 	b.withdraw(i)
 	b.slots.At(i).marks |= held
 }
 
 // Let undoes Hold.
-func (b *Book) Let(now monotonic.Instant, i uint32) {
+func (b *Schedule) Resume(now monotonic.Instant, i uint32) {
 	b.slots.At(i).marks &^= held
 	b.settle(now, i)
 }
 
 // Busy tells whether the slot is held or has a write in flight.
-func (b *Book) Busy(i uint32) bool { return b.slots.At(i).is(held | inFlight) }
+func (b *Schedule) Busy(i uint32) bool { return b.slots.At(i).is(held | inFlight) }
 
 // Policy is the index of the slot's Policy.
-func (b *Book) Policy(i uint32) uint8 { return b.slots.At(i).policy }
+func (b *Schedule) Policy(i uint32) uint8 { return b.slots.At(i).policy }
 
 // settle puts a slot where it belongs.
-func (b *Book) settle(now monotonic.Instant, i uint32) {
+func (b *Schedule) settle(now monotonic.Instant, i uint32) {
 	b.withdraw(i)
 	s := b.slots.At(i)
 	reason, wanted := s.wants(b.policies[s.policy].Mode)
@@ -168,7 +168,7 @@ func (b *Book) settle(now monotonic.Instant, i uint32) {
 
 // enqueue queues transitions before first writes, and either by how long they have been due; renewals by when their readers
 // stop believing, or, once that has passed, by how long they have been due.
-func (b *Book) enqueue(i uint32) {
+func (b *Schedule) enqueue(i uint32) {
 	s := b.slots.At(i)
 	b.pending[s.reason]++
 	switch {
@@ -185,12 +185,12 @@ func (b *Book) enqueue(i uint32) {
 }
 
 // lapses is when readers of the object as it stands stop believing it.
-func (b *Book) lapses(s *slot) monotonic.Instant {
+func (b *Schedule) lapses(s *slot) monotonic.Instant {
 	return s.carried.Add(b.policies[s.policy].Duration)
 }
 
 // withdraw takes a slot out of where it waits.
-func (b *Book) withdraw(i uint32) {
+func (b *Schedule) withdraw(i uint32) {
 	s := b.slots.At(i)
 	switch s.place {
 	case waiting:

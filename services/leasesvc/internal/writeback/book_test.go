@@ -29,18 +29,18 @@ func at(seconds float64) monotonic.Instant {
 
 // desk is a book with the beats of its holders.
 type desk struct {
-	*writeback.Book
+	*writeback.Schedule
 	beats map[uint32]monotonic.Instant
 }
 
 func newDesk() *desk {
-	return &desk{Book: writeback.NewBook(policies), beats: map[uint32]monotonic.Instant{}}
+	return &desk{Schedule: writeback.NewSchedule(policies), beats: map[uint32]monotonic.Instant{}}
 }
 
 // meet opens a slot of phase 0 for a holder that beats at the given second.
 func (d *desk) meet(second float64, slot uint32, policy uint8) {
 	d.beat(second, slot)
-	d.Open(at(second), slot, writeback.Opening{Policy: policy})
+	d.Open(at(second), slot, writeback.SlotOptions{Policy: policy})
 }
 
 func (d *desk) beat(second float64, slots ...uint32) {
@@ -76,11 +76,11 @@ func TestStart_TransitionsThenCreatesThenWhatLapsesFirst(t *testing.T) {
 		d.meet(beat, slot, mirror)
 		d.write(beat)
 	}
-	d.Silenced(at(20), 3)
+	d.HolderExpired(at(20), 3)
 	d.beat(25, 1, 2, 3, 4)
 	d.meet(23, 5, mirror)
 	d.meet(22, 6, mirror)
-	d.Recovered(at(25), 3)
+	d.HolderRecovered(at(25), 3)
 	got := d.start(25, 100)
 	expect(t, "order", got,
 		writeback.Write{Slot: 3, Reason: writeback.Recovered, Beat: at(25), Planned: at(25)},
@@ -131,13 +131,13 @@ func TestStart_NothingNewIsNotWritten(t *testing.T) {
 		"no holder":     func(*desk) {},
 		"no beat since": func(d *desk) { d.meet(0, 0, mirror); d.write(0) },
 		"restored, and not heard since": func(d *desk) {
-			d.Open(at(5), 0, writeback.Opening{})
+			d.Open(at(5), 0, writeback.SlotOptions{})
 			d.beats[0] = at(-3)
 		},
-		"expired unwritten":      func(d *desk) { d.meet(0, 0, mirror); d.Silenced(at(1), 0) },
-		"expired, by relaxed":    func(d *desk) { d.meet(0, 0, relaxed); d.write(0); d.beat(2, 0); d.Silenced(at(20), 0) },
+		"expired unwritten":      func(d *desk) { d.meet(0, 0, mirror); d.HolderExpired(at(1), 0) },
+		"expired, by relaxed":    func(d *desk) { d.meet(0, 0, relaxed); d.write(0); d.beat(2, 0); d.HolderExpired(at(20), 0) },
 		"write in flight":        func(d *desk) { d.meet(0, 0, mirror); d.start(0, 1) },
-		"held for a release":     func(d *desk) { d.meet(0, 0, mirror); d.Hold(0) },
+		"held for a release":     func(d *desk) { d.meet(0, 0, mirror); d.Suspend(0) },
 		"closed":                 func(d *desk) { d.meet(0, 0, mirror); d.Close(0) },
 		"closed while in flight": func(d *desk) { d.meet(0, 0, mirror); d.start(0, 1); d.Close(0) },
 	} {
@@ -151,9 +151,9 @@ func TestStart_NothingNewIsNotWritten(t *testing.T) {
 	}
 	d := newDesk()
 	d.meet(0, 0, mirror)
-	d.Hold(0)
+	d.Suspend(0)
 	d.start(1, 1)
-	d.Let(at(1), 0)
+	d.Resume(at(1), 0)
 	if got := d.start(1, 1); len(got) != 1 {
 		t.Errorf("let go: %v, want one write", got)
 	}
@@ -169,11 +169,11 @@ func TestStart_OnChangeWritesDeathAndRecovery(t *testing.T) {
 	d.write(40)
 	d.beat(100, 0)
 	expect(t, "while it beats", d.write(120))
-	d.Silenced(at(121), 0)
+	d.HolderExpired(at(121), 0)
 	expect(t, "death", d.write(121), writeback.Write{Reason: writeback.Expired, Beat: at(100), Planned: at(121)})
 	expect(t, "it is said once", d.write(5000))
 	d.beat(5001, 0)
-	d.Recovered(at(5001), 0)
+	d.HolderRecovered(at(5001), 0)
 	expect(t, "recovery", d.write(5001), writeback.Write{Reason: writeback.Recovered, Beat: at(5001), Planned: at(5001)})
 }
 
@@ -183,9 +183,9 @@ func TestStart_DeathThatNobodyWroteNeedsNoRecovery(t *testing.T) {
 	d.write(0)
 	d.beat(50, 0)
 	d.write(50)
-	d.Silenced(at(70), 0)
+	d.HolderExpired(at(70), 0)
 	d.beat(70.1, 0)
-	d.Recovered(at(70.1), 0)
+	d.HolderRecovered(at(70.1), 0)
 	expect(t, "back before it was said", d.write(71))
 }
 
@@ -197,10 +197,10 @@ func TestStart_RecoveryWhileDeathIsWrittenIsWrittenNext(t *testing.T) {
 		d := newDesk()
 		d.meet(0, 0, onChange)
 		d.write(0)
-		d.Silenced(at(70), 0)
+		d.HolderExpired(at(70), 0)
 		w := d.start(70, 1)[0]
 		d.beat(71, 0)
-		d.Recovered(at(71), 0)
+		d.HolderRecovered(at(71), 0)
 		expect(t, name+", in flight", d.start(71, 1))
 		end(d, w)
 		expect(t, name, d.start(73, 1), writeback.Write{Reason: writeback.Recovered, Beat: at(71), Planned: at(73)})
@@ -211,9 +211,9 @@ func TestStart_RecoveryIsHurriedWhereTheObjectMayHaveLapsed(t *testing.T) {
 	d := newDesk()
 	d.meet(0, 0, relaxed)
 	d.write(0)
-	d.Silenced(at(20), 0)
+	d.HolderExpired(at(20), 0)
 	d.beat(21, 0)
-	d.Recovered(at(21), 0)
+	d.HolderRecovered(at(21), 0)
 	expect(t, "recovery", d.write(21), writeback.Write{Reason: writeback.Recovered, Beat: at(21), Planned: at(21)})
 }
 
@@ -231,7 +231,7 @@ func TestSucceeded_AfterSilenceLeavesNothingToWrite(t *testing.T) {
 	d.meet(0, 0, relaxed)
 	w := d.start(0, 1)[0]
 	d.beat(2, 0)
-	d.Silenced(at(22), 0)
+	d.HolderExpired(at(22), 0)
 	d.Succeeded(at(23), w)
 	expect(t, "expired", d.start(1000, 1))
 }
@@ -241,7 +241,7 @@ func TestFailed_BacksOffAsUpstream(t *testing.T) {
 	d.meet(0, 0, mirror)
 	pause := func(asked time.Duration) time.Duration {
 		d.Failed(at(0), d.start(0, 1)[0], asked)
-		due := d.View(0).Due
+		due := d.Status(0).Due
 		d.Close(0)
 		return due.Sub(at(0))
 	}
@@ -267,25 +267,25 @@ func TestAdopt_ObjectIsWrittenAsItsDurationAllows(t *testing.T) {
 	const half = 1 << 15
 	for name, c := range map[string]struct {
 		policy uint8
-		object writeback.Object
+		object writeback.ExistingLease
 		due    float64
 		reason writeback.Reason
 	}{
-		"fresh":               {relaxed, writeback.Object{Renewed: at(95), Duration: 40 * time.Second}, 112, writeback.Renewal},
-		"half its life over":  {relaxed, writeback.Object{Renewed: at(80), Duration: 40 * time.Second}, 106, writeback.Renewal},
-		"about to lapse":      {relaxed, writeback.Object{Renewed: at(65), Duration: 40 * time.Second}, 100, writeback.Renewal},
-		"lapsed":              {relaxed, writeback.Object{Renewed: at(50), Duration: 40 * time.Second}, 100, writeback.Recovered},
-		"of a clock ahead":    {relaxed, writeback.Object{Renewed: at(9e6), Duration: 40 * time.Second}, 112, writeback.Renewal},
-		"refreshed long ago":  {onChange, writeback.Object{Renewed: at(-100), Duration: 500 * time.Second}, 200, writeback.Renewal},
-		"said to be dead":     {onChange, writeback.Object{Renewed: at(70), Duration: 20 * time.Second}, 100, writeback.Recovered},
-		"of another's policy": {mirror, writeback.Object{Renewed: at(0), Duration: 500 * time.Second}, 105, writeback.Renewal},
+		"fresh":               {relaxed, writeback.ExistingLease{Renewed: at(95), Duration: 40 * time.Second}, 112, writeback.Renewal},
+		"half its life over":  {relaxed, writeback.ExistingLease{Renewed: at(80), Duration: 40 * time.Second}, 106, writeback.Renewal},
+		"about to lapse":      {relaxed, writeback.ExistingLease{Renewed: at(65), Duration: 40 * time.Second}, 100, writeback.Renewal},
+		"lapsed":              {relaxed, writeback.ExistingLease{Renewed: at(50), Duration: 40 * time.Second}, 100, writeback.Recovered},
+		"of a clock ahead":    {relaxed, writeback.ExistingLease{Renewed: at(9e6), Duration: 40 * time.Second}, 112, writeback.Renewal},
+		"refreshed long ago":  {onChange, writeback.ExistingLease{Renewed: at(-100), Duration: 500 * time.Second}, 200, writeback.Renewal},
+		"said to be dead":     {onChange, writeback.ExistingLease{Renewed: at(70), Duration: 20 * time.Second}, 100, writeback.Recovered},
+		"of another's policy": {mirror, writeback.ExistingLease{Renewed: at(0), Duration: 500 * time.Second}, 105, writeback.Renewal},
 	} {
 		d := newDesk()
 		d.beat(100, 0)
-		d.Open(at(100), 0, writeback.Opening{Policy: c.policy, Phase: half, Wait: 10 * time.Second})
+		d.Open(at(100), 0, writeback.SlotOptions{Policy: c.policy, Phase: half, Wait: 10 * time.Second})
 		d.Adopt(at(100), 0, c.object)
-		want := writeback.View{State: writeback.Pending, Reason: c.reason, Due: at(c.due), Some: true}
-		if diff := cmp.Diff(want, d.View(0)); diff != "" {
+		want := writeback.SlotStatus{State: writeback.Pending, Reason: c.reason, Due: at(c.due), Scheduled: true}
+		if diff := cmp.Diff(want, d.Status(0)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -295,10 +295,10 @@ func TestAdopt_WhatIsKnownBetterStays(t *testing.T) {
 	d := newDesk()
 	d.meet(0, 0, relaxed)
 	w := d.start(0, 1)[0]
-	d.Adopt(at(0.5), 0, writeback.Object{Renewed: at(-100), Duration: time.Second})
+	d.Adopt(at(0.5), 0, writeback.ExistingLease{Renewed: at(-100), Duration: time.Second})
 	d.Succeeded(at(1), w)
-	d.Adopt(at(1), 0, writeback.Object{Renewed: at(-100), Duration: time.Second})
-	if got := d.View(0); got.State != writeback.Written || got.Reason != writeback.Renewal {
+	d.Adopt(at(1), 0, writeback.ExistingLease{Renewed: at(-100), Duration: time.Second})
+	if got := d.Status(0); got.State != writeback.Written || got.Reason != writeback.Renewal {
 		t.Errorf("%+v, want a written object with a renewal to come", got)
 	}
 }
@@ -306,7 +306,7 @@ func TestAdopt_WhatIsKnownBetterStays(t *testing.T) {
 func TestOpen_UnseenObjectWaitsForAdoptionNoLongerThanItsWait(t *testing.T) {
 	d := newDesk()
 	d.beat(0, 0)
-	d.Open(at(0), 0, writeback.Opening{Wait: 10 * time.Second})
+	d.Open(at(0), 0, writeback.SlotOptions{Wait: 10 * time.Second})
 	expect(t, "meanwhile", d.start(9.8, 1))
 	expect(t, "then", d.start(10, 1), writeback.Write{Reason: writeback.First, Planned: at(10)})
 }

@@ -39,7 +39,7 @@ type holder struct {
 type world struct {
 	t        *rapid.T
 	now      monotonic.Instant
-	book     *writeback.Book
+	book     *writeback.Schedule
 	holders  []holder
 	budget   int
 	failures int // of a hundred writes
@@ -51,11 +51,11 @@ func (w *world) chance(of100 int, label string) bool {
 }
 
 func newWorld(t *rapid.T, holders, budget, failures int) *world {
-	w := &world{t: t, book: writeback.NewBook(policies), budget: budget, failures: failures}
+	w := &world{t: t, book: writeback.NewSchedule(policies), budget: budget, failures: failures}
 	for i := range holders {
 		h := holder{policy: uint8(i % len(policies)), beats: w.now.Add(interval), last: w.now}
 		w.holders = append(w.holders, h)
-		w.book.Open(w.now, uint32(i), writeback.Opening{Policy: h.policy, Phase: writeback.Phase(nodeName(i))})
+		w.book.Open(w.now, uint32(i), writeback.SlotOptions{Policy: h.policy, Phase: writeback.Phase(nodeName(i))})
 	}
 	return w
 }
@@ -79,12 +79,12 @@ func (w *world) live(i uint32) {
 		h.last, h.beats = w.now, w.now.Add(interval)
 		if h.expired {
 			h.expired = false
-			w.book.Recovered(w.now, i)
+			w.book.HolderRecovered(w.now, i)
 		}
 	}
 	if !h.expired && w.now.Sub(h.last) > grace {
 		h.expired = true
-		w.book.Silenced(w.now, i)
+		w.book.HolderExpired(w.now, i)
 	}
 }
 
@@ -208,9 +208,9 @@ func TestBook_CostOfASteadyFleet(t *testing.T) {
 		relaxed:  fleet / 20.0, // four beats of 5 s fit into 24 s
 		onChange: fleet / 300.0,
 	} {
-		b := writeback.NewBook(policies)
+		b := writeback.NewSchedule(policies)
 		for i := range uint32(fleet) {
-			b.Open(0, i, writeback.Opening{Policy: policy, Phase: writeback.Phase(nodeName(int(i)))})
+			b.Open(0, i, writeback.SlotOptions{Policy: policy, Phase: writeback.Phase(nodeName(int(i)))})
 		}
 		phase := func(i uint32) monotonic.Instant {
 			return monotonic.Instant(int64(interval) * int64(writeback.Phase("beats of "+nodeName(int(i)))) >> 16)

@@ -7,7 +7,7 @@ import (
 )
 
 // View is how a slot stands.
-type View struct {
+type SlotStatus struct {
 	State State
 	// Failures counts attempts since the last success.
 	Failures int32
@@ -16,14 +16,14 @@ type View struct {
 	// Due is when the next write may start; meaningful if Some.
 	Due monotonic.Instant
 	// Some is set while a write is to come. One that is in flight has come.
-	Some bool
+	Scheduled bool
 }
 
 // View shows a slot that was opened.
-func (b *Book) View(i uint32) View {
+func (b *Schedule) Status(i uint32) SlotStatus {
 	s := b.slots.At(i)
-	return View{
-		State: s.state, Failures: int32(s.failures), Reason: s.reason, Due: s.due, Some: s.place != nowhere,
+	return SlotStatus{
+		State: s.state, Failures: int32(s.failures), Reason: s.reason, Due: s.due, Scheduled: s.place != nowhere,
 	}
 }
 
@@ -36,7 +36,7 @@ type Backlog struct {
 }
 
 // Backlog counts what Start has found due, for others to see.
-func (b *Book) Backlog(now monotonic.Instant) Backlog {
+func (b *Schedule) Backlog(now monotonic.Instant) Backlog {
 	backlog := Backlog{
 		Transitions: b.pending[Expired] + b.pending[Recovered], Firsts: b.pending[First], Renewals: b.pending[Renewal],
 	}

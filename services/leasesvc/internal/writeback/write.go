@@ -18,14 +18,14 @@ type Write struct {
 }
 
 // Heard tells the newest beat of a slot's holder. It is asked for slots that are due only.
-type Heard func(slot uint32) monotonic.Instant
+type LastBeat func(slot uint32) monotonic.Instant
 
 // fair is among how many starts one is for a renewal that is due, however many transitions and first writes there are.
 const fair = 4
 
 // Start hands out at most budget writes, the most urgent first; each is in flight from then on, until one of Succeeded, Failed,
 // Ownerless and Close.
-func (b *Book) Start(now monotonic.Instant, heard Heard, budget int) []Write {
+func (b *Schedule) Start(now monotonic.Instant, heard LastBeat, budget int) []Write {
 	b.wheel.turn(&b.slots, now, func(i uint32) { b.ripen(now, heard, i) })
 	var writes []Write
 	for len(writes) < budget {
@@ -49,7 +49,7 @@ func (b *Book) Start(now monotonic.Instant, heard Heard, budget int) []Write {
 }
 
 // ripen finds a place for what came out of the wheel.
-func (b *Book) ripen(now monotonic.Instant, heard Heard, i uint32) {
+func (b *Schedule) ripen(now monotonic.Instant, heard LastBeat, i uint32) {
 	switch {
 	case b.slots.At(i).due > now:
 		b.wheel.file(&b.slots, i)
@@ -60,7 +60,7 @@ func (b *Book) ripen(now monotonic.Instant, heard Heard, i uint32) {
 
 // putOff looks at a slot again later if there is nothing to say: the object shows the newest beat already, or the holder was
 // not heard since the slot was opened.
-func (b *Book) putOff(now monotonic.Instant, heard Heard, i uint32) bool {
+func (b *Schedule) putOff(now monotonic.Instant, heard LastBeat, i uint32) bool {
 	s := b.slots.At(i)
 	switch {
 	case s.reason == Renewal && heard(i) <= s.carried:
@@ -74,7 +74,7 @@ func (b *Book) putOff(now monotonic.Instant, heard Heard, i uint32) bool {
 }
 
 // pick is the slot that comes next.
-func (b *Book) pick() (i uint32, some bool) {
+func (b *Schedule) pick() (i uint32, some bool) {
 	renewal := len(b.regular.members) > 0
 	switch {
 	case len(b.urgent.members) > 0 && (!renewal || b.starts%fair != fair-1):
@@ -86,7 +86,7 @@ func (b *Book) pick() (i uint32, some bool) {
 }
 
 // Succeeded notes the end of a write: the object shows what w says.
-func (b *Book) Succeeded(now monotonic.Instant, w Write) {
+func (b *Schedule) Succeeded(now monotonic.Instant, w Write) {
 	s := b.slots.At(w.Slot)
 	p := b.policies[s.policy]
 	hurried := w.Reason == First || transition(w.Reason) || w.Planned.Sub(s.due) > p.Renew/2
@@ -110,16 +110,16 @@ func (b *Book) Succeeded(now monotonic.Instant, w Write) {
 
 // Failed notes a write that ended in an error; it is repeated no sooner than after pause, even if the backoff is shorter.
 // What the object shows is what it showed before, or not, where w would have changed that.
-func (b *Book) Failed(now monotonic.Instant, w Write, pause time.Duration) {
+func (b *Schedule) Failed(now monotonic.Instant, w Write, pause time.Duration) {
 	b.again(now, w, pause, Retrying)
 }
 
 // Ownerless notes a write that found nobody for the object to belong to.
-func (b *Book) Ownerless(now monotonic.Instant, w Write) {
+func (b *Schedule) NoOwner(now monotonic.Instant, w Write) {
 	b.again(now, w, 0, NoOwner)
 }
 
-func (b *Book) again(now monotonic.Instant, w Write, pause time.Duration, state State) {
+func (b *Schedule) again(now monotonic.Instant, w Write, pause time.Duration, state State) {
 	s := b.slots.At(w.Slot)
 	s.marks &^= inFlight
 	s.state = state
