@@ -11,10 +11,10 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointkey"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 
 // checkpoints remembers the silent holders of shards beyond the terms of this replica.
 type checkpoints struct {
-	store   *checkpointkey.Store
+	store   *checkpointstore.Store
 	catalog catalog
 	rules   map[string]checkpoint.Rule
 	logger  *slog.Logger
@@ -45,7 +45,7 @@ func newCheckpoints(s *Service, deps Deps) (*checkpoints, error) {
 		return nil, nil
 	}
 	c := &checkpoints{
-		store:   checkpointkey.New(deps.Etcd, deps.Member.Cluster, ServiceName),
+		store:   checkpointstore.New(deps.Etcd, deps.Member.Cluster, ServiceName),
 		catalog: newCatalog(&s.cfg), rules: map[string]checkpoint.Rule{}, logger: deps.Logger,
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_checkpoint_writes_total",
@@ -123,7 +123,7 @@ func (c *checkpoints) inherit(e checkpoint.Entry, shard int) (session.Silence, b
 }
 
 // save keeps the checkpoint of a shard up to date until its term ends. It returns after its last write has.
-func (c *checkpoints) save(ctx context.Context, t *term.Term, k *keeper.Controller, empty bool) {
+func (c *checkpoints) save(ctx context.Context, t *term.Term, k *sessioncontroller.Controller, empty bool) {
 	if c == nil {
 		return
 	}
@@ -151,7 +151,7 @@ func (c *checkpoints) save(ctx context.Context, t *term.Term, k *keeper.Controll
 		switch err := c.carryOut(ctx, t, plan); {
 		case err == nil:
 			ledger, failing = ledger.Applied(now(), plan), false
-		case errors.Is(err, checkpointkey.ErrTermEnded) || ctx.Err() != nil:
+		case errors.Is(err, checkpointstore.ErrTermEnded) || ctx.Err() != nil:
 			return
 		default:
 			if ledger = ledger.Unconfirmed(now(), plan); !failing {

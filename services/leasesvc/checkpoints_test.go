@@ -13,7 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointkey"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
 )
 
 func entryOf(class, name string, silence time.Duration) checkpoint.Entry {
@@ -43,7 +43,7 @@ func TestCheckpoints_NonsenseIsAFullGrace(t *testing.T) {
 	}
 	a, _ := beatFor(t, crowd("living", 100), r)
 	awaitWelcome(t, a)
-	store := checkpointkey.New(etcd, p.cluster, leasesvc.ServiceName)
+	store := checkpointstore.New(etcd, p.cluster, leasesvc.ServiceName)
 	testkit.Eventually(t, patience, func() error {
 		for number := range takeoverShards {
 			if value, err := store.Read(t.Context(), number); err != nil || value != nil {
@@ -98,7 +98,7 @@ func TestCheckpoints_TheDeadAreKnownUntilTheyReturn(t *testing.T) {
 	if lease := r.await("dead-20"); lease.State != leasev1.Lease_STATE_ALIVE || lease.Holder.BootId != "1" {
 		t.Errorf("those who return are shown as %v", lease)
 	}
-	store := checkpointkey.New(etcd, p.cluster, leasesvc.ServiceName)
+	store := checkpointstore.New(etcd, p.cluster, leasesvc.ServiceName)
 	testkit.Eventually(t, patience, func() error {
 		names, _ := remembered(t, store, checkpoint.Rule{TTL: beatGrace, MinGrace: beatFloor})
 		for name := range names {

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // NodeClass is the class of the holders that are Nodes.
@@ -166,8 +166,8 @@ func shortestGrace(classes []Class) time.Duration {
 }
 
 // rule is the class as the keeper takes it.
-func (c *Class) rule(writes *WriteConfig) keeper.Class {
-	return keeper.Class{
+func (c *Class) rule(writes *WriteConfig) sessioncontroller.Class {
+	return sessioncontroller.Class{
 		Namespace: c.Namespace, Unowned: !c.OwnedByNode,
 		Session: session.Class{
 			Name: c.Name, Interval: c.HeartbeatInterval, Suspect: c.suspicion(), TTL: c.Grace, Retention: c.Retention,

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 const (
@@ -129,9 +129,9 @@ func (c *Config) validateClasses() []error {
 func (c *Config) classes() []Class { return slices.Concat(c.Classes, c.FurtherClasses) }
 
 // rules are the classes as the keeper takes them.
-func (c *Config) rules() []keeper.Class {
+func (c *Config) rules() []sessioncontroller.Class {
 	classes := c.classes()
-	rules := make([]keeper.Class, 0, len(classes))
+	rules := make([]sessioncontroller.Class, 0, len(classes))
 	for i := range classes {
 		rules = append(rules, classes[i].rule(&c.Writes))
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // newSessions is a service whose sessions of all shards are kept for the length of the test, without a server before it: what a
@@ -34,7 +34,7 @@ func newSessions(t testing.TB, change func(*Config)) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := keeper.New(keeper.Config{Classes: cfg.rules(), Shards: cfg.Shards, Limit: cfg.MaxSessions, Logger: slog.New(slog.DiscardHandler)})
+	k := sessioncontroller.New(sessioncontroller.Config{Classes: cfg.rules(), Shards: cfg.Shards, Limit: cfg.MaxSessions, Logger: slog.New(slog.DiscardHandler)})
 	s.keeper.Store(k)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -45,7 +45,7 @@ func newSessions(t testing.TB, change func(*Config)) *Service {
 	term, lose := context.WithCancel(ctx)
 	kept := make(chan error, cfg.Shards)
 	for shard := range cfg.Shards {
-		go func() { kept <- k.RunShard(tenure.New(term, shard, 1)) }()
+		go func() { kept <- k.RunShard(heldshards.New(term, shard, 1)) }()
 	}
 	t.Cleanup(func() {
 		lose()
@@ -77,7 +77,7 @@ func (l line) Context() context.Context { return l.ctx }
 // open returns a connection as StreamHeartbeats makes it.
 func (s *Service) open(t testing.TB) *connection {
 	return &connection{
-		server: s.server, sessions: s.keeper.Load(), wire: line{ctx: t.Context()}, exchange: keeper.NewBatch(),
+		server: s.server, sessions: s.keeper.Load(), wire: line{ctx: t.Context()}, exchange: sessioncontroller.NewBatch(),
 	}
 }
 

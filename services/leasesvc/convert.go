@@ -11,8 +11,8 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/shard"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -38,9 +38,9 @@ func (c catalog) holder(h *leasev1.Holder) (session.Holder, bool) {
 }
 
 // introduction is false when the class is not served.
-func (c catalog) introduction(h *leasev1.Holder, sequence uint64) (keeper.Registration, bool) {
+func (c catalog) introduction(h *leasev1.Holder, sequence uint64) (sessioncontroller.Registration, bool) {
 	holder, known := c.holder(h)
-	return keeper.Registration{Holder: holder, Shard: c.shardOf(h), Sequence: sequence}, known
+	return sessioncontroller.Registration{Holder: holder, Shard: c.shardOf(h), Sequence: sequence}, known
 }
 
 // shardOf divides by the words of the API: the numbers of classes depend on their order in the configuration.
@@ -79,7 +79,7 @@ func (c catalog) within(parent string) []bool {
 	return marked
 }
 
-func (c catalog) lease(l *keeper.Lease) *leasev1.Lease {
+func (c catalog) lease(l *sessioncontroller.Lease) *leasev1.Lease {
 	return &leasev1.Lease{
 		Name:         c.name(l.Holder.Key),
 		Holder:       &leasev1.Holder{Class: c.classes[l.Holder.Key.Class].Name, Name: l.Holder.Key.Name, BootId: l.Holder.Boot},
@@ -96,14 +96,14 @@ func (c catalog) lease(l *keeper.Lease) *leasev1.Lease {
 }
 
 // duplicateOf leaves out what there is not.
-func duplicateOf(d *keeper.Duplicate) *leasev1.Lease_Duplicate {
+func duplicateOf(d *sessioncontroller.Duplicate) *leasev1.Lease_Duplicate {
 	if d == nil {
 		return nil
 	}
 	return &leasev1.Lease_Duplicate{BootId: d.Boot, RefuseTime: timestamp(d.RefuseTime), Refusals: d.Refusals}
 }
 
-func (c catalog) leases(list []keeper.Lease) []*leasev1.Lease {
+func (c catalog) leases(list []sessioncontroller.Lease) []*leasev1.Lease {
 	leases := make([]*leasev1.Lease, 0, len(list))
 	for i := range list {
 		leases = append(leases, c.lease(&list[i]))
@@ -111,7 +111,7 @@ func (c catalog) leases(list []keeper.Lease) []*leasev1.Lease {
 	return leases
 }
 
-func grantOf(g keeper.Grant) *leasev1.Grant {
+func grantOf(g sessioncontroller.Grant) *leasev1.Grant {
 	return &leasev1.Grant{Epoch: g.Epoch, NextInterval: duration(g.Interval), Ttl: duration(g.TTL)}
 }
 
@@ -140,7 +140,7 @@ func stateFrom(state leasev1.Lease_State) session.State {
 	return session.Gone
 }
 
-func writeOf(w keeper.WriteStatus) *leasev1.Lease_Write {
+func writeOf(w sessioncontroller.WriteStatus) *leasev1.Lease_Write {
 	return &leasev1.Lease_Write{
 		State:           writeStateOf(w.State),
 		RenewTime:       timestamp(w.RenewTime),
@@ -167,15 +167,15 @@ func writeStateOf(state writeback.State) leasev1.Lease_Write_State {
 	return leasev1.Lease_Write_STATE_UNSPECIFIED
 }
 
-func eventTypeOf(what keeper.EventType) leasev1.WatchLeasesResponse_Type {
+func eventTypeOf(what sessioncontroller.EventType) leasev1.WatchLeasesResponse_Type {
 	switch what {
-	case keeper.Added:
+	case sessioncontroller.Added:
 		return leasev1.WatchLeasesResponse_TYPE_ADDED
-	case keeper.Modified:
+	case sessioncontroller.Modified:
 		return leasev1.WatchLeasesResponse_TYPE_MODIFIED
-	case keeper.Deleted:
+	case sessioncontroller.Deleted:
 		return leasev1.WatchLeasesResponse_TYPE_DELETED
-	case keeper.Bookmark:
+	case sessioncontroller.Bookmark:
 		return leasev1.WatchLeasesResponse_TYPE_BOOKMARK
 	}
 	return leasev1.WatchLeasesResponse_TYPE_UNSPECIFIED

@@ -11,8 +11,8 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // Reasons of this service, beside those that all services share.
@@ -72,7 +72,7 @@ func (e handleError) Error() string {
 // problem is the one table from what went wrong to what the caller is told.
 func (s *server) problem(err error) error {
 	var (
-		elsewhere  keeper.NotHeldError
+		elsewhere  sessioncontroller.NotHeldError
 		notFound   notFoundError
 		notDeleted notDeletedError
 		sequence   sequenceError
@@ -81,11 +81,11 @@ func (s *server) problem(err error) error {
 	switch {
 	case err == nil || rpcerror.ReasonOf(err) != "":
 		return err
-	case errors.Is(err, keeper.ErrStopped):
+	case errors.Is(err, sessioncontroller.ErrStopped):
 		return rpcerror.NotLeader(ServiceName, s.shards().someoneElse())
 	case errors.As(err, &elsewhere):
 		return rpcerror.NotLeader(ServiceName, s.shards().owner(elsewhere.Shard))
-	case errors.Is(err, keeper.ErrSuperseded):
+	case errors.Is(err, sessioncontroller.ErrSuperseded):
 		return rpcerror.New(codes.Aborted, reasonSuperseded, err.Error())
 	case errors.Is(err, errPageToken):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
@@ -121,7 +121,7 @@ func endOf(ctx context.Context) error {
 func refusal(outcome session.Outcome) *leasev1.Refusal {
 	switch outcome {
 	case session.Superseded:
-		return &leasev1.Refusal{Reason: string(reasonSuperseded), Message: keeper.ErrSuperseded.Error()}
+		return &leasev1.Refusal{Reason: string(reasonSuperseded), Message: sessioncontroller.ErrSuperseded.Error()}
 	case session.Full:
 		return &leasev1.Refusal{
 			Reason: string(reasonTooManyHolders), Message: "no room for further holders", RetryAfter: duration(fullPause),
@@ -135,7 +135,7 @@ func refusal(outcome session.Outcome) *leasev1.Refusal {
 // moved is the refusal of a holder whose shard is not kept here.
 func moved(number int, all shards) *leasev1.Refusal {
 	return &leasev1.Refusal{
-		Reason: string(rpcerror.NotLeaderReason), Message: keeper.NotHeldError{Shard: number}.Error(), MoveTo: all.owner(number),
+		Reason: string(rpcerror.NotLeaderReason), Message: sessioncontroller.NotHeldError{Shard: number}.Error(), MoveTo: all.owner(number),
 	}
 }
 

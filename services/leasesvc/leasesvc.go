@@ -17,13 +17,12 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointkey"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/renewal"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
 // ServiceName is what the service is called in etcd keys and in errors.
@@ -56,7 +55,7 @@ type Deps struct {
 	// Leadership says who keeps the sessions of which shard; it must be for Config.Shards shards.
 	Leadership Leadership
 	// Etcd keeps what replicas remember of silent holders; nil remembers nothing.
-	Etcd checkpointkey.Client
+	Etcd checkpointstore.Client
 	// Dial makes a connection to another replica, to hand on beats that belong there; it must not block. nil hands on none.
 	Dial func(address string) (*grpc.ClientConn, error)
 	// Logger is required.
@@ -76,21 +75,21 @@ type Service struct {
 	leadership Leadership
 	logger     *slog.Logger
 	nodes      *nodes.Index
-	writer     *leaseobject.LeaseWriter
-	renewal    *renewal.Controller
-	adoption   *renewal.Adopter
-	orphans    *renewal.OrphanCollector
+	writer     *writebackcontroller.LeaseWriter
+	renewal    *writebackcontroller.Controller
+	adoption   *writebackcontroller.Adopter
+	orphans    *writebackcontroller.OrphanCollector
 	runner     *loop.Runner
 	server     *server
 	metrics    *metrics
-	writes     *renewal.Metrics
+	writes     *writebackcontroller.Metrics
 	nodeHealth *nodeHealth
 	eviction   *taintEviction
 	// checkpoints and forwarder are nil where there is nothing that could keep or carry for them.
 	checkpoints *checkpoints
 	forwarder   *forward.Forwarder
-	board       *tenure.Set                 // of the shards that are held here
-	keeper      atomic.Pointer[keeper.Controller] // nil while its loop does not run
+	board       *heldshards.Set                              // of the shards that are held here
+	keeper      atomic.Pointer[sessioncontroller.Controller] // nil while its loop does not run
 }
 
 // New assembles the service. It starts nothing and contacts nothing.
@@ -101,7 +100,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if divided := len(deps.Leadership.Status().Shards); divided != cfg.Shards {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, divided)
 	}
-	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership, logger: deps.Logger, board: tenure.NewSet()}
+	s := &Service{cfg: cfg, member: deps.Member, leadership: deps.Leadership, logger: deps.Logger, board: heldshards.NewSet()}
 	var err error
 	if s.nodeHealth, err = newNodeHealth(s, deps); err != nil {
 		return nil, err
@@ -109,17 +108,17 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.nodes, err = s.nodeHealth.index(); err != nil {
 		return nil, err
 	}
-	if s.writes, err = renewal.NewMetrics(deps.Metrics); err != nil {
+	if s.writes, err = writebackcontroller.NewMetrics(deps.Metrics); err != nil {
 		return nil, err
 	}
 	if s.metrics, err = newMetrics(deps.Metrics, s); err != nil {
 		return nil, err
 	}
-	s.writer = leaseobject.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodes)
-	s.renewal = renewal.New(renewal.Config{
+	s.writer = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodes)
+	s.renewal = writebackcontroller.New(writebackcontroller.Config{
 		Workers: cfg.ConcurrentWrites, Timeout: writeTimeout, Metrics: s.writes, Logger: deps.Logger,
 	}, s.writer)
-	s.adoption = renewal.NewAdopter(s.writer, deps.Logger)
+	s.adoption = writebackcontroller.NewAdopter(s.writer, deps.Logger)
 	s.orphans = newSweep(s)
 	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth.doubts(), deps); err != nil {
 		return nil, err
@@ -209,7 +208,7 @@ func (s *Service) serveShard(ctx context.Context, t *term.Term) error {
 // given up, so that others may take it over. While there is no keeper, because its loop starts again or is switched off, the
 // shard is held and has no sessions. The term ends only after all writes made under it have returned, whoever made them.
 func (s *Service) keepShard(ctx context.Context, t *term.Term) error {
-	held := tenure.New(ctx, t.Shard(), t.Epoch())
+	held := heldshards.New(ctx, t.Shard(), t.Epoch())
 	defer held.Drain()
 	s.board.Add(held)
 	defer s.board.Remove(held)
@@ -228,7 +227,7 @@ func (s *Service) keepShard(ctx context.Context, t *term.Term) error {
 }
 
 // keepSessionsOf begins with those who are known to be silent, and remembers those for the next holder of the shard.
-func (s *Service) keepSessionsOf(ctx context.Context, t *term.Term, k *keeper.Controller, held *tenure.Shard) error {
+func (s *Service) keepSessionsOf(ctx context.Context, t *term.Term, k *sessioncontroller.Controller, held *heldshards.Shard) error {
 	silences, empty := s.checkpoints.restore(ctx, t)
 	var saving sync.WaitGroup
 	defer saving.Wait()
@@ -253,7 +252,7 @@ func (s *Service) Counts() map[string]int64 {
 
 // keepSessions begins without sessions, whatever a keeper before this one knew.
 func (s *Service) keepSessions(ctx context.Context, report loop.Report) error {
-	k := keeper.New(keeper.Config{
+	k := sessioncontroller.New(sessioncontroller.Config{
 		Classes: s.cfg.rules(), Shards: s.cfg.Shards, Limit: s.cfg.MaxSessions, AdoptLeases: true,
 		OnTick: func() { report(nil) }, Logger: s.logger,
 	})

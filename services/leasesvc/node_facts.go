@@ -5,9 +5,9 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evidence"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // facts gathers what this replica knows of a Node, all of it from memory.
@@ -50,7 +50,7 @@ func (s *Service) gather(f *evidence.Facts) {
 }
 
 // sessionOf is the session of a Node as its owner has it now; nil when it has none.
-func (s *Service) sessionOf(ctx context.Context, node *census.Node) *keeper.Lease {
+func (s *Service) sessionOf(ctx context.Context, node *census.Node) *sessioncontroller.Lease {
 	k := s.keeper.Load()
 	class, served := s.server.catalog.byName[NodeClass]
 	if k == nil || !served {
@@ -64,7 +64,7 @@ func (s *Service) sessionOf(ctx context.Context, node *census.Node) *keeper.Leas
 }
 
 // sharpen says when the session of a Node last beat, which its owner alone knows.
-func (s *Service) sharpen(standing *evidence.Standing, kept *keeper.Lease) {
+func (s *Service) sharpen(standing *evidence.Standing, kept *sessioncontroller.Lease) {
 	if kept == nil || standing.By != nodehealth.Beats {
 		return
 	}
@@ -73,7 +73,7 @@ func (s *Service) sharpen(standing *evidence.Standing, kept *keeper.Lease) {
 	}
 }
 
-func sessionFacts(kept *keeper.Lease) *evidence.Session {
+func sessionFacts(kept *sessioncontroller.Lease) *evidence.Session {
 	if kept == nil {
 		return nil
 	}

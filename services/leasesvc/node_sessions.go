@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // nodeSessions are the sessions of Nodes that this replica keeps. Those that other replicas keep show in their Leases only.
@@ -61,8 +61,8 @@ func (n *nodeSessions) run(ctx context.Context) {
 }
 
 // follow takes in the sessions of a keeper until it ends or cuts us off; then nothing is known any more.
-func (n *nodeSessions) follow(ctx context.Context, k *keeper.Controller) {
-	subscription, err := k.Watch(ctx, n.service.server.catalog.within("namespaces/"+n.service.nodeNamespace()), keeper.Version{})
+func (n *nodeSessions) follow(ctx context.Context, k *sessioncontroller.Controller) {
+	subscription, err := k.Watch(ctx, n.service.server.catalog.within("namespaces/"+n.service.nodeNamespace()), sessioncontroller.Version{})
 	if err != nil {
 		return // the keeper has ended, or ctx has
 	}
@@ -79,17 +79,17 @@ func (n *nodeSessions) follow(ctx context.Context, k *keeper.Controller) {
 	}
 }
 
-func (n *nodeSessions) take(e *keeper.Event) {
+func (n *nodeSessions) take(e *sessioncontroller.Event) {
 	switch e.Type {
-	case keeper.Added, keeper.Modified:
+	case sessioncontroller.Added, sessioncontroller.Modified:
 		n.put(&e.Lease)
-	case keeper.Deleted:
+	case sessioncontroller.Deleted:
 		n.remove(&e.Lease)
-	case keeper.Bookmark:
+	case sessioncontroller.Bookmark:
 	}
 }
 
-func (n *nodeSessions) put(lease *keeper.Lease) {
+func (n *nodeSessions) put(lease *sessioncontroller.Lease) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	name, known := lease.Holder.Key.Name, nodeSession{state: nodeSessionOf(lease.State)}
@@ -100,7 +100,7 @@ func (n *nodeSessions) put(lease *keeper.Lease) {
 	n.changed[name] = struct{}{}
 }
 
-func (n *nodeSessions) remove(lease *keeper.Lease) {
+func (n *nodeSessions) remove(lease *sessioncontroller.Lease) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.known, lease.Holder.Key.Name)

@@ -3,13 +3,13 @@ package leasesvc
 import (
 	"context"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/renewal"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
 // release deletes the object before it forgets the session: a failure in between leaves something to try again with.
-func (s *server) release(ctx context.Context, k *keeper.Controller, holder session.Holder, shard int) error {
+func (s *server) release(ctx context.Context, k *sessioncontroller.Controller, holder session.Holder, shard int) error {
 	hold, err := k.BeginRelease(ctx, holder, shard)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (s *server) release(ctx context.Context, k *keeper.Controller, holder sessi
 
 // releaseUnknown deletes the object of a holder without a session, which may have been lost with a replica. The object is read
 // before it is found that there is no session: should one begin now, it writes the object, and what was read is not deleted.
-func (s *server) releaseUnknown(ctx context.Context, k *keeper.Controller, key session.Key, shard int) error {
+func (s *server) releaseUnknown(ctx context.Context, k *sessioncontroller.Controller, key session.Key, shard int) error {
 	read, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	own, err := s.deleter.Own(read, s.catalog.classes[key.Class].Namespace, key.Name)
@@ -60,19 +60,19 @@ type licence interface {
 func (s *server) deleteUnder(ctx context.Context, l licence, shard int, call func(context.Context) error) error {
 	held, end, ok := l.BeginWrite()
 	if !ok {
-		return keeper.NotHeldError{Shard: shard}
+		return sessioncontroller.NotHeldError{Shard: shard}
 	}
 	defer end()
 	write, cancel := context.WithTimeout(held, writeTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	err := call(write)
-	s.service.writes.Deleted(renewal.Released, err)
+	s.service.writes.Deleted(writebackcontroller.Released, err)
 	switch {
 	case err == nil:
 		return nil
 	case held.Err() != nil:
-		return keeper.NotHeldError{Shard: shard}
+		return sessioncontroller.NotHeldError{Shard: shard}
 	case ctx.Err() != nil:
 		return endOf(ctx)
 	}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/status"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/admission"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 const (
@@ -59,12 +59,12 @@ func (s *server) register(registrar grpc.ServiceRegistrar) {
 	leasev1.RegisterLeaseServiceServer(registrar, s)
 }
 
-// keeper returns the sessions of the shards that are held here, or keeper.ErrEnded while nobody keeps any.
-func (s *server) keeper() (*keeper.Controller, error) {
+// keeper returns the sessions of the shards that are held here, or sessioncontroller.ErrEnded while nobody keeps any.
+func (s *server) keeper() (*sessioncontroller.Controller, error) {
 	if k := s.service.keeper.Load(); k != nil {
 		return k, nil
 	}
-	return nil, keeper.ErrStopped
+	return nil, sessioncontroller.ErrStopped
 }
 
 // freshness is that of an answer made from memory alone.
@@ -79,7 +79,7 @@ func (s *server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 		return nil, s.problem(err)
 	}
 	response := &leasev1.HeartbeatResponse{Results: make([]*leasev1.HeartbeatResult, len(request.Beats))}
-	x := keeper.NewBatch()
+	x := sessioncontroller.NewBatch()
 	// What was handed on is ordered by its age, which is better than a sequence of a stream elsewhere.
 	forwarded := request.ForwardedBy != ""
 	x.Unordered = !forwarded
@@ -114,7 +114,7 @@ func ageOf(beat *leasev1.HeartbeatRequest_Beat) time.Duration {
 	return min(max(beat.GetAge().AsDuration(), 0), maxAge)
 }
 
-func heartbeatResult(met keeper.RegisterResult, why *leasev1.Refusal) *leasev1.HeartbeatResult {
+func heartbeatResult(met sessioncontroller.RegisterResult, why *leasev1.Refusal) *leasev1.HeartbeatResult {
 	if why != nil {
 		return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: why}}
 	}
@@ -163,7 +163,7 @@ func (s *server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequ
 	if err != nil {
 		return nil, s.problem(err)
 	}
-	query := keeper.ListOptions{
+	query := sessioncontroller.ListOptions{
 		Limit: pageSize(request.PageSize), Classes: s.catalog.within(request.Parent), State: stateFrom(request.State),
 	}
 	arguments := fmt.Sprintf("%s\x00%d", request.Parent, request.State)

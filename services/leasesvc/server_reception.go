@@ -6,8 +6,8 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // reception counts what came of the beats of one message, hands on those that belong elsewhere, and words the refusals. It
@@ -29,7 +29,7 @@ type departed struct {
 func (s *server) reception() *reception { return &reception{server: s} }
 
 // refusal tells a holder that was introduced why it was not accepted; nil when it was.
-func (r *reception) refusal(met keeper.RegisterResult, in *keeper.Registration) *leasev1.Refusal {
+func (r *reception) refusal(met sessioncontroller.RegisterResult, in *sessioncontroller.Registration) *leasev1.Refusal {
 	if met.NotHeld {
 		return r.moved(in.Holder, in.Sequence, in.Shard)
 	}
@@ -42,7 +42,7 @@ func (r *reception) refusal(met keeper.RegisterResult, in *keeper.Registration) 
 }
 
 // turn is when a paced holder shall come again: in the order in which they came, and in time to live on.
-func (r *reception) turn(in *keeper.Registration) time.Duration {
+func (r *reception) turn(in *sessioncontroller.Registration) time.Duration {
 	patience := r.catalog.classes[in.Holder.Key.Class].HeartbeatInterval
 	return jittered(min(2*r.gate.Wait(r.now()), patience))
 }

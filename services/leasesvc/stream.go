@@ -15,7 +15,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 const (
@@ -36,7 +36,7 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 	}
 	over, some := k.Leadership()
 	if !some {
-		return s.problem(keeper.ErrStopped) // there is nobody whom a stream could be for
+		return s.problem(sessioncontroller.ErrStopped) // there is nobody whom a stream could be for
 	}
 	if s.doors.Admit(s.now(), 1) == 0 {
 		s.service.metrics.refusedStreams.WithLabelValues("paced").Inc()
@@ -45,7 +45,7 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 	}
 	s.streams.Add(1)
 	defer s.streams.Add(-1)
-	c := &connection{server: s, sessions: k, wire: wire, sender: s.senderOf(wire.Context()), exchange: keeper.NewBatch()}
+	c := &connection{server: s, sessions: k, wire: wire, sender: s.senderOf(wire.Context()), exchange: sessioncontroller.NewBatch()}
 	if c.sender.meter != nil {
 		defer func() { s.meters.Close(c.sender.name, s.now()) }()
 	}
@@ -57,14 +57,14 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 	select {
 	case end := <-ended:
 		end.rethrow()
-		if errors.Is(end.err, keeper.ErrStopped) {
+		if errors.Is(end.err, sessioncontroller.ErrStopped) {
 			return c.move(end.err)
 		}
 		return s.problem(end.err)
 	case <-over:
-		return c.move(keeper.ErrStopped)
+		return c.move(sessioncontroller.ErrStopped)
 	case <-k.Done():
-		return c.move(keeper.ErrStopped)
+		return c.move(sessioncontroller.ErrStopped)
 	case <-wire.Context().Done():
 		return c.move(endOf(wire.Context()))
 	}
@@ -73,7 +73,7 @@ func (s *server) StreamHeartbeats(wire grpc.BidiStreamingServer[leasev1.StreamHe
 // connection is one open stream.
 type connection struct {
 	*server
-	sessions *keeper.Controller
+	sessions *sessioncontroller.Controller
 	wire     grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
 
 	sending sync.Mutex // guards sends on wire and moved
@@ -87,7 +87,7 @@ type connection struct {
 	grants   grants
 	live     int // handles whose holder was not refused since
 	sequence uint64
-	exchange *keeper.Batch
+	exchange *sessioncontroller.Batch
 	missed   []uint32 // the handles of the exchange's Refs
 	request  leasev1.StreamHeartbeatsRequest
 	answer   answer
@@ -132,7 +132,7 @@ func (c *connection) serve() error {
 			return err
 		}
 		if c.answer.lost && c.live == 0 {
-			return keeper.ErrSuperseded
+			return sessioncontroller.ErrSuperseded
 		}
 		c.shed()
 	}
@@ -167,7 +167,7 @@ func (c *connection) move(why error) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	c.moved = true
-	if errors.Is(why, keeper.ErrStopped) || rpcerror.ReasonOf(why) == rpcerror.ShuttingDownReason {
+	if errors.Is(why, sessioncontroller.ErrStopped) || rpcerror.ReasonOf(why) == rpcerror.ShuttingDownReason {
 		// Should it not arrive, the error that follows says the same.
 		_ = c.wire.Send(&leasev1.StreamHeartbeatsResponse{
 			Directive: leasev1.StreamHeartbeatsResponse_DIRECTIVE_MOVE, MoveTo: c.shards().someoneElse(),

@@ -6,9 +6,9 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // answer is one response message, used again for the next: gRPC has encoded a message when it has taken it.
@@ -84,7 +84,7 @@ func (c *connection) check(request *leasev1.StreamHeartbeatsRequest) error {
 }
 
 // hear renews the sessions of holders that are alive, and fills the exchange with the others. The silence is the first holder's.
-func (c *connection) hear(request *leasev1.StreamHeartbeatsRequest) (silence time.Duration, renewed keeper.Grant) {
+func (c *connection) hear(request *leasev1.StreamHeartbeatsRequest) (silence time.Duration, renewed sessioncontroller.Grant) {
 	x := c.exchange
 	x.Refs, c.missed = x.Refs[:0], c.missed[:0]
 	now, running := c.sessions.Now()
@@ -156,7 +156,7 @@ func (c *connection) welcome(r *reception) {
 	}
 }
 
-func (c *connection) met(met keeper.RegisterResult, in *keeper.Registration, why *leasev1.Refusal) *leasev1.Welcome {
+func (c *connection) met(met sessioncontroller.RegisterResult, in *sessioncontroller.Registration, why *leasev1.Refusal) *leasev1.Welcome {
 	if why != nil {
 		return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: why}}
 	}
@@ -171,7 +171,7 @@ func (c *connection) met(met keeper.RegisterResult, in *keeper.Registration, why
 }
 
 // recovered takes what came of the beats that only the keeper could take.
-func (c *connection) recovered(renewed keeper.Grant, r *reception) keeper.Grant {
+func (c *connection) recovered(renewed sessioncontroller.Grant, r *reception) sessioncontroller.Grant {
 	x := c.exchange
 	if x.Renewed > 0 {
 		c.service.metrics.count(session.Renewed, x.Renewed)

@@ -3,8 +3,8 @@ package leasesvc
 import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // handle is what a stream knows of a holder. There may be a million of them, so it is 32 bytes.
@@ -45,12 +45,12 @@ func (c *connection) bootAt(boot string) uint16 {
 type grants []grant
 
 type grant struct {
-	keeper.Grant
+	sessioncontroller.Grant
 	wire *leasev1.Grant
 }
 
 // place is where a grant is, put there if it is new.
-func (g *grants) place(wanted keeper.Grant) uint16 {
+func (g *grants) place(wanted sessioncontroller.Grant) uint16 {
 	for i := range *g {
 		if (*g)[i].Grant == wanted {
 			return uint16(i)

@@ -15,7 +15,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointkey"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
 )
 
 const (
@@ -35,7 +35,7 @@ func takeoverPlan(t *testing.T) plan {
 }
 
 // remembered are the holders that the checkpoints of all shards name, and how many of them stay expired.
-func remembered(t *testing.T, store *checkpointkey.Store, rule checkpoint.Rule) (names map[string]time.Duration, settled int) {
+func remembered(t *testing.T, store *checkpointstore.Store, rule checkpoint.Rule) (names map[string]time.Duration, settled int) {
 	t.Helper()
 	names = map[string]time.Duration{}
 	for number := range takeoverShards {
@@ -149,7 +149,7 @@ func TestTakeover_TheLivingAreHeardAndTheDeadStayDead(t *testing.T) {
 	awaitWelcome(t, append(agents, corpse, patient)...)
 	die()
 
-	store := checkpointkey.New(testkit.Etcd(t), p.cluster, leasesvc.ServiceName)
+	store := checkpointstore.New(testkit.Etcd(t), p.cluster, leasesvc.ServiceName)
 	rule := checkpoint.Rule{TTL: beatGrace, MinGrace: beatFloor}
 	testkit.Eventually(t, 40*time.Second, func() error {
 		if _, settled := remembered(t, store, rule); settled != len(dead) {

@@ -8,7 +8,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // bookmarkPeriod is how long a watch may be quiet.
@@ -25,27 +25,27 @@ func (s *server) WatchLeases(request *leasev1.WatchLeasesRequest, wire grpc.Serv
 		return s.problem(err)
 	}
 	subscription, err := k.Watch(wire.Context(), s.catalog.within(request.Parent), since)
-	if errors.Is(err, keeper.ErrCompacted) {
+	if errors.Is(err, sessioncontroller.ErrCompacted) {
 		err = errVersionTooOld
 	}
 	if err != nil {
 		return s.problem(err)
 	}
 	defer subscription.Close()
-	w := &watcher{server: s, sessions: k, parent: request.Parent, resumed: since != (keeper.Version{}), wire: wire}
+	w := &watcher{server: s, sessions: k, parent: request.Parent, resumed: since != (sessioncontroller.Version{}), wire: wire}
 	return s.problem(w.follow(subscription))
 }
 
 // watcher is one WatchLeases call.
 type watcher struct {
 	*server
-	sessions *keeper.Controller
+	sessions *sessioncontroller.Controller
 	parent   string
 	resumed  bool // and what there was to catch up with has not been sent yet
 	wire     grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]
 }
 
-func (w *watcher) follow(subscription *keeper.Subscription) error {
+func (w *watcher) follow(subscription *sessioncontroller.Subscription) error {
 	for {
 		// Whoever resumes gets the bookmark as soon as he has caught up.
 		patience := bookmarkPeriod
@@ -67,27 +67,27 @@ func (w *watcher) follow(subscription *keeper.Subscription) error {
 	}
 }
 
-func (w *watcher) bookmark(subscription *keeper.Subscription) ([]keeper.Event, error) {
+func (w *watcher) bookmark(subscription *sessioncontroller.Subscription) ([]sessioncontroller.Event, error) {
 	w.resumed = false
 	version, err := subscription.Version(w.wire.Context())
-	return []keeper.Event{{Type: keeper.Bookmark, Version: version}}, err
+	return []sessioncontroller.Event{{Type: sessioncontroller.Bookmark, Version: version}}, err
 }
 
 func (w *watcher) ended(err error) error {
 	switch {
 	case w.wire.Context().Err() != nil:
 		return endOf(w.wire.Context())
-	case errors.Is(err, keeper.ErrCompacted):
+	case errors.Is(err, sessioncontroller.ErrCompacted):
 		return errSlowWatcher
 	}
 	return err
 }
 
-func (w *watcher) send(e *keeper.Event) error {
+func (w *watcher) send(e *sessioncontroller.Event) error {
 	response := &leasev1.WatchLeasesResponse{
 		Type: eventTypeOf(e.Type), Version: versionText(w.sessions.InstanceID(), w.parent, e.Version),
 	}
-	if e.Type == keeper.Bookmark {
+	if e.Type == sessioncontroller.Bookmark {
 		response.Freshness = w.freshness(w.sessions.Epoch())
 	} else {
 		response.Lease, response.Freshness = w.catalog.lease(&e.Lease), w.freshness(e.Lease.Epoch)

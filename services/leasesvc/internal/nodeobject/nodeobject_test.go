@@ -17,9 +17,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeobject"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
 // place is a Node, its Lease and a pod on it, on the real kube-apiserver. Nothing here is fenced: leasesvc's own tests are.
@@ -168,7 +168,7 @@ func TestWatch_KnowsWhoRenewedALease(t *testing.T) {
 	for _, step := range []struct {
 		manager string
 		ours    bool
-	}{{leaseobject.FieldManager, true}, {"kubelet", false}, {leaseobject.FieldManager, true}} {
+	}{{writeback.FieldManager, true}, {"kubelet", false}, {writeback.FieldManager, true}} {
 		if renew(step.manager); p.watch.Lease(p.node.Name).Ours != step.ours {
 			t.Errorf("after a renewal by %s ours is %t, want %t", step.manager, !step.ours, step.ours)
 		}

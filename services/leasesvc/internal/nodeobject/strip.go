@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
 // stripping makes a TransformFunc of a function for one kind. What is not of the kind passes unchanged.
@@ -64,7 +64,7 @@ type lease struct {
 func stripLease(object *coordinationv1.Lease) *lease {
 	stripped := &lease{
 		ObjectMeta: metav1.ObjectMeta{Name: object.Name, Namespace: object.Namespace, ResourceVersion: object.ResourceVersion},
-		said:       nodehealth.Lease{Version: object.ResourceVersion, Ours: leaseobject.RenewedByUs(object)},
+		said:       nodehealth.Lease{Version: object.ResourceVersion, Ours: writeback.RenewedByUs(object)},
 	}
 	if renewed := object.Spec.RenewTime; renewed != nil {
 		stripped.said.RenewTime = renewed.Time

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 const (
@@ -59,7 +59,7 @@ type Cluster struct {
 	Events   Events
 	Sessions Sessions
 	// Terms are those that are held here.
-	Terms *tenure.Set
+	Terms *heldshards.Set
 }
 
 // Loop is node health on one replica.

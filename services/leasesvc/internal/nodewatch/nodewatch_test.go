@@ -15,9 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodewatch"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 // config is that of a loop for a number of shards, which are counted from the names of the nodes: n3 is in the third.
@@ -34,16 +34,16 @@ func config(t *testing.T, metrics *nodewatch.Metrics, shards int) nodewatch.Conf
 }
 
 // holding is a board with the terms of the shards.
-func holding(ctx context.Context, shards ...int) *tenure.Set {
-	board := tenure.NewSet()
+func holding(ctx context.Context, shards ...int) *heldshards.Set {
+	board := heldshards.NewSet()
 	for _, number := range shards {
-		board.Add(tenure.New(ctx, number, 1))
+		board.Add(heldshards.New(ctx, number, 1))
 	}
 	return board
 }
 
 // cluster is the fleet as somebody sees it who holds the terms and hears no session.
-func (f *fleet) cluster(terms *tenure.Set) nodewatch.Cluster {
+func (f *fleet) cluster(terms *heldshards.Set) nodewatch.Cluster {
 	return nodewatch.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodewatch.NoSessions{}, Terms: terms}
 }
 

@@ -6,9 +6,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 const (
@@ -75,7 +75,7 @@ func (w *watch) look(s *nodehealth.Subject, r *round) bool {
 			return false
 		default:
 			w.marks[pod.UID] = pause{busy: true, failures: p.failures}
-			w.pods.hand(job{pod: pod, terms: []*tenure.Shard{w.held[s.Charge.Shard]}})
+			w.pods.hand(job{pod: pod, terms: []*heldshards.Shard{w.held[s.Charge.Shard]}})
 		}
 	}
 	r.next, r.wait = again, min(2*r.wait, roundMax)

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 // errTermOver says that a write was not begun, because a term it needs had ended.
@@ -41,8 +41,8 @@ func (w *watch) follow() {
 }
 
 // needed are the terms that a step is made under, or none if one of them has ended.
-func (w *watch) needed(step *nodehealth.Step) []*tenure.Shard {
-	var terms []*tenure.Shard
+func (w *watch) needed(step *nodehealth.Step) []*heldshards.Shard {
+	var terms []*heldshards.Shard
 	if step.OfShard {
 		terms = append(terms, w.held[step.Shard])
 	}
@@ -54,7 +54,7 @@ func (w *watch) needed(step *nodehealth.Step) []*tenure.Shard {
 
 // under has write done with a context that carries the first of the terms, and ends with ctx and with each of them. All of them
 // wait for it to return before they are given up. Without terms, ctx will do.
-func under(ctx context.Context, terms []*tenure.Shard, write func(context.Context) error) error {
+func under(ctx context.Context, terms []*heldshards.Shard, write func(context.Context) error) error {
 	bounds := []context.Context{ctx}
 	for _, term := range terms {
 		of, end, ok := term.BeginWrite()

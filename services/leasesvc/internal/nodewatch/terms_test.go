@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodewatch"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 // replica is one of several that watch over a fleet, with caches of its own.
@@ -23,7 +23,7 @@ type replica struct {
 	*fleet
 	name    string
 	changed map[string]struct{}
-	terms   *tenure.Set
+	terms   *heldshards.Set
 	census  *census.Census
 
 	mu       sync.Mutex // guards what follows
@@ -37,7 +37,7 @@ func replicas(t *testing.T, f *fleet, shards int, names ...string) (all []*repli
 	var running sync.WaitGroup
 	for _, name := range names {
 		r := &replica{
-			fleet: f, name: name, changed: map[string]struct{}{}, terms: tenure.NewSet(), census: census.New(),
+			fleet: f, name: name, changed: map[string]struct{}{}, terms: heldshards.NewSet(), census: census.New(),
 			sessions: map[string]nodehealth.Session{}, news: map[string]struct{}{},
 		}
 		f.do(func() {
@@ -122,9 +122,9 @@ func (r *replica) session(node string, state nodehealth.Session) {
 // claim gives a replica shards until it is told to lose them.
 func (r *replica) claim(ctx context.Context, shards ...int) (lose func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	var held []*tenure.Shard
+	var held []*heldshards.Shard
 	for _, number := range shards {
-		of := tenure.New(ctx, number, 1)
+		of := heldshards.New(ctx, number, 1)
 		r.terms.Add(of)
 		held = append(held, of)
 	}

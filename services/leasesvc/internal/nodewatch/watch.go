@@ -12,10 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/stopwatch"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/pauseclock"
 )
 
 // tolerance is how long the owner may go without reading its clock: it does so with every tick, so whoever reads it later than
@@ -28,14 +28,14 @@ type watch struct {
 	Cluster
 	report func(error)
 
-	clock    stopwatch.Clock
+	clock    pauseclock.Clock
 	now      nodehealth.Moment
 	memory   nodehealth.Memory
 	subjects []nodehealth.Subject // ordered by name
 	members  uint64               // numbers the sets of Nodes in subjects
 	// held are the terms of the shards, by number, nil for those of others; charges say the same to the core. turnover is closed
 	// when that has changed.
-	held     []*tenure.Shard
+	held     []*heldshards.Shard
 	charges  []nodehealth.Charge
 	turnover <-chan struct{}
 	// answered are Nodes as the kube-apiserver returned them, until the watch has them as new.
@@ -69,10 +69,10 @@ func newWatch(cfg Config, cluster Cluster, report func(error)) *watch {
 	turnover := make(chan struct{})
 	close(turnover) // the board has not been read yet
 	w := &watch{
-		Config: cfg, Cluster: cluster, report: report, clock: stopwatch.Start(Tick, tolerance),
+		Config: cfg, Cluster: cluster, report: report, clock: pauseclock.Start(Tick, tolerance),
 		answered: map[string]*corev1.Node{}, pauses: map[string]pause{}, marks: map[types.UID]pause{},
 		rounds: map[string]*round{}, nodes: newLane(cfg.Workers), pods: newLane(cfg.Workers), checks: make(chan job, 1),
-		held: make([]*tenure.Shard, cfg.Shards), charges: make([]nodehealth.Charge, cfg.Shards), turnover: turnover,
+		held: make([]*heldshards.Shard, cfg.Shards), charges: make([]nodehealth.Charge, cfg.Shards), turnover: turnover,
 	}
 	w.results = make(chan result, cap(w.nodes.jobs)+cap(w.pods.jobs)+cap(w.checks)+1)
 	for number := range w.charges {

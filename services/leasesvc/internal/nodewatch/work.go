@@ -9,9 +9,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
 
 const (
@@ -30,7 +30,7 @@ type job struct {
 	// begun is when the self-check was handed out.
 	begun monotonic.Instant
 	// terms are those that the write needs; a self-check needs none.
-	terms []*tenure.Shard
+	terms []*heldshards.Shard
 }
 
 // result is what came of a job.

@@ -1,8 +1,8 @@
 package session
 
 import (
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/column"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 )
 
 // record is what of a slot belongs to the owner alone. A free slot has the state Gone. When its holder was last heard, and
@@ -21,17 +21,17 @@ type record struct {
 
 // Table is the sessions of one replica. It is not safe for concurrent use: one goroutine owns it. Its Pulses are for all.
 type Table struct {
-	classes []Class
-	limit   int
-	index   *index
-	records column.Slab[record]
-	beats   column.Slab[heartbeat]
-	heartbeats  Heartbeats
-	others  map[uint32]*otherBoots // by slot
-	free    []uint32
-	wheel   *wheel
-	counts  [Expired + 1]int
-	changes uint64
+	classes    []Class
+	limit      int
+	index      *index
+	records    slab.Slab[record]
+	beats      slab.Slab[heartbeat]
+	heartbeats Heartbeats
+	others     map[uint32]*otherBoots // by slot
+	free       []uint32
+	wheel      *wheel
+	counts     [Expired + 1]int
+	changes    uint64
 }
 
 // NewTable returns an empty Table that never has more than limit sessions.
@@ -271,7 +271,7 @@ func (t *Table) allocate() uint32 {
 	t.records.Extend(slot + 1)
 	t.beats.Extend(slot + 1)
 	t.set(uint32(slot), 1, false, 0) // so that the zero Ref names none
-	if slot%column.BlockSize == 0 {
+	if slot%slab.BlockSize == 0 {
 		blocks := t.beats.Blocks()
 		t.heartbeats.blocks.Store(&blocks)
 	}

@@ -3,8 +3,8 @@ package session
 import (
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/column"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 )
 
 // Granularity is the width of a bucket of the wheel, and thereby how late a transition may be noticed.
@@ -25,7 +25,7 @@ type wheel struct {
 	// lists says which list a bucket has; emptying is the one that no bucket has.
 	lists    [buckets]uint16
 	emptying uint16
-	links    column.Slab[link]
+	links    slab.Slab[link]
 	// cursor counts buckets from the origin of time; all before it have been fired, but what is left of emptying.
 	cursor int64
 }

@@ -1,8 +1,8 @@
 package writeback
 
 import (
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/column"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 )
 
 // queue holds slots that may be written now in the order of their keys: a binary heap whose members know their place.
@@ -17,7 +17,7 @@ func (m member) before(other member) bool {
 	return m.key < other.key || m.key == other.key && m.slot < other.slot
 }
 
-func (q *queue) push(slots *column.Slab[slot], m member) {
+func (q *queue) push(slots *slab.Slab[slot], m member) {
 	q.members = append(q.members, m)
 	q.up(slots, len(q.members)-1, m)
 }
@@ -25,7 +25,7 @@ func (q *queue) push(slots *column.Slab[slot], m member) {
 // first is the most urgent slot of a queue that is not empty.
 func (q *queue) first() uint32 { return q.members[0].slot }
 
-func (q *queue) remove(slots *column.Slab[slot], i uint32) {
+func (q *queue) remove(slots *slab.Slab[slot], i uint32) {
 	at, last := int(slots.At(i).next), len(q.members)-1
 	m := q.members[last]
 	q.members = q.members[:last]
@@ -38,7 +38,7 @@ func (q *queue) remove(slots *column.Slab[slot], i uint32) {
 }
 
 // up moves the gap at a place towards the root until m fits in.
-func (q *queue) up(slots *column.Slab[slot], at int, m member) {
+func (q *queue) up(slots *slab.Slab[slot], at int, m member) {
 	for at > 0 {
 		parent := (at - 1) / 2
 		if !m.before(q.members[parent]) {
@@ -51,7 +51,7 @@ func (q *queue) up(slots *column.Slab[slot], at int, m member) {
 }
 
 // down moves the gap at a place towards the leaves as long as m must not stand there.
-func (q *queue) down(slots *column.Slab[slot], at int, m member) int {
+func (q *queue) down(slots *slab.Slab[slot], at int, m member) int {
 	for {
 		child := 2*at + 1
 		if child >= len(q.members) {
@@ -68,7 +68,7 @@ func (q *queue) down(slots *column.Slab[slot], at int, m member) int {
 	}
 }
 
-func (q *queue) put(slots *column.Slab[slot], at int, m member) {
+func (q *queue) put(slots *slab.Slab[slot], at int, m member) {
 	q.members[at] = m
 	slots.At(m.slot).next = uint32(at)
 }

@@ -3,8 +3,8 @@ package writeback
 import (
 	"time"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/column"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 )
 
 // Granularity is the width of a bucket of the wheel, and thereby how late a slot may be found due.
@@ -31,7 +31,7 @@ func newWheel() wheel {
 	return w
 }
 
-func (w *wheel) file(slots *column.Slab[slot], i uint32) {
+func (w *wheel) file(slots *slab.Slab[slot], i uint32) {
 	s := slots.At(i)
 	number := (int64(s.due) + int64(Granularity) - 1) / int64(Granularity)
 	number = min(max(number, w.cursor), w.cursor+buckets-1)
@@ -43,7 +43,7 @@ func (w *wheel) file(slots *column.Slab[slot], i uint32) {
 	w.heads[s.bucket] = i
 }
 
-func (w *wheel) remove(slots *column.Slab[slot], i uint32) {
+func (w *wheel) remove(slots *slab.Slab[slot], i uint32) {
 	s := slots.At(i)
 	if s.previous == nobody {
 		w.heads[s.bucket] = s.next
@@ -57,7 +57,7 @@ func (w *wheel) remove(slots *column.Slab[slot], i uint32) {
 }
 
 // turn takes out everything up to now and shows it to visit, one by one.
-func (w *wheel) turn(slots *column.Slab[slot], now monotonic.Instant, visit func(i uint32)) {
+func (w *wheel) turn(slots *slab.Slab[slot], now monotonic.Instant, visit func(i uint32)) {
 	last := int64(now) / int64(Granularity)
 	// After a jump of more than one turn every bucket has come up, and once is enough.
 	w.cursor = max(w.cursor, last-buckets+1)

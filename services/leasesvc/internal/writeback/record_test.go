@@ -1,0 +1,167 @@
+package writeback
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	leaseUID = types.UID("0f8fad5b-d9cb-469f-a165-70867728950e")
+	nodeUID  = types.UID("7c9e6679-7425-40de-944b-e07fc1f90ae7")
+)
+
+// stored is a Lease as a kube-apiserver returns it after a renewal.
+func stored(r LeaseUpdate, change func(*coordinationv1.Lease)) *coordinationv1.Lease {
+	l := NewLease(r, nodeUID)
+	l.UID, l.ResourceVersion = leaseUID, "7"
+	if change != nil {
+		change(l)
+	}
+	return l
+}
+
+func TestKnown_RestoresWhatItWasMadeOf(t *testing.T) {
+	agent := renewal
+	agent.Class = "agent"
+	for name, c := range map[string]struct {
+		renewal LeaseUpdate
+		change  func(*coordinationv1.Lease)
+		plain   bool
+	}{
+		"of a node":       {renewal: renewal, plain: true},
+		"of an agent":     {renewal: agent, plain: true},
+		"annotated":       {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Annotations = map[string]string{"a": "b"} }},
+		"labelled":        {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Labels = map[string]string{"a": "b"} }},
+		"labelled, agent": {renewal: agent, change: func(l *coordinationv1.Lease) { l.Labels["a"] = "b" }},
+		"another owner":   {renewal: renewal, change: func(l *coordinationv1.Lease) { l.OwnerReferences[0].Kind = "Machine" }},
+		"owner that blocks": {renewal: renewal, change: func(l *coordinationv1.Lease) {
+			l.OwnerReferences[0].BlockOwnerDeletion = new(true)
+		}},
+		"no time":        {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil }},
+		"acquired":       {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Spec.AcquireTime = micro(noon) }},
+		"terminating":    {renewal: renewal, change: func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.NewTime(noon)) }},
+		"another holder": {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }},
+		"other UID":      {renewal: renewal, change: func(l *coordinationv1.Lease) { l.UID = types.UID(strings.ToUpper(string(leaseUID))) }},
+		"other version":  {renewal: renewal, change: func(l *coordinationv1.Lease) { l.ResourceVersion = "007" }},
+	} {
+		lease := stored(c.renewal, c.change)
+		known := NewLeaseRecord(lease)
+		if got := known.whole == nil; got != c.plain {
+			t.Errorf("%s: kept in 48 bytes %t, want %t", name, got, c.plain)
+		}
+		got, ok := known.Lease(c.renewal, nodeUID)
+		if !ok {
+			t.Errorf("%s: not restored", name)
+			continue
+		}
+		if diff := cmp.Diff(lease, got); diff != "" {
+			t.Errorf("%s (-was +restored):\n%s", name, diff)
+		}
+		if known.UID() != lease.UID || known.ResourceVersion() != lease.ResourceVersion {
+			t.Errorf("%s: %s@%s, want %s@%s", name, known.UID(), known.ResourceVersion(), lease.UID, lease.ResourceVersion)
+		}
+	}
+}
+
+func TestKnown_OfAnotherNodeHasToBeRead(t *testing.T) {
+	known := NewLeaseRecord(stored(renewal, nil))
+	if _, ok := known.Lease(renewal, leaseUID); ok {
+		t.Error("restored for a Node of another UID")
+	}
+	var none LeaseRecord
+	if _, ok := none.Lease(renewal, nodeUID); ok || none.Exists() {
+		t.Error("something was restored from nothing")
+	}
+}
+
+func TestKnown_Takes48Bytes(t *testing.T) {
+	if size := unsafe.Sizeof(LeaseRecord{}); size > 48 {
+		t.Errorf("a Known takes %d bytes", size)
+	}
+}
+
+func TestRenewed_ExpiredLeaseReadsAsLapsed(t *testing.T) {
+	heard := noon.Truncate(time.Microsecond)
+	for name, c := range map[string]struct {
+		renewed  time.Time // in the Lease before
+		seconds  int32
+		lapsed   time.Duration // after the last beat
+		want     time.Time
+		duration int32
+	}{
+		"refreshed a while ago":    {heard.Add(-4 * time.Minute), 500, 20 * time.Second, heard, 20},
+		"carries the last beat":    {heard, 500, 20 * time.Second, heard, 20},
+		"part of a second":         {heard, 500, 20*time.Second + 900*time.Millisecond, heard, 20},
+		"short already":            {heard.Add(-time.Minute), 15, 20 * time.Second, heard, 15},
+		"of a clock ahead":         {heard.Add(5 * time.Second), 500, 20 * time.Second, heard.Add(5 * time.Second), 15},
+		"of a clock far ahead":     {heard.Add(time.Hour), 500, 20 * time.Second, heard.Add(time.Hour), 1},
+		"silent for half a second": {heard, 500, time.Second / 2, heard, 1},
+	} {
+		last := stored(renewal, func(l *coordinationv1.Lease) {
+			l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = micro(c.renewed), new(c.seconds)
+		})
+		r := renewal
+		r.Duration, r.ExpireTime = 500*time.Second, heard.Add(c.lapsed)
+		got, err := UpdatedLease(last, r, nodeUID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !got.Spec.RenewTime.Time.Equal(c.want) || *got.Spec.LeaseDurationSeconds != c.duration {
+			t.Errorf("%s: renewed %v for %d s, want %v for %d s", name, got.Spec.RenewTime, *got.Spec.LeaseDurationSeconds, c.want, c.duration)
+		}
+		again, err := UpdatedLease(got, r, nodeUID)
+		if err != nil || !EqualLeases(got, again) {
+			t.Errorf("%s: written twice (error %v):\n%s", name, err, cmp.Diff(got, again))
+		}
+	}
+}
+
+func TestOrphaned_IsOnlyWhatWeMadeAndRenewed(t *testing.T) {
+	agent := renewal
+	agent.Class = "agent"
+	entry := func(manager, field string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{
+			Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate,
+			FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(`{"f:spec":{"f:%s":{}}}`, field)),
+		}
+	}
+	ours := func(change func(*coordinationv1.Lease)) *coordinationv1.Lease {
+		return stored(agent, func(l *coordinationv1.Lease) {
+			l.ManagedFields = []metav1.ManagedFieldsEntry{entry(FieldManager, "renewTime")}
+			change(l)
+		})
+	}
+	none := func(*coordinationv1.Lease) {}
+	late := noon.Add(time.Hour)
+	for name, c := range map[string]struct {
+		lease *coordinationv1.Lease
+		now   time.Time
+		want  bool
+	}{
+		"long gone":     {ours(none), late, true},
+		"not for long":  {ours(none), noon.Add(40*time.Second + 59*time.Second), false},
+		"another class": {ours(func(l *coordinationv1.Lease) { l.Labels[ClassLabel] = "sidecar" }), late, false},
+		"no label":      {ours(func(l *coordinationv1.Lease) { l.Labels = nil }), late, false},
+		"owned":         {ours(func(l *coordinationv1.Lease) { l.OwnerReferences = []metav1.OwnerReference{nodeReference("n", "u")} }), late, false},
+		"other holder":  {ours(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }), late, false},
+		"renewed by another": {ours(func(l *coordinationv1.Lease) {
+			l.ManagedFields = []metav1.ManagedFieldsEntry{entry(FieldManager, "holderIdentity"), entry("kubelet", "renewTime")}
+		}), late, false},
+		"shared with another": {ours(func(l *coordinationv1.Lease) {
+			l.ManagedFields = append(l.ManagedFields, entry("kubectl", "renewTime"))
+		}), late, false},
+		"nobody knows": {ours(func(l *coordinationv1.Lease) { l.ManagedFields = nil }), late, false},
+	} {
+		if got := Orphaned(c.lease, "agent", c.now, time.Minute); got != c.want {
+			t.Errorf("%s: orphaned %t, want %t", name, got, c.want)
+		}
+	}
+}
