@@ -21,7 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/renewal"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/tenure"
 )
@@ -75,7 +75,7 @@ type Service struct {
 	member     term.Member
 	leadership Leadership
 	logger     *slog.Logger
-	nodes      *nodes.Index
+	nodes      *nodestore.Index
 	writer     *leaseobject.Writer
 	renewal    *renewal.Loop
 	adoption   *renewal.Adoption

@@ -11,12 +11,10 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/shard"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictor"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeobject"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodewatch"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 )
 
 // NodeHealthLoop is the loop that does the work of upstream's node-lifecycle controller, as --loops takes it.
@@ -24,23 +22,23 @@ const NodeHealthLoop = "node-health"
 
 // nodeShard is the shard whose holder has the zones, and evicts pods: what a zone is allowed follows from all of its Nodes
 // together.
-const nodeShard = nodewatch.ZoneShard
+const nodeShard = nodehealthcontroller.ZoneShard
 
 // nodeHealth is the loop node-health. Every replica watches over all Nodes, and acts for those whose shards are held here.
 type nodeHealth struct {
 	service *Service
 	enabled bool
 	kube    kubernetes.Interface
-	loop    *nodewatch.Loop
+	loop    *nodehealthcontroller.Loop
 	rules   nodehealth.Rules
-	objects nodeobject.Config
+	objects nodestore.Config
 	// latest is what the loop watches, for others who want to know Nodes, and census what it comes to.
-	latest *nodeobject.Latest
-	census *census.Census
+	latest *nodestore.Latest
+	census *nodehealthcontroller.Census
 }
 
 func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
-	metrics, err := nodewatch.NewMetrics(deps.Metrics)
+	metrics, err := nodehealthcontroller.NewMetrics(deps.Metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -50,11 +48,11 @@ func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
 	}
 	cfg := s.cfg.NodeHealth
 	n := &nodeHealth{
-		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(), latest: &nodeobject.Latest{}, census: census.New(),
-		objects: nodeobject.Config{Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, Logger: deps.Logger},
+		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(), latest: &nodestore.Latest{}, census: nodehealthcontroller.NewCensus(),
+		objects: nodestore.Config{Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, Logger: deps.Logger},
 	}
 	n.rules.FirstBeat = s.firstBeat()
-	n.loop = nodewatch.New(nodewatch.Config{
+	n.loop = nodehealthcontroller.New(nodehealthcontroller.Config{
 		Rules: n.rules, Workers: cfg.ConcurrentWrites, Shards: s.cfg.Shards, ShardOf: n.shardOf, Census: n.census,
 		Metrics: metrics, Logger: deps.Logger,
 	})
@@ -90,34 +88,34 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	objects, err := nodeobject.NewWatch(n.kube, n.objects)
+	objects, err := nodestore.NewWatch(n.kube, n.objects)
 	if err != nil {
 		return err
 	}
-	events := nodeobject.NewEvents(ctx, n.kube)
+	events := nodestore.NewEvents(ctx, n.kube)
 	defer events.Close()
 	sessions := newNodeSessions(n.service)
 	running.Go(func() { sessions.run(ctx) })
 	running.Go(func() { n.latest.Follow(objects, ctx.Done()) })
-	return n.loop.Run(ctx, nodewatch.Cluster{
-		Objects: objects, Writer: nodeobject.NewWriter(n.kube, n.objects), Events: events, Sessions: sessions, Terms: n.service.board,
+	return n.loop.Run(ctx, nodehealthcontroller.Cluster{
+		Objects: objects, Writer: nodestore.NewWriter(n.kube, n.objects), Events: events, Sessions: sessions, Terms: n.service.board,
 	}, report)
 }
 
 // index says under which UID Nodes exist. They are watched once, whether the loop runs or not.
-func (n *nodeHealth) index() (*nodes.Index, error) {
+func (n *nodeHealth) index() (*nodestore.Index, error) {
 	if n.enabled {
-		return nodes.Over(n.kube, n.latest), nil
+		return nodestore.IndexOver(n.kube, n.latest), nil
 	}
-	return nodes.New(n.kube)
+	return nodestore.NewIndex(n.kube)
 }
 
 // doubts is what those who act on taints ask before.
-func (n *nodeHealth) doubts() evictor.Health {
+func (n *nodeHealth) doubts() evictioncontroller.Health {
 	if n.enabled {
 		return n
 	}
-	return evictor.NoDoubt{}
+	return evictioncontroller.NoDoubt{}
 }
 
 // Doubt tells whether the taints of a zone's Nodes are in doubt.

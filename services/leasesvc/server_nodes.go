@@ -10,8 +10,8 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/status"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/evidence"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
@@ -27,7 +27,7 @@ func (s *nodeServer) register(registrar grpc.ServiceRegistrar) {
 }
 
 // edition is what was last published.
-func (s *nodeServer) edition() (*census.Edition, error) {
+func (s *nodeServer) edition() (*nodehealthcontroller.Edition, error) {
 	if !s.service.nodeHealth.enabled {
 		return nil, errLoopDisabled
 	}
@@ -39,7 +39,7 @@ func (s *nodeServer) edition() (*census.Edition, error) {
 }
 
 // find returns a Node that is judged here.
-func (s *nodeServer) find(resource string) (*census.Edition, *census.Node, error) {
+func (s *nodeServer) find(resource string) (*nodehealthcontroller.Edition, *nodehealthcontroller.Node, error) {
 	edition, err := s.edition()
 	if err != nil {
 		return nil, nil, err
@@ -85,9 +85,9 @@ func (s *nodeServer) ListNodeHealth(_ context.Context, request *leasev1.ListNode
 			return nil, s.problem(err)
 		}
 	}
-	page, more := edition.Page(after, pageSize(request.PageSize), func(n *census.Node) bool {
+	page, more := edition.Page(after, pageSize(request.PageSize), func(n *nodehealthcontroller.Node) bool {
 		return inZone(n, request.Zone) &&
-			(request.Health == leasev1.NodeHealth_HEALTH_UNSPECIFIED || request.Health == healthOf(evidence.HealthOf(n.Object, n.Judgement.Health)))
+			(request.Health == leasev1.NodeHealth_HEALTH_UNSPECIFIED || request.Health == healthOf(explain.HealthOf(n.Object, n.Judgement.Health)))
 	})
 	response := &leasev1.ListNodeHealthResponse{Freshness: status.Freshness(s.service.member.ID, edition.Epoch, "")}
 	for _, node := range page {
@@ -100,7 +100,7 @@ func (s *nodeServer) ListNodeHealth(_ context.Context, request *leasev1.ListNode
 	return response, nil
 }
 
-func inZone(n *census.Node, zone string) bool { return zone == "" || zoneName(n.Zone) == zone }
+func inZone(n *nodehealthcontroller.Node, zone string) bool { return zone == "" || zoneName(n.Zone) == zone }
 
 // ListZones implements the RPC.
 func (s *nodeServer) ListZones(context.Context, *leasev1.ListZonesRequest) (*leasev1.ListZonesResponse, error) {
@@ -129,7 +129,7 @@ func (s *nodeServer) ExplainNodeHealth(ctx context.Context, request *leasev1.Exp
 		return nil, s.problem(err)
 	}
 	facts := s.service.facts(ctx, edition, node)
-	chain := evidence.Explain(facts)
+	chain := explain.Explain(facts)
 	response := &leasev1.ExplainNodeHealthResponse{
 		Node: nodeHealthOf(edition, node, &facts.Standing), FirstBroken: int32(chain.FirstBroken), Silence: duration(chain.Silence),
 		Freshness: status.Freshness(s.service.member.ID, node.Epoch, node.Object.ResourceVersion),
@@ -141,10 +141,10 @@ func (s *nodeServer) ExplainNodeHealth(ctx context.Context, request *leasev1.Exp
 }
 
 // standingOf is how a Node stands as published. For one that a session keeps alive it does not say when that last beat.
-func standingOf(edition *census.Edition, node *census.Node) evidence.Standing {
+func standingOf(edition *nodehealthcontroller.Edition, node *nodehealthcontroller.Node) explain.Standing {
 	j := node.Judgement
-	standing := evidence.Standing{
-		Node: node.Object, Health: evidence.HealthOf(node.Object, j.Health), By: j.By, HeldBy: node.HeldBy,
+	standing := explain.Standing{
+		Node: node.Object, Health: explain.HealthOf(node.Object, j.Health), By: j.By, HeldBy: node.HeldBy,
 	}
 	if j.Heard > 0 || j.By == nodehealth.Reprieve {
 		standing.Heard = edition.Wall(j.Heard)

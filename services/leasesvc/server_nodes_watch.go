@@ -8,7 +8,7 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/status"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 )
 
 // WatchNodeHealth implements the RPC.
@@ -18,7 +18,7 @@ func (s *nodeServer) WatchNodeHealth(request *leasev1.WatchNodeHealthRequest, wi
 	}
 	w := &nodeWatcher{
 		nodeServer: s, wire: wire,
-		changes: s.service.nodeHealth.census.Watch(func(n *census.Node) bool { return inZone(n, request.Zone) }),
+		changes: s.service.nodeHealth.census.Watch(func(n *nodehealthcontroller.Node) bool { return inZone(n, request.Zone) }),
 	}
 	return s.problem(w.follow())
 }
@@ -27,7 +27,7 @@ func (s *nodeServer) WatchNodeHealth(request *leasev1.WatchNodeHealthRequest, wi
 type nodeWatcher struct {
 	*nodeServer
 	wire    grpc.ServerStreamingServer[leasev1.WatchNodeHealthResponse]
-	changes *census.Watcher
+	changes *nodehealthcontroller.Watcher
 }
 
 // follow sends what there is, a bookmark, and then what changes. What happens while a slow reader is waited for is looked at
@@ -76,12 +76,12 @@ func (w *nodeWatcher) catchUp() (sent bool, err error) {
 	return len(events) > 0, nil
 }
 
-func (w *nodeWatcher) message(edition *census.Edition, event census.Event) *leasev1.WatchNodeHealthResponse {
+func (w *nodeWatcher) message(edition *nodehealthcontroller.Edition, event nodehealthcontroller.Event) *leasev1.WatchNodeHealthResponse {
 	node := event.Node
 	message := &leasev1.WatchNodeHealthResponse{
 		Type: nodeEventOf(event.Change), Freshness: status.Freshness(w.service.member.ID, node.Epoch, node.Object.ResourceVersion),
 	}
-	if event.Change == census.Deleted {
+	if event.Change == nodehealthcontroller.Deleted {
 		message.Node = &leasev1.NodeHealth{
 			Name: "nodes/" + node.Object.Name, Uid: string(node.Object.UID), Shard: int32(node.Shard), Epoch: node.Epoch,
 		}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 )
 
 // bench is one Node with its Lease on the real kube-apiserver.
@@ -25,14 +25,14 @@ type bench struct {
 	kube      kubernetes.Interface
 	namespace string
 	node      string
-	index     *nodes.Index
+	index     *nodestore.Index
 	writer    *leaseobject.Writer
 	time      time.Time
 }
 
 func newBench(t *testing.T) *bench {
 	kube := testkit.Kube(t)
-	index, err := nodes.New(kube)
+	index, err := nodestore.NewIndex(kube)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestWrite_AdoptsOwnerlessLease(t *testing.T) {
 func TestWrite_WithoutNodeWritesNothing(t *testing.T) {
 	b := newBench(t)
 	testkit.Eventually(t, 10*time.Second, b.index.Check)
-	if _, verb, err := b.write(leaseobject.Known{}); !errors.Is(err, nodes.ErrMissing) || verb != leaseobject.None {
+	if _, verb, err := b.write(leaseobject.Known{}); !errors.Is(err, nodestore.ErrNodeMissing) || verb != leaseobject.None {
 		t.Errorf("verb %s, error %v; want none, ErrMissing", verb, err)
 	}
 	if _, err := b.kube.CoordinationV1().Leases(b.namespace).Get(t.Context(), b.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -201,7 +201,7 @@ func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	renewal := leaseobject.Renewal{Namespace: b.namespace, Name: b.node, Duration: time.Second, RenewTime: b.time, Last: last}
-	if _, _, err := late.Write(t.Context(), renewal); !errors.Is(err, nodes.ErrMissing) {
+	if _, _, err := late.Write(t.Context(), renewal); !errors.Is(err, nodestore.ErrNodeMissing) {
 		t.Errorf("error %v, want ErrMissing", err)
 	}
 	if _, err := b.kube.CoordinationV1().Leases(b.namespace).Get(t.Context(), b.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -211,7 +211,7 @@ func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
 
 // lateNodes is an index whose watch has not delivered the end of a Node yet.
 type lateNodes struct {
-	*nodes.Index
+	*nodestore.Index
 	uid types.UID
 }
 

@@ -24,7 +24,7 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
@@ -159,7 +159,7 @@ func (r *run) write(ctx context.Context, job keeper.Job) keeper.Result {
 	defer context.AfterFunc(ctx, cancel)()
 	begin := time.Now()
 	lease, verb, err := r.try(write, job)
-	if errors.Is(err, nodes.ErrMissing) {
+	if errors.Is(err, nodestore.ErrNodeMissing) {
 		err = fmt.Errorf("%w: %w", keeper.ErrNoOwner, err)
 	}
 	took, verdict := time.Since(begin), verdictOf(verb, err)
