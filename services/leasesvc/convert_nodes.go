@@ -9,12 +9,12 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 )
 
-func nodeHealthOf(edition *nodehealthcontroller.Edition, node *nodehealthcontroller.Node, standing *explain.Standing) *leasev1.NodeHealth {
+func nodeHealthOf(edition *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node, standing *explain.NodeStatus) *leasev1.NodeHealth {
 	return &leasev1.NodeHealth{
 		Name:            "nodes/" + node.Object.Name,
 		Health:          healthOf(standing.Health),
@@ -38,7 +38,7 @@ func nodeHealthOf(edition *nodehealthcontroller.Edition, node *nodehealthcontrol
 // zoneName is the name of a zone as people know it; the loop and its metrics call it as upstream does.
 func zoneName(zone string) string { return strings.ReplaceAll(zone, ":\x00:", ":") }
 
-func zoneOf(edition *nodehealthcontroller.Edition, zone nodehealth.Zone) *leasev1.Zone {
+func zoneOf(edition *nodehealthcontroller.Snapshot, zone nodehealth.Zone) *leasev1.Zone {
 	z := &leasev1.Zone{
 		Name: zoneName(zone.Name), State: zoneStateOf(zone.State), Nodes: int32(zone.Size), NotReady: int32(zone.NotReady),
 		TaintRate: zone.Rate, Waiting: int32(zone.Waiting),
@@ -46,8 +46,8 @@ func zoneOf(edition *nodehealthcontroller.Edition, zone nodehealth.Zone) *leasev
 	switch {
 	case edition.Blindness != nil:
 		z.HeldBy = edition.Blindness.String()
-	case edition.Doubted.Zone(zone.Name):
-		z.HeldBy = nodehealth.WhyDoubted
+	case edition.MassSilence.Zone(zone.Name):
+		z.HeldBy = nodehealth.MassSilenceReason
 	}
 	return z
 }
@@ -80,13 +80,13 @@ func healthOf(health explain.Health) leasev1.NodeHealth_Health {
 	return leasev1.NodeHealth_HEALTH_UNSPECIFIED
 }
 
-func signSourceOf(by nodehealth.Source) leasev1.NodeHealth_SignSource {
+func signSourceOf(by nodehealth.SignSource) leasev1.NodeHealth_SignSource {
 	switch by {
-	case nodehealth.Beats:
+	case nodehealth.SessionBeat:
 		return leasev1.NodeHealth_SIGN_SOURCE_SESSION
-	case nodehealth.Renewal:
+	case nodehealth.LeaseRenewal:
 		return leasev1.NodeHealth_SIGN_SOURCE_LEASE
-	case nodehealth.Status:
+	case nodehealth.StatusUpdate:
 		return leasev1.NodeHealth_SIGN_SOURCE_STATUS
 	}
 	return leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED
@@ -116,7 +116,7 @@ func taintsOf(node *corev1.Node) []string {
 	return taints
 }
 
-func nodeEventOf(change nodehealthcontroller.Change) leasev1.WatchNodeHealthResponse_Type {
+func nodeEventOf(change nodehealthcontroller.ChangeType) leasev1.WatchNodeHealthResponse_Type {
 	switch change {
 	case nodehealthcontroller.Added:
 		return leasev1.WatchNodeHealthResponse_TYPE_ADDED

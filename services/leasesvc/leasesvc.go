@@ -75,7 +75,7 @@ type Service struct {
 	member     term.Member
 	leadership Leadership
 	logger     *slog.Logger
-	nodes      *nodestore.Index
+	nodes      *nodestore.NodeIndex
 	writer     *leaseobject.Writer
 	renewal    *renewal.Loop
 	adoption   *renewal.Adoption
@@ -121,7 +121,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}, s.writer)
 	s.adoption = renewal.NewAdoption(s.writer, deps.Logger)
 	s.orphans = newSweep(s)
-	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth.doubts(), deps); err != nil {
+	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth.reliability(), deps); err != nil {
 		return nil, err
 	}
 	if s.checkpoints, err = newCheckpoints(s, deps); err != nil {

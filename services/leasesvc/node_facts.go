@@ -3,24 +3,24 @@ package leasesvc
 import (
 	"context"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/keeper"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
 // facts gathers what this replica knows of a Node, all of it from memory.
-func (s *Service) facts(ctx context.Context, edition *nodehealthcontroller.Edition, node *nodehealthcontroller.Node) explain.Facts {
+func (s *Service) facts(ctx context.Context, edition *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node) explain.Facts {
 	f := explain.Facts{
-		Standing: standingOf(edition, node), Now: edition.At.Wall, Shard: node.Shard, Epoch: node.Epoch,
+		NodeStatus: nodeStatusOf(edition, node), Now: edition.At.Wall, Shard: node.Shard, Epoch: node.Epoch,
 		Sessions: s.keeper.Load() != nil, Namespace: s.nodeNamespace(), Excluded: s.nodeHealth.rules.Excludes(node.Object),
 	}
 	f.Zone, _ = edition.Zone(node.Zone)
 	f.Zone.Name = zoneName(f.Zone.Name)
-	f.Doubt, _ = s.nodeHealth.Doubt(node.Zone)
+	f.TaintsHeldBy, _ = s.nodeHealth.TaintsUnreliable(node.Zone)
 	kept := s.sessionOf(ctx, node)
-	s.sharpen(&f.Standing, kept)
+	s.sharpen(&f.NodeStatus, kept)
 	f.Session = sessionFacts(kept)
 	s.gather(&f)
 	return f
@@ -29,7 +29,7 @@ func (s *Service) facts(ctx context.Context, edition *nodehealthcontroller.Editi
 // gather adds what the objects say, and which pods have to leave.
 func (s *Service) gather(f *explain.Facts) {
 	name := f.Node.Name
-	if watch := s.nodeHealth.latest.Watch(); watch != nil {
+	if watch := s.nodeHealth.latest.Cache(); watch != nil {
 		f.Pods = watch.Pods(name)
 		if lease := watch.Lease(name); lease != (nodehealth.Lease{}) {
 			f.Lease = &explain.Lease{
@@ -44,7 +44,7 @@ func (s *Service) gather(f *explain.Facts) {
 	f.Eviction = &explain.Eviction{}
 	for _, p := range pending {
 		f.Eviction.Pending = append(f.Eviction.Pending, explain.Pending{
-			Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, Held: p.Held, LastError: p.LastError,
+			Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, Held: p.HeldBy, LastError: p.LastError,
 		})
 	}
 }
@@ -64,8 +64,8 @@ func (s *Service) sessionOf(ctx context.Context, node *nodehealthcontroller.Node
 }
 
 // sharpen says when the session of a Node last beat, which its owner alone knows.
-func (s *Service) sharpen(standing *explain.Standing, kept *keeper.Lease) {
-	if kept == nil || standing.By != nodehealth.Beats {
+func (s *Service) sharpen(standing *explain.NodeStatus, kept *keeper.Lease) {
+	if kept == nil || standing.By != nodehealth.SessionBeat {
 		return
 	}
 	if standing.Heard.IsZero() || kept.LastBeatTime.After(standing.Heard) {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/shard"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 )
 
@@ -29,12 +29,12 @@ type nodeHealth struct {
 	service *Service
 	enabled bool
 	kube    kubernetes.Interface
-	loop    *nodehealthcontroller.Loop
+	loop    *nodehealthcontroller.Controller
 	rules   nodehealth.Rules
 	objects nodestore.Config
 	// latest is what the loop watches, for others who want to know Nodes, and census what it comes to.
-	latest *nodestore.Latest
-	census *nodehealthcontroller.Census
+	latest    *nodestore.Latest
+	publisher *nodehealthcontroller.Publisher
 }
 
 func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
@@ -48,12 +48,12 @@ func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
 	}
 	cfg := s.cfg.NodeHealth
 	n := &nodeHealth{
-		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(), latest: &nodestore.Latest{}, census: nodehealthcontroller.NewCensus(),
+		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(), latest: &nodestore.Latest{}, publisher: nodehealthcontroller.NewPublisher(),
 		objects: nodestore.Config{Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, Logger: deps.Logger},
 	}
 	n.rules.FirstBeat = s.firstBeat()
 	n.loop = nodehealthcontroller.New(nodehealthcontroller.Config{
-		Rules: n.rules, Workers: cfg.ConcurrentWrites, Shards: s.cfg.Shards, ShardOf: n.shardOf, Census: n.census,
+		Rules: n.rules, Workers: cfg.ConcurrentWrites, Shards: s.cfg.Shards, ShardOf: n.shardOf, Publisher: n.publisher,
 		Metrics: metrics, Logger: deps.Logger,
 	})
 	return n, nil
@@ -88,46 +88,46 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	objects, err := nodestore.NewWatch(n.kube, n.objects)
+	objects, err := nodestore.NewCache(n.kube, n.objects)
 	if err != nil {
 		return err
 	}
-	events := nodestore.NewEvents(ctx, n.kube)
+	events := nodestore.NewNodeEvents(ctx, n.kube)
 	defer events.Close()
 	sessions := newNodeSessions(n.service)
 	running.Go(func() { sessions.run(ctx) })
 	running.Go(func() { n.latest.Follow(objects, ctx.Done()) })
 	return n.loop.Run(ctx, nodehealthcontroller.Cluster{
-		Objects: objects, Writer: nodestore.NewWriter(n.kube, n.objects), Events: events, Sessions: sessions, Terms: n.service.board,
+		Cache: objects, Writer: nodestore.NewWriter(n.kube, n.objects), Events: events, Sessions: sessions, HeldShards: n.service.board,
 	}, report)
 }
 
 // index says under which UID Nodes exist. They are watched once, whether the loop runs or not.
-func (n *nodeHealth) index() (*nodestore.Index, error) {
+func (n *nodeHealth) index() (*nodestore.NodeIndex, error) {
 	if n.enabled {
-		return nodestore.IndexOver(n.kube, n.latest), nil
+		return nodestore.NodeIndexOver(n.kube, n.latest), nil
 	}
-	return nodestore.NewIndex(n.kube)
+	return nodestore.NewNodeIndex(n.kube)
 }
 
 // doubts is what those who act on taints ask before.
-func (n *nodeHealth) doubts() evictioncontroller.Health {
+func (n *nodeHealth) reliability() evictioncontroller.NodeHealth {
 	if n.enabled {
 		return n
 	}
-	return evictioncontroller.NoDoubt{}
+	return evictioncontroller.ReliableTaints{}
 }
 
 // Doubt tells whether the taints of a zone's Nodes are in doubt.
-func (n *nodeHealth) Doubt(zone string) (why string, doubted bool) {
-	edition := n.census.Edition()
+func (n *nodeHealth) TaintsUnreliable(zone string) (why string, doubted bool) {
+	edition := n.publisher.Snapshot()
 	switch {
 	case edition == nil:
 		return "node health has not seen the cluster yet", true
 	case edition.Blindness != nil:
 		return edition.Blindness.String(), true
-	case edition.Doubted.Zone(zone):
-		return nodehealth.WhyDoubted, true
+	case edition.MassSilence.Zone(zone):
+		return nodehealth.MassSilenceReason, true
 	case allDown(edition.Zones):
 		return "no zone has a ready node", true
 	}

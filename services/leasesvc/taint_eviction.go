@@ -41,12 +41,12 @@ func (c *TaintEvictionConfig) validate() []error {
 // taintEviction is the loop taint-eviction.
 type taintEviction struct {
 	kube   kubernetes.Interface
-	loop   *evictioncontroller.Loop
-	health evictioncontroller.Health
+	loop   *evictioncontroller.Controller
+	health evictioncontroller.NodeHealth
 	logger *slog.Logger
 }
 
-func newTaintEviction(cfg TaintEvictionConfig, health evictioncontroller.Health, deps Deps) (*taintEviction, error) {
+func newTaintEviction(cfg TaintEvictionConfig, health evictioncontroller.NodeHealth, deps Deps) (*taintEviction, error) {
 	metrics, err := evictioncontroller.NewMetrics(deps.Metrics)
 	if err != nil {
 		return nil, err
@@ -63,19 +63,19 @@ func newTaintEviction(cfg TaintEvictionConfig, health evictioncontroller.Health,
 func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	objects, err := evictioncontroller.NewWatch(e.kube, e.logger)
+	objects, err := evictioncontroller.NewPodCache(e.kube, e.logger)
 	if err != nil {
 		return err
 	}
 	events := evictioncontroller.NewRecorder(ctx, e.kube)
 	defer events.Close()
 	return e.loop.Run(ctx, evictioncontroller.Cluster{
-		Objects: objects, Writer: evictioncontroller.NewClient(e.kube), Events: events, Health: e.health,
+		Cache: objects, Writer: evictioncontroller.NewPodWriter(e.kube), Events: events, NodeHealth: e.health,
 	}, report)
 }
 
 // pending returns the pods that have to leave a Node, the one first that is due first. known is false where the loop does not
 // run.
-func (e *taintEviction) pending(node string) (pending []evictioncontroller.Pending, known bool) {
+func (e *taintEviction) pending(node string) (pending []evictioncontroller.PendingEviction, known bool) {
 	return e.loop.Pending(node)
 }

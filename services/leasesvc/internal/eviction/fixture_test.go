@@ -69,12 +69,12 @@ type look struct {
 }
 
 // after returns the Ward after the looks, of which the first is the first of the term.
-func after(t *testing.T, looks ...look) eviction.Ward {
+func after(t *testing.T, looks ...look) eviction.NodeEvictions {
 	t.Helper()
-	var ward eviction.Ward
+	var ward eviction.NodeEvictions
 	for _, l := range looks {
 		node, seen := l.node.DeepCopy(), fmt.Sprint(l.pods)
-		ward = ward.See(l.at, wall(l.at), l.node, l.pods)
+		ward = ward.Observe(l.at, wall(l.at), l.node, l.pods)
 		if node.String() != l.node.String() || seen != fmt.Sprint(l.pods) {
 			t.Fatal("See has changed what it looked at")
 		}
@@ -83,9 +83,9 @@ func after(t *testing.T, looks ...look) eviction.Ward {
 }
 
 // dues are the seconds at which pods have to leave.
-func dues(ward eviction.Ward) map[string]float64 {
+func dues(ward eviction.NodeEvictions) map[string]float64 {
 	all := map[string]float64{}
-	for _, wait := range ward.Waits {
+	for _, wait := range ward.Pending {
 		all[wait.Pod.Name] = wait.Due.Sub(0).Seconds()
 	}
 	return all

@@ -17,12 +17,12 @@ const ClockTolerance = 10 * time.Second
 
 // Ward is what is known of one Node: its NoExecute taints, and the pods that have to leave it for them. The zero Ward has seen
 // nothing. Its fields are not written to once it is made.
-type Ward struct {
+type NodeEvictions struct {
 	UID types.UID
 	// Taints are in the Node's order.
-	Taints []Standing
+	Taints []CountedTaint
 	// Waits are ordered by Due.
-	Waits []Wait
+	Pending []PendingPod
 
 	// arrivals are since when pods are on the Node, as long as it has taints.
 	arrivals map[types.UID]monotonic.Instant
@@ -31,7 +31,7 @@ type Ward struct {
 }
 
 // Standing is a taint and since when it counts.
-type Standing struct {
+type CountedTaint struct {
 	Taint corev1.Taint
 	Since monotonic.Instant
 }
@@ -43,30 +43,30 @@ type Cause struct {
 }
 
 // Wait is a pod that has to leave.
-type Wait struct {
+type PendingPod struct {
 	// Pod is as last seen, and shared: nobody writes to it.
 	Pod *corev1.Pod
 	// Cause is the one that is due first.
 	Cause
 	// Sure is the first that does not come from node health, which is what counts while that is in doubt; nil without one.
-	Sure *Cause
+	OtherCause *Cause
 	// health is the first that does.
 	health *Cause
 }
 
 // FromHealth tells whether node health puts the taint on Nodes, be it Trivet's or upstream's.
-func FromHealth(taint *corev1.Taint) bool {
+func FromNodeHealth(taint *corev1.Taint) bool {
 	return taint.Key == corev1.TaintNodeNotReady || taint.Key == corev1.TaintNodeUnreachable
 }
 
 // See returns the Ward after its Node was seen with all the pods on it, where wall is now by the wall clock. Seeing the same again
 // changes nothing but for pods that came.
-func (w Ward) See(now monotonic.Instant, wall time.Time, node *corev1.Node, pods []*corev1.Pod) Ward {
+func (w NodeEvictions) Observe(now monotonic.Instant, wall time.Time, node *corev1.Node, pods []*corev1.Pod) NodeEvictions {
 	if w.UID != node.UID {
-		w = Ward{}
+		w = NodeEvictions{}
 	}
-	s := sight{Ward: w, first: w.UID == "", now: now, wall: wall}
-	after := Ward{UID: node.UID, Taints: s.standings(node)}
+	s := sight{NodeEvictions: w, first: w.UID == "", now: now, wall: wall}
+	after := NodeEvictions{UID: node.UID, Taints: s.standings(node)}
 	if len(after.Taints) == 0 {
 		return after
 	}
@@ -80,16 +80,16 @@ func (w Ward) See(now monotonic.Instant, wall time.Time, node *corev1.Node, pods
 			wait = wait.noLater(carried)
 		}
 		if must {
-			after.Waits = append(after.Waits, wait)
+			after.Pending = append(after.Pending, wait)
 		}
 	}
-	slices.SortFunc(after.Waits, compareWaits)
+	slices.SortFunc(after.Pending, compareWaits)
 	return after
 }
 
 // sight is one look at a Node.
 type sight struct {
-	Ward // as it was before
+	NodeEvictions // as it was before
 	// first tells that there was none before.
 	first bool
 	// swapped tells that one taint of node health took the place of another.
@@ -98,8 +98,8 @@ type sight struct {
 	wall    time.Time
 }
 
-func (s sight) standings(node *corev1.Node) []Standing {
-	var standings []Standing
+func (s sight) standings(node *corev1.Node) []CountedTaint {
+	var standings []CountedTaint
 	for i := range node.Spec.Taints {
 		if taint := &node.Spec.Taints[i]; taint.Effect == corev1.TaintEffectNoExecute {
 			standings = append(standings, s.standing(node, taint))
@@ -108,9 +108,9 @@ func (s sight) standings(node *corev1.Node) []Standing {
 	return standings
 }
 
-func (s sight) standing(node *corev1.Node, taint *corev1.Taint) Standing {
+func (s sight) standing(node *corev1.Node, taint *corev1.Taint) CountedTaint {
 	if s.first {
-		return Standing{Taint: *taint, Since: s.witnessed(writtenAt(node, taint))}
+		return CountedTaint{Taint: *taint, Since: s.witnessed(writtenAt(node, taint))}
 	}
 	since := s.now
 	for _, before := range s.Taints {
@@ -118,15 +118,15 @@ func (s sight) standing(node *corev1.Node, taint *corev1.Taint) Standing {
 			since = before.Since
 		}
 	}
-	return Standing{Taint: *taint, Since: since}
+	return CountedTaint{Taint: *taint, Since: since}
 }
 
 // swaps tells whether a taint of node health is there that was not, while another one was.
-func (s sight) swaps(taints []Standing) bool {
+func (s sight) swaps(taints []CountedTaint) bool {
 	known := func(key string) bool {
-		return slices.ContainsFunc(s.Taints, func(before Standing) bool { return before.Taint.Key == key })
+		return slices.ContainsFunc(s.Taints, func(before CountedTaint) bool { return before.Taint.Key == key })
 	}
-	return slices.ContainsFunc(taints, func(standing Standing) bool {
+	return slices.ContainsFunc(taints, func(standing CountedTaint) bool {
 		switch standing.Taint.Key {
 		case corev1.TaintNodeNotReady:
 			return !known(corev1.TaintNodeNotReady) && known(corev1.TaintNodeUnreachable)
@@ -143,8 +143,8 @@ func (s sight) carry(pod types.UID) (cause Cause, waited bool) {
 		cause, waited = s.carried[pod]
 		return cause, waited
 	}
-	for i := range s.Waits {
-		if wait := &s.Waits[i]; wait.Pod.UID == pod && wait.health != nil {
+	for i := range s.Pending {
+		if wait := &s.Pending[i]; wait.Pod.UID == pod && wait.health != nil {
 			return *wait.health, true
 		}
 	}
@@ -152,7 +152,7 @@ func (s sight) carry(pod types.UID) (cause Cause, waited bool) {
 }
 
 // noLater is the wait of a pod that was waiting already.
-func (w Wait) noLater(carried Cause) Wait {
+func (w PendingPod) noLater(carried Cause) PendingPod {
 	if carried.Due >= w.health.Due {
 		return w
 	}
@@ -202,9 +202,9 @@ func cameBack(before, taint *corev1.Taint) bool {
 }
 
 // waitOf tells for what a pod has to leave, if it must.
-func waitOf(pod *corev1.Pod, arrival monotonic.Instant, taints []Standing) (wait Wait, must bool) {
+func waitOf(pod *corev1.Pod, arrival monotonic.Instant, taints []CountedTaint) (wait PendingPod, must bool) {
 	if pod.DeletionTimestamp != nil {
-		return Wait{}, false
+		return PendingPod{}, false
 	}
 	wait.Pod = pod
 	for i := range taints {
@@ -217,10 +217,10 @@ func waitOf(pod *corev1.Pod, arrival monotonic.Instant, taints []Standing) (wait
 		if !must || cause.Due < wait.Due {
 			wait.Cause = cause
 		}
-		if FromHealth(&cause.Taint) {
+		if FromNodeHealth(&cause.Taint) {
 			wait.health = earlier(wait.health, cause)
 		} else {
-			wait.Sure = earlier(wait.Sure, cause)
+			wait.OtherCause = earlier(wait.OtherCause, cause)
 		}
 		must = true
 	}
@@ -234,24 +234,24 @@ func earlier(known *Cause, cause Cause) *Cause {
 	return &cause
 }
 
-func compareWaits(a, b Wait) int {
+func compareWaits(a, b PendingPod) int {
 	return cmp.Or(cmp.Compare(a.Due, b.Due), cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
 }
 
 // Spared returns the waits of pods that are still on the Node and need not leave any more, after compared with w.
-func (w Ward) Spared(after Ward, pods []*corev1.Pod) []Wait {
-	if len(w.Waits) == 0 {
+func (w NodeEvictions) Cancelled(after NodeEvictions, pods []*corev1.Pod) []PendingPod {
+	if len(w.Pending) == 0 {
 		return nil
 	}
 	present := make(map[types.UID]bool, len(pods))
 	for _, pod := range pods {
 		present[pod.UID] = pod.DeletionTimestamp == nil
 	}
-	for _, wait := range after.Waits {
+	for _, wait := range after.Pending {
 		delete(present, wait.Pod.UID)
 	}
-	var spared []Wait
-	for _, wait := range w.Waits {
+	var spared []PendingPod
+	for _, wait := range w.Pending {
 		if present[wait.Pod.UID] {
 			spared = append(spared, wait)
 		}

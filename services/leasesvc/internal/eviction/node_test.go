@@ -146,7 +146,7 @@ func TestSee_ANodeThatFlapsBetweenHealthTaintsKeepsNobodyForEver(t *testing.T) {
 	for i := range 20 {
 		key := []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable}[i%2]
 		at := 10*seconds + 100*seconds*monotonic.Instant(i)
-		ward = ward.See(at, wall(at), newNode(added(key, at)), on)
+		ward = ward.Observe(at, wall(at), newNode(added(key, at)), on)
 	}
 	if diff := cmp.Diff(map[string]float64{"p": 310}, dues(ward)); diff != "" {
 		t.Errorf("due (-want +got):\n%s", diff)
@@ -187,7 +187,7 @@ func TestSee_ANewTermCountsOn(t *testing.T) {
 			if diff := cmp.Diff(map[string]float64{"p": c.due}, dues(ward)); diff != "" {
 				t.Errorf("due (-want +got):\n%s", diff)
 			}
-			again := ward.See(now+50*seconds, wall(now+50*seconds), c.node, pods(c.pod))
+			again := ward.Observe(now+50*seconds, wall(now+50*seconds), c.node, pods(c.pod))
 			if diff := cmp.Diff(dues(ward), dues(again)); diff != "" {
 				t.Errorf("due after a second look (-first +second):\n%s", diff)
 			}
@@ -229,7 +229,7 @@ func TestSpared_AreThoseWhoMayStay(t *testing.T) {
 		newPod("freed", tolerates("a", 60)), newPod("deleted"), newPod("gone"), newPod("kept"),
 	)})
 	left := pods(newPod("freed", tolerates("a")), terminating, newPod("kept"))
-	spared := before.Spared(before.See(2*seconds, wall(2*seconds), newNode(noExecute("a")), left), left)
+	spared := before.Cancelled(before.Observe(2*seconds, wall(2*seconds), newNode(noExecute("a")), left), left)
 	if len(spared) != 1 || spared[0].Pod.Name != "freed" {
 		t.Errorf("spared are %v, want only freed", spared)
 	}
@@ -242,7 +242,7 @@ func TestTaintWriters_KeepWhatTellsTheTime(t *testing.T) {
 		{Manager: "kubectl-taint", Time: &metav1.Time{Time: wall(5)}, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{},"f:spec":{"f:taints":{}}}`)},
 	}
 	want := eviction.LastTaintWrite(node)
-	node.ManagedFields = eviction.TaintWriters(node.ManagedFields)
+	node.ManagedFields = eviction.TaintManagers(node.ManagedFields)
 	if got := eviction.LastTaintWrite(node); !got.Equal(want) || !got.Equal(wall(5)) || len(node.ManagedFields) != 1 {
 		t.Errorf("last write %v of %d writers, want %v of one", got, len(node.ManagedFields), want)
 	}

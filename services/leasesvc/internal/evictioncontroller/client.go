@@ -19,13 +19,13 @@ import (
 const disruptionReason = "DeletionByTaintManager"
 
 // Client is a Writer on a fenced client. It is safe for concurrent use.
-type Client struct{ kube kubernetes.Interface }
+type PodWriter struct{ kube kubernetes.Interface }
 
 // NewClient returns a Client; kube is a fenced one.
-func NewClient(kube kubernetes.Interface) *Client { return &Client{kube: kube} }
+func NewPodWriter(kube kubernetes.Interface) *PodWriter { return &PodWriter{kube: kube} }
 
 // Node returns a Node as it is now, stripped, or nil.
-func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
+func (c *PodWriter) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := c.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -38,7 +38,7 @@ func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
 
 // Evict says in the pod's status that it is disrupted and deletes it, if it is still as it was. A pod that has finished was not
 // disrupted: a Job must not take its failure for one.
-func (c *Client) Evict(ctx context.Context, e *eviction.Eviction) error {
+func (c *PodWriter) Evict(ctx context.Context, e *eviction.Eviction) error {
 	pod := e.Pod
 	version := pod.ResourceVersion
 	if !finished(pod) && !disrupted(pod) {
@@ -58,7 +58,7 @@ func (c *Client) Evict(ctx context.Context, e *eviction.Eviction) error {
 }
 
 // mark sets the condition in a patch that names nothing else and is guarded by the pod's UID and version.
-func (c *Client) mark(ctx context.Context, e *eviction.Eviction) (*corev1.Pod, error) {
+func (c *PodWriter) mark(ctx context.Context, e *eviction.Eviction) (*corev1.Pod, error) {
 	patch := struct {
 		Metadata struct {
 			UID             types.UID `json:"uid"`

@@ -26,7 +26,7 @@ type place struct {
 	kube  kubernetes.Interface
 	node  *corev1.Node
 	pod   *corev1.Pod
-	watch *evictioncontroller.Watch
+	watch *evictioncontroller.PodCache
 }
 
 func newPlace(t *testing.T) *place {
@@ -71,7 +71,7 @@ func (p *place) must(err error) {
 
 func (p *place) run() {
 	var err error
-	p.watch, err = evictioncontroller.NewWatch(p.kube, slog.New(slog.DiscardHandler))
+	p.watch, err = evictioncontroller.NewPodCache(p.kube, slog.New(slog.DiscardHandler))
 	p.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
@@ -105,7 +105,7 @@ func (p *place) read() *corev1.Pod {
 
 func TestClient_MarksAPodAndDeletesIt(t *testing.T) {
 	p := newPlace(t)
-	p.must(evictioncontroller.NewClient(p.kube).Evict(t.Context(), p.eviction()))
+	p.must(evictioncontroller.NewPodWriter(p.kube).Evict(t.Context(), p.eviction()))
 	pod := p.read()
 	if pod.DeletionTimestamp == nil {
 		t.Error("the pod is not being deleted")
@@ -136,7 +136,7 @@ func TestClient_APodThatHasFinishedIsDeletedUnmarked(t *testing.T) {
 	p.must(err)
 	e := p.eviction()
 	e.Pod = pod
-	p.must(evictioncontroller.NewClient(p.kube).Evict(t.Context(), e))
+	p.must(evictioncontroller.NewPodWriter(p.kube).Evict(t.Context(), e))
 	if _, err := p.kube.CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get the pod: error %v, want not found", err)
 	}
@@ -145,7 +145,7 @@ func TestClient_APodThatHasFinishedIsDeletedUnmarked(t *testing.T) {
 // The kube-apiserver has marked it, and the deletion failed: the next try does not mark again.
 func TestClient_GoesOnWhereItStopped(t *testing.T) {
 	p := newPlace(t)
-	client := evictioncontroller.NewClient(p.kube)
+	client := evictioncontroller.NewPodWriter(p.kube)
 	stale := p.eviction()
 	p.pod.Status.Conditions = append(p.pod.Status.Conditions, corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager", Message: "from the first try",
@@ -173,7 +173,7 @@ func TestClient_EvictsNoOtherPodOfTheSameName(t *testing.T) {
 	for _, phase := range []corev1.PodPhase{corev1.PodRunning, corev1.PodSucceeded} { // marked first, and deleted at once
 		e.Pod.Status.Phase = phase
 		// A patch with another UID is invalid, a deletion a conflict.
-		if err := evictioncontroller.NewClient(p.kube).Evict(t.Context(), e); !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
+		if err := evictioncontroller.NewPodWriter(p.kube).Evict(t.Context(), e); !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
 			t.Errorf("a pod of another UID that is %s: error %v, want a refusal", phase, err)
 		}
 	}
@@ -184,7 +184,7 @@ func TestClient_EvictsNoOtherPodOfTheSameName(t *testing.T) {
 
 func TestClient_ReadsPastTheCache(t *testing.T) {
 	p := newPlace(t)
-	client := evictioncontroller.NewClient(p.kube)
+	client := evictioncontroller.NewPodWriter(p.kube)
 	node, err := client.Node(t.Context(), p.node.Name)
 	if err != nil || node == nil || node.UID != p.node.UID {
 		t.Errorf("node is %v, error %v", node, err)

@@ -35,31 +35,31 @@ type Config struct {
 
 // Cluster is what one Run works on.
 type Cluster struct {
-	Objects Objects
-	Writer  Writer
-	Events  Events
-	Health  Health
+	Cache      Cache
+	Writer     Writer
+	Events     Events
+	NodeHealth NodeHealth
 }
 
 // Loop is taint eviction, one term after another. Run is not called twice at the same time; Pending may be called by anybody.
-type Loop struct {
+type Controller struct {
 	cfg      Config
 	snapshot atomic.Pointer[snapshot] // nil while it does not run
 }
 
 // New returns a Loop. It starts nothing.
-func New(cfg Config) *Loop { return &Loop{cfg: cfg} }
+func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
 // Run evicts until ctx, which carries the term, ends. It reports every second from when the caches are filled: an error when
 // evictions failed, and none succeeded since, and some of them are still to be done.
-func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) error {
+func (l *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	watched := make(chan error, 1)
-	running.Go(func() { watched <- cluster.Objects.Run(ctx) })
-	if err := l.await(ctx, cluster.Objects.Synced(), watched); err != nil || ctx.Err() != nil {
+	running.Go(func() { watched <- cluster.Cache.Run(ctx) })
+	if err := l.await(ctx, cluster.Cache.Synced(), watched); err != nil || ctx.Err() != nil {
 		return err
 	}
 	r := newRound(l.cfg, cluster, report)
@@ -73,7 +73,7 @@ func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) err
 }
 
 // await waits for the caches. Filling them is slow in a large cluster and never ends where a role is missing, so it says so.
-func (l *Loop) await(ctx context.Context, synced <-chan struct{}, watched <-chan error) error {
+func (l *Controller) await(ctx context.Context, synced <-chan struct{}, watched <-chan error) error {
 	ticker := time.NewTicker(remindEvery)
 	defer ticker.Stop()
 	begin := time.Now()

@@ -27,7 +27,7 @@ var errBroken = errors.New("the watch broke")
 type term struct {
 	t        *testing.T
 	town     *town
-	loop     *evictioncontroller.Loop
+	loop     *evictioncontroller.Controller
 	registry *prometheus.Registry
 
 	mu      sync.Mutex // guards reports
@@ -56,7 +56,7 @@ func (x *term) run(rate float64, story func(*term)) {
 	}
 	ctx, cancel := context.WithCancel(x.t.Context())
 	ended := make(chan error, 1)
-	cluster := evictioncontroller.Cluster{Objects: x.town, Writer: clerk{x.town}, Events: x.town, Health: x.town}
+	cluster := evictioncontroller.Cluster{Cache: x.town, Writer: clerk{x.town}, Events: x.town, NodeHealth: x.town}
 	go func() { ended <- x.loop.Run(ctx, cluster, x.report) }()
 	synctest.Wait()
 	story(x)
@@ -199,7 +199,7 @@ func TestRun_DoubtHoldsHealthTaintsOnly(t *testing.T) {
 		time.Sleep(time.Minute)
 		x.expect(map[string]float64{"on-a2": 10, "on-b1": 10})
 		pending, running := x.loop.Pending("a1")
-		if !running || len(pending) != 1 || pending[0].Held != "all nodes of the zone are silent" || time.Until(pending[0].Due) > -49*time.Second {
+		if !running || len(pending) != 1 || pending[0].HeldBy != "all nodes of the zone are silent" || time.Until(pending[0].Due) > -49*time.Second {
 			t.Errorf("pending on a1: %+v, %v; want on-a1, held and long due", pending, running)
 		}
 		x.town.doubt("a", "")
@@ -329,7 +329,7 @@ func TestRun_AWatchThatEndsEndsTheRun(t *testing.T) {
 				town.synced = make(chan struct{})
 			}
 			close(town.broken)
-			err := loop.Run(t.Context(), evictioncontroller.Cluster{Objects: town, Writer: clerk{town}, Events: town, Health: evictioncontroller.NoDoubt{}}, func(error) {})
+			err := loop.Run(t.Context(), evictioncontroller.Cluster{Cache: town, Writer: clerk{town}, Events: town, NodeHealth: evictioncontroller.ReliableTaints{}}, func(error) {})
 			if !errors.Is(err, errBroken) {
 				t.Errorf("listed %v: run ended with %v, want %v", synced, err, errBroken)
 			}

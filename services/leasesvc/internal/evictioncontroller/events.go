@@ -45,7 +45,7 @@ func (r *Recorder) Evicted(e *eviction.Eviction) {
 }
 
 // Spared tells of a pod that was to be deleted and is not.
-func (r *Recorder) Spared(w eviction.Wait) {
+func (r *Recorder) EvictionCancelled(w eviction.PendingPod) {
 	r.recorder.Eventf(reference(w.Pod), corev1.EventTypeNormal, eventReason, "may stay on node %s: its taint %s is gone or tolerated",
 		w.Pod.Spec.NodeName, w.Taint.ToString())
 }

@@ -159,7 +159,7 @@ func (t *town) Pods(node string) []*corev1.Pod {
 	return on
 }
 
-func (t *town) Doubt(zone string) (why string, doubted bool) {
+func (t *town) TaintsUnreliable(zone string) (why string, doubted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	why, doubted = t.doubts[zone]
@@ -168,7 +168,7 @@ func (t *town) Doubt(zone string) (why string, doubted bool) {
 
 func (t *town) Evicted(*eviction.Eviction) {}
 
-func (t *town) Spared(w eviction.Wait) {
+func (t *town) EvictionCancelled(w eviction.PendingPod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.spared = append(t.spared, w.Pod.Name)

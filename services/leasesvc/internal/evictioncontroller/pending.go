@@ -11,7 +11,7 @@ import (
 )
 
 // Pending is a pod that has to leave its Node.
-type Pending struct {
+type PendingEviction struct {
 	Namespace, Name string
 	UID             types.UID
 	// ResourceVersion of the pod as decided from.
@@ -21,7 +21,7 @@ type Pending struct {
 	// Since is from when the pod's toleration counts and Due when it is over, by the wall clock of this process.
 	Since, Due time.Time
 	// Held says why it is not evicted although it may be due; empty otherwise.
-	Held string
+	HeldBy string
 	// Evicted tells that it was deleted just now.
 	Evicted bool
 	// Failures is how often its eviction failed, LastError how the last time.
@@ -32,7 +32,7 @@ type Pending struct {
 // snapshot is what a round knew at the end of a pass. Nobody writes to it.
 type snapshot struct {
 	origin  time.Time
-	tainted map[string]eviction.Ward
+	tainted map[string]eviction.NodeEvictions
 	doubted map[string]string
 	tries   map[types.UID]try
 }
@@ -52,19 +52,19 @@ func (r *round) snapshot() *snapshot {
 
 // Pending returns the pods that have to leave a Node, the first that is due first. running is false where the loop does not run,
 // or has not listed the cluster yet: then nothing is known here.
-func (l *Loop) Pending(node string) (pending []Pending, running bool) {
+func (l *Controller) Pending(node string) (pending []PendingEviction, running bool) {
 	s := l.snapshot.Load()
 	if s == nil {
 		return nil, false
 	}
-	for _, wait := range s.tainted[node].Waits {
+	for _, wait := range s.tainted[node].Pending {
 		t := s.tries[wait.Pod.UID]
-		p := Pending{
+		p := PendingEviction{
 			Namespace: wait.Pod.Namespace, Name: wait.Pod.Name, UID: wait.Pod.UID, ResourceVersion: wait.Pod.ResourceVersion,
 			Taint: wait.Taint.ToString(), Since: s.wall(wait.Since), Due: s.wall(wait.Due), Evicted: t.done, Failures: t.failures,
 		}
-		if eviction.FromHealth(&wait.Taint) {
-			p.Held = s.doubted[node]
+		if eviction.FromNodeHealth(&wait.Taint) {
+			p.HeldBy = s.doubted[node]
 		}
 		if t.err != nil {
 			p.LastError = t.err.Error()

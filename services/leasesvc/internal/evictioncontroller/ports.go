@@ -10,7 +10,7 @@ import (
 
 // Objects is what the cluster looks like; *Watch is one. All methods but Run answer from memory and may be called by any
 // goroutine; what they return is not written to.
-type Objects interface {
+type Cache interface {
 	// Run watches until ctx ends. It is called once.
 	Run(ctx context.Context) error
 	// Synced is closed once everything has been listed.
@@ -35,19 +35,19 @@ type Writer interface {
 // Events tells people; *Recorder is one. Its methods return at once.
 type Events interface {
 	Evicted(e *eviction.Eviction)
-	Spared(w eviction.Wait)
+	EvictionCancelled(w eviction.PendingPod)
 }
 
 // Health tells of what node health is in doubt, whose taints evict nobody meanwhile. It answers from memory and may be called by
 // any goroutine.
-type Health interface {
+type NodeHealth interface {
 	// Doubt tells whether and why the taints that node health put on the Nodes of a zone are in doubt; zones are called as in
 	// package nodehealth.
-	Doubt(zone string) (why string, doubted bool)
+	TaintsUnreliable(zone string) (why string, doubted bool)
 }
 
 // NoDoubt is for a process that does not judge Nodes itself: whoever does puts no taint that it doubts.
-type NoDoubt struct{}
+type ReliableTaints struct{}
 
 // Doubt returns false.
-func (NoDoubt) Doubt(string) (string, bool) { return "", false }
+func (ReliableTaints) TaintsUnreliable(string) (string, bool) { return "", false }

@@ -27,14 +27,14 @@ type round struct {
 	origin time.Time
 	now    monotonic.Instant
 	// wards are those of all Nodes, tainted those among them that have pods waiting, with their Nodes' zones.
-	wards   map[string]eviction.Ward
-	tainted map[string]eviction.Ward
+	wards   map[string]eviction.NodeEvictions
+	tainted map[string]eviction.NodeEvictions
 	zones   map[string]string
 	doubted map[string]string
 	// answered are Nodes as they were read past the cache, until that has them as new.
 	answered map[string]*corev1.Node
 	tries    map[types.UID]try
-	pace     eviction.Pace
+	pace     eviction.RateLimit
 	changed  bool  // since the last snapshot
 	failed   error // the last eviction, unless one has succeeded since
 
@@ -50,7 +50,7 @@ func newRound(cfg Config, cluster Cluster, report func(error)) *round {
 	room := 4 * cfg.Workers
 	return &round{
 		Config: cfg, Cluster: cluster, report: report, publish: func(*snapshot) {}, origin: time.Now(),
-		wards: map[string]eviction.Ward{}, tainted: map[string]eviction.Ward{}, zones: map[string]string{},
+		wards: map[string]eviction.NodeEvictions{}, tainted: map[string]eviction.NodeEvictions{}, zones: map[string]string{},
 		doubted: map[string]string{}, answered: map[string]*corev1.Node{}, tries: map[types.UID]try{}, changed: true,
 		jobs: make(chan eviction.Eviction, room), results: make(chan result, room), free: room,
 	}
@@ -78,15 +78,15 @@ func (r *round) run(ctx context.Context, watched <-chan error) error {
 func (r *round) pass() {
 	r.now = r.instant(time.Now())
 	r.listen()
-	for name := range r.Objects.Changed() {
+	for name := range r.Cache.Changed() {
 		r.see(name)
 	}
 	r.ask()
 	r.forget()
 	plan := r.Rules.Plan(r.now, eviction.State{
-		Wards: r.tainted, Doubted: r.doubted, Paused: r.paused(), Pace: r.pace,
+		Nodes: r.tainted, Unreliable: r.doubted, Paused: r.paused(), RateLimit: r.pace,
 	}, r.free)
-	r.pace = plan.Pace
+	r.pace = plan.RateLimit
 	for _, e := range plan.Evictions {
 		r.start(e)
 	}
@@ -102,7 +102,7 @@ func (r *round) instant(t time.Time) monotonic.Instant { return monotonic.Instan
 
 // see takes in a Node and its pods. Most of what changes are pods on Nodes without taints, which costs a glance.
 func (r *round) see(name string) {
-	node := r.Objects.Node(name)
+	node := r.Cache.Node(name)
 	if answer := r.answered[name]; answer != nil && node != nil && nodehealth.NewerNode(answer, node) {
 		node = answer
 	} else {
@@ -111,30 +111,30 @@ func (r *round) see(name string) {
 	before, known := r.wards[name]
 	if node == nil {
 		delete(r.wards, name)
-		r.keep(name, "", eviction.Ward{})
+		r.keep(name, "", eviction.NodeEvictions{})
 		return
 	}
 	pods := []*corev1.Pod(nil)
-	if len(node.Spec.Taints) > 0 || len(before.Waits) > 0 {
-		pods = r.Objects.Pods(name)
+	if len(node.Spec.Taints) > 0 || len(before.Pending) > 0 {
+		pods = r.Cache.Pods(name)
 	} else if known && before.UID == node.UID && len(before.Taints) == 0 {
 		return
 	}
 	now := time.Now() // not before it was read: what came with it counts from now at the earliest
-	after := before.See(r.instant(now), now, node, pods)
-	for _, wait := range before.Spared(after, pods) {
+	after := before.Observe(r.instant(now), now, node, pods)
+	for _, wait := range before.Cancelled(after, pods) {
 		r.Logger.Info("pod may stay", "pod", wait.Pod.Namespace+"/"+wait.Pod.Name, "node", name, "taint", wait.Taint.ToString())
 		r.Metrics.spared()
-		r.Events.Spared(wait)
+		r.Events.EvictionCancelled(wait)
 	}
 	r.wards[name] = after
 	r.keep(name, nodehealth.ZoneOf(node.Labels), after)
 }
 
 // keep keeps a Ward among those that have pods waiting, or takes it out.
-func (r *round) keep(name, zone string, ward eviction.Ward) {
+func (r *round) keep(name, zone string, ward eviction.NodeEvictions) {
 	_, was := r.tainted[name]
-	if len(ward.Waits) == 0 {
+	if len(ward.Pending) == 0 {
 		delete(r.tainted, name)
 		delete(r.zones, name)
 		r.changed = r.changed || was
@@ -149,7 +149,7 @@ func (r *round) ask() {
 	for name, zone := range r.zones {
 		why, known := asked[zone]
 		if !known {
-			if reason, doubt := r.Health.Doubt(zone); doubt {
+			if reason, doubt := r.NodeHealth.TaintsUnreliable(zone); doubt {
 				why = cmp.Or(reason, "node health is in doubt")
 			}
 			asked[zone] = why

@@ -31,7 +31,7 @@ func stripNode(node *corev1.Node) *corev1.Node {
 	if len(stripped.Spec.Taints) == 0 {
 		return stripped
 	}
-	stripped.ManagedFields = eviction.TaintWriters(node.ManagedFields)
+	stripped.ManagedFields = eviction.TaintManagers(node.ManagedFields)
 	for _, label := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaRegion, corev1.LabelFailureDomainBetaZone} {
 		if value, has := node.Labels[label]; has {
 			metav1.SetMetaDataLabel(&stripped.ObjectMeta, label, value)

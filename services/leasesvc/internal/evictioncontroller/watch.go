@@ -20,7 +20,7 @@ const byNode = "node"
 // Watch is a cache of Nodes and the pods on them, stripped of what eviction does not need. Its methods are safe for concurrent
 // use; Run is called once. Nodes that it returns are shared and must not be written to; pods are made anew by every call, for
 // most pods are on Nodes that nobody asks about.
-type Watch struct {
+type PodCache struct {
 	logger *slog.Logger
 	nodes  cache.SharedIndexInformer
 	pods   cache.SharedIndexInformer
@@ -31,8 +31,8 @@ type Watch struct {
 }
 
 // NewWatch returns an empty Watch that reads once Run is called.
-func NewWatch(kube kubernetes.Interface, logger *slog.Logger) (*Watch, error) {
-	w := &Watch{
+func NewPodCache(kube kubernetes.Interface, logger *slog.Logger) (*PodCache, error) {
+	w := &PodCache{
 		logger: logger, synced: make(chan struct{}), changed: map[string]struct{}{},
 		nodes: coreinformers.NewNodeInformer(kube, 0, cache.Indexers{}),
 		pods: coreinformers.NewFilteredPodInformer(kube, metav1.NamespaceAll, 0, cache.Indexers{byNode: nodeOfPod}, func(o *metav1.ListOptions) {
@@ -55,7 +55,7 @@ func nodeOfPod(object any) ([]string, error) {
 }
 
 // install strips what an informer keeps, and has it note which Nodes change.
-func (w *Watch) install(informer cache.SharedIndexInformer) error {
+func (w *PodCache) install(informer cache.SharedIndexInformer) error {
 	if err := informer.SetTransform(strip); err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (w *Watch) install(informer cache.SharedIndexInformer) error {
 	return err
 }
 
-func (w *Watch) note(object any) {
+func (w *PodCache) note(object any) {
 	if deleted, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = deleted.Obj
 	}
@@ -92,7 +92,7 @@ func (w *Watch) note(object any) {
 }
 
 // Run watches until ctx ends and its goroutines have returned.
-func (w *Watch) Run(ctx context.Context) error {
+func (w *PodCache) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, informer := range []cache.SharedIndexInformer{w.nodes, w.pods} {
@@ -111,10 +111,10 @@ func (w *Watch) Run(ctx context.Context) error {
 }
 
 // Synced is closed once everything has been listed.
-func (w *Watch) Synced() <-chan struct{} { return w.synced }
+func (w *PodCache) Synced() <-chan struct{} { return w.synced }
 
 // Changed returns the names of the Nodes that were changed, or a pod on them, since the last call.
-func (w *Watch) Changed() map[string]struct{} {
+func (w *PodCache) Changed() map[string]struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	changed := w.changed
@@ -123,7 +123,7 @@ func (w *Watch) Changed() map[string]struct{} {
 }
 
 // Node returns a Node as last seen, with its NoExecute taints only, or nil.
-func (w *Watch) Node(name string) *corev1.Node {
+func (w *PodCache) Node(name string) *corev1.Node {
 	object, _, err := w.nodes.GetStore().GetByKey(name)
 	node, ok := object.(*corev1.Node)
 	if err != nil || !ok {
@@ -133,7 +133,7 @@ func (w *Watch) Node(name string) *corev1.Node {
 }
 
 // Pods returns the pods on a Node, in no order.
-func (w *Watch) Pods(node string) []*corev1.Pod {
+func (w *PodCache) Pods(node string) []*corev1.Pod {
 	objects, err := w.pods.GetIndexer().ByIndex(byNode, node)
 	if err != nil {
 		return nil // there is such an index

@@ -11,7 +11,7 @@ import (
 
 func noScheduleLink(f Facts) Link {
 	l := f.nodeLink(CodeNoSchedule)
-	missing, extra := nodehealth.ScheduleDrift(f.Node)
+	missing, extra := nodehealth.NoScheduleDrift(f.Node)
 	var keys []string
 	for _, t := range f.Node.Spec.Taints {
 		if t.Effect == corev1.TaintEffectNoSchedule && strings.HasPrefix(t.Key, "node.kubernetes.io/") {
@@ -45,9 +45,9 @@ func zoneLink(f Facts) Link {
 		count += ", this one not counted"
 	}
 	switch {
-	case f.Doubt != "":
+	case f.TaintsHeldBy != "":
 		l.Verdict, l.Next = Doubtful, "It ends by itself once a self-check has passed."
-		l.Finding = fmt.Sprintf("%s has %s; nothing is declared or newly evicted: %s.", zone, count, f.Doubt)
+		l.Finding = fmt.Sprintf("%s has %s; nothing is declared or newly evicted: %s.", zone, count, f.TaintsHeldBy)
 	case f.Zone.State == nodehealth.Normal:
 		l.Verdict, l.Finding = Good, fmt.Sprintf("%s is normal, with %s.", zone, count)
 	case f.Zone.Rate == 0:
@@ -69,7 +69,7 @@ func disrupted(state nodehealth.ZoneState) string {
 
 func noExecuteLink(f Facts) Link {
 	l := f.nodeLink(CodeNoExecute)
-	wanted, present := nodehealth.ExecuteTaints(f.Node)
+	wanted, present := nodehealth.NoExecuteTaints(f.Node)
 	switch {
 	case present != "" && present == wanted:
 		l.Verdict, l.Time = Broken, since(f.Node, present, corev1.TaintEffectNoExecute)
@@ -81,8 +81,8 @@ func noExecuteLink(f Facts) Link {
 		l.Verdict, l.Finding = Broken, fmt.Sprintf("It has %s:NoExecute, which is about to give way to %s.", present, wanted)
 	case wanted == "":
 		l.Verdict, l.Finding = Good, "No taint evicts its pods."
-	case f.Doubt != "":
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It is to get %s:NoExecute, but not while there is doubt: %s.", wanted, f.Doubt)
+	case f.TaintsHeldBy != "":
+		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It is to get %s:NoExecute, but not while there is doubt: %s.", wanted, f.TaintsHeldBy)
 	case f.Zone.Rate == 0:
 		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It is to get %s:NoExecute, but none is given in a zone as disrupted as its own.", wanted)
 	default:
@@ -104,10 +104,10 @@ func podsLink(f Facts) Link {
 	l := Link{Code: CodePods, Source: fromPods}
 	ready, strayed := 0, 0
 	for _, pod := range f.Pods {
-		if c := nodehealth.PodReady(pod); c != nil && c.Status == corev1.ConditionTrue {
+		if c := nodehealth.PodReadyCondition(pod); c != nil && c.Status == corev1.ConditionTrue {
 			ready++
 		}
-		if f.Health == Unknown && nodehealth.Strayed(f.Node, pod) {
+		if f.Health == Unknown && nodehealth.ReadyOnLostNode(f.Node, pod) {
 			strayed++
 		}
 	}
@@ -129,7 +129,7 @@ func podsLink(f Facts) Link {
 
 func evictionLink(f Facts) Link {
 	l := Link{Code: CodeEviction, Source: fromEviction}
-	_, present := nodehealth.ExecuteTaints(f.Node)
+	_, present := nodehealth.NoExecuteTaints(f.Node)
 	switch {
 	case present == "" && (f.Eviction == nil || len(f.Eviction.Pending) == 0):
 		l.Verdict, l.Finding = Absent, "None of the taints of node health evicts its pods."

@@ -50,8 +50,8 @@ func tainted(n *corev1.Node, since time.Duration, key string, effects ...corev1.
 // lives is a node that beats over gRPC, in a zone where all is well.
 func lives() explain.Facts {
 	return explain.Facts{
-		Standing: explain.Standing{
-			Node: node(corev1.ConditionTrue, time.Hour), Health: explain.Ready, Heard: before(3 * time.Second), By: nodehealth.Beats,
+		NodeStatus: explain.NodeStatus{
+			Node: node(corev1.ConditionTrue, time.Hour), Health: explain.Ready, Heard: before(3 * time.Second), By: nodehealth.SessionBeat,
 		},
 		Now: now(), Shard: 12, Epoch: 901, Sessions: true, Namespace: "kube-node-lease",
 		Session: &explain.Session{
@@ -67,7 +67,7 @@ func lives() explain.Facts {
 // renews is the same for a node whose kubelet writes its own Lease.
 func renews() explain.Facts {
 	f := lives()
-	f.Session, f.By, f.Heard, f.Deadline = nil, nodehealth.Renewal, before(4*time.Second), now().Add(46*time.Second)
+	f.Session, f.By, f.Heard, f.Deadline = nil, nodehealth.LeaseRenewal, before(4*time.Second), now().Add(46*time.Second)
 	f.Lease.RenewTime = before(4 * time.Second)
 	return f
 }
@@ -116,8 +116,8 @@ func situations() map[string]func() explain.Facts {
 		},
 		"silent, held by doubt": func() explain.Facts {
 			f := renews()
-			f.Health, f.Heard, f.Deadline, f.HeldBy = explain.Silent, before(55*time.Second), before(5*time.Second), nodehealth.WhyDoubted
-			f.Doubt, f.Lease.RenewTime = f.HeldBy, f.Heard
+			f.Health, f.Heard, f.Deadline, f.HeldBy = explain.Silent, before(55*time.Second), before(5*time.Second), nodehealth.MassSilenceReason
+			f.TaintsHeldBy, f.Lease.RenewTime = f.HeldBy, f.Heard
 			return f
 		},
 		"silent, about to be declared": func() explain.Facts {
@@ -134,7 +134,7 @@ func situations() map[string]func() explain.Facts {
 		},
 		"declared, first seen silent": func() explain.Facts {
 			f := dead()
-			f.Session, f.By, f.Heard, f.Deadline = nil, nodehealth.Reprieve, before(3*time.Hour), before(3*time.Hour-50*time.Second)
+			f.Session, f.By, f.Heard, f.Deadline = nil, nodehealth.GraceStart, before(3*time.Hour), before(3*time.Hour-50*time.Second)
 			return f
 		},
 		"kubelet says not ready": func() explain.Facts {
@@ -172,7 +172,7 @@ func situations() map[string]func() explain.Facts {
 		"never reported": func() explain.Facts {
 			f := renews()
 			f.Node, f.Health, f.Lease, f.Pods = node("", 0), explain.Starting, nil, nil
-			f.By, f.Heard, f.Deadline = nodehealth.Reprieve, before(20*time.Second), now().Add(40*time.Second)
+			f.By, f.Heard, f.Deadline = nodehealth.GraceStart, before(20*time.Second), now().Add(40*time.Second)
 			return f
 		},
 		"beats, never reported": func() explain.Facts {
@@ -214,9 +214,9 @@ func situations() map[string]func() explain.Facts {
 		"banished, eviction held": func() explain.Facts {
 			f := banished()
 			f.Eviction = &explain.Eviction{Pending: []explain.Pending{{
-				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), Held: nodehealth.WhyDoubted,
+				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), Held: nodehealth.MassSilenceReason,
 			}}}
-			f.Doubt = nodehealth.WhyDoubted
+			f.TaintsHeldBy = nodehealth.MassSilenceReason
 			return f
 		},
 		"pods being marked": func() explain.Facts {

@@ -48,12 +48,12 @@ func HealthOf(node *corev1.Node, believed nodehealth.Health) Health {
 }
 
 // Standing is how a Node stands, in times by the wall clock. Times that are not known are zero.
-type Standing struct {
+type NodeStatus struct {
 	Node   *corev1.Node
 	Health Health
 	// Heard is the last sign of life by By, or with nodehealth.Reprieve that before which silence does not count.
 	Heard time.Time
-	By    nodehealth.Source
+	By    nodehealth.SignSource
 	// Deadline is when the node is silent; zero while a session keeps it alive.
 	Deadline time.Time
 	// HeldBy says why it is not declared although it is silent.
@@ -62,7 +62,7 @@ type Standing struct {
 
 // Facts are all that is known of a Node.
 type Facts struct {
-	Standing
+	NodeStatus
 	// Now is when it was looked at.
 	Now time.Time
 	// Shard is that of the Node, and Epoch that of the term under which it is judged.
@@ -78,7 +78,7 @@ type Facts struct {
 	Zone     nodehealth.Zone
 	Excluded bool
 	// Doubt says why no taint that evicts is added in the zone; empty when they are.
-	Doubt string
+	TaintsHeldBy string
 	// Pods are those on the Node.
 	Pods []*corev1.Pod
 	// Eviction is nil where pods are not evicted by this replica.

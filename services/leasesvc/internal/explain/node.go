@@ -58,10 +58,10 @@ func beatLink(f Facts) Link {
 	l := Link{Code: CodeLastBeat, Source: sourceOf(f.By), Time: f.Heard, Version: f.versionOf(f.By)}
 	silence := ago(f.Now.Sub(f.Heard))
 	switch {
-	case f.By == nodehealth.Reprieve && f.lost():
+	case f.By == nodehealth.GraceStart && f.lost():
 		l.Verdict, l.Next = Broken, nextMachine
 		l.Finding = fmt.Sprintf("No sign of life since this replica began to listen for it, %s ago.", silence)
-	case f.By == nodehealth.Reprieve:
+	case f.By == nodehealth.GraceStart:
 		l.Verdict = Unseen
 		l.Finding = fmt.Sprintf("This replica has listened for it for %s only, and heard nothing yet.", silence)
 	case f.lost():
@@ -80,23 +80,23 @@ func beatLink(f Facts) Link {
 	return l
 }
 
-func sourceOf(by nodehealth.Source) string {
+func sourceOf(by nodehealth.SignSource) string {
 	switch by {
-	case nodehealth.Beats:
+	case nodehealth.SessionBeat:
 		return fromSession
-	case nodehealth.Renewal:
+	case nodehealth.LeaseRenewal:
 		return fromLease
-	case nodehealth.Status:
+	case nodehealth.StatusUpdate:
 		return fromNode
 	}
 	return fromHealth
 }
 
-func (f *Facts) versionOf(by nodehealth.Source) string {
+func (f *Facts) versionOf(by nodehealth.SignSource) string {
 	switch {
-	case by == nodehealth.Renewal && f.Lease != nil:
+	case by == nodehealth.LeaseRenewal && f.Lease != nil:
 		return f.Lease.Version
-	case by == nodehealth.Status:
+	case by == nodehealth.StatusUpdate:
 		return f.Node.ResourceVersion
 	}
 	return strconv.FormatInt(f.Epoch, 10)

@@ -54,13 +54,13 @@ func said(c *corev1.NodeCondition) string {
 }
 
 // sign says what a sign of life was.
-func sign(by nodehealth.Source) string {
+func sign(by nodehealth.SignSource) string {
 	switch by {
-	case nodehealth.Beats:
+	case nodehealth.SessionBeat:
 		return "beat of its session"
-	case nodehealth.Renewal:
+	case nodehealth.LeaseRenewal:
 		return "renewal of its Lease"
-	case nodehealth.Status:
+	case nodehealth.StatusUpdate:
 		return "heartbeat in its status"
 	}
 	return "sign of life"
@@ -74,7 +74,7 @@ func plural(n int, one string) string {
 }
 
 // Reason says in one sentence why a Node is believed to be as it is. It does not change with time alone.
-func (s *Standing) Reason() string {
+func (s *NodeStatus) Reason() string {
 	ready := condition(s.Node, corev1.NodeReady)
 	switch s.Health {
 	case Starting:
@@ -106,11 +106,11 @@ func (s *Standing) Reason() string {
 	return s.since() + "; it was declared unknown at " + stamp(ready.LastTransitionTime.Time) + "."
 }
 
-func (s *Standing) since() string {
+func (s *NodeStatus) since() string {
 	switch {
-	case s.By == nodehealth.Beats && s.Heard.IsZero():
+	case s.By == nodehealth.SessionBeat && s.Heard.IsZero():
 		return "Its session expired"
-	case s.By == nodehealth.Reprieve || s.Heard.IsZero():
+	case s.By == nodehealth.GraceStart || s.Heard.IsZero():
 		return "It has not been heard since this replica began to listen for it"
 	}
 	return "The last " + sign(s.By) + " was at " + stamp(s.Heard)

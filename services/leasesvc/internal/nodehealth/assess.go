@@ -27,23 +27,23 @@ func (h Health) String() string {
 }
 
 // Judgement is the health of a node at one moment, and what it rests on.
-type Judgement struct {
+type Assessment struct {
 	Health Health
 	// Heard is the last sign of life, or the beginning of the grace period, by By. It is 0 where the owner of the session alone
 	// knows: while that is suspect, and once it has expired without another sign of life.
 	Heard monotonic.Instant
-	By    Source
+	By    SignSource
 	// Deadline is when the node is silent if nothing is heard; 0 while a session keeps it alive, which has a deadline of its own.
 	Deadline monotonic.Instant
 }
 
 // Judge tells how a node stands at the given time. It knows nothing better than others of a Node that is not in Charge here.
-func (r Rules) Judge(now monotonic.Instant, m Memory, s *Subject) Judgement {
+func (r Rules) Assess(now monotonic.Instant, m ClusterState, s *NodeState) Assessment {
 	switch s.pulse.session {
 	case SessionAlive:
-		return Judgement{Health: Alive, Heard: now, By: Beats}
+		return Assessment{Health: Alive, Heard: now, By: SessionBeat}
 	case SessionSuspect:
-		return Judgement{Health: Suspect, By: Beats}
+		return Assessment{Health: Suspect, By: SessionBeat}
 	}
 	if s.traits.declared {
 		// Who was declared stays so until heard after it, reprieve or not.
@@ -52,7 +52,7 @@ func (r Rules) Judge(now monotonic.Instant, m Memory, s *Subject) Judgement {
 			return raw
 		}
 	}
-	j := r.patience(s, m.floor, s.Charge.Since)
+	j := r.patience(s, m.floor, s.Ownership.HeldSince)
 	switch {
 	case now > j.Deadline:
 		j.Health = Silent
@@ -66,39 +66,39 @@ func (r Rules) Judge(now monotonic.Instant, m Memory, s *Subject) Judgement {
 	return j
 }
 
-func (r Rules) graceOf(s *Subject) time.Duration {
+func (r Rules) graceOf(s *NodeState) time.Duration {
 	if s.traits.ready == "" {
-		return r.StartupGrace
+		return r.StartupGracePeriod
 	}
-	return r.Grace
+	return r.GracePeriod
 }
 
 // patience is until when a node without a living session may be silent, and what that is counted from: never from before floor,
 // and from before since only where the session was kept here and expired. Whoever hands a shard over says which of its holders
 // are silent and for how long; all others have a whole grace period in which to come.
-func (r Rules) patience(s *Subject, floor, since monotonic.Instant) Judgement {
+func (r Rules) patience(s *NodeState, floor, since monotonic.Instant) Assessment {
 	if s.pulse.session == SessionExpired {
 		return r.afterExpiry(s, floor)
 	}
 	heard, by := s.pulse.last()
 	if floor = max(floor, since); floor > heard {
-		heard, by = floor, Reprieve
+		heard, by = floor, GraceStart
 	}
-	return Judgement{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s))}
+	return Assessment{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s))}
 }
 
 // afterExpiry ends all patience with the session, unless the node gave signs of life in another way, or silence does not count.
-func (r Rules) afterExpiry(s *Subject, floor monotonic.Instant) Judgement {
+func (r Rules) afterExpiry(s *NodeState, floor monotonic.Instant) Assessment {
 	heard, by := s.pulse.contradiction()
 	some := heard > 0
 	if s.traits.ready == "" && s.pulse.begun >= heard {
-		heard, by, some = s.pulse.begun, Reprieve, true // beating already, it has the time left to report
+		heard, by, some = s.pulse.begun, GraceStart, true // beating already, it has the time left to report
 	}
 	if floor > heard {
-		heard, by, some = floor, Reprieve, true
+		heard, by, some = floor, GraceStart, true
 	}
 	if deadline := heard.Add(r.graceOf(s)); some && deadline > s.pulse.expired {
-		return Judgement{Heard: heard, By: by, Deadline: deadline}
+		return Assessment{Heard: heard, By: by, Deadline: deadline}
 	}
-	return Judgement{By: Beats, Deadline: s.pulse.expired}
+	return Assessment{By: SessionBeat, Deadline: s.pulse.expired}
 }

@@ -9,7 +9,7 @@ import (
 
 // Memory is what a pass hands to the next one. The zero Memory has seen nothing and checked nothing, so it declares nobody
 // before its first self-check. Its methods return a new Memory.
-type Memory struct {
+type ClusterState struct {
 	// floor is the moment before which no silence counts.
 	floor monotonic.Instant
 	// down tells that every zone was fully disrupted in the last pass.
@@ -76,7 +76,7 @@ func (b Blindness) String() string {
 }
 
 // Blind tells whether and why nothing may be declared.
-func (m Memory) Blind() (Blindness, bool) {
+func (m ClusterState) Blind() (Blindness, bool) {
 	switch {
 	case m.outage.on:
 		return Blindness{Cause: Unreachable, Since: m.outage.since}, true
@@ -92,7 +92,7 @@ func (m Memory) Blind() (Blindness, bool) {
 }
 
 // Delayed notes that the process did not run, up to now.
-func (m Memory) Delayed(now monotonic.Instant) Memory {
+func (m ClusterState) Delayed(now monotonic.Instant) ClusterState {
 	m.late = lapse{on: true, since: now}
 	return m
 }
@@ -100,13 +100,13 @@ func (m Memory) Delayed(now monotonic.Instant) Memory {
 // Checked notes a self-check that was begun at started and got its answers. After an outage every node is owed a new grace
 // period: it could not renew any more than we could read. The check has passed if it found no Lease that is newer than the
 // cache has it.
-func (m Memory) Checked(started, now monotonic.Instant, contradictions []Sample) Memory {
+func (m ClusterState) CheckPassed(started, now monotonic.Instant, contradictions []Sample) ClusterState {
 	if m.outage.on && now.Sub(m.outage.since) >= outage {
 		m.floor = now
 	}
 	m.outage = lapse{}
 	for _, c := range contradictions {
-		m = m.Contradicted(now, c)
+		m = m.CacheBehind(now, c)
 	}
 	if len(contradictions) > 0 {
 		return m
@@ -123,7 +123,7 @@ func (m Memory) Checked(started, now monotonic.Instant, contradictions []Sample)
 
 // Unanswered notes that the kube-apiserver did not answer a self-check. The outage is taken to have begun with the last check
 // that passed.
-func (m Memory) Unanswered(now monotonic.Instant) Memory {
+func (m ClusterState) CheckFailed(now monotonic.Instant) ClusterState {
 	if m.seen {
 		now = min(now, m.checked)
 	}
@@ -133,7 +133,7 @@ func (m Memory) Unanswered(now monotonic.Instant) Memory {
 
 // Contradicted notes that the Lease of a node is at a version which the cache has not reached: whatever the cache says of
 // others is in doubt, too, until it has.
-func (m Memory) Contradicted(now monotonic.Instant, live Sample) Memory {
+func (m ClusterState) CacheBehind(now monotonic.Instant, live Sample) ClusterState {
 	m.stale = m.stale.begun(now)
 	if Newer(live.LeaseVersion, m.stalest.LeaseVersion) {
 		m.stalest = live
@@ -142,7 +142,7 @@ func (m Memory) Contradicted(now monotonic.Instant, live Sample) Memory {
 }
 
 // caughtUp ends the doubt that a contradiction raised, if the cache has got there or the Node is gone.
-func (m Memory) caughtUp(subjects []Subject) Memory {
+func (m ClusterState) caughtUp(subjects []NodeState) ClusterState {
 	if !m.stale.on {
 		return m
 	}
@@ -158,7 +158,7 @@ func (m Memory) caughtUp(subjects []Subject) Memory {
 
 // after is the Memory once the zones have been counted. Nodes of a cluster that was wholly down are owed a new grace period
 // when it comes back, for what was wrong with all of them was hardly the nodes.
-func (m Memory) after(now monotonic.Instant, down bool) Memory {
+func (m ClusterState) after(now monotonic.Instant, down bool) ClusterState {
 	if m.down && !down {
 		m.floor = now
 	}
@@ -167,7 +167,7 @@ func (m Memory) after(now monotonic.Instant, down bool) Memory {
 }
 
 // taken is the Memory after a node of the zone had its turn.
-func (m Memory) taken(now monotonic.Instant, zone string) Memory {
+func (m ClusterState) taken(now monotonic.Instant, zone string) ClusterState {
 	turns := maps.Clone(m.turns)
 	if turns == nil {
 		turns = map[string]turn{}
@@ -178,7 +178,7 @@ func (m Memory) taken(now monotonic.Instant, zone string) Memory {
 }
 
 // observed notes a turn that another replica let a node of the zone have.
-func (m Memory) observed(at monotonic.Instant, zone string) Memory {
+func (m ClusterState) observed(at monotonic.Instant, zone string) ClusterState {
 	if t := m.turns[zone]; t.used && t.last >= at {
 		return m
 	}

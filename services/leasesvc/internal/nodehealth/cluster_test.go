@@ -12,7 +12,7 @@ import (
 
 func TestPlan_FreshMemoryDeclaresNobody(t *testing.T) {
 	w := newWorld(t, 2)
-	w.memory = nodehealth.Memory{}
+	w.memory = nodehealth.ClusterState{}
 	w.deaf = true
 	w.run(time.Hour)
 	w.expectReady("n0", corev1.ConditionTrue)
@@ -27,7 +27,7 @@ func TestPlan_OutageDeclaresNobodyAndGivesAFullGraceAfterwards(t *testing.T) {
 	w.report("n9", corev1.ConditionFalse)
 	w.run(20*time.Second, w.names...)
 	w.deaf = true
-	w.memory = w.memory.Unanswered(w.now)
+	w.memory = w.memory.CheckFailed(w.now)
 	w.run(5 * time.Minute)
 	w.deaf = false
 	w.run(49*time.Second, "n0")
@@ -43,7 +43,7 @@ func TestPlan_NodeDeadBeforeAnOutageStaysDead(t *testing.T) {
 	w := newWorld(t, 4)
 	w.run(60*time.Second, "n1", "n2", "n3")
 	w.deaf = true
-	w.memory = w.memory.Unanswered(w.now)
+	w.memory = w.memory.CheckFailed(w.now)
 	w.run(time.Minute)
 	w.deaf = false
 	w.run(time.Second)
@@ -56,7 +56,7 @@ func TestPlan_NodeDeadBeforeAnOutageStaysDead(t *testing.T) {
 func TestPlan_OneUnansweredCheckOnlyWaits(t *testing.T) {
 	w := newWorld(t, 4)
 	w.run(50*time.Second, "n1", "n2", "n3")
-	w.memory = w.memory.Unanswered(w.now)
+	w.memory = w.memory.CheckFailed(w.now)
 	w.run(time.Second, "n1", "n2", "n3")
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
@@ -68,10 +68,10 @@ func TestPlan_LateProcessWaitsForASelfCheckBegunAfterwards(t *testing.T) {
 	before := w.now
 	w.now = w.now.Add(100 * time.Millisecond)
 	w.memory = w.memory.Delayed(w.now)
-	w.memory = w.memory.Checked(before, w.now, nil)
+	w.memory = w.memory.CheckPassed(before, w.now, nil)
 	w.run(time.Second, "n1", "n2", "n3")
 	w.expectReady("n0", corev1.ConditionTrue)
-	w.memory = w.memory.Checked(w.now, w.now, nil)
+	w.memory = w.memory.CheckPassed(w.now, w.now, nil)
 	w.pass()
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
@@ -80,7 +80,7 @@ func TestPlan_StaleCacheWaitsUntilItHasCaughtUp(t *testing.T) {
 	w := newWorld(t, 4)
 	w.run(45*time.Second, "n1", "n2", "n3")
 	live := nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now)}
-	w.memory = w.memory.Checked(w.now, w.now, []nodehealth.Sample{{Node: "n2", LeaseVersion: live.Version}})
+	w.memory = w.memory.CheckPassed(w.now, w.now, []nodehealth.Sample{{Node: "n2", LeaseVersion: live.Version}})
 	w.deaf = true
 	w.run(20 * time.Second)
 	w.expectReady("n0", corev1.ConditionTrue)
@@ -113,10 +113,10 @@ func TestPlan_ManySilentTogetherWaitForASelfCheck(t *testing.T) {
 			if c.held == 0 {
 				return
 			}
-			if plan.Check == nil || !plan.Check.Urgent || len(plan.Check.Samples) != min(c.held, 8) {
-				t.Errorf("check %v, want an urgent one of the silent", plan.Check)
+			if plan.SelfCheck == nil || !plan.SelfCheck.Urgent || len(plan.SelfCheck.Samples) != min(c.held, 8) {
+				t.Errorf("check %v, want an urgent one of the silent", plan.SelfCheck)
 			}
-			if diff := cmp.Diff(nodehealth.Doubt{Zones: []string{""}, Shards: []int{0}}, plan.Doubted); diff != "" {
+			if diff := cmp.Diff(nodehealth.MassSilence{Zones: []string{""}, Shards: []int{0}}, plan.MassSilence); diff != "" {
 				t.Errorf("doubted zones (-want +got):\n%s", diff)
 			}
 			w.deaf = false
@@ -158,7 +158,7 @@ func TestPlan_BlindProcessAddsNoTaintThatEvictsAndRemovesAll(t *testing.T) {
 	w.report("n0", corev1.ConditionFalse)
 	w.pass()
 	w.deaf = true
-	w.memory = w.memory.Unanswered(w.now)
+	w.memory = w.memory.CheckFailed(w.now)
 	w.report("n0", corev1.ConditionTrue)
 	w.report("n1", corev1.ConditionFalse)
 	w.run(20 * time.Second)
@@ -176,8 +176,8 @@ func TestPlan_LongDeadNodesCostNothing(t *testing.T) {
 		t.Errorf("steps %v and %d held for nodes declared long ago", plan.Steps, plan.Held)
 	}
 	w.now = w.now.Add(2 * time.Second)
-	if plan = w.plan(); plan.Check == nil || plan.Check.Urgent || len(plan.Check.Samples) != 1 {
-		t.Errorf("check %v, want an ordinary one", plan.Check)
+	if plan = w.plan(); plan.SelfCheck == nil || plan.SelfCheck.Urgent || len(plan.SelfCheck.Samples) != 1 {
+		t.Errorf("check %v, want an ordinary one", plan.SelfCheck)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestPlan_LongDeadNodesCostNothing(t *testing.T) {
 func TestPlan_TakeoverKeepsTheDead(t *testing.T) {
 	w := newWorld(t, 9)
 	w.run(time.Minute, w.names[1:]...)
-	w.subjects, w.memory, w.now = map[string]nodehealth.Subject{}, nodehealth.Memory{}, 0
+	w.subjects, w.memory, w.now = map[string]nodehealth.NodeState{}, nodehealth.ClusterState{}, 0
 	plan := w.plan()
 	if plan.Counts[nodehealth.Dead] != 1 || plan.Steps != nil {
 		t.Errorf("counts %v and steps %v, want one dead and nothing to do", plan.Counts, plan.Steps)
@@ -207,7 +207,7 @@ func TestPlan_QuietPassesCopyNothing(t *testing.T) {
 		w.run(time.Second, w.names...)
 		subjects := w.see()
 		return testing.AllocsPerRun(10, func() {
-			w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, subjects, nodehealth.Mandate{Steps: 64, Zones: true})
+			w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 		})
 	}
 	if few, many := allocations(10), allocations(2000); many > few {

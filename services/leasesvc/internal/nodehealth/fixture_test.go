@@ -30,7 +30,7 @@ type fataler interface {
 type world struct {
 	t        fataler
 	rules    nodehealth.Rules
-	memory   nodehealth.Memory
+	memory   nodehealth.ClusterState
 	now      monotonic.Instant
 	version  int
 	names    []string
@@ -38,9 +38,9 @@ type world struct {
 	leases   map[string]nodehealth.Lease
 	sessions map[string]nodehealth.Session
 	written  map[string]string
-	subjects map[string]nodehealth.Subject
+	subjects map[string]nodehealth.NodeState
 	busy     map[string]bool
-	charges  map[string]nodehealth.Charge
+	charges  map[string]nodehealth.Ownership
 	zones    bool // whether the term of the zones is held
 	// deaf answers no self-check.
 	deaf bool
@@ -51,13 +51,13 @@ func newWorld(t fataler, count int) *world {
 	w := &world{
 		t: t, rules: nodehealth.DefaultRules(), version: 100,
 		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]nodehealth.Session{},
-		written: map[string]string{}, subjects: map[string]nodehealth.Subject{}, busy: map[string]bool{},
-		charges: map[string]nodehealth.Charge{}, zones: true,
+		written: map[string]string{}, subjects: map[string]nodehealth.NodeState{}, busy: map[string]bool{},
+		charges: map[string]nodehealth.Ownership{}, zones: true,
 	}
 	for i := range count {
 		w.add(fmt.Sprintf("n%d", i), corev1.ConditionTrue)
 	}
-	w.memory = w.memory.Checked(0, 0, nil)
+	w.memory = w.memory.CheckPassed(0, 0, nil)
 	w.see()
 	return w
 }
@@ -130,13 +130,13 @@ func (w *world) label(name, key, value string) {
 }
 
 // see takes in everything and returns the subjects ordered by name.
-func (w *world) see() []nodehealth.Subject {
-	var subjects []nodehealth.Subject
+func (w *world) see() []nodehealth.NodeState {
+	var subjects []nodehealth.NodeState
 	for _, name := range w.names {
 		s := w.subjects[name]
-		s.Charge = w.charge(name)
-		s = w.rules.See(w.now, s, nodehealth.Observation{
-			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], Written: w.written[name],
+		s.Ownership = w.charge(name)
+		s = w.rules.Observe(w.now, s, nodehealth.Observation{
+			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], WrittenVersion: w.written[name],
 		})
 		s.Busy = w.busy[name]
 		w.subjects[name] = s
@@ -146,19 +146,19 @@ func (w *world) see() []nodehealth.Subject {
 }
 
 // charge is that of a node in shard 0, held from the beginning, unless the test says otherwise.
-func (w *world) charge(name string) nodehealth.Charge {
+func (w *world) charge(name string) nodehealth.Ownership {
 	if c, given := w.charges[name]; given {
 		return c
 	}
-	return nodehealth.Charge{Held: true}
+	return nodehealth.Ownership{Held: true}
 }
 
 // plan makes one pass and answers its self-check at once, unless deaf.
 func (w *world) plan() nodehealth.Plan {
-	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Mandate{Steps: 1_000_000, Zones: w.zones})
+	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Authority{MaxSteps: 1_000_000, HoldsZones: w.zones})
 	w.memory = memory
-	if plan.Check != nil && !w.deaf {
-		w.memory = w.memory.Checked(w.now, w.now, w.compare(plan.Check.Samples))
+	if plan.SelfCheck != nil && !w.deaf {
+		w.memory = w.memory.CheckPassed(w.now, w.now, w.compare(plan.SelfCheck.Samples))
 	}
 	return plan
 }
@@ -255,7 +255,7 @@ func (w *world) taints(name string) []string {
 
 func (w *world) health(name string) nodehealth.Health {
 	s := w.subjects[name]
-	return w.rules.Judge(w.now, w.memory, &s).Health
+	return w.rules.Assess(w.now, w.memory, &s).Health
 }
 
 const (

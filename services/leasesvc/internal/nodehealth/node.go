@@ -35,7 +35,7 @@ type Lease struct {
 	Duration time.Duration
 	// Ours tells that it was renewed last for a session, by this replica or another one. Such a renewal is an echo and no sign of
 	// life of its own: the session's owner heard the node, and judges it.
-	Ours bool
+	RenewedByUs bool
 }
 
 // Observation is all that is known of a node at one moment.
@@ -45,17 +45,17 @@ type Observation struct {
 	Lease   Lease
 	Session Session
 	// Written is the resourceVersion to which the session's owner last wrote the Lease here, which makes it Ours.
-	Written string
+	WrittenVersion string
 }
 
 // Subject is what is known of one Node and what was seen of it before. The zero Subject has seen nothing.
-type Subject struct {
+type NodeState struct {
 	// Node is as last seen.
 	Node *corev1.Node
 	// Busy subjects are counted and get no step: a write is under way, or must wait after one that failed.
 	Busy bool
 	// Charge says who judges the Node.
-	Charge Charge
+	Ownership Ownership
 
 	pulse  pulse
 	traits traits
@@ -67,17 +67,17 @@ type Subject struct {
 
 // Charge says who judges a Node: the holder of the term of its shard. Sessions are kept there, so nobody else knows whether it
 // lives; others count it in its zone by what its object says.
-type Charge struct {
+type Ownership struct {
 	Shard int
 	// Held tells that the term is held here.
 	Held bool
 	// Since is when it was gained. Whoever beat to another replica until then has a whole grace period from there, in which
 	// to find this one.
-	Since monotonic.Instant
+	HeldSince monotonic.Instant
 }
 
 // See returns the Subject after an observation at the given time. An observation that repeats the last one changes nothing.
-func (r Rules) See(now monotonic.Instant, s Subject, o Observation) Subject {
+func (r Rules) Observe(now monotonic.Instant, s NodeState, o Observation) NodeState {
 	met := s.Node == nil || s.Node.UID != o.Node.UID
 	if met {
 		s.pulse, s.declared, s.banished = r.begun(now, o), 0, 0
@@ -102,19 +102,19 @@ func (r Rules) See(now monotonic.Instant, s Subject, o Observation) Subject {
 }
 
 // LeaseVersion is the resourceVersion of the Lease as last seen, empty when there was none.
-func (s *Subject) LeaseVersion() string { return s.pulse.lease.version }
+func (s *NodeState) LeaseVersion() string { return s.pulse.lease.version }
 
 // Session is how the Node's session stood when last seen.
-func (s *Subject) Session() Session { return s.pulse.session }
+func (s *NodeState) Session() Session { return s.pulse.session }
 
 // Ready is the status of the Node's Ready condition; empty without one.
-func (s *Subject) Ready() corev1.ConditionStatus { return s.traits.ready }
+func (s *NodeState) Ready() corev1.ConditionStatus { return s.traits.ready }
 
 // ReadySince is when the Ready condition last changed its status, as whoever changed it says; without one, when the Node was made.
-func (s *Subject) ReadySince() time.Time { return s.traits.since }
+func (s *NodeState) ReadySince() time.Time { return s.traits.since }
 
 // compareSubjects orders by how long Nodes have been in their state of readiness, then by name.
-func compareSubjects(a, b *Subject) int {
+func compareSubjects(a, b *NodeState) int {
 	if c := a.traits.since.Compare(b.traits.since); c != 0 {
 		return c
 	}
@@ -122,7 +122,7 @@ func compareSubjects(a, b *Subject) int {
 }
 
 // Zone is the name of the Node's zone.
-func (s *Subject) Zone() string { return s.traits.zone }
+func (s *NodeState) Zone() string { return s.traits.zone }
 
 // traits are what a pass asks of every Node, worked out once for each version of it.
 type traits struct {
@@ -170,7 +170,7 @@ func (r Rules) traitsOf(node *corev1.Node) traits {
 
 // Excludes tells whether a label keeps a Node out of the count of its zone.
 func (r Rules) Excludes(node *corev1.Node) bool {
-	return slices.ContainsFunc(r.Excluded, func(label string) bool {
+	return slices.ContainsFunc(r.ExcludeLabels, func(label string) bool {
 		_, has := node.Labels[label]
 		return has
 	})

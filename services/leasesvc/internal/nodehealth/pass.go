@@ -11,12 +11,12 @@ import (
 type pass struct {
 	Rules
 	now      Moment
-	mandate  Mandate
-	memory   Memory
+	mandate  Authority
+	memory   ClusterState
 	plan     Plan
 	zones    map[string]*tally
 	shards   map[int]*cohort
-	subjects []*Subject // those a step may be for
+	subjects []*NodeState // those a step may be for
 	silent   []silence
 
 	candidates []candidate
@@ -30,29 +30,29 @@ type tally struct {
 
 // silence is a node that is to be declared.
 type silence struct {
-	*Subject
-	Judgement
+	*NodeState
+	Assessment
 }
 
-func (p *pass) survey(s *Subject) {
+func (p *pass) survey(s *NodeState) {
 	z := p.zones[s.traits.zone]
 	if z == nil {
 		z = &tally{Zone: Zone{Name: s.traits.zone}}
 		p.zones[s.traits.zone] = z
 	}
 	z.take(s)
-	if s.banished > 0 && !p.mandate.Zones {
+	if s.banished > 0 && !p.mandate.HoldsZones {
 		// Whoever has the zones next goes on at the pace of the one before.
 		p.memory = p.memory.observed(s.banished, s.traits.zone)
 	}
-	silent := s.Charge.Held && p.judge(s, z)
-	if !silent && (s.Charge.Held && s.traits.drifted || p.mandate.Zones && (s.traits.tainted || s.traits.execute != inLine)) {
+	silent := s.Ownership.Held && p.judge(s, z)
+	if !silent && (s.Ownership.Held && s.traits.drifted || p.mandate.HoldsZones && (s.traits.tainted || s.traits.execute != inLine)) {
 		p.subjects = append(p.subjects, s)
 	}
 }
 
 // take counts a node in its zone.
-func (z *tally) take(s *Subject) {
+func (z *tally) take(s *NodeState) {
 	if !s.traits.excluded {
 		z.Size++
 		if s.traits.ready != corev1.ConditionTrue {
@@ -65,20 +65,20 @@ func (z *tally) take(s *Subject) {
 }
 
 // judge takes in how a node in charge here stands, and tells whether it is to be declared.
-func (p *pass) judge(s *Subject, z *tally) (silent bool) {
-	j := p.Judge(p.now.Instant, p.memory, s)
+func (p *pass) judge(s *NodeState, z *tally) (silent bool) {
+	j := p.Assess(p.now.Instant, p.memory, s)
 	p.plan.Counts[j.Health]++
-	of := p.shards[s.Charge.Shard]
+	of := p.shards[s.Ownership.Shard]
 	if of == nil {
 		of = &cohort{}
-		p.shards[s.Charge.Shard] = of
+		p.shards[s.Ownership.Shard] = of
 	}
 	fell := p.fellSilent(s, j)
 	z.add(fell)
 	of.add(fell)
 	switch j.Health {
 	case Silent:
-		p.silent = append(p.silent, silence{Subject: s, Judgement: j})
+		p.silent = append(p.silent, silence{NodeState: s, Assessment: j})
 	case Dead:
 		p.plan.Dead = append(p.plan.Dead, s)
 	}

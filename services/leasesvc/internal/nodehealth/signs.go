@@ -9,20 +9,20 @@ import (
 )
 
 // Source says where a sign of life came from.
-type Source uint8
+type SignSource uint8
 
 const (
 	// Reprieve is no sign of life: the node was first seen then, or silence before it does not count.
-	Reprieve Source = iota
+	GraceStart SignSource = iota
 	// Status is a new heartbeat in the Ready condition.
-	Status
+	StatusUpdate
 	// Renewal is a new renewTime in the Lease.
-	Renewal
+	LeaseRenewal
 	// Beats are those of the session.
-	Beats
+	SessionBeat
 )
 
-func (s Source) String() string {
+func (s SignSource) String() string {
 	return [...]string{"reprieve", "status", "lease", "session"}[s]
 }
 
@@ -119,7 +119,7 @@ func (p pulse) seeLease(now monotonic.Instant, o Observation) pulse {
 	if changed || o.Lease == (Lease{}) {
 		p.lease.version = o.Lease.Version
 	}
-	if o.Lease.Ours || o.Written != "" && o.Written == p.lease.version {
+	if o.Lease.RenewedByUs || o.WrittenVersion != "" && o.WrittenVersion == p.lease.version {
 		p.lease.counts = false
 	}
 	return p
@@ -134,12 +134,12 @@ func (p pulse) lastRenewal() monotonic.Instant {
 }
 
 // last is the last sign of life.
-func (p pulse) last() (heard monotonic.Instant, by Source) {
-	heard, by = p.begun, Reprieve
+func (p pulse) last() (heard monotonic.Instant, by SignSource) {
+	heard, by = p.begun, GraceStart
 	for _, sign := range [...]struct {
 		at monotonic.Instant
-		by Source
-	}{{p.posted, Status}, {p.beaten, Beats}, {p.lastRenewal(), Renewal}} {
+		by SignSource
+	}{{p.posted, StatusUpdate}, {p.beaten, SessionBeat}, {p.lastRenewal(), LeaseRenewal}} {
 		if sign.at > 0 && sign.at >= heard {
 			heard, by = sign.at, sign.by
 		}
@@ -152,13 +152,13 @@ func (p pulse) last() (heard monotonic.Instant, by Source) {
 //   - a heartbeat in its status that came when beats were missing already: any kubelet posts one every few minutes, so an earlier
 //     one says no more than the beats did;
 //   - the end of an earlier session that had not expired.
-func (p pulse) contradiction() (at monotonic.Instant, by Source) {
-	at, by = p.lastRenewal(), Renewal
+func (p pulse) contradiction() (at monotonic.Instant, by SignSource) {
+	at, by = p.lastRenewal(), LeaseRenewal
 	if p.posted > p.suspected && p.posted > at {
-		at, by = p.posted, Status
+		at, by = p.posted, StatusUpdate
 	}
 	if p.beaten > at {
-		at, by = p.beaten, Beats
+		at, by = p.beaten, SessionBeat
 	}
 	return at, by
 }

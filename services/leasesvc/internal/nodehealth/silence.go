@@ -3,10 +3,10 @@ package nodehealth
 import "slices"
 
 // WhyDoubted says for people why nothing is declared in a zone or shard that is in doubt.
-const WhyDoubted = "many nodes of one zone or shard fell silent within 5s, so a self-check comes first"
+const MassSilenceReason = "many nodes of one zone or shard fell silent within 5s, so a self-check comes first"
 
 // Doubt names the zones and the shards of which more than a few nodes fell silent within seconds, each ordered.
-type Doubt struct {
+type MassSilence struct {
 	Zones  []string
 	Shards []int
 }
@@ -26,13 +26,13 @@ func (c *cohort) many() bool { return c.recent > max(fewTogether, int(manyShare*
 
 // fellSilent tells whether a node counts among those that fell silent together: its silence became too long within the window,
 // or it has been held since. One that was declared before its silence was known here fell silent at some time in the past.
-func (p *pass) fellSilent(s *Subject, j Judgement) bool {
+func (p *pass) fellSilent(s *NodeState, j Assessment) bool {
 	past := p.now.Instant.Sub(j.Deadline)
 	switch j.Health {
 	case Silent:
 		return past < together || j.Deadline >= p.memory.checked
 	case Dead:
-		return past < together && past >= 0 && j.By != Reprieve && s.declared >= j.Deadline
+		return past < together && past >= 0 && j.By != GraceStart && s.declared >= j.Deadline
 	}
 	return false
 }
@@ -41,50 +41,50 @@ func (p *pass) fellSilent(s *Subject, j Judgement) bool {
 func (p *pass) doubt() {
 	for name, z := range p.zones {
 		if z.many() {
-			p.plan.Doubted.Zones = append(p.plan.Doubted.Zones, name)
+			p.plan.MassSilence.Zones = append(p.plan.MassSilence.Zones, name)
 		}
 	}
 	for number, s := range p.shards {
 		if s.many() {
-			p.plan.Doubted.Shards = append(p.plan.Doubted.Shards, number)
+			p.plan.MassSilence.Shards = append(p.plan.MassSilence.Shards, number)
 		}
 	}
-	slices.Sort(p.plan.Doubted.Zones)
-	slices.Sort(p.plan.Doubted.Shards)
+	slices.Sort(p.plan.MassSilence.Zones)
+	slices.Sort(p.plan.MassSilence.Shards)
 }
 
 // doubts tells whether a node fell silent together with many others, and since the last self-check.
 func (p *pass) doubts(s silence) bool {
-	return s.Deadline >= p.memory.checked && p.plan.Doubted.Has(s.traits.zone, s.Charge.Shard)
+	return s.Deadline >= p.memory.checked && p.plan.MassSilence.Has(s.traits.zone, s.Ownership.Shard)
 }
 
 // Equal tells whether the same is in doubt.
-func (d Doubt) Equal(other Doubt) bool {
+func (d MassSilence) Equal(other MassSilence) bool {
 	return slices.Equal(d.Zones, other.Zones) && slices.Equal(d.Shards, other.Shards)
 }
 
 // Has tells whether a zone or a shard is in doubt.
-func (d Doubt) Has(zone string, shard int) bool {
+func (d MassSilence) Has(zone string, shard int) bool {
 	_, sharded := slices.BinarySearch(d.Shards, shard)
 	return sharded || d.Zone(zone)
 }
 
 // Zone tells whether a zone is in doubt.
-func (d Doubt) Zone(name string) bool {
+func (d MassSilence) Zone(name string) bool {
 	_, doubted := slices.BinarySearch(d.Zones, name)
 	return doubted
 }
 
 // WhyHeld says why a node that is silent is not declared; empty when it is about to be, or not silent.
-func (p *Plan) WhyHeld(m Memory, s *Subject, j Judgement) string {
+func (p *Plan) HeldBy(m ClusterState, s *NodeState, j Assessment) string {
 	blindness, blind := m.Blind()
 	switch {
 	case j.Health != Silent:
 		return ""
 	case blind:
 		return blindness.String()
-	case j.Deadline >= m.checked && p.Doubted.Has(s.traits.zone, s.Charge.Shard):
-		return WhyDoubted
+	case j.Deadline >= m.checked && p.MassSilence.Has(s.traits.zone, s.Ownership.Shard):
+		return MassSilenceReason
 	}
 	return ""
 }

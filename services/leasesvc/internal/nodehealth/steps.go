@@ -11,10 +11,10 @@ import (
 
 // candidate is a step that may be made: what it takes to choose among many, of which few are made.
 type candidate struct {
-	kind    Kind
-	subject *Subject
+	kind    StepKind
+	subject *NodeState
 	// silence is why the node is to be declared, for Declare.
-	silence Judgement
+	silence Assessment
 	// execute is how the NoExecute taints have to change, and counted tells that it takes the zone's turn.
 	execute taintChange
 	counted bool
@@ -27,11 +27,11 @@ func (p *pass) decide() {
 	for _, s := range p.silent {
 		switch {
 		// The floor may have been raised a moment ago, so the deadline is looked at again.
-		case p.Judge(p.now.Instant, p.memory, s.Subject).Health != Silent:
+		case p.Assess(p.now.Instant, p.memory, s.NodeState).Health != Silent:
 		case blind || p.doubts(s):
 			p.plan.Held++
 		case !s.Busy:
-			p.candidates = append(p.candidates, candidate{kind: Declare, subject: s.Subject, silence: s.Judgement})
+			p.candidates = append(p.candidates, candidate{kind: MarkUnknown, subject: s.NodeState, silence: s.Assessment})
 		}
 	}
 	for _, s := range p.subjects {
@@ -42,11 +42,11 @@ func (p *pass) decide() {
 }
 
 // due tells whether a step could do anything for a Node now. Thousands may wait for their turn, and each is a glance only.
-func (p *pass) due(s *Subject, blind bool) bool {
+func (p *pass) due(s *NodeState, blind bool) bool {
 	switch {
-	case s.Charge.Held && s.traits.drifted:
+	case s.Ownership.Held && s.traits.drifted:
 		return true
-	case !p.mandate.Zones:
+	case !p.mandate.HoldsZones:
 		return false
 	case p.memory.down:
 		return s.traits.tainted
@@ -62,9 +62,9 @@ func (p *pass) turn(zone string) bool {
 }
 
 func (p *pass) declare(c *candidate) Step {
-	s := silence{Subject: c.subject, Judgement: c.silence}
+	s := silence{NodeState: c.subject, Assessment: c.silence}
 	return Step{
-		Kind: Declare, Node: s.Node, Zone: s.traits.zone, Shard: s.Charge.Shard, OfShard: true, LeaseVersion: s.LeaseVersion(),
+		Kind: MarkUnknown, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, NeedsShard: true, LeaseVersion: s.LeaseVersion(),
 		Conditions: unknownConditions(s.Node, p.now.Wall),
 		Reason:     p.reasonOfSilence(s),
 	}
@@ -73,9 +73,9 @@ func (p *pass) declare(c *candidate) Step {
 func (p *pass) reasonOfSilence(s silence) string {
 	since := func(i monotonic.Instant) time.Duration { return p.now.Instant.Sub(i).Round(time.Millisecond) }
 	switch {
-	case s.By == Beats && s.pulse.session == SessionExpired:
+	case s.By == SessionBeat && s.pulse.session == SessionExpired:
 		return fmt.Sprintf("its session expired %v ago, and nothing else is heard", since(s.Deadline))
-	case s.By == Reprieve:
+	case s.By == GraceStart:
 		return fmt.Sprintf("no sign of life in the %v that count", since(s.Heard))
 	}
 	return fmt.Sprintf("no sign of life for %v, the last was of its %v", since(s.Heard), s.By)
@@ -90,11 +90,11 @@ func (p *pass) act() {
 		return compareSubjects(a.subject, b.subject)
 	})
 	for i := range p.candidates {
-		if len(p.plan.Steps) == p.mandate.Steps {
+		if len(p.plan.Steps) == p.mandate.MaxSteps {
 			return
 		}
 		step := p.step(&p.candidates[i])
-		if step.Counted {
+		if step.RateLimited {
 			p.memory = p.memory.taken(p.now.Instant, step.Zone)
 		}
 		if step.Conditions != nil || step.Taints != nil || step.Labels != nil {
@@ -105,11 +105,11 @@ func (p *pass) act() {
 
 // step makes the step of a candidate, or what is left of it if its zone's turn has been taken by another one.
 func (p *pass) step(c *candidate) Step {
-	if c.kind == Declare {
+	if c.kind == MarkUnknown {
 		return p.declare(c)
 	}
 	if c.counted && !p.turn(c.subject.traits.zone) {
-		return p.amendment(&candidate{kind: Tidy, subject: c.subject})
+		return p.amendment(&candidate{kind: SyncTaints, subject: c.subject})
 	}
 	return p.amendment(c)
 }

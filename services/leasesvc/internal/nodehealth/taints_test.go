@@ -103,7 +103,7 @@ func TestPlan_LabelsFollowTheStableOnes(t *testing.T) {
 				return
 			}
 			want := []nodehealth.Step{{
-				Kind: nodehealth.Tidy, OfShard: true, Node: w.nodes["n0"], Labels: c.want, Reason: "labels follow the stable ones, as Ready is True",
+				Kind: nodehealth.SyncTaints, NeedsShard: true, Node: w.nodes["n0"], Labels: c.want, Reason: "labels follow the stable ones, as Ready is True",
 			}}
 			if diff := cmp.Diff(want, plan.Steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
@@ -121,7 +121,7 @@ func TestPlan_MostUrgentStepsComeFirst(t *testing.T) {
 	w.report("n2", corev1.ConditionFalse)
 	w.label("n3", corev1.LabelOSStable, "linux")
 	w.now = w.now.Add(200 * time.Millisecond)
-	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Mandate{Steps: 3, Zones: true})
+	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Authority{MaxSteps: 3, HoldsZones: true})
 	var got []string
 	for _, step := range plan.Steps {
 		got = append(got, step.Kind.String()+" "+step.Node.Name)
@@ -130,7 +130,7 @@ func TestPlan_MostUrgentStepsComeFirst(t *testing.T) {
 		t.Errorf("steps (-want +got):\n%s", diff)
 	}
 	// A step that found no room has not cost its zone the turn.
-	if plan, _ = w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Mandate{Steps: 2, Zones: true}); len(plan.Steps) != 2 {
+	if plan, _ = w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Authority{MaxSteps: 2, HoldsZones: true}); len(plan.Steps) != 2 {
 		t.Errorf("%d steps, want 2", len(plan.Steps))
 	}
 	w.memory = memory
@@ -167,12 +167,12 @@ func TestStrayed(t *testing.T) {
 		"pod has no Ready condition":     {node(corev1.ConditionUnknown), &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n0"}}, false},
 		"pod of another node of the way": {node(corev1.ConditionUnknown), &corev1.Pod{Status: pod(corev1.ConditionTrue, 1).Status}, false},
 	} {
-		if got := nodehealth.Strayed(c.node, c.pod); got != c.want {
+		if got := nodehealth.ReadyOnLostNode(c.node, c.pod); got != c.want {
 			t.Errorf("%s: strayed is %v, want %v", name, got, c.want)
 		}
 	}
 	want := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: at(99)}
-	if diff := cmp.Diff(want, nodehealth.Unready(pod(corev1.ConditionTrue, 1), at(99))); diff != "" {
+	if diff := cmp.Diff(want, nodehealth.NotReadyCondition(pod(corev1.ConditionTrue, 1), at(99))); diff != "" {
 		t.Errorf("condition (-want +got):\n%s", diff)
 	}
 }

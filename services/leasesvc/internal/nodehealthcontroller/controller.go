@@ -46,39 +46,39 @@ type Config struct {
 	Shards  int
 	ShardOf func(node string) int
 	// Census gets what is known of all Nodes after each pass.
-	Census  *Census
-	Metrics *Metrics
-	Logger  *slog.Logger
+	Publisher *Publisher
+	Metrics   *Metrics
+	Logger    *slog.Logger
 }
 
 // Cluster is what one Run works on.
 type Cluster struct {
-	Objects  Objects
+	Cache    Cache
 	Writer   Writer
 	Events   Events
 	Sessions Sessions
 	// Terms are those that are held here.
-	Terms *tenure.Board
+	HeldShards *tenure.Board
 }
 
 // Loop is node health on one replica.
-type Loop struct{ cfg Config }
+type Controller struct{ cfg Config }
 
 // New returns a Loop. It starts nothing.
-func New(cfg Config) *Loop { return &Loop{cfg: cfg} }
+func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
 // Run watches over the nodes of a cluster until ctx ends, and acts for those whose shards are held here. It reports every second
 // from when the caches are filled: an error when writes failed and none succeeded, or while its caches are behind for long, as
 // another replica's may not be. Caches that stay behind end the Run: watches have been known to hang for good. That the kube-apiserver is away
 // is no failure of this loop.
-func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) error {
+func (l *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	watched := make(chan error, 1)
-	running.Go(func() { watched <- cluster.Objects.Run(ctx) })
-	if err := l.await(ctx, cluster.Objects.Synced(), watched); err != nil || ctx.Err() != nil {
+	running.Go(func() { watched <- cluster.Cache.Run(ctx) })
+	if err := l.await(ctx, cluster.Cache.Synced(), watched); err != nil || ctx.Err() != nil {
 		return err
 	}
 	w := newWatch(l.cfg, cluster, report)
@@ -91,12 +91,12 @@ func (l *Loop) Run(ctx context.Context, cluster Cluster, report func(error)) err
 	}
 	running.Go(func() { w.work(ctx, w.checks, nil) })
 	defer l.cfg.Metrics.reset()
-	defer l.cfg.Census.Clear()
+	defer l.cfg.Publisher.Clear()
 	return w.run(ctx, watched)
 }
 
 // await waits for the caches. Filling them is slow in a large cluster and never ends where a role is missing, so it says so.
-func (l *Loop) await(ctx context.Context, synced <-chan struct{}, watched <-chan error) error {
+func (l *Controller) await(ctx context.Context, synced <-chan struct{}, watched <-chan error) error {
 	ticker := time.NewTicker(remindEvery)
 	defer ticker.Stop()
 	begin := time.Now()

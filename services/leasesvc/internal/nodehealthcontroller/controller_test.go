@@ -23,8 +23,8 @@ import (
 func config(t *testing.T, metrics *nodehealthcontroller.Metrics, shards int) nodehealthcontroller.Config {
 	return nodehealthcontroller.Config{
 		Rules: nodehealth.DefaultRules(), Workers: 4, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Census: nodehealthcontroller.NewCensus(),
-		Shards: shards, ShardOf: func(node string) int {
+		Publisher: nodehealthcontroller.NewPublisher(),
+		Shards:    shards, ShardOf: func(node string) int {
 			number := 0
 			_, _ = fmt.Sscanf(node, "n%d", &number)
 			return number % shards
@@ -43,7 +43,7 @@ func holding(ctx context.Context, shards ...int) *tenure.Board {
 
 // cluster is the fleet as somebody sees it who holds the terms and hears no session.
 func (f *fleet) cluster(terms *tenure.Board) nodehealthcontroller.Cluster {
-	return nodehealthcontroller.Cluster{Objects: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NoSessions{}, Terms: terms}
+	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NoSessions{}, HeldShards: terms}
 }
 
 // run watches over a fleet in a bubble while story happens, and returns the registry of its metrics.

@@ -249,7 +249,7 @@ func (f *fleet) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, 
 	return f.putNode(node), nil
 }
 
-func (f *fleet) MarkUnready(ctx context.Context, pod *corev1.Pod, at metav1.Time) error {
+func (f *fleet) MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error {
 	if err := f.arrive(ctx, pod.Name); err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (f *fleet) MarkUnready(ctx context.Context, pod *corev1.Pod, at metav1.Time
 		return conflict(pod.Name)
 	}
 	live = live.DeepCopy()
-	live.Status.Conditions = []corev1.PodCondition{nodehealth.Unready(pod, at)}
+	live.Status.Conditions = []corev1.PodCondition{nodehealth.NotReadyCondition(pod, at)}
 	f.writes = append(f.writes, "unready "+pod.Name)
 	f.putPod(live)
 	if f.stubborn[pod.Spec.NodeName] {
@@ -274,7 +274,7 @@ func (f *fleet) MarkUnready(ctx context.Context, pod *corev1.Pod, at metav1.Time
 	return nil
 }
 
-func (f *fleet) Compare(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
+func (f *fleet) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
 	if err := f.arrive(ctx, ""); err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 }
 
 // observe shows what a pass found.
-func (m *Metrics) observe(plan *nodehealth.Plan, memory nodehealth.Memory, zones bool, took time.Duration) {
+func (m *Metrics) observe(plan *nodehealth.Plan, memory nodehealth.ClusterState, zones bool, took time.Duration) {
 	m.pass.Observe(took.Seconds())
 	m.observeZones(plan, zones)
 	for health, count := range plan.Counts {
@@ -115,7 +115,7 @@ func (m *Metrics) wrote(r result) {
 		outcome = "contradicted"
 	}
 	m.writes.WithLabelValues(r.step.Kind.String(), outcome).Inc()
-	if r.step.Counted && r.err == nil {
+	if r.step.RateLimited && r.err == nil {
 		m.evictions.WithLabelValues(r.step.Zone).Inc()
 	}
 }

@@ -29,7 +29,7 @@ type round struct {
 }
 
 // markPods looks at the pods of dead nodes whose time has come: after a while, or in the next pass when there was no more room.
-func (w *watch) markPods(dead []*nodehealth.Subject) {
+func (w *watch) markPods(dead []*nodehealth.NodeState) {
 	if w.now.Instant < w.roundsAt {
 		return
 	}
@@ -53,7 +53,7 @@ func (w *watch) forgetMarks() {
 	})
 }
 
-func (w *watch) round(s *nodehealth.Subject) *round {
+func (w *watch) round(s *nodehealth.NodeState) *round {
 	r := w.rounds[s.Node.Name]
 	if died := s.ReadySince(); r == nil || r.of != s.Node.UID || !r.died.Equal(died) {
 		r = &round{of: s.Node.UID, died: died, wait: roundMin}
@@ -63,19 +63,19 @@ func (w *watch) round(s *nodehealth.Subject) *round {
 }
 
 // look hands out the pods that say they are ready on a dead node, and tells whether there was room for all of them.
-func (w *watch) look(s *nodehealth.Subject, r *round) bool {
+func (w *watch) look(s *nodehealth.NodeState, r *round) bool {
 	again := w.now.Instant.Add(r.wait)
-	for _, pod := range w.Objects.Pods(s.Node.Name) {
+	for _, pod := range w.Cache.Pods(s.Node.Name) {
 		p := w.marks[pod.UID]
 		switch {
-		case p.busy || !nodehealth.Strayed(s.Node, pod):
+		case p.busy || !nodehealth.ReadyOnLostNode(s.Node, pod):
 		case w.now.Instant < p.until:
 			again = min(again, p.until)
 		case w.pods.room() == 0:
 			return false
 		default:
 			w.marks[pod.UID] = pause{busy: true, failures: p.failures}
-			w.pods.hand(job{pod: pod, terms: []*tenure.Tenure{w.held[s.Charge.Shard]}})
+			w.pods.hand(job{pod: pod, terms: []*tenure.Tenure{w.held[s.Ownership.Shard]}})
 		}
 	}
 	r.next, r.wait = again, min(2*r.wait, roundMax)

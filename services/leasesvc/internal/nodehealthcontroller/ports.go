@@ -11,7 +11,7 @@ import (
 
 // Objects is what the cluster looks like; *nodeobject.Watch is one. All methods but Run answer from memory and may be called
 // by any goroutine; what they return is not written to.
-type Objects interface {
+type Cache interface {
 	// Run watches until ctx ends. It is called once.
 	Run(ctx context.Context) error
 	// Synced is closed once everything has been listed.
@@ -32,9 +32,9 @@ type Writer interface {
 	// Write carries out a step if the Node is still as it was, and returns it as it is then.
 	Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, error)
 	// MarkUnready sets a pod's Ready condition to False if it is still as it was. A pod that is gone is no error.
-	MarkUnready(ctx context.Context, pod *corev1.Pod, at metav1.Time) error
+	MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error
 	// Compare returns the Leases that are newer than the samples say.
-	Compare(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
+	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
 }
 
 // Events tells people; *nodeobject.Events is one. Its methods return at once.

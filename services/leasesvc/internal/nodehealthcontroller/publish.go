@@ -7,8 +7,8 @@ import (
 // publish shows readers what the pass has come to.
 func (w *watch) publish(plan *nodehealth.Plan) {
 	pass := Pass{
-		At: w.now, Subjects: w.subjects, Members: w.members + 1, Zones: plan.Zones, Doubted: plan.Doubted,
-		View: func(s *nodehealth.Subject) View { return w.view(plan, s) },
+		At: w.now, Nodes: w.subjects, NodeSet: w.members + 1, Zones: plan.Zones, MassSilence: plan.MassSilence,
+		Result: func(s *nodehealth.NodeState) Result { return w.view(plan, s) },
 	}
 	if blindness, blind := w.memory.Blind(); blind {
 		pass.Blindness = &blindness
@@ -18,20 +18,20 @@ func (w *watch) publish(plan *nodehealth.Plan) {
 			pass.Epoch = max(pass.Epoch, held.Epoch())
 		}
 	}
-	w.Census.Publish(pass)
+	w.Publisher.Publish(pass)
 }
 
-func (w *watch) view(plan *nodehealth.Plan, s *nodehealth.Subject) View {
-	if !s.Charge.Held {
-		return View{}
+func (w *watch) view(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
+	if !s.Ownership.Held {
+		return Result{}
 	}
-	v := View{
-		Held: true, Epoch: w.held[s.Charge.Shard].Epoch(), Session: s.Session(),
-		Judgement: w.Rules.Judge(w.now.Instant, w.memory, s),
+	v := Result{
+		Held: true, Epoch: w.held[s.Ownership.Shard].Epoch(), Session: s.Session(),
+		Assessment: w.Rules.Assess(w.now.Instant, w.memory, s),
 	}
 	if v.Session == nodehealth.SessionAlive {
-		v.Judgement.Heard = 0
+		v.Assessment.Heard = 0
 	}
-	v.HeldBy = plan.WhyHeld(w.memory, s, v.Judgement)
+	v.HeldBy = plan.HeldBy(w.memory, s, v.Assessment)
 	return v
 }

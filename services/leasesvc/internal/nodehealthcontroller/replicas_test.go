@@ -23,7 +23,7 @@ type replica struct {
 	name    string
 	changed map[string]struct{}
 	terms   *tenure.Board
-	census  *nodehealthcontroller.Census
+	census  *nodehealthcontroller.Publisher
 
 	mu       sync.Mutex // guards what follows
 	sessions map[string]nodehealth.Session
@@ -36,7 +36,7 @@ func replicas(t *testing.T, f *fleet, shards int, names ...string) (all []*repli
 	var running sync.WaitGroup
 	for _, name := range names {
 		r := &replica{
-			fleet: f, name: name, changed: map[string]struct{}{}, terms: tenure.NewBoard(), census: nodehealthcontroller.NewCensus(),
+			fleet: f, name: name, changed: map[string]struct{}{}, terms: tenure.NewBoard(), census: nodehealthcontroller.NewPublisher(),
 			sessions: map[string]nodehealth.Session{}, news: map[string]struct{}{},
 		}
 		f.do(func() {
@@ -50,10 +50,10 @@ func replicas(t *testing.T, f *fleet, shards int, names ...string) (all []*repli
 			t.Fatal(err)
 		}
 		cfg := config(t, metrics, shards)
-		cfg.Census = r.census
+		cfg.Publisher = r.census
 		all = append(all, r)
 		running.Go(func() {
-			cluster := nodehealthcontroller.Cluster{Objects: r, Writer: r, Events: f, Sessions: sessions{of: r}, Terms: r.terms}
+			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, HeldShards: r.terms}
 			if err := nodehealthcontroller.New(cfg).Run(ctx, cluster, func(error) {}); err != nil {
 				t.Errorf("run of %s: %v", name, err)
 			}
@@ -248,13 +248,13 @@ func TestRun_OnlyItsOwnerSaysWhenAnExpiredSessionBeat(t *testing.T) {
 		seen := map[nodehealth.Health]bool{}
 		for range 200 {
 			time.Sleep(5 * time.Millisecond)
-			node := all[0].census.Edition().Node("n0")
+			node := all[0].census.Snapshot().Node("n0")
 			if node.Session != nodehealth.SessionExpired {
 				continue
 			}
-			seen[node.Judgement.Health] = true
-			if node.Judgement.By != nodehealth.Beats || node.Judgement.Heard != 0 {
-				t.Errorf("%s: last heard at %d by %s, want an unknown time by its session", node.Judgement.Health, node.Judgement.Heard, node.Judgement.By)
+			seen[node.Assessment.Health] = true
+			if node.Assessment.By != nodehealth.SessionBeat || node.Assessment.Heard != 0 {
+				t.Errorf("%s: last heard at %d by %s, want an unknown time by its session", node.Assessment.Health, node.Assessment.Heard, node.Assessment.By)
 			}
 		}
 		if !seen[nodehealth.Silent] || !seen[nodehealth.Dead] {
@@ -301,8 +301,8 @@ func TestRun_ReadersSeeWhatIsJudgedHere(t *testing.T) {
 			events, _ := watcher.Next()
 			for _, e := range events {
 				what := "deleted"
-				if e.Change != nodehealthcontroller.Deleted {
-					what = e.Node.Judgement.Health.String()
+				if e.Type != nodehealthcontroller.Deleted {
+					what = e.Node.Assessment.Health.String()
 				}
 				told = append(told, e.Node.Object.Name+" "+what)
 			}

@@ -30,13 +30,13 @@ type watch struct {
 
 	clock    stopwatch.Watch
 	now      nodehealth.Moment
-	memory   nodehealth.Memory
-	subjects []nodehealth.Subject // ordered by name
-	members  uint64               // numbers the sets of Nodes in subjects
+	memory   nodehealth.ClusterState
+	subjects []nodehealth.NodeState // ordered by name
+	members  uint64                 // numbers the sets of Nodes in subjects
 	// held are the terms of the shards, by number, nil for those of others; charges say the same to the core. turnover is closed
 	// when that has changed.
 	held     []*tenure.Tenure
-	charges  []nodehealth.Charge
+	charges  []nodehealth.Ownership
 	turnover <-chan struct{}
 	// answered are Nodes as the kube-apiserver returned them, until the watch has them as new.
 	answered map[string]*corev1.Node
@@ -49,9 +49,9 @@ type watch struct {
 	listed     bool
 	roundsAt   monotonic.Instant
 	reportAt   monotonic.Instant
-	failed     error            // the last write, unless one has succeeded since
-	blind      nodehealth.Cause // as last logged
-	doubted    nodehealth.Doubt // as last logged
+	failed     error                  // the last write, unless one has succeeded since
+	blind      nodehealth.Cause       // as last logged
+	doubted    nodehealth.MassSilence // as last logged
 
 	nodes, pods lane
 	checks      chan job // done apart, so that no write delays a self-check
@@ -72,7 +72,7 @@ func newWatch(cfg Config, cluster Cluster, report func(error)) *watch {
 		Config: cfg, Cluster: cluster, report: report, clock: stopwatch.Start(Tick, tolerance),
 		answered: map[string]*corev1.Node{}, pauses: map[string]pause{}, marks: map[types.UID]pause{},
 		rounds: map[string]*round{}, nodes: newLane(cfg.Workers), pods: newLane(cfg.Workers), checks: make(chan job, 1),
-		held: make([]*tenure.Tenure, cfg.Shards), charges: make([]nodehealth.Charge, cfg.Shards), turnover: turnover,
+		held: make([]*tenure.Tenure, cfg.Shards), charges: make([]nodehealth.Ownership, cfg.Shards), turnover: turnover,
 	}
 	w.results = make(chan result, cap(w.nodes.jobs)+cap(w.pods.jobs)+cap(w.checks)+1)
 	for number := range w.charges {
@@ -114,12 +114,12 @@ func (w *watch) pass() {
 	w.follow()
 	w.listen()
 	w.observe()
-	plan, memory := w.Rules.Plan(w.now, w.memory, w.subjects, nodehealth.Mandate{Steps: w.nodes.room(), Zones: w.held[ZoneShard] != nil})
+	plan, memory := w.Rules.Plan(w.now, w.memory, w.subjects, nodehealth.Authority{MaxSteps: w.nodes.room(), HoldsZones: w.held[ZoneShard] != nil})
 	w.memory = memory
 	for _, step := range plan.Steps {
 		w.start(step)
 	}
-	w.check(plan.Check)
+	w.check(plan.SelfCheck)
 	if _, blind := w.memory.Blind(); !blind {
 		w.markPods(plan.Dead)
 	}
@@ -131,13 +131,13 @@ func (w *watch) pass() {
 // observe takes in what changed, and what may be written again.
 func (w *watch) observe() {
 	changed := map[string]struct{}{}
-	maps.Copy(changed, w.Objects.Changed())
+	maps.Copy(changed, w.Cache.Changed())
 	maps.Copy(changed, w.Sessions.Changed())
 	w.admit(changed)
 	vanished := false
 	for name := range changed {
 		w.see(name)
-		vanished = vanished || w.Objects.Node(name) == nil
+		vanished = vanished || w.Cache.Node(name) == nil
 	}
 	if vanished {
 		w.members++
@@ -152,16 +152,16 @@ func (w *watch) observe() {
 
 // admit makes subjects of new Nodes, all at once, so that a large cluster is sorted once and not once for each.
 func (w *watch) admit(changed map[string]struct{}) {
-	var added []nodehealth.Subject
+	var added []nodehealth.NodeState
 	for name := range changed {
-		node := w.Objects.Node(name)
+		node := w.Cache.Node(name)
 		if _, known := w.place(name); known || node == nil {
 			continue
 		}
 		_, busy := w.pauses[name] // of an earlier Node of that name
-		s := nodehealth.Subject{Busy: busy, Charge: w.charges[w.ShardOf(name)]}
-		added = append(added, w.Rules.See(w.now.Instant, s, w.observation(node)))
-		if w.listed && s.Charge.Held {
+		s := nodehealth.NodeState{Busy: busy, Ownership: w.charges[w.ShardOf(name)]}
+		added = append(added, w.Rules.Observe(w.now.Instant, s, w.observation(node)))
+		if w.listed && s.Ownership.Held {
 			w.Events.NodeRegistered(node)
 		}
 	}
@@ -169,17 +169,17 @@ func (w *watch) admit(changed map[string]struct{}) {
 	if len(added) > 0 {
 		w.members++
 		w.subjects = append(w.subjects, added...)
-		slices.SortFunc(w.subjects, func(a, b nodehealth.Subject) int { return cmp.Compare(a.Node.Name, b.Node.Name) })
+		slices.SortFunc(w.subjects, func(a, b nodehealth.NodeState) int { return cmp.Compare(a.Node.Name, b.Node.Name) })
 	}
 }
 
 // gone drops a subject whose Node does not exist any more. A write may still be under way, so its pause stays until that is over.
-func (w *watch) gone(s nodehealth.Subject) bool {
-	if w.Objects.Node(s.Node.Name) != nil {
+func (w *watch) gone(s nodehealth.NodeState) bool {
+	if w.Cache.Node(s.Node.Name) != nil {
 		return false
 	}
 	delete(w.answered, s.Node.Name)
-	if s.Charge.Held {
+	if s.Ownership.Held {
 		w.Events.NodeRemoved(s.Node)
 	}
 	return true
@@ -187,7 +187,7 @@ func (w *watch) gone(s nodehealth.Subject) bool {
 
 // see brings one subject up to date.
 func (w *watch) see(name string) {
-	node := w.Objects.Node(name)
+	node := w.Cache.Node(name)
 	place, known := w.place(name)
 	if node == nil || !known {
 		return
@@ -199,20 +199,20 @@ func (w *watch) see(name string) {
 	}
 	s := &w.subjects[place]
 	ready, of := s.Ready(), s.Node.UID
-	*s = w.Rules.See(w.now.Instant, *s, w.observation(node))
+	*s = w.Rules.Observe(w.now.Instant, *s, w.observation(node))
 	// A kubelet that reports itself not ready tells so in an Event of its own.
-	if s.Charge.Held && ready == corev1.ConditionTrue && s.Ready() == corev1.ConditionUnknown && of == node.UID {
+	if s.Ownership.Held && ready == corev1.ConditionTrue && s.Ready() == corev1.ConditionUnknown && of == node.UID {
 		w.Events.NodeNotReady(node)
 	}
 }
 
 func (w *watch) observation(node *corev1.Node) nodehealth.Observation {
 	session, written := w.Sessions.Session(node.Name)
-	return nodehealth.Observation{Node: node, Lease: w.Objects.Lease(node.Name), Session: session, Written: written}
+	return nodehealth.Observation{Node: node, Lease: w.Cache.Lease(node.Name), Session: session, WrittenVersion: written}
 }
 
 func (w *watch) place(name string) (place int, known bool) {
-	return slices.BinarySearchFunc(w.subjects, name, func(s nodehealth.Subject, name string) int {
+	return slices.BinarySearchFunc(w.subjects, name, func(s nodehealth.NodeState, name string) int {
 		return cmp.Compare(s.Node.Name, name)
 	})
 }
@@ -233,10 +233,10 @@ func (w *watch) tell(plan *nodehealth.Plan) {
 	blindness, blind := w.memory.Blind()
 	lasting := blind && w.now.Instant.Sub(blindness.Since) >= patience
 	w.tellOfSight(blindness, blind, lasting)
-	if !plan.Doubted.Equal(w.doubted) {
-		w.doubted = plan.Doubted
-		w.Logger.Warn("many nodes of a zone or shard fell silent together, so a self-check comes first", "zones", plan.Doubted.Zones,
-			"shards", plan.Doubted.Shards, "held", plan.Held)
+	if !plan.MassSilence.Equal(w.doubted) {
+		w.doubted = plan.MassSilence
+		w.Logger.Warn("many nodes of a zone or shard fell silent together, so a self-check comes first", "zones", plan.MassSilence.Zones,
+			"shards", plan.MassSilence.Shards, "held", plan.Held)
 	}
 	if w.now.Instant < w.reportAt {
 		return

@@ -15,8 +15,8 @@ import (
 const journalLength = 4096
 
 // Census is published by one goroutine; every other method is safe for concurrent use.
-type Census struct {
-	edition atomic.Pointer[Edition] // nil while nobody watches over the Nodes
+type Publisher struct {
+	snapshot atomic.Pointer[Snapshot] // nil while nobody watches over the Nodes
 
 	mu      sync.Mutex    // guards changed
 	changed chan struct{} // closed and replaced with every change
@@ -35,22 +35,22 @@ type entry struct {
 }
 
 // NewCensus returns a Census that has not been published.
-func NewCensus() *Census { return &Census{changed: make(chan struct{})} }
+func NewPublisher() *Publisher { return &Publisher{changed: make(chan struct{})} }
 
 // Pass is what is published after a pass.
 type Pass struct {
 	// At is the time of the pass.
 	At nodehealth.Moment
 	// Subjects are all Nodes, ordered by name.
-	Subjects []nodehealth.Subject
+	Nodes []nodehealth.NodeState
 	// Members numbers the sets of Nodes: it is another one whenever a Node was added or is gone, and never 0.
-	Members uint64
+	NodeSet uint64
 	// View tells how one of them stands; it is called for each, before Publish returns.
-	View func(*nodehealth.Subject) View
+	Result func(*nodehealth.NodeState) Result
 	// Zones are ordered by name.
 	Zones []nodehealth.Zone
 	// Doubted are zones and shards in which nothing is declared before a self-check.
-	Doubted nodehealth.Doubt
+	MassSilence nodehealth.MassSilence
 	// Blindness is why nothing is declared anywhere; nil when it is.
 	Blindness *nodehealth.Blindness
 	// Epoch is that of the newest term held here, 0 without one.
@@ -58,12 +58,12 @@ type Pass struct {
 }
 
 // Edition is what was last published. It is immutable but for the Nodes, which are those of the moment.
-type Edition struct {
-	At        nodehealth.Moment
-	Zones     []nodehealth.Zone
-	Doubted   nodehealth.Doubt
-	Blindness *nodehealth.Blindness
-	Epoch     int64
+type Snapshot struct {
+	At          nodehealth.Moment
+	Zones       []nodehealth.Zone
+	MassSilence nodehealth.MassSilence
+	Blindness   *nodehealth.Blindness
+	Epoch       int64
 
 	revision uint64
 	roster   []*entry // ordered by name
@@ -71,16 +71,16 @@ type Edition struct {
 }
 
 // Publish makes a pass known to readers.
-func (c *Census) Publish(p Pass) {
+func (c *Publisher) Publish(p Pass) {
 	before := c.revision
-	if p.Members != c.members {
-		c.keepUp(p.Subjects)
-		c.members = p.Members
+	if p.NodeSet != c.members {
+		c.keepUp(p.Nodes)
+		c.members = p.NodeSet
 	}
-	for i := range p.Subjects {
-		s, e := &p.Subjects[i], c.roster[i]
+	for i := range p.Nodes {
+		s, e := &p.Nodes[i], c.roster[i]
 		was := e.node.Load()
-		is := was.next(s, p.View(s), p.At.Instant, c.revision+1)
+		is := was.next(s, p.Result(s), p.At.Instant, c.revision+1)
 		if is == was {
 			continue
 		}
@@ -89,8 +89,8 @@ func (c *Census) Publish(p Pass) {
 			c.note(e)
 		}
 	}
-	c.edition.Store(&Edition{
-		At: p.At, Zones: p.Zones, Doubted: p.Doubted, Blindness: p.Blindness, Epoch: p.Epoch,
+	c.snapshot.Store(&Snapshot{
+		At: p.At, Zones: p.Zones, MassSilence: p.MassSilence, Blindness: p.Blindness, Epoch: p.Epoch,
 		revision: c.revision, roster: c.roster, journal: c.journal,
 	})
 	if c.revision != before {
@@ -99,15 +99,15 @@ func (c *Census) Publish(p Pass) {
 }
 
 // Clear withdraws what was published: nobody watches over the Nodes any more. Watchers learn of it.
-func (c *Census) Clear() {
-	c.edition.Store(nil)
+func (c *Publisher) Clear() {
+	c.snapshot.Store(nil)
 	c.members, c.roster, c.journal = 0, nil, nil
 	c.revision++ // which no journal has, so watchers look at all Nodes of the next edition
 	c.tell()
 }
 
 // note enters the newest change into the journal. What readers have of the journal is never written to again.
-func (c *Census) note(e *entry) {
+func (c *Publisher) note(e *entry) {
 	c.revision++
 	if limit := max(journalLength, 2*len(c.roster)); len(c.journal) >= limit {
 		c.journal = slices.Clone(c.journal[len(c.journal)-limit/2:])
@@ -116,7 +116,7 @@ func (c *Census) note(e *entry) {
 }
 
 // keepUp brings the roster in line with the subjects. Both are ordered by name.
-func (c *Census) keepUp(subjects []nodehealth.Subject) {
+func (c *Publisher) keepUp(subjects []nodehealth.NodeState) {
 	roster, old := make([]*entry, 0, len(subjects)), c.roster
 	for i := range subjects {
 		name := subjects[i].Node.Name
@@ -137,12 +137,12 @@ func (c *Census) keepUp(subjects []nodehealth.Subject) {
 }
 
 // drop notes the end of a Node.
-func (c *Census) drop(e *entry) {
+func (c *Publisher) drop(e *entry) {
 	e.node.Store(e.node.Load().gone(c.revision + 1))
 	c.note(e)
 }
 
-func (c *Census) tell() {
+func (c *Publisher) tell() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(c.changed)
@@ -150,22 +150,22 @@ func (c *Census) tell() {
 }
 
 // Changed returns a channel that is closed with the next change. Who takes it before reading misses none.
-func (c *Census) Changed() <-chan struct{} {
+func (c *Publisher) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changed
 }
 
 // Edition is what was published last; nil while nobody watches over the Nodes.
-func (c *Census) Edition() *Edition { return c.edition.Load() }
+func (c *Publisher) Snapshot() *Snapshot { return c.snapshot.Load() }
 
 // Wall says when by the wall clock an instant was or will be.
-func (e *Edition) Wall(instant monotonic.Instant) time.Time {
+func (e *Snapshot) Wall(instant monotonic.Instant) time.Time {
 	return e.At.Wall.Add(instant.Sub(e.At.Instant))
 }
 
 // Node returns a Node; nil when there is none of that name.
-func (e *Edition) Node(name string) *Node {
+func (e *Snapshot) Node(name string) *Node {
 	i, found := e.search(name)
 	if !found {
 		return nil
@@ -173,12 +173,12 @@ func (e *Edition) Node(name string) *Node {
 	return e.roster[i].node.Load()
 }
 
-func (e *Edition) search(name string) (int, bool) {
+func (e *Snapshot) search(name string) (int, bool) {
 	return slices.BinarySearchFunc(e.roster, name, func(e *entry, name string) int { return cmp.Compare(e.name, name) })
 }
 
 // Page returns the Nodes judged here that are wanted, ordered by name, beginning behind after; and whether there are more.
-func (e *Edition) Page(after string, limit int, wanted func(*Node) bool) (page []*Node, more bool) {
+func (e *Snapshot) Page(after string, limit int, wanted func(*Node) bool) (page []*Node, more bool) {
 	i, found := e.search(after)
 	if found {
 		i++
@@ -197,7 +197,7 @@ func (e *Edition) Page(after string, limit int, wanted func(*Node) bool) (page [
 }
 
 // Zone returns a zone by its name.
-func (e *Edition) Zone(name string) (nodehealth.Zone, bool) {
+func (e *Snapshot) Zone(name string) (nodehealth.Zone, bool) {
 	i, found := slices.BinarySearchFunc(e.Zones, name, func(z nodehealth.Zone, name string) int { return cmp.Compare(z.Name, name) })
 	if !found {
 		return nodehealth.Zone{}, false

@@ -14,7 +14,7 @@ type Node struct {
 	Zone   string
 	Ready  corev1.ConditionStatus
 	Shard  int
-	View
+	Result
 	// ChangedAt is when its health or its readiness last changed, or when it was first seen in charge here.
 	ChangedAt monotonic.Instant
 	// Revision is that of its last change.
@@ -22,34 +22,34 @@ type Node struct {
 }
 
 // View is how a Node stands in one pass.
-type View struct {
+type Result struct {
 	// Held tells that the Node is judged here. Otherwise the rest is empty.
 	Held bool
 	// Epoch is that of the term of its shard.
 	Epoch int64
 	// Judgement has no Heard while a session keeps the Node alive: its owner knows when it last beat.
-	Judgement nodehealth.Judgement
-	Session   nodehealth.Session
+	Assessment nodehealth.Assessment
+	Session    nodehealth.Session
 	// HeldBy says why it is not declared although it is silent; empty otherwise.
 	HeldBy string
 }
 
 // silent is the View without what a sign of life changes.
-func (v View) silent() View {
-	v.Judgement = nodehealth.Judgement{Health: v.Judgement.Health}
+func (v Result) silent() Result {
+	v.Assessment = nodehealth.Assessment{Health: v.Assessment.Health}
 	return v
 }
 
 // next is the Node after another pass, or n itself if that changed nothing. A change that is shown has the given revision.
-func (n *Node) next(s *nodehealth.Subject, v View, now monotonic.Instant, revision uint64) *Node {
-	if n != nil && n.Object == s.Node && n.Shard == s.Charge.Shard && n.View == v {
+func (n *Node) next(s *nodehealth.NodeState, v Result, now monotonic.Instant, revision uint64) *Node {
+	if n != nil && n.Object == s.Node && n.Shard == s.Ownership.Shard && n.Result == v {
 		return n
 	}
-	next := &Node{Object: s.Node, Zone: s.Zone(), Ready: s.Ready(), Shard: s.Charge.Shard, View: v, ChangedAt: now, Revision: revision}
+	next := &Node{Object: s.Node, Zone: s.Zone(), Ready: s.Ready(), Shard: s.Ownership.Shard, Result: v, ChangedAt: now, Revision: revision}
 	if n == nil {
 		return next
 	}
-	if n.Held && v.Held && n.Judgement.Health == v.Judgement.Health && n.Ready == next.Ready && n.Object.UID == s.Node.UID {
+	if n.Held && v.Held && n.Assessment.Health == v.Assessment.Health && n.Ready == next.Ready && n.Object.UID == s.Node.UID {
 		next.ChangedAt = n.ChangedAt
 	}
 	if !n.Held && !v.Held || n.Object == s.Node && n.silent() == v.silent() {
@@ -60,5 +60,5 @@ func (n *Node) next(s *nodehealth.Subject, v View, now monotonic.Instant, revisi
 
 // gone is the Node when it does not exist any more.
 func (n *Node) gone(revision uint64) *Node {
-	return &Node{Object: n.Object, Zone: n.Zone, Ready: n.Ready, Shard: n.Shard, View: View{Epoch: n.Epoch}, ChangedAt: n.ChangedAt, Revision: revision}
+	return &Node{Object: n.Object, Zone: n.Zone, Ready: n.Ready, Shard: n.Shard, Result: Result{Epoch: n.Epoch}, ChangedAt: n.ChangedAt, Revision: revision}
 }

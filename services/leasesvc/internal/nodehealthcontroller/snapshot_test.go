@@ -20,15 +20,15 @@ import (
 
 // town publishes Nodes of which a test says how they stand.
 type town struct {
-	*nodehealthcontroller.Census
+	*nodehealthcontroller.Publisher
 	now     monotonic.Instant
 	version int
-	views   map[string]nodehealthcontroller.View
+	views   map[string]nodehealthcontroller.Result
 	nodes   map[string]*corev1.Node
 }
 
 func newTown(names ...string) *town {
-	o := &town{Census: nodehealthcontroller.NewCensus(), views: map[string]nodehealthcontroller.View{}, nodes: map[string]*corev1.Node{}}
+	o := &town{Publisher: nodehealthcontroller.NewPublisher(), views: map[string]nodehealthcontroller.Result{}, nodes: map[string]*corev1.Node{}}
 	for _, name := range names {
 		o.add(name)
 	}
@@ -46,25 +46,25 @@ func (o *town) touch(name string) {
 	o.nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), ResourceVersion: strconv.Itoa(o.version)}}
 }
 
-func alive() nodehealthcontroller.View {
-	return nodehealthcontroller.View{Held: true, Epoch: 7, Judgement: nodehealth.Judgement{Health: nodehealth.Alive}}
+func alive() nodehealthcontroller.Result {
+	return nodehealthcontroller.Result{Held: true, Epoch: 7, Assessment: nodehealth.Assessment{Health: nodehealth.Alive}}
 }
 
 func (o *town) set(name string, health nodehealth.Health) {
 	v := o.views[name]
-	v.Judgement.Health = health
+	v.Assessment.Health = health
 	o.views[name] = v
 }
 
 func (o *town) publish() {
 	o.now++
-	var subjects []nodehealth.Subject
+	var subjects []nodehealth.NodeState
 	for _, name := range slices.Sorted(maps.Keys(o.nodes)) {
-		subjects = append(subjects, nodehealth.DefaultRules().See(o.now, nodehealth.Subject{}, nodehealth.Observation{Node: o.nodes[name]}))
+		subjects = append(subjects, nodehealth.DefaultRules().Observe(o.now, nodehealth.NodeState{}, nodehealth.Observation{Node: o.nodes[name]}))
 	}
 	o.Publish(nodehealthcontroller.Pass{
-		At: nodehealth.Moment{Instant: o.now}, Subjects: subjects, Members: uint64(o.now),
-		View: func(s *nodehealth.Subject) nodehealthcontroller.View { return o.views[s.Node.Name] },
+		At: nodehealth.Moment{Instant: o.now}, Nodes: subjects, NodeSet: uint64(o.now),
+		Result: func(s *nodehealth.NodeState) nodehealthcontroller.Result { return o.views[s.Node.Name] },
 	})
 }
 
@@ -73,7 +73,7 @@ func everyone(*nodehealthcontroller.Node) bool { return true }
 func told(w *nodehealthcontroller.Watcher) (all []string) {
 	events, _ := w.Next()
 	for _, e := range events {
-		all = append(all, fmt.Sprintf("%s %s", []string{"added", "modified", "deleted"}[e.Change], e.Node.Object.Name))
+		all = append(all, fmt.Sprintf("%s %s", []string{"added", "modified", "deleted"}[e.Type], e.Node.Object.Name))
 	}
 	slices.Sort(all)
 	return all
@@ -97,12 +97,12 @@ func TestWatcher_TellsChangesAndNoSignsOfLife(t *testing.T) {
 	o.publish()
 	expect(t, w)
 	v := o.views["a"]
-	v.Judgement.Heard, v.Judgement.Deadline, v.Judgement.By = 5, 9, nodehealth.Renewal
+	v.Assessment.Heard, v.Assessment.Deadline, v.Assessment.By = 5, 9, nodehealth.LeaseRenewal
 	o.views["a"] = v
 	o.publish()
 	expect(t, w)
-	if got := o.Edition().Node("a").Judgement; got != v.Judgement {
-		t.Errorf("a reader sees %v, want the sign of life %v", got, v.Judgement)
+	if got := o.Snapshot().Node("a").Assessment; got != v.Assessment {
+		t.Errorf("a reader sees %v, want the sign of life %v", got, v.Assessment)
 	}
 	o.set("a", nodehealth.Suspect)
 	o.touch("b")
@@ -129,18 +129,18 @@ func TestWatcher_SlowReaderGetsTheLastState(t *testing.T) {
 	o.set("a", nodehealth.Dead)
 	o.publish()
 	events, _ := w.Next()
-	if len(events) != 1 || events[0].Node.Judgement.Health != nodehealth.Dead {
+	if len(events) != 1 || events[0].Node.Assessment.Health != nodehealth.Dead {
 		t.Errorf("events %v, want the last state of a once", events)
 	}
 }
 
 func TestWatcher_ShardsThatComeAndGo(t *testing.T) {
 	o := newTown("a", "b")
-	o.views["b"] = nodehealthcontroller.View{}
+	o.views["b"] = nodehealthcontroller.Result{}
 	w := o.Watch(everyone)
 	o.publish()
 	expect(t, w, "added a")
-	o.views["a"], o.views["b"] = nodehealthcontroller.View{}, alive()
+	o.views["a"], o.views["b"] = nodehealthcontroller.Result{}, alive()
 	o.publish()
 	expect(t, w, "added b", "deleted a")
 	o.touch("a")
@@ -163,11 +163,11 @@ func TestWatcher_BeginsAnewWithTheWatching(t *testing.T) {
 
 func TestEdition_Pages(t *testing.T) {
 	o := newTown("a", "b", "c", "d", "e")
-	o.views["c"] = nodehealthcontroller.View{}
+	o.views["c"] = nodehealthcontroller.Result{}
 	o.set("d", nodehealth.Dead)
 	o.publish()
 	names := func(after string, limit int, wanted func(*nodehealthcontroller.Node) bool) (page []string) {
-		nodes, more := o.Edition().Page(after, limit, wanted)
+		nodes, more := o.Snapshot().Page(after, limit, wanted)
 		for _, n := range nodes {
 			page = append(page, n.Object.Name)
 		}
@@ -187,7 +187,7 @@ func TestEdition_Pages(t *testing.T) {
 		{after: "b", limit: 2, wanted: everyone, want: []string{"d", "e"}},
 		{after: "bb", limit: 1, wanted: everyone, want: []string{"d", "…"}},
 		{after: "z", limit: 1, wanted: everyone},
-		{limit: 1, wanted: func(n *nodehealthcontroller.Node) bool { return n.Judgement.Health == nodehealth.Dead }, want: []string{"d"}},
+		{limit: 1, wanted: func(n *nodehealthcontroller.Node) bool { return n.Assessment.Health == nodehealth.Dead }, want: []string{"d"}},
 	} {
 		if diff := cmp.Diff(c.want, names(c.after, c.limit, c.wanted)); diff != "" {
 			t.Errorf("after %q, %d (-want +got):\n%s", c.after, c.limit, diff)
@@ -243,21 +243,21 @@ func TestWatcher_ReadersBesideTheWriter(t *testing.T) {
 func BenchmarkPublish(b *testing.B) {
 	for _, renewals := range []int{0, 1000} {
 		b.Run(fmt.Sprintf("nodes=100000/renewals=%d", renewals), func(b *testing.B) {
-			var subjects []nodehealth.Subject
+			var subjects []nodehealth.NodeState
 			rules := nodehealth.DefaultRules()
 			for i := range 100_000 {
 				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%06d", i)}}
-				subjects = append(subjects, rules.See(0, nodehealth.Subject{}, nodehealth.Observation{Node: node}))
+				subjects = append(subjects, rules.Observe(0, nodehealth.NodeState{}, nodehealth.Observation{Node: node}))
 			}
-			c, pass := nodehealthcontroller.NewCensus(), 0
-			views := make([]nodehealthcontroller.View, len(subjects))
+			c, pass := nodehealthcontroller.NewPublisher(), 0
+			views := make([]nodehealthcontroller.Result, len(subjects))
 			publish := func() {
 				pass++
 				for i := range renewals {
-					views[i].Judgement.Heard = monotonic.Instant(pass)
+					views[i].Assessment.Heard = monotonic.Instant(pass)
 				}
 				next := 0
-				c.Publish(nodehealthcontroller.Pass{Subjects: subjects, Members: 1, View: func(*nodehealth.Subject) nodehealthcontroller.View {
+				c.Publish(nodehealthcontroller.Pass{Nodes: subjects, NodeSet: 1, Result: func(*nodehealth.NodeState) nodehealthcontroller.Result {
 					next++
 					return views[next-1]
 				}})

@@ -20,22 +20,22 @@ func (w *watch) follow() {
 	default:
 		return
 	}
-	w.turnover = w.Terms.Changed() // before the board is read, so that no change is missed
+	w.turnover = w.HeldShards.Changed() // before the board is read, so that no change is missed
 	changed := false
 	for number := range w.held {
-		held, _ := w.Terms.Held(number)
+		held, _ := w.HeldShards.Held(number)
 		if w.held[number] == held {
 			continue
 		}
 		w.held[number], changed = held, true
-		w.charges[number] = nodehealth.Charge{Shard: number, Held: held != nil, Since: w.now.Instant}
+		w.charges[number] = nodehealth.Ownership{Shard: number, Held: held != nil, HeldSince: w.now.Instant}
 	}
 	if !changed {
 		return
 	}
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		s.Charge = w.charges[s.Charge.Shard]
+		s.Ownership = w.charges[s.Ownership.Shard]
 	}
 	w.Logger.Debug("the shards that are held here changed", "zones", w.held[ZoneShard] != nil)
 }
@@ -43,10 +43,10 @@ func (w *watch) follow() {
 // needed are the terms that a step is made under, or none if one of them has ended.
 func (w *watch) needed(step *nodehealth.Step) []*tenure.Tenure {
 	var terms []*tenure.Tenure
-	if step.OfShard {
+	if step.NeedsShard {
 		terms = append(terms, w.held[step.Shard])
 	}
-	if step.OfZones && (!step.OfShard || step.Shard != ZoneShard) {
+	if step.NeedsZones && (!step.NeedsShard || step.Shard != ZoneShard) {
 		terms = append(terms, w.held[ZoneShard])
 	}
 	return terms

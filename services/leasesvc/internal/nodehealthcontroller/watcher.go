@@ -1,11 +1,11 @@
 package nodehealthcontroller
 
 // Change says what became of a Node in the eyes of a Watcher.
-type Change uint8
+type ChangeType uint8
 
 const (
 	// Added: it is wanted, and was not before.
-	Added Change = iota
+	Added ChangeType = iota
 	// Modified: something that is shown of it changed.
 	Modified
 	// Deleted: it is gone, or not judged here, or not wanted any more.
@@ -14,27 +14,27 @@ const (
 
 // Event is one change.
 type Event struct {
-	Change Change
-	Node   *Node
+	Type ChangeType
+	Node *Node
 }
 
 // Watcher tells one reader what changed since its last look. It belongs to one goroutine.
 type Watcher struct {
-	census   *Census
+	census   *Publisher
 	wanted   func(*Node) bool
 	revision uint64
 	sent     map[string]*Node
 }
 
 // Watch returns a Watcher for the Nodes that are wanted; its first look finds all of them.
-func (c *Census) Watch(wanted func(*Node) bool) *Watcher {
+func (c *Publisher) Watch(wanted func(*Node) bool) *Watcher {
 	return &Watcher{census: c, wanted: wanted, sent: map[string]*Node{}}
 }
 
 // Next returns what changed since the last call, and false while nobody watches over the Nodes. Whoever finds nothing waits for
 // Census.Changed, taken before.
 func (w *Watcher) Next() ([]Event, bool) {
-	edition := w.census.Edition()
+	edition := w.census.Snapshot()
 	if edition == nil {
 		return nil, false
 	}
@@ -50,7 +50,7 @@ func (w *Watcher) Next() ([]Event, bool) {
 
 // since goes through the last changes. A Node comes up at its last revision only; one that has changed since the edition comes
 // up again with the next.
-func (w *Watcher) since(edition *Edition, changes int) []Event {
+func (w *Watcher) since(edition *Snapshot, changes int) []Event {
 	var events []Event
 	for i, e := range edition.journal[len(edition.journal)-changes:] {
 		if node := e.node.Load(); node.Revision == w.revision+1+uint64(i) {
@@ -61,7 +61,7 @@ func (w *Watcher) since(edition *Edition, changes int) []Event {
 }
 
 // all compares every Node with what was sent.
-func (w *Watcher) all(edition *Edition) []Event {
+func (w *Watcher) all(edition *Snapshot) []Event {
 	var events []Event
 	exists := make(map[string]bool, len(edition.roster))
 	for _, e := range edition.roster {
@@ -71,7 +71,7 @@ func (w *Watcher) all(edition *Edition) []Event {
 	for name, node := range w.sent {
 		if !exists[name] {
 			delete(w.sent, name)
-			events = append(events, Event{Change: Deleted, Node: node})
+			events = append(events, Event{Type: Deleted, Node: node})
 		}
 	}
 	return events
@@ -89,10 +89,10 @@ func (w *Watcher) take(events []Event, node *Node) []Event {
 			change = Added
 		}
 		w.sent[name] = node
-		events = append(events, Event{Change: change, Node: node})
+		events = append(events, Event{Type: change, Node: node})
 	case sent != nil:
 		delete(w.sent, name)
-		events = append(events, Event{Change: Deleted, Node: node})
+		events = append(events, Event{Type: Deleted, Node: node})
 	}
 	return events
 }

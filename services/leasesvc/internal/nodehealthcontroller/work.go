@@ -26,7 +26,7 @@ const (
 type job struct {
 	step  *nodehealth.Step
 	pod   *corev1.Pod
-	check *nodehealth.Check
+	check *nodehealth.SelfCheck
 	// begun is when the self-check was handed out.
 	begun monotonic.Instant
 	// terms are those that the write needs; a self-check needs none.
@@ -54,7 +54,7 @@ func (w *watch) start(step nodehealth.Step) {
 }
 
 // check hands out a self-check if none is under way.
-func (w *watch) check(check *nodehealth.Check) {
+func (w *watch) check(check *nodehealth.SelfCheck) {
 	if check == nil || w.checking || w.now.Instant < w.checkAgain {
 		return
 	}
@@ -87,10 +87,10 @@ func (w *watch) do(ctx context.Context, j job) result {
 	r.err = under(ctx, j.terms, func(ctx context.Context) (err error) {
 		switch {
 		case j.check != nil:
-			r.newer, err = w.Writer.Compare(ctx, j.check.Samples)
+			r.newer, err = w.Writer.NewerLeases(ctx, j.check.Samples)
 		case j.pod != nil:
-			err = w.Writer.MarkUnready(ctx, j.pod, metav1.Now())
-		case j.step.Kind == nodehealth.Declare:
+			err = w.Writer.MarkPodNotReady(ctx, j.pod, metav1.Now())
+		case j.step.Kind == nodehealth.MarkUnknown:
 			r.node, r.newer, err = w.declare(ctx, j.step)
 		default:
 			r.node, err = w.Writer.Write(ctx, *j.step)
@@ -103,7 +103,7 @@ func (w *watch) do(ctx context.Context, j job) result {
 // declare reads the Lease again before it writes: the cache may be behind, or the node come back at the last moment. One that
 // beats may leave its Lease alone for long, so its session is looked at, too.
 func (w *watch) declare(ctx context.Context, step *nodehealth.Step) (node *corev1.Node, newer []nodehealth.Sample, err error) {
-	newer, err = w.Writer.Compare(ctx, []nodehealth.Sample{{Node: step.Node.Name, LeaseVersion: step.LeaseVersion}})
+	newer, err = w.Writer.NewerLeases(ctx, []nodehealth.Sample{{Node: step.Node.Name, LeaseVersion: step.LeaseVersion}})
 	if err != nil || len(newer) > 0 {
 		return nil, newer, err
 	}
@@ -145,17 +145,17 @@ func (w *watch) checked(r result) {
 	w.checking = false
 	if r.err != nil {
 		w.checkAgain = w.now.Instant.Add(pauseMin)
-		w.memory = w.memory.Unanswered(w.now.Instant)
+		w.memory = w.memory.CheckFailed(w.now.Instant)
 		return
 	}
-	w.memory = w.memory.Checked(r.begun, w.now.Instant, r.newer)
+	w.memory = w.memory.CheckPassed(r.begun, w.now.Instant, r.newer)
 }
 
 func (w *watch) written(r result) {
 	name := r.step.Node.Name
 	w.Metrics.wrote(r)
 	for _, sample := range r.newer {
-		w.memory = w.memory.Contradicted(w.now.Instant, sample)
+		w.memory = w.memory.CacheBehind(w.now.Instant, sample)
 	}
 	w.pauses[name] = w.after(w.pauses[name], r.err)
 	if w.pauses[name].until <= w.now.Instant {

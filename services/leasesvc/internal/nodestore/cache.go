@@ -31,7 +31,7 @@ type Config struct {
 
 // Watch is a cache of Nodes, Leases and pods. Its methods are safe for concurrent use; Run is called once. What it returns is
 // shared and must not be written to.
-type Watch struct {
+type Cache struct {
 	cfg    Config
 	nodes  cache.SharedIndexInformer
 	leases cache.SharedIndexInformer
@@ -44,8 +44,8 @@ type Watch struct {
 }
 
 // NewWatch returns an empty Watch that reads once Run is called.
-func NewWatch(kube kubernetes.Interface, cfg Config) (*Watch, error) {
-	w := &Watch{
+func NewCache(kube kubernetes.Interface, cfg Config) (*Cache, error) {
+	w := &Cache{
 		cfg:     cfg,
 		listed:  make(chan struct{}),
 		synced:  make(chan struct{}),
@@ -56,7 +56,7 @@ func NewWatch(kube kubernetes.Interface, cfg Config) (*Watch, error) {
 			o.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
 		}),
 	}
-	labels := append(nodehealth.KeptLabels(), cfg.Labels...)
+	labels := append(nodehealth.RequiredLabels(), cfg.Labels...)
 	for kind, install := range map[string]error{
 		"nodes":  w.install(w.nodes, stripping(func(n *corev1.Node) *corev1.Node { return stripNode(n, labels) }), true),
 		"leases": w.install(w.leases, stripping(stripLease), true),
@@ -77,7 +77,7 @@ func nodeOfPod(object any) ([]string, error) {
 }
 
 // install strips what an informer keeps, and has it note the names of what changes.
-func (w *Watch) install(informer cache.SharedIndexInformer, strip cache.TransformFunc, noted bool) error {
+func (w *Cache) install(informer cache.SharedIndexInformer, strip cache.TransformFunc, noted bool) error {
 	if err := informer.SetTransform(strip); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (w *Watch) install(informer cache.SharedIndexInformer, strip cache.Transfor
 	return err
 }
 
-func (w *Watch) note(object any) {
+func (w *Cache) note(object any) {
 	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object)
 	if err != nil {
 		return // no object has no name
@@ -110,7 +110,7 @@ func (w *Watch) note(object any) {
 }
 
 // Run watches until ctx ends and its goroutines have returned.
-func (w *Watch) Run(ctx context.Context) error {
+func (w *Cache) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, informer := range []cache.SharedIndexInformer{w.nodes, w.leases, w.pods} {
@@ -132,10 +132,10 @@ func (w *Watch) Run(ctx context.Context) error {
 }
 
 // Synced is closed once everything has been listed.
-func (w *Watch) Synced() <-chan struct{} { return w.synced }
+func (w *Cache) Synced() <-chan struct{} { return w.synced }
 
 // Changed returns the names of the Nodes that were changed, with their Leases, since the last call; in no order.
-func (w *Watch) Changed() map[string]struct{} {
+func (w *Cache) Changed() map[string]struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	changed := w.changed
@@ -144,7 +144,7 @@ func (w *Watch) Changed() map[string]struct{} {
 }
 
 // Node returns a Node as last seen, or nil.
-func (w *Watch) Node(name string) *corev1.Node {
+func (w *Cache) Node(name string) *corev1.Node {
 	object, _, err := w.nodes.GetStore().GetByKey(name)
 	node, ok := object.(*corev1.Node)
 	if err != nil || !ok {
@@ -154,7 +154,7 @@ func (w *Watch) Node(name string) *corev1.Node {
 }
 
 // Lease returns what the Lease of a Node says; the zero Lease when there is none.
-func (w *Watch) Lease(name string) nodehealth.Lease {
+func (w *Cache) Lease(name string) nodehealth.Lease {
 	if kept := w.lease(name); kept != nil {
 		return kept.said
 	}
@@ -162,14 +162,14 @@ func (w *Watch) Lease(name string) nodehealth.Lease {
 }
 
 // LeaseHolder returns who the Lease of a Node says holds it; empty when it says nothing, or there is none.
-func (w *Watch) LeaseHolder(name string) string {
+func (w *Cache) LeaseHolder(name string) string {
 	if kept := w.lease(name); kept != nil {
 		return kept.holder
 	}
 	return ""
 }
 
-func (w *Watch) lease(name string) *lease {
+func (w *Cache) lease(name string) *lease {
 	object, _, err := w.leases.GetStore().GetByKey(w.cfg.Namespace + "/" + name)
 	kept, ok := object.(*lease)
 	if err != nil || !ok {
@@ -179,7 +179,7 @@ func (w *Watch) lease(name string) *lease {
 }
 
 // Pods returns the pods on a Node, in no order: their names and versions, and whether they are ready.
-func (w *Watch) Pods(node string) []*corev1.Pod {
+func (w *Cache) Pods(node string) []*corev1.Pod {
 	objects, err := w.pods.GetIndexer().ByIndex(byNode, node)
 	if err != nil {
 		return nil // there is such an index

@@ -29,7 +29,7 @@ type place struct {
 	namespace string
 	config    nodestore.Config
 	writer    *nodestore.Writer
-	watch     *nodestore.Watch
+	watch     *nodestore.Cache
 	node      *corev1.Node
 	pod       *corev1.Pod
 }
@@ -46,7 +46,7 @@ func newPlace(t *testing.T) *place {
 	}, metav1.CreateOptions{})
 	p.must(err)
 	p.writer = nodestore.NewWriter(p.kube, p.config)
-	p.watch, err = nodestore.NewWatch(p.kube, p.config)
+	p.watch, err = nodestore.NewCache(p.kube, p.config)
 	p.must(err)
 	p.run()
 	return p
@@ -169,7 +169,7 @@ func TestWatch_KnowsWhoRenewedALease(t *testing.T) {
 		manager string
 		ours    bool
 	}{{leaseobject.FieldManager, true}, {"kubelet", false}, {leaseobject.FieldManager, true}} {
-		if renew(step.manager); p.watch.Lease(p.node.Name).Ours != step.ours {
+		if renew(step.manager); p.watch.Lease(p.node.Name).RenewedByUs != step.ours {
 			t.Errorf("after a renewal by %s ours is %t, want %t", step.manager, !step.ours, step.ours)
 		}
 	}
@@ -204,7 +204,7 @@ func TestWrite_ChangesWhatTheStepSaysAndNothingElse(t *testing.T) {
 	unknown := corev1.NodeCondition{
 		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", LastTransitionTime: metav1.Unix(1_700_000_000, 0),
 	}
-	stripped, err := p.writer.Write(t.Context(), nodehealth.Step{Kind: nodehealth.Declare, Node: p.node, Conditions: []corev1.NodeCondition{unknown}})
+	stripped, err := p.writer.Write(t.Context(), nodehealth.Step{Kind: nodehealth.MarkUnknown, Node: p.node, Conditions: []corev1.NodeCondition{unknown}})
 	p.must(err)
 	want := p.node.DeepCopy()
 	want.Status.Conditions[0] = unknown
@@ -213,7 +213,7 @@ func TestWrite_ChangesWhatTheStepSaysAndNothingElse(t *testing.T) {
 	added := metav1.Unix(1_700_000_001, 0)
 	taints := []corev1.Taint{p.node.Spec.Taints[0], {Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &added}}
 	stripped, err = p.writer.Write(t.Context(), nodehealth.Step{
-		Kind: nodehealth.Banish, Node: stripped, Taints: &taints, Labels: map[string]string{nodehealth.LabelBetaOS: "linux"},
+		Kind: nodehealth.AddNoExecute, Node: stripped, Taints: &taints, Labels: map[string]string{nodehealth.LabelBetaOS: "linux"},
 	})
 	p.must(err)
 	want.Spec.Taints = taints
@@ -221,7 +221,7 @@ func TestWrite_ChangesWhatTheStepSaysAndNothingElse(t *testing.T) {
 	p.expect(want)
 
 	none := []corev1.Taint{}
-	_, err = p.writer.Write(t.Context(), nodehealth.Step{Kind: nodehealth.Restore, Node: stripped, Taints: &none})
+	_, err = p.writer.Write(t.Context(), nodehealth.Step{Kind: nodehealth.RemoveNoExecute, Node: stripped, Taints: &none})
 	p.must(err)
 	want.Spec.Taints = nil
 	p.expect(want)
@@ -248,10 +248,10 @@ func TestWrite_IsGuardedByVersionAndUID(t *testing.T) {
 	other.ResourceVersion, other.UID = now.ResourceVersion, "another"
 	unknown := []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
 	for name, step := range map[string]nodehealth.Step{
-		"taints, older":         {Kind: nodehealth.Restore, Node: older, Taints: &none},
-		"taints, another node":  {Kind: nodehealth.Restore, Node: other, Taints: &none},
-		"declare, older":        {Kind: nodehealth.Declare, Node: older, Conditions: unknown},
-		"declare, another node": {Kind: nodehealth.Declare, Node: other, Conditions: unknown},
+		"taints, older":         {Kind: nodehealth.RemoveNoExecute, Node: older, Taints: &none},
+		"taints, another node":  {Kind: nodehealth.RemoveNoExecute, Node: other, Taints: &none},
+		"declare, older":        {Kind: nodehealth.MarkUnknown, Node: older, Conditions: unknown},
+		"declare, another node": {Kind: nodehealth.MarkUnknown, Node: other, Conditions: unknown},
 	} {
 		if _, err := p.writer.Write(t.Context(), step); !refused(err) {
 			t.Errorf("%s: error %v, want a refusal", name, err)
@@ -269,10 +269,10 @@ func TestMarkUnready_ChangesOneConditionOfThePodItMeans(t *testing.T) {
 	at := metav1.Unix(1_700_000_000, 0)
 	other := p.pod.DeepCopy()
 	other.UID = "another"
-	if err := p.writer.MarkUnready(t.Context(), other, at); !refused(err) {
+	if err := p.writer.MarkPodNotReady(t.Context(), other, at); !refused(err) {
 		t.Errorf("another pod of that name: error %v, want a refusal", err)
 	}
-	p.must(p.writer.MarkUnready(t.Context(), p.watch.Pods(p.node.Name)[0], at)) // of which less is known than the pod has
+	p.must(p.writer.MarkPodNotReady(t.Context(), p.watch.Pods(p.node.Name)[0], at)) // of which less is known than the pod has
 	got, err := p.kube.CoreV1().Pods(p.namespace).Get(t.Context(), "web", metav1.GetOptions{})
 	p.must(err)
 	want := p.pod.DeepCopy()
@@ -281,12 +281,12 @@ func TestMarkUnready_ChangesOneConditionOfThePodItMeans(t *testing.T) {
 	if !equality.Semantic.DeepEqual(want, got) {
 		t.Errorf("pod (-want +got):\n%s", cmp.Diff(want, got))
 	}
-	if err := p.writer.MarkUnready(t.Context(), p.pod, at); !apierrors.IsConflict(err) {
+	if err := p.writer.MarkPodNotReady(t.Context(), p.pod, at); !apierrors.IsConflict(err) {
 		t.Errorf("an older version: error %v, want a conflict", err)
 	}
 	gone := p.pod.DeepCopy()
 	gone.Name = "gone"
-	if err := p.writer.MarkUnready(t.Context(), gone, at); err != nil {
+	if err := p.writer.MarkPodNotReady(t.Context(), gone, at); err != nil {
 		t.Errorf("a pod that is gone: error %v", err)
 	}
 }
@@ -296,7 +296,7 @@ func TestCompare_ReadsPastTheCache(t *testing.T) {
 	lease, err := p.kube.CoordinationV1().Leases(p.namespace).Get(t.Context(), p.node.Name, metav1.GetOptions{})
 	p.must(err)
 	samples := []nodehealth.Sample{{Node: p.node.Name, LeaseVersion: lease.ResourceVersion}, {Node: "nobody"}}
-	newer, err := p.writer.Compare(t.Context(), samples)
+	newer, err := p.writer.NewerLeases(t.Context(), samples)
 	if err != nil || newer != nil {
 		t.Errorf("newer Leases %v, error %v; want neither", newer, err)
 	}
@@ -305,11 +305,11 @@ func TestCompare_ReadsPastTheCache(t *testing.T) {
 	lease.Spec.LeaseTransitions = new(int32)
 	lease, err = p.kube.CoordinationV1().Leases(p.namespace).Update(t.Context(), lease, metav1.UpdateOptions{})
 	p.must(err)
-	newer, err = p.writer.Compare(t.Context(), samples)
+	newer, err = p.writer.NewerLeases(t.Context(), samples)
 	if diff := cmp.Diff([]nodehealth.Sample{{Node: p.node.Name, LeaseVersion: lease.ResourceVersion}}, newer); err != nil || diff != "" {
 		t.Errorf("error %v, newer Leases (-want +got):\n%s", err, diff)
 	}
-	if newer, err = p.writer.Compare(t.Context(), nil); err != nil || newer != nil {
+	if newer, err = p.writer.NewerLeases(t.Context(), nil); err != nil || newer != nil {
 		t.Errorf("without samples: newer Leases %v, error %v; want neither", newer, err)
 	}
 }

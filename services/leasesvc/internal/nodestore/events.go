@@ -14,41 +14,41 @@ import (
 const eventSource = "node-controller"
 
 // Events tells people in Events what happened, under upstream's reasons. Its methods never block and are safe for concurrent use.
-type Events struct {
+type NodeEvents struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
 }
 
 // NewEvents returns Events that are sent until ctx ends or Close is called.
-func NewEvents(ctx context.Context, kube kubernetes.Interface) *Events {
+func NewNodeEvents(ctx context.Context, kube kubernetes.Interface) *NodeEvents {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: kube.CoreV1().Events("")})
-	return &Events{
+	return &NodeEvents{
 		broadcaster: broadcaster,
 		recorder:    broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource}),
 	}
 }
 
 // Close ends the sending; what was not sent is lost.
-func (e *Events) Close() { e.broadcaster.Shutdown() }
+func (e *NodeEvents) Close() { e.broadcaster.Shutdown() }
 
 // NodeRegistered tells of a new Node.
-func (e *Events) NodeRegistered(node *corev1.Node) {
+func (e *NodeEvents) NodeRegistered(node *corev1.Node) {
 	e.recorder.Eventf(reference(node), corev1.EventTypeNormal, "RegisteredNode", "node %s is watched over from now on", node.Name)
 }
 
 // NodeRemoved tells of a Node that is gone.
-func (e *Events) NodeRemoved(node *corev1.Node) {
+func (e *NodeEvents) NodeRemoved(node *corev1.Node) {
 	e.recorder.Eventf(reference(node), corev1.EventTypeNormal, "RemovingNode", "node %s is gone and no longer watched over", node.Name)
 }
 
 // NodeNotReady tells of a Node that was ready and has been declared.
-func (e *Events) NodeNotReady(node *corev1.Node) {
+func (e *NodeEvents) NodeNotReady(node *corev1.Node) {
 	e.recorder.Eventf(reference(node), corev1.EventTypeNormal, "NodeNotReady", "node %s is not ready any more", node.Name)
 }
 
 // PodNotReady tells of a pod that was marked.
-func (e *Events) PodNotReady(pod *corev1.Pod) {
+func (e *NodeEvents) PodNotReady(pod *corev1.Pod) {
 	e.recorder.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "the node is not ready")
 }
 

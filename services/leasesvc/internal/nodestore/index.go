@@ -35,24 +35,24 @@ type Source interface {
 }
 
 // Index says under which UID a Node exists. Its methods are safe for concurrent use.
-type Index struct {
+type NodeIndex struct {
 	kube   kubernetes.Interface
 	source Source
 	run    func(ctx context.Context)
 }
 
 // New returns an empty Index that watches once Run is called.
-func NewIndex(kube kubernetes.Interface) (*Index, error) {
+func NewNodeIndex(kube kubernetes.Interface) (*NodeIndex, error) {
 	informer := coreinformers.NewNodeInformer(kube, 0, cache.Indexers{})
 	if err := informer.SetTransform(stripToUID); err != nil {
 		return nil, fmt.Errorf("keep only names and UIDs of nodes: %w", err)
 	}
-	return &Index{kube: kube, source: watched{informer: informer}, run: informer.RunWithContext}, nil
+	return &NodeIndex{kube: kube, source: watched{informer: informer}, run: informer.RunWithContext}, nil
 }
 
 // Over returns an Index that answers from a cache which somebody else fills.
-func IndexOver(kube kubernetes.Interface, source Source) *Index {
-	return &Index{kube: kube, source: source, run: func(ctx context.Context) { <-ctx.Done() }}
+func NodeIndexOver(kube kubernetes.Interface, source Source) *NodeIndex {
+	return &NodeIndex{kube: kube, source: source, run: func(ctx context.Context) { <-ctx.Done() }}
 }
 
 // watched is a cache of its own.
@@ -81,13 +81,13 @@ func stripToUID(object any) (any, error) {
 }
 
 // Run watches until ctx ends and its goroutines have returned.
-func (x *Index) Run(ctx context.Context) error {
+func (x *NodeIndex) Run(ctx context.Context) error {
 	x.run(ctx)
 	return nil
 }
 
 // Check returns nil once the Nodes have been listed.
-func (x *Index) Check() error {
+func (x *NodeIndex) Check() error {
 	if !x.source.Listed() {
 		return ErrNodesNotListed
 	}
@@ -95,7 +95,7 @@ func (x *Index) Check() error {
 }
 
 // UID returns the UID of a Node as last seen. It wraps ErrNodeMissing or ErrNodesNotListed.
-func (x *Index) UID(name string) (types.UID, error) {
+func (x *NodeIndex) UID(name string) (types.UID, error) {
 	listed := x.source.Listed() // before the look, so that a list that arrives in between makes nobody missing
 	if node := x.source.Node(name); node != nil {
 		return node.UID, nil
@@ -108,7 +108,7 @@ func (x *Index) UID(name string) (types.UID, error) {
 
 // Confirm asks the kube-apiserver for the UID of a Node: for the few decisions that a watch running late would get wrong. It
 // wraps ErrNodeMissing when there is none.
-func (x *Index) Confirm(ctx context.Context, name string) (types.UID, error) {
+func (x *NodeIndex) Confirm(ctx context.Context, name string) (types.UID, error) {
 	node, err := x.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return "", fmt.Errorf("node %q: %w", name, ErrNodeMissing)

@@ -16,7 +16,7 @@ import (
 
 func TestUID_TellsUnknownFromMissing(t *testing.T) {
 	kube := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}})
-	index, err := nodestore.NewIndex(kube)
+	index, err := nodestore.NewNodeIndex(kube)
 	if err != nil {
 		t.Fatal(err)
 	}

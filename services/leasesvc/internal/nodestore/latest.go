@@ -8,10 +8,10 @@ import (
 
 // Latest is the Watch of the moment, for others in the process who want to know Nodes, so that they are watched once. When one
 // Watch follows another, the old one answers until the new one has listed all Nodes. It is safe for concurrent use.
-type Latest struct{ watch atomic.Pointer[Watch] }
+type Latest struct{ watch atomic.Pointer[Cache] }
 
 // Follow has w answer from when it has listed all Nodes. It blocks until then, or until ended is closed.
-func (l *Latest) Follow(w *Watch, ended <-chan struct{}) {
+func (l *Latest) Follow(w *Cache, ended <-chan struct{}) {
 	select {
 	case <-w.listed:
 		l.watch.Store(w)
@@ -20,7 +20,7 @@ func (l *Latest) Follow(w *Watch, ended <-chan struct{}) {
 }
 
 // Watch returns the Watch that answers; nil before the first one has listed all Nodes.
-func (l *Latest) Watch() *Watch { return l.watch.Load() }
+func (l *Latest) Cache() *Cache { return l.watch.Load() }
 
 // Listed tells whether all Nodes have been listed.
 func (l *Latest) Listed() bool { return l.watch.Load() != nil }

@@ -64,7 +64,7 @@ type lease struct {
 func stripLease(object *coordinationv1.Lease) *lease {
 	stripped := &lease{
 		ObjectMeta: metav1.ObjectMeta{Name: object.Name, Namespace: object.Namespace, ResourceVersion: object.ResourceVersion},
-		said:       nodehealth.Lease{Version: object.ResourceVersion, Ours: leaseobject.RenewedByUs(object)},
+		said:       nodehealth.Lease{Version: object.ResourceVersion, RenewedByUs: leaseobject.RenewedByUs(object)},
 	}
 	if renewed := object.Spec.RenewTime; renewed != nil {
 		stripped.said.RenewTime = renewed.Time
@@ -93,7 +93,7 @@ func stripPod(object *corev1.Pod) *pod {
 		},
 		node: object.Spec.NodeName,
 	}
-	if ready := nodehealth.PodReady(object); ready != nil {
+	if ready := nodehealth.PodReadyCondition(object); ready != nil {
 		stripped.ready = ready.Status
 	}
 	return stripped

@@ -23,7 +23,7 @@ type Writer struct {
 
 // NewWriter returns a Writer for the Leases in cfg's namespace; kube is a fenced client.
 func NewWriter(kube kubernetes.Interface, cfg Config) *Writer {
-	return &Writer{kube: kube, namespace: cfg.Namespace, labels: append(nodehealth.KeptLabels(), cfg.Labels...)}
+	return &Writer{kube: kube, namespace: cfg.Namespace, labels: append(nodehealth.RequiredLabels(), cfg.Labels...)}
 }
 
 // The patches hold only what is to change, and what guards it.
@@ -91,9 +91,9 @@ func (w *Writer) patch(ctx context.Context, name string, kind types.PatchType, p
 }
 
 // MarkUnready says in a pod that it is not ready. A pod that is gone is no error.
-func (w *Writer) MarkUnready(ctx context.Context, pod *corev1.Pod, at metav1.Time) error {
+func (w *Writer) MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error {
 	patch := podStatusPatch{Metadata: guarded(pod)}
-	patch.Status.Conditions = []corev1.PodCondition{nodehealth.Unready(pod, at)}
+	patch.Status.Conditions = []corev1.PodCondition{nodehealth.NotReadyCondition(pod, at)}
 	body, err := json.Marshal(patch)
 	if err != nil {
 		return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -107,7 +107,7 @@ func (w *Writer) MarkUnready(ctx context.Context, pod *corev1.Pod, at metav1.Tim
 
 // Compare reads Leases past the cache and returns those that are newer than the samples say. Without samples it asks only
 // whether there is an answer.
-func (w *Writer) Compare(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
+func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
 	if len(samples) == 0 {
 		_, err := w.kube.CoordinationV1().Leases(w.namespace).List(ctx, metav1.ListOptions{Limit: 1})
 		return nil, err
