@@ -28,7 +28,7 @@ var domains = `^(` + strings.Join([]string{
 
 const (
 	leaseDomains = `class|session|writeback|checkpoint|nodehealth|eviction|explain` +
-		`|slab|admission|evidence`
+		`|slab|admission`
 	bootstrapDomains = `baseline|apiservers|allocation` +
 		`|readiness|advertise`
 	sliceDomains = `index|desired|pack|hints|explain` +

@@ -9,12 +9,12 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/evidence"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 )
 
-func nodeHealthOf(edition *census.Edition, node *census.Node, standing *evidence.Standing) *leasev1.NodeHealth {
+func nodeHealthOf(edition *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node, standing *explain.NodeStatus) *leasev1.NodeHealth {
 	return &leasev1.NodeHealth{
 		Name:            "nodes/" + node.Object.Name,
 		Health:          healthOf(standing.Health),
@@ -38,7 +38,7 @@ func nodeHealthOf(edition *census.Edition, node *census.Node, standing *evidence
 // zoneName is the name of a zone as people know it; the loop and its metrics call it as upstream does.
 func zoneName(zone string) string { return strings.ReplaceAll(zone, ":\x00:", ":") }
 
-func zoneOf(edition *census.Edition, zone nodehealth.Zone) *leasev1.Zone {
+func zoneOf(edition *nodehealthcontroller.Snapshot, zone nodehealth.Zone) *leasev1.Zone {
 	z := &leasev1.Zone{
 		Name: zoneName(zone.Name), State: zoneStateOf(zone.State), Nodes: int32(zone.Size), NotReady: int32(zone.NotReady),
 		TaintRate: zone.Rate, Waiting: int32(zone.Waiting),
@@ -46,8 +46,8 @@ func zoneOf(edition *census.Edition, zone nodehealth.Zone) *leasev1.Zone {
 	switch {
 	case edition.Blindness != nil:
 		z.HeldBy = edition.Blindness.String()
-	case edition.Doubted.Zone(zone.Name):
-		z.HeldBy = nodehealth.WhyDoubted
+	case edition.MassSilence.Zone(zone.Name):
+		z.HeldBy = nodehealth.MassSilenceReason
 	}
 	return z
 }
@@ -62,31 +62,31 @@ func zoneStateOf(state nodehealth.ZoneState) leasev1.Zone_State {
 	return leasev1.Zone_STATE_NORMAL
 }
 
-func healthOf(health evidence.Health) leasev1.NodeHealth_Health {
+func healthOf(health explain.Health) leasev1.NodeHealth_Health {
 	switch health {
-	case evidence.Starting:
+	case explain.Starting:
 		return leasev1.NodeHealth_HEALTH_STARTING
-	case evidence.Ready:
+	case explain.Ready:
 		return leasev1.NodeHealth_HEALTH_READY
-	case evidence.NotReady:
+	case explain.NotReady:
 		return leasev1.NodeHealth_HEALTH_NOT_READY
-	case evidence.Suspect:
+	case explain.Suspect:
 		return leasev1.NodeHealth_HEALTH_SUSPECT
-	case evidence.Silent:
+	case explain.Silent:
 		return leasev1.NodeHealth_HEALTH_SILENT
-	case evidence.Unknown:
+	case explain.Unknown:
 		return leasev1.NodeHealth_HEALTH_UNKNOWN
 	}
 	return leasev1.NodeHealth_HEALTH_UNSPECIFIED
 }
 
-func signSourceOf(by nodehealth.Source) leasev1.NodeHealth_SignSource {
+func signSourceOf(by nodehealth.SignSource) leasev1.NodeHealth_SignSource {
 	switch by {
-	case nodehealth.Beats:
+	case nodehealth.SessionBeat:
 		return leasev1.NodeHealth_SIGN_SOURCE_SESSION
-	case nodehealth.Renewal:
+	case nodehealth.LeaseRenewal:
 		return leasev1.NodeHealth_SIGN_SOURCE_LEASE
-	case nodehealth.Status:
+	case nodehealth.StatusUpdate:
 		return leasev1.NodeHealth_SIGN_SOURCE_STATUS
 	}
 	return leasev1.NodeHealth_SIGN_SOURCE_UNSPECIFIED
@@ -116,24 +116,24 @@ func taintsOf(node *corev1.Node) []string {
 	return taints
 }
 
-func nodeEventOf(change census.Change) leasev1.WatchNodeHealthResponse_Type {
+func nodeEventOf(change nodehealthcontroller.ChangeType) leasev1.WatchNodeHealthResponse_Type {
 	switch change {
-	case census.Added:
+	case nodehealthcontroller.Added:
 		return leasev1.WatchNodeHealthResponse_TYPE_ADDED
-	case census.Modified:
+	case nodehealthcontroller.Modified:
 		return leasev1.WatchNodeHealthResponse_TYPE_MODIFIED
-	case census.Deleted:
+	case nodehealthcontroller.Deleted:
 		return leasev1.WatchNodeHealthResponse_TYPE_DELETED
 	}
 	return leasev1.WatchNodeHealthResponse_TYPE_UNSPECIFIED
 }
 
-func evidenceOf(link *evidence.Link, replica string) *statusv1.Evidence {
+func evidenceOf(link *explain.Link, replica string) *statusv1.Evidence {
 	e := &statusv1.Evidence{
 		Code: link.Code, Verdict: verdictOf(link.Verdict), Finding: valid(link.Finding), Next: valid(link.Next),
 		Source: link.Source, ReplicaId: replica, Version: link.Version, ObserveTime: timestamp(link.Time),
 	}
-	if o := link.Object; o != (evidence.Object{}) {
+	if o := link.Object; o != (explain.Object{}) {
 		e.Object = &statusv1.ObjectReference{ApiVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, Uid: o.UID}
 	}
 	return e
@@ -142,17 +142,17 @@ func evidenceOf(link *evidence.Link, replica string) *statusv1.Evidence {
 // valid is what can be sent of what others wrote.
 func valid(text string) string { return strings.ToValidUTF8(text, "�") }
 
-func verdictOf(verdict evidence.Verdict) statusv1.Evidence_Verdict {
+func verdictOf(verdict explain.Verdict) statusv1.Evidence_Verdict {
 	switch verdict {
-	case evidence.Good:
+	case explain.Good:
 		return statusv1.Evidence_VERDICT_GOOD
-	case evidence.Doubtful:
+	case explain.Doubtful:
 		return statusv1.Evidence_VERDICT_DOUBTFUL
-	case evidence.Broken:
+	case explain.Broken:
 		return statusv1.Evidence_VERDICT_BROKEN
-	case evidence.Unseen:
+	case explain.Unseen:
 		return statusv1.Evidence_VERDICT_UNKNOWN
-	case evidence.Absent:
+	case explain.Absent:
 		return statusv1.Evidence_VERDICT_ABSENT
 	}
 	return statusv1.Evidence_VERDICT_UNSPECIFIED

@@ -20,7 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
@@ -74,7 +74,7 @@ type Service struct {
 	member     term.Member
 	leadership Leadership
 	logger     *slog.Logger
-	nodes      *nodes.Index
+	nodes      *nodestore.NodeIndex
 	writer     *writebackcontroller.LeaseWriter
 	renewal    *writebackcontroller.Controller
 	adoption   *writebackcontroller.Adopter
@@ -120,7 +120,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}, s.writer)
 	s.adoption = writebackcontroller.NewAdopter(s.writer, deps.Logger)
 	s.orphans = newSweep(s)
-	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth.doubts(), deps); err != nil {
+	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth.reliability(), deps); err != nil {
 		return nil, err
 	}
 	if s.checkpoints, err = newCheckpoints(s, deps); err != nil {

@@ -40,17 +40,17 @@ type NodeHealthConfig struct {
 func defaultNodeHealth() NodeHealthConfig {
 	r := nodehealth.DefaultRules()
 	return NodeHealthConfig{
-		GracePeriod: r.Grace, StartupGracePeriod: r.StartupGrace,
-		EvictionRate: r.Normal, SecondaryEvictionRate: r.Partial, FullDisruptionEvictionRate: r.Full,
-		LargeZone: r.Large, UnhealthyZoneThreshold: r.Threshold, ExcludeLabels: r.Excluded, ConcurrentWrites: 16,
+		GracePeriod: r.GracePeriod, StartupGracePeriod: r.StartupGracePeriod,
+		EvictionRate: r.NormalRate, SecondaryEvictionRate: r.PartialRate, FullDisruptionEvictionRate: r.FullRate,
+		LargeZone: r.LargeZoneSize, UnhealthyZoneThreshold: r.UnhealthyZoneThreshold, ExcludeLabels: r.ExcludeLabels, ConcurrentWrites: 16,
 	}
 }
 
 func (c *NodeHealthConfig) rules() nodehealth.Rules {
 	return nodehealth.Rules{
-		Grace: c.GracePeriod, StartupGrace: c.StartupGracePeriod,
-		Normal: c.EvictionRate, Partial: c.SecondaryEvictionRate, Full: c.FullDisruptionEvictionRate,
-		Large: c.LargeZone, Threshold: c.UnhealthyZoneThreshold, Excluded: c.ExcludeLabels,
+		GracePeriod: c.GracePeriod, StartupGracePeriod: c.StartupGracePeriod,
+		NormalRate: c.EvictionRate, PartialRate: c.SecondaryEvictionRate, FullRate: c.FullDisruptionEvictionRate,
+		LargeZoneSize: c.LargeZone, UnhealthyZoneThreshold: c.UnhealthyZoneThreshold, ExcludeLabels: c.ExcludeLabels,
 	}
 }
 

@@ -3,36 +3,36 @@ package leasesvc
 import (
 	"context"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/evidence"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
 // facts gathers what this replica knows of a Node, all of it from memory.
-func (s *Service) facts(ctx context.Context, edition *census.Edition, node *census.Node) evidence.Facts {
-	f := evidence.Facts{
-		Standing: standingOf(edition, node), Now: edition.At.Wall, Shard: node.Shard, Epoch: node.Epoch,
+func (s *Service) facts(ctx context.Context, edition *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node) explain.Facts {
+	f := explain.Facts{
+		NodeStatus: nodeStatusOf(edition, node), Now: edition.At.Wall, Shard: node.Shard, Epoch: node.Epoch,
 		Sessions: s.keeper.Load() != nil, Namespace: s.nodeNamespace(), Excluded: s.nodeHealth.rules.Excludes(node.Object),
 	}
 	f.Zone, _ = edition.Zone(node.Zone)
 	f.Zone.Name = zoneName(f.Zone.Name)
-	f.Doubt, _ = s.nodeHealth.Doubt(node.Zone)
+	f.TaintsHeldBy, _ = s.nodeHealth.TaintsUnreliable(node.Zone)
 	kept := s.sessionOf(ctx, node)
-	s.sharpen(&f.Standing, kept)
+	s.sharpen(&f.NodeStatus, kept)
 	f.Session = sessionFacts(kept)
 	s.gather(&f)
 	return f
 }
 
 // gather adds what the objects say, and which pods have to leave.
-func (s *Service) gather(f *evidence.Facts) {
+func (s *Service) gather(f *explain.Facts) {
 	name := f.Node.Name
-	if watch := s.nodeHealth.latest.Watch(); watch != nil {
+	if watch := s.nodeHealth.latest.Cache(); watch != nil {
 		f.Pods = watch.Pods(name)
 		if lease := watch.Lease(name); lease != (nodehealth.Lease{}) {
-			f.Lease = &evidence.Lease{
+			f.Lease = &explain.Lease{
 				Version: lease.Version, RenewTime: lease.RenewTime, Duration: lease.Duration, Holder: watch.LeaseHolder(name),
 			}
 		}
@@ -41,16 +41,16 @@ func (s *Service) gather(f *evidence.Facts) {
 	if !running {
 		return
 	}
-	f.Eviction = &evidence.Eviction{}
+	f.Eviction = &explain.Eviction{}
 	for _, p := range pending {
-		f.Eviction.Pending = append(f.Eviction.Pending, evidence.Pending{
-			Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, Held: p.Held, LastError: p.LastError,
+		f.Eviction.Pending = append(f.Eviction.Pending, explain.Pending{
+			Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, Held: p.HeldBy, LastError: p.LastError,
 		})
 	}
 }
 
 // sessionOf is the session of a Node as its owner has it now; nil when it has none.
-func (s *Service) sessionOf(ctx context.Context, node *census.Node) *sessioncontroller.Lease {
+func (s *Service) sessionOf(ctx context.Context, node *nodehealthcontroller.Node) *sessioncontroller.Lease {
 	k := s.keeper.Load()
 	class, served := s.server.catalog.byName[NodeClass]
 	if k == nil || !served {
@@ -64,8 +64,8 @@ func (s *Service) sessionOf(ctx context.Context, node *census.Node) *sessioncont
 }
 
 // sharpen says when the session of a Node last beat, which its owner alone knows.
-func (s *Service) sharpen(standing *evidence.Standing, kept *sessioncontroller.Lease) {
-	if kept == nil || standing.By != nodehealth.Beats {
+func (s *Service) sharpen(standing *explain.NodeStatus, kept *sessioncontroller.Lease) {
+	if kept == nil || standing.By != nodehealth.SessionBeat {
 		return
 	}
 	if standing.Heard.IsZero() || kept.LastBeatTime.After(standing.Heard) {
@@ -73,11 +73,11 @@ func (s *Service) sharpen(standing *evidence.Standing, kept *sessioncontroller.L
 	}
 }
 
-func sessionFacts(kept *sessioncontroller.Lease) *evidence.Session {
+func sessionFacts(kept *sessioncontroller.Lease) *explain.Session {
 	if kept == nil {
 		return nil
 	}
-	return &evidence.Session{
+	return &explain.Session{
 		State: nodeSessionOf(kept.State), Boot: kept.Holder.Boot, Epoch: kept.Epoch, Start: kept.StartTime,
 		Beat: kept.LastBeatTime, Deadline: kept.Deadline, WriteError: kept.Write.LastError,
 	}

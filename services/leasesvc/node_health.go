@@ -11,12 +11,10 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/shard"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictor"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeobject"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodewatch"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 )
 
 // NodeHealthLoop is the loop that does the work of upstream's node-lifecycle controller, as --loops takes it.
@@ -24,23 +22,23 @@ const NodeHealthLoop = "node-health"
 
 // nodeShard is the shard whose holder has the zones, and evicts pods: what a zone is allowed follows from all of its Nodes
 // together.
-const nodeShard = nodewatch.ZoneShard
+const nodeShard = nodehealthcontroller.ZoneShard
 
 // nodeHealth is the loop node-health. Every replica watches over all Nodes, and acts for those whose shards are held here.
 type nodeHealth struct {
 	service *Service
 	enabled bool
 	kube    kubernetes.Interface
-	loop    *nodewatch.Loop
+	loop    *nodehealthcontroller.Controller
 	rules   nodehealth.Rules
-	objects nodeobject.Config
+	objects nodestore.Config
 	// latest is what the loop watches, for others who want to know Nodes, and census what it comes to.
-	latest *nodeobject.Latest
-	census *census.Census
+	latest    *nodestore.Latest
+	publisher *nodehealthcontroller.Publisher
 }
 
 func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
-	metrics, err := nodewatch.NewMetrics(deps.Metrics)
+	metrics, err := nodehealthcontroller.NewMetrics(deps.Metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -50,12 +48,12 @@ func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
 	}
 	cfg := s.cfg.NodeHealth
 	n := &nodeHealth{
-		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(), latest: &nodeobject.Latest{}, census: census.New(),
-		objects: nodeobject.Config{Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, Logger: deps.Logger},
+		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(), latest: &nodestore.Latest{}, publisher: nodehealthcontroller.NewPublisher(),
+		objects: nodestore.Config{Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, Logger: deps.Logger},
 	}
 	n.rules.FirstBeat = s.firstBeat()
-	n.loop = nodewatch.New(nodewatch.Config{
-		Rules: n.rules, Workers: cfg.ConcurrentWrites, Shards: s.cfg.Shards, ShardOf: n.shardOf, Census: n.census,
+	n.loop = nodehealthcontroller.New(nodehealthcontroller.Config{
+		Rules: n.rules, Workers: cfg.ConcurrentWrites, Shards: s.cfg.Shards, ShardOf: n.shardOf, Publisher: n.publisher,
 		Metrics: metrics, Logger: deps.Logger,
 	})
 	return n, nil
@@ -90,46 +88,46 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	objects, err := nodeobject.NewWatch(n.kube, n.objects)
+	objects, err := nodestore.NewCache(n.kube, n.objects)
 	if err != nil {
 		return err
 	}
-	events := nodeobject.NewEvents(ctx, n.kube)
+	events := nodestore.NewNodeEvents(ctx, n.kube)
 	defer events.Close()
 	sessions := newNodeSessions(n.service)
 	running.Go(func() { sessions.run(ctx) })
 	running.Go(func() { n.latest.Follow(objects, ctx.Done()) })
-	return n.loop.Run(ctx, nodewatch.Cluster{
-		Objects: objects, Writer: nodeobject.NewWriter(n.kube, n.objects), Events: events, Sessions: sessions, Terms: n.service.board,
+	return n.loop.Run(ctx, nodehealthcontroller.Cluster{
+		Cache: objects, Writer: nodestore.NewWriter(n.kube, n.objects), Events: events, Sessions: sessions, HeldShards: n.service.board,
 	}, report)
 }
 
 // index says under which UID Nodes exist. They are watched once, whether the loop runs or not.
-func (n *nodeHealth) index() (*nodes.Index, error) {
+func (n *nodeHealth) index() (*nodestore.NodeIndex, error) {
 	if n.enabled {
-		return nodes.Over(n.kube, n.latest), nil
+		return nodestore.NodeIndexOver(n.kube, n.latest), nil
 	}
-	return nodes.New(n.kube)
+	return nodestore.NewNodeIndex(n.kube)
 }
 
 // doubts is what those who act on taints ask before.
-func (n *nodeHealth) doubts() evictor.Health {
+func (n *nodeHealth) reliability() evictioncontroller.NodeHealth {
 	if n.enabled {
 		return n
 	}
-	return evictor.NoDoubt{}
+	return evictioncontroller.ReliableTaints{}
 }
 
 // Doubt tells whether the taints of a zone's Nodes are in doubt.
-func (n *nodeHealth) Doubt(zone string) (why string, doubted bool) {
-	edition := n.census.Edition()
+func (n *nodeHealth) TaintsUnreliable(zone string) (why string, doubted bool) {
+	edition := n.publisher.Snapshot()
 	switch {
 	case edition == nil:
 		return "node health has not seen the cluster yet", true
 	case edition.Blindness != nil:
 		return edition.Blindness.String(), true
-	case edition.Doubted.Zone(zone):
-		return nodehealth.WhyDoubted, true
+	case edition.MassSilence.Zone(zone):
+		return nodehealth.MassSilenceReason, true
 	case allDown(edition.Zones):
 		return "no zone has a ready node", true
 	}

@@ -10,9 +10,9 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/status"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/evidence"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 )
 
 // nodeServer answers the RPCs about node health, from what the loop has published.
@@ -27,11 +27,11 @@ func (s *nodeServer) register(registrar grpc.ServiceRegistrar) {
 }
 
 // edition is what was last published.
-func (s *nodeServer) edition() (*census.Edition, error) {
+func (s *nodeServer) snapshot() (*nodehealthcontroller.Snapshot, error) {
 	if !s.service.nodeHealth.enabled {
 		return nil, errLoopDisabled
 	}
-	edition := s.service.nodeHealth.census.Edition()
+	edition := s.service.nodeHealth.publisher.Snapshot()
 	if edition == nil {
 		return nil, errNotSynced
 	}
@@ -39,8 +39,8 @@ func (s *nodeServer) edition() (*census.Edition, error) {
 }
 
 // find returns a Node that is judged here.
-func (s *nodeServer) find(resource string) (*census.Edition, *census.Node, error) {
-	edition, err := s.edition()
+func (s *nodeServer) find(resource string) (*nodehealthcontroller.Snapshot, *nodehealthcontroller.Node, error) {
+	edition, err := s.snapshot()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -65,7 +65,7 @@ func (s *nodeServer) GetNodeHealth(ctx context.Context, request *leasev1.GetNode
 	if err != nil {
 		return nil, s.problem(err)
 	}
-	standing := standingOf(edition, node)
+	standing := nodeStatusOf(edition, node)
 	s.service.sharpen(&standing, s.service.sessionOf(ctx, node))
 	return &leasev1.GetNodeHealthResponse{
 		Node:      nodeHealthOf(edition, node, &standing),
@@ -75,7 +75,7 @@ func (s *nodeServer) GetNodeHealth(ctx context.Context, request *leasev1.GetNode
 
 // ListNodeHealth implements the RPC.
 func (s *nodeServer) ListNodeHealth(_ context.Context, request *leasev1.ListNodeHealthRequest) (*leasev1.ListNodeHealthResponse, error) {
-	edition, err := s.edition()
+	edition, err := s.snapshot()
 	if err != nil {
 		return nil, s.problem(err)
 	}
@@ -85,13 +85,13 @@ func (s *nodeServer) ListNodeHealth(_ context.Context, request *leasev1.ListNode
 			return nil, s.problem(err)
 		}
 	}
-	page, more := edition.Page(after, pageSize(request.PageSize), func(n *census.Node) bool {
+	page, more := edition.Page(after, pageSize(request.PageSize), func(n *nodehealthcontroller.Node) bool {
 		return inZone(n, request.Zone) &&
-			(request.Health == leasev1.NodeHealth_HEALTH_UNSPECIFIED || request.Health == healthOf(evidence.HealthOf(n.Object, n.Judgement.Health)))
+			(request.Health == leasev1.NodeHealth_HEALTH_UNSPECIFIED || request.Health == healthOf(explain.HealthOf(n.Object, n.Assessment.Health)))
 	})
 	response := &leasev1.ListNodeHealthResponse{Freshness: status.Freshness(s.service.member.ID, edition.Epoch, "")}
 	for _, node := range page {
-		standing := standingOf(edition, node)
+		standing := nodeStatusOf(edition, node)
 		response.Nodes = append(response.Nodes, nodeHealthOf(edition, node, &standing))
 	}
 	if more {
@@ -100,11 +100,13 @@ func (s *nodeServer) ListNodeHealth(_ context.Context, request *leasev1.ListNode
 	return response, nil
 }
 
-func inZone(n *census.Node, zone string) bool { return zone == "" || zoneName(n.Zone) == zone }
+func inZone(n *nodehealthcontroller.Node, zone string) bool {
+	return zone == "" || zoneName(n.Zone) == zone
+}
 
 // ListZones implements the RPC.
 func (s *nodeServer) ListZones(context.Context, *leasev1.ListZonesRequest) (*leasev1.ListZonesResponse, error) {
-	edition, err := s.edition()
+	edition, err := s.snapshot()
 	if err != nil {
 		return nil, s.problem(err)
 	}
@@ -129,9 +131,9 @@ func (s *nodeServer) ExplainNodeHealth(ctx context.Context, request *leasev1.Exp
 		return nil, s.problem(err)
 	}
 	facts := s.service.facts(ctx, edition, node)
-	chain := evidence.Explain(facts)
+	chain := explain.Explain(facts)
 	response := &leasev1.ExplainNodeHealthResponse{
-		Node: nodeHealthOf(edition, node, &facts.Standing), FirstBroken: int32(chain.FirstBroken), Silence: duration(chain.Silence),
+		Node: nodeHealthOf(edition, node, &facts.NodeStatus), FirstBroken: int32(chain.FirstBroken), Silence: duration(chain.Silence),
 		Freshness: status.Freshness(s.service.member.ID, node.Epoch, node.Object.ResourceVersion),
 	}
 	for i := range chain.Links {
@@ -141,12 +143,12 @@ func (s *nodeServer) ExplainNodeHealth(ctx context.Context, request *leasev1.Exp
 }
 
 // standingOf is how a Node stands as published. For one that a session keeps alive it does not say when that last beat.
-func standingOf(edition *census.Edition, node *census.Node) evidence.Standing {
-	j := node.Judgement
-	standing := evidence.Standing{
-		Node: node.Object, Health: evidence.HealthOf(node.Object, j.Health), By: j.By, HeldBy: node.HeldBy,
+func nodeStatusOf(edition *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node) explain.NodeStatus {
+	j := node.Assessment
+	standing := explain.NodeStatus{
+		Node: node.Object, Health: explain.HealthOf(node.Object, j.Health), By: j.By, HeldBy: node.HeldBy,
 	}
-	if j.Heard > 0 || j.By == nodehealth.Reprieve {
+	if j.Heard > 0 || j.By == nodehealth.GraceStart {
 		standing.Heard = edition.Wall(j.Heard)
 	}
 	if j.Deadline > 0 {

@@ -8,17 +8,17 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
 	"github.com/trivet-dev/trivet/internal/status"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/census"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 )
 
 // WatchNodeHealth implements the RPC.
 func (s *nodeServer) WatchNodeHealth(request *leasev1.WatchNodeHealthRequest, wire grpc.ServerStreamingServer[leasev1.WatchNodeHealthResponse]) error {
-	if _, err := s.edition(); err != nil {
+	if _, err := s.snapshot(); err != nil {
 		return s.problem(err)
 	}
 	w := &nodeWatcher{
 		nodeServer: s, wire: wire,
-		changes: s.service.nodeHealth.census.Watch(func(n *census.Node) bool { return inZone(n, request.Zone) }),
+		changes: s.service.nodeHealth.publisher.Watch(func(n *nodehealthcontroller.Node) bool { return inZone(n, request.Zone) }),
 	}
 	return s.problem(w.follow())
 }
@@ -27,7 +27,7 @@ func (s *nodeServer) WatchNodeHealth(request *leasev1.WatchNodeHealthRequest, wi
 type nodeWatcher struct {
 	*nodeServer
 	wire    grpc.ServerStreamingServer[leasev1.WatchNodeHealthResponse]
-	changes *census.Watcher
+	changes *nodehealthcontroller.Watcher
 }
 
 // follow sends what there is, a bookmark, and then what changes. What happens while a slow reader is waited for is looked at
@@ -36,7 +36,7 @@ func (w *nodeWatcher) follow() error {
 	quiet := time.NewTimer(bookmarkPeriod)
 	defer quiet.Stop()
 	for first := true; ; first = false {
-		changed := w.service.nodeHealth.census.Changed()
+		changed := w.service.nodeHealth.publisher.Changed()
 		sent, err := w.catchUp()
 		if err != nil {
 			return err
@@ -64,7 +64,7 @@ func (w *nodeWatcher) follow() error {
 
 func (w *nodeWatcher) catchUp() (sent bool, err error) {
 	events, published := w.changes.Next()
-	edition := w.service.nodeHealth.census.Edition()
+	edition := w.service.nodeHealth.publisher.Snapshot()
 	if !published || edition == nil {
 		return false, errNotSynced
 	}
@@ -76,24 +76,24 @@ func (w *nodeWatcher) catchUp() (sent bool, err error) {
 	return len(events) > 0, nil
 }
 
-func (w *nodeWatcher) message(edition *census.Edition, event census.Event) *leasev1.WatchNodeHealthResponse {
+func (w *nodeWatcher) message(edition *nodehealthcontroller.Snapshot, event nodehealthcontroller.Event) *leasev1.WatchNodeHealthResponse {
 	node := event.Node
 	message := &leasev1.WatchNodeHealthResponse{
-		Type: nodeEventOf(event.Change), Freshness: status.Freshness(w.service.member.ID, node.Epoch, node.Object.ResourceVersion),
+		Type: nodeEventOf(event.Type), Freshness: status.Freshness(w.service.member.ID, node.Epoch, node.Object.ResourceVersion),
 	}
-	if event.Change == census.Deleted {
+	if event.Type == nodehealthcontroller.Deleted {
 		message.Node = &leasev1.NodeHealth{
 			Name: "nodes/" + node.Object.Name, Uid: string(node.Object.UID), Shard: int32(node.Shard), Epoch: node.Epoch,
 		}
 		return message
 	}
-	standing := standingOf(edition, node)
+	standing := nodeStatusOf(edition, node)
 	message.Node = nodeHealthOf(edition, node, &standing)
 	return message
 }
 
 func (w *nodeWatcher) bookmark() error {
-	edition := w.service.nodeHealth.census.Edition()
+	edition := w.service.nodeHealth.publisher.Snapshot()
 	if edition == nil {
 		return errNotSynced
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictor"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
 )
 
 // TaintEvictionLoop is the loop that does the work of upstream's taint-eviction controller, as --loops takes it. It runs where
@@ -41,19 +41,19 @@ func (c *TaintEvictionConfig) validate() []error {
 // taintEviction is the loop taint-eviction.
 type taintEviction struct {
 	kube   kubernetes.Interface
-	loop   *evictor.Loop
-	health evictor.Health
+	loop   *evictioncontroller.Controller
+	health evictioncontroller.NodeHealth
 	logger *slog.Logger
 }
 
-func newTaintEviction(cfg TaintEvictionConfig, health evictor.Health, deps Deps) (*taintEviction, error) {
-	metrics, err := evictor.NewMetrics(deps.Metrics)
+func newTaintEviction(cfg TaintEvictionConfig, health evictioncontroller.NodeHealth, deps Deps) (*taintEviction, error) {
+	metrics, err := evictioncontroller.NewMetrics(deps.Metrics)
 	if err != nil {
 		return nil, err
 	}
 	return &taintEviction{
 		kube: deps.Kube, health: health, logger: deps.Logger,
-		loop: evictor.New(evictor.Config{
+		loop: evictioncontroller.New(evictioncontroller.Config{
 			Rules: eviction.Rules{Rate: cfg.QPS}, Workers: evictionWorkers, Metrics: metrics, Logger: deps.Logger,
 		}),
 	}, nil
@@ -63,19 +63,19 @@ func newTaintEviction(cfg TaintEvictionConfig, health evictor.Health, deps Deps)
 func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	objects, err := evictor.NewWatch(e.kube, e.logger)
+	objects, err := evictioncontroller.NewPodCache(e.kube, e.logger)
 	if err != nil {
 		return err
 	}
-	events := evictor.NewRecorder(ctx, e.kube)
+	events := evictioncontroller.NewRecorder(ctx, e.kube)
 	defer events.Close()
-	return e.loop.Run(ctx, evictor.Cluster{
-		Objects: objects, Writer: evictor.NewClient(e.kube), Events: events, Health: e.health,
+	return e.loop.Run(ctx, evictioncontroller.Cluster{
+		Cache: objects, Writer: evictioncontroller.NewPodWriter(e.kube), Events: events, NodeHealth: e.health,
 	}, report)
 }
 
 // pending returns the pods that have to leave a Node, the one first that is due first. known is false where the loop does not
 // run.
-func (e *taintEviction) pending(node string) (pending []evictor.Pending, known bool) {
+func (e *taintEviction) pending(node string) (pending []evictioncontroller.PendingEviction, known bool) {
 	return e.loop.Pending(node)
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
@@ -26,14 +26,14 @@ type bench struct {
 	kube      kubernetes.Interface
 	namespace string
 	node      string
-	index     *nodes.Index
+	index     *nodestore.NodeIndex
 	writer    *writebackcontroller.LeaseWriter
 	time      time.Time
 }
 
 func newBench(t *testing.T) *bench {
 	kube := testkit.Kube(t)
-	index, err := nodes.New(kube)
+	index, err := nodestore.NewNodeIndex(kube)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestWrite_AdoptsOwnerlessLease(t *testing.T) {
 func TestWrite_WithoutNodeWritesNothing(t *testing.T) {
 	b := newBench(t)
 	testkit.Eventually(t, 10*time.Second, b.index.Check)
-	if _, verb, err := b.write(writeback.LeaseRecord{}); !errors.Is(err, nodes.ErrMissing) || verb != writebackcontroller.VerbNone {
+	if _, verb, err := b.write(writeback.LeaseRecord{}); !errors.Is(err, nodestore.ErrNodeMissing) || verb != writebackcontroller.VerbNone {
 		t.Errorf("verb %s, error %v; want none, ErrMissing", verb, err)
 	}
 	if _, err := b.kube.CoordinationV1().Leases(b.namespace).Get(t.Context(), b.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -196,13 +196,13 @@ func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
 	b := newBench(t)
 	uid := b.addNode()
 	last := b.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
-	late := writebackcontroller.NewLeaseWriter(b.kube.CoordinationV1(), lateNodes{Index: b.index, uid: uid})
+	late := writebackcontroller.NewLeaseWriter(b.kube.CoordinationV1(), lateNodes{NodeIndex: b.index, uid: uid})
 	b.removeNode()
 	if err := late.Delete(t.Context(), b.namespace, b.node); err != nil {
 		t.Fatal(err)
 	}
 	renewal := writeback.LeaseUpdate{Namespace: b.namespace, Name: b.node, Duration: time.Second, RenewTime: b.time, Last: last}
-	if _, _, err := late.Write(t.Context(), renewal); !errors.Is(err, nodes.ErrMissing) {
+	if _, _, err := late.Write(t.Context(), renewal); !errors.Is(err, nodestore.ErrNodeMissing) {
 		t.Errorf("error %v, want ErrMissing", err)
 	}
 	if _, err := b.kube.CoordinationV1().Leases(b.namespace).Get(t.Context(), b.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -212,7 +212,7 @@ func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
 
 // lateNodes is an index whose watch has not delivered the end of a Node yet.
 type lateNodes struct {
-	*nodes.Index
+	*nodestore.NodeIndex
 	uid types.UID
 }
 
