@@ -3,18 +3,18 @@ package leasesvc
 import (
 	"context"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 )
 
 // newForwarder makes what hands beats on to other replicas. Where there is no way to reach them it is nil, and nothing is
 // handed on.
-func newForwarder(s *Service, deps Deps) (*forward.Forwarder, error) {
-	metrics, err := forward.NewMetrics(deps.Metrics)
+func newForwarder(s *Service, deps Deps) (*peers.Forwarder, error) {
+	metrics, err := peers.NewMetrics(deps.Metrics)
 	if err != nil || deps.Dial == nil {
 		return nil, err
 	}
-	return forward.New(forward.Config{
-		Dial: func(address string) (forward.Link, error) {
+	return peers.New(peers.Config{
+		Dial: func(address string) (peers.Link, error) {
 			connection, err := deps.Dial(address)
 			if err != nil {
 				return nil, err
@@ -26,7 +26,7 @@ func newForwarder(s *Service, deps Deps) (*forward.Forwarder, error) {
 }
 
 // forward hands beats on to the replica at owner. It never blocks; false says that none was taken.
-func (s *Service) forward(owner string, beats []forward.Beat) bool {
+func (s *Service) forward(owner string, beats []peers.Beat) bool {
 	return s.forwarder != nil && s.forwarder.Offer(owner, beats)
 }
 

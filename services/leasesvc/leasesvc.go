@@ -18,9 +18,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
@@ -87,7 +87,7 @@ type Service struct {
 	eviction   *taintEviction
 	// checkpoints and forwarder are nil where there is nothing that could keep or carry for them.
 	checkpoints *checkpoints
-	forwarder   *forward.Forwarder
+	forwarder   *peers.Forwarder
 	board       *heldshards.Set                              // of the shards that are held here
 	keeper      atomic.Pointer[sessioncontroller.Controller] // nil while its loop does not run
 }

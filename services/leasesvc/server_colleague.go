@@ -8,7 +8,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 )
 
 // colleague is another replica, to which beats are handed on.
@@ -17,8 +17,8 @@ type colleague struct {
 	replica    string // this one's id
 }
 
-// Deliver implements forward.Link.
-func (c *colleague) Deliver(ctx context.Context, beats []forward.Delivery) (refused int, err error) {
+// Deliver implements peers.Link.
+func (c *colleague) Deliver(ctx context.Context, beats []peers.Delivery) (refused int, err error) {
 	request := &leasev1.HeartbeatRequest{ForwardedBy: c.replica, Beats: make([]*leasev1.HeartbeatRequest_Beat, 0, len(beats))}
 	for _, beat := range beats {
 		request.Beats = append(request.Beats, &leasev1.HeartbeatRequest_Beat{
@@ -41,5 +41,5 @@ func (c *colleague) Deliver(ctx context.Context, beats []forward.Delivery) (refu
 	return refused, nil
 }
 
-// Close implements forward.Link.
+// Close implements peers.Link.
 func (c *colleague) Close() error { return c.connection.Close() }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 )
 
 // recipient is the replica at the other end, which answers as its test says.
@@ -42,8 +42,8 @@ func newColleague(t *testing.T, r *recipient) *colleague {
 	return &colleague{connection: connection, replica: "replica-1"}
 }
 
-func delivery(name string, age time.Duration) forward.Delivery {
-	return forward.Delivery{Beat: forward.Beat{Class: "node", Name: name, Boot: "b", Sequence: 7}, Age: age}
+func delivery(name string, age time.Duration) peers.Delivery {
+	return peers.Delivery{Beat: peers.Beat{Class: "node", Name: name, Boot: "b", Sequence: 7}, Age: age}
 }
 
 func TestColleague_DeliversWhatWasHeardAndCountsRefusals(t *testing.T) {
@@ -58,7 +58,7 @@ func TestColleague_DeliversWhatWasHeardAndCountsRefusals(t *testing.T) {
 		}
 		return response, nil
 	}}
-	refused, err := newColleague(t, r).Deliver(t.Context(), []forward.Delivery{delivery("n1", 0), delivery("n2", 1500*time.Millisecond)})
+	refused, err := newColleague(t, r).Deliver(t.Context(), []peers.Delivery{delivery("n1", 0), delivery("n2", 1500*time.Millisecond)})
 	if err != nil || refused != 1 {
 		t.Errorf("%d refused, error %v; want 1", refused, err)
 	}
@@ -81,10 +81,10 @@ func TestColleague_DeliversTheLargestBatch(t *testing.T) {
 		return &leasev1.HeartbeatResponse{Results: make([]*leasev1.HeartbeatResult, len(request.Beats))}, nil
 	}}
 	text := strings.Repeat("n", maxNameBytes)
-	var beats []forward.Delivery
+	var beats []peers.Delivery
 	for range 1000 {
-		beats = append(beats, forward.Delivery{
-			Beat: forward.Beat{Class: text[:maxClassBytes], Name: text, Boot: text[:maxBootBytes], Sequence: 1 << 63},
+		beats = append(beats, peers.Delivery{
+			Beat: peers.Beat{Class: text[:maxClassBytes], Name: text, Boot: text[:maxBootBytes], Sequence: 1 << 63},
 			Age:  time.Minute - 1,
 		})
 	}
@@ -98,7 +98,7 @@ func TestColleague_ReportsErrorsAndNonsense(t *testing.T) {
 		return &leasev1.HeartbeatResponse{}, nil
 	}}
 	c := newColleague(t, r)
-	if _, err := c.Deliver(t.Context(), []forward.Delivery{delivery("n1", 0)}); err == nil {
+	if _, err := c.Deliver(t.Context(), []peers.Delivery{delivery("n1", 0)}); err == nil {
 		t.Error("an answer to nothing was accepted")
 	}
 	r.mu.Lock()
@@ -106,10 +106,10 @@ func TestColleague_ReportsErrorsAndNonsense(t *testing.T) {
 		return nil, rpcerror.NotLeader(ServiceName, "")
 	}
 	r.mu.Unlock()
-	if _, err := c.Deliver(t.Context(), []forward.Delivery{delivery("n1", 0)}); status.Code(err) != codes.Unavailable {
+	if _, err := c.Deliver(t.Context(), []peers.Delivery{delivery("n1", 0)}); status.Code(err) != codes.Unavailable {
 		t.Errorf("error %v, want the peer's", err)
 	}
-	if _, err := c.Deliver(t.Context(), []forward.Delivery{delivery("UPPER", 0)}); status.Code(err) != codes.InvalidArgument {
+	if _, err := c.Deliver(t.Context(), []peers.Delivery{delivery("UPPER", 0)}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("error %v, want the chain to refuse the beat", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
@@ -22,7 +22,7 @@ type reception struct {
 }
 
 type departed struct {
-	beats    []forward.Beat
+	beats    []peers.Beat
 	refusals []*leasev1.Refusal
 }
 
@@ -70,7 +70,7 @@ func (r *reception) moved(h session.Holder, sequence uint64, shard int) *leasev1
 		d = &departed{}
 		r.away[why.MoveTo] = d
 	}
-	d.beats = append(d.beats, forward.Beat{
+	d.beats = append(d.beats, peers.Beat{
 		Class: r.catalog.classes[h.Key.Class].Name, Name: h.Key.Name, Boot: h.Boot, Sequence: sequence,
 	})
 	d.refusals = append(d.refusals, why)

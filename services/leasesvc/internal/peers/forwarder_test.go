@@ -1,4 +1,4 @@
-package forward_test
+package peers_test
 
 import (
 	"context"
@@ -16,20 +16,20 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 )
 
 // office is a peer that does what its test says.
 type office struct {
 	mu      sync.Mutex // guards what follows
-	batches [][]forward.Delivery
+	batches [][]peers.Delivery
 	calls   int
 	closed  int
 	// answer decides about a call, the nth; nil accepts all.
 	answer func(ctx context.Context, n int) (refused int, err error)
 }
 
-func (o *office) Deliver(ctx context.Context, beats []forward.Delivery) (int, error) {
+func (o *office) Deliver(ctx context.Context, beats []peers.Delivery) (int, error) {
 	o.mu.Lock()
 	o.calls++
 	n, answer := o.calls, o.answer
@@ -42,7 +42,7 @@ func (o *office) Deliver(ctx context.Context, beats []forward.Delivery) (int, er
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	batch := slices.Clone(beats)
-	slices.SortFunc(batch, func(a, b forward.Delivery) int { return cmpName(a.Name, b.Name) })
+	slices.SortFunc(batch, func(a, b peers.Delivery) int { return cmpName(a.Name, b.Name) })
 	o.batches = append(o.batches, batch)
 	return 0, nil
 }
@@ -65,7 +65,7 @@ func (o *office) Close() error {
 }
 
 // taken returns the batches since the last call.
-func (o *office) taken() [][]forward.Delivery {
+func (o *office) taken() [][]peers.Delivery {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	batches := o.batches
@@ -81,7 +81,7 @@ func (o *office) closings() int {
 
 // desk is a Forwarder that runs until the end of its test.
 type desk struct {
-	*forward.Forwarder
+	*peers.Forwarder
 	t        *testing.T
 	registry *prometheus.Registry
 	stop     func()
@@ -90,12 +90,12 @@ type desk struct {
 func open(t *testing.T, offices map[string]*office) *desk {
 	t.Helper()
 	d := &desk{t: t, registry: prometheus.NewRegistry()}
-	metrics, err := forward.NewMetrics(d.registry)
+	metrics, err := peers.NewMetrics(d.registry)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Forwarder = forward.New(forward.Config{
-		Dial: func(address string) (forward.Link, error) {
+	d.Forwarder = peers.New(peers.Config{
+		Dial: func(address string) (peers.Link, error) {
 			if o := offices[address]; o != nil {
 				return o, nil
 			}
@@ -141,12 +141,12 @@ func (d *desk) expectMetrics(want map[string]float64) {
 	}
 }
 
-func beatOf(name string, sequence uint64) forward.Beat {
-	return forward.Beat{Class: "node", Name: name, Boot: "1", Sequence: sequence}
+func beatOf(name string, sequence uint64) peers.Beat {
+	return peers.Beat{Class: "node", Name: name, Boot: "1", Sequence: sequence}
 }
 
-func beatsOf(n int, sequence uint64) []forward.Beat {
-	beats := make([]forward.Beat, n)
+func beatsOf(n int, sequence uint64) []peers.Beat {
+	beats := make([]peers.Beat, n)
 	for i := range beats {
 		beats[i] = beatOf(fmt.Sprintf("n%05d", i), sequence)
 	}
@@ -189,9 +189,9 @@ func TestForwarder_NewestBeatOfAHolderWinsAndSaysItsAge(t *testing.T) {
 			return 0, nil
 		}
 		d := open(t, map[string]*office{"b": b})
-		d.Offer("b", []forward.Beat{beatOf("n1", 1), beatOf("n2", 1)})
+		d.Offer("b", []peers.Beat{beatOf("n1", 1), beatOf("n2", 1)})
 		after(10 * time.Millisecond)
-		d.Offer("b", []forward.Beat{beatOf("n1", 3), beatOf("n1", 2)})
+		d.Offer("b", []peers.Beat{beatOf("n1", 3), beatOf("n1", 2)})
 		begin := time.Now()
 		after(5 * time.Second)
 		batches := b.taken()
@@ -213,10 +213,10 @@ func TestForwarder_NewBootTakesThePlaceOfTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &office{}
 		d := open(t, map[string]*office{"b": b})
-		next := forward.Beat{Class: "node", Name: "n1", Boot: "2", Sequence: 1}
-		d.Offer("b", []forward.Beat{beatOf("n1", 9), next})
+		next := peers.Beat{Class: "node", Name: "n1", Boot: "2", Sequence: 1}
+		d.Offer("b", []peers.Beat{beatOf("n1", 9), next})
 		after(0)
-		want := [][]forward.Delivery{{{Beat: next}}}
+		want := [][]peers.Delivery{{{Beat: next}}}
 		if diff := cmp.Diff(want, b.taken()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
@@ -294,7 +294,7 @@ func TestForwarder_TakesAllOrNothingAndWithinBounds(t *testing.T) {
 			return 0, unavailable()
 		}
 		d := open(t, map[string]*office{"b": b})
-		d.Offer("b", []forward.Beat{beatOf("under way", 1)})
+		d.Offer("b", []peers.Beat{beatOf("under way", 1)})
 		after(0) // the peer hangs with it, so what follows waits
 		for _, c := range []struct {
 			owner string
@@ -345,7 +345,7 @@ func TestForwarder_SurvivesAFlood(t *testing.T) {
 		senders.Go(func() {
 			var worst time.Duration
 			for m := range messages {
-				beats := make([]forward.Beat, holders)
+				beats := make([]peers.Beat, holders)
 				for i := range beats {
 					beats[i] = beatOf(fmt.Sprintf("s%d-n%d", s, i), uint64(m+1))
 				}

@@ -1,4 +1,4 @@
-// Package forward hands beats that came to the wrong replica on to the right one, so that a session lives while its holder is
+// Package peers hands beats that came to the wrong replica on to the right one, so that a session lives while its holder is
 // on the way.
 //
 // Promise: Offer never blocks and never waits for a network; what it took is sent to the peer within moments, or is dropped
@@ -13,4 +13,4 @@
 //
 // Handing on is a service and no duty: a holder whose beat is refused or dropped moves by itself, as it was told. Therefore a
 // beat that the peer does not accept is not sent elsewhere, and nothing is written down.
-package forward
+package peers

@@ -1,4 +1,4 @@
-package forward_test
+package peers_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package forward_test
+package peers_test
 
 import (
 	"context"
@@ -8,18 +8,18 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/forward"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 )
 
 // openPlain runs a Forwarder with one peer outside any bubble.
 func openPlain(t *testing.T, b *office) *desk {
 	t.Helper()
-	metrics, err := forward.NewMetrics(nil)
+	metrics, err := peers.NewMetrics(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{t: t, Forwarder: forward.New(forward.Config{
-		Dial: func(string) (forward.Link, error) { return b, nil }, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
+	d := &desk{t: t, Forwarder: peers.New(peers.Config{
+		Dial: func(string) (peers.Link, error) { return b, nil }, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
 	})}
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
@@ -31,7 +31,7 @@ func openPlain(t *testing.T, b *office) *desk {
 		}
 	})
 	testkit.Eventually(t, 5*time.Second, func() error {
-		if !d.Offer("b", []forward.Beat{beatOf("first", 1)}) {
+		if !d.Offer("b", []peers.Beat{beatOf("first", 1)}) {
 			return fmt.Errorf("it does not run yet")
 		}
 		return nil
