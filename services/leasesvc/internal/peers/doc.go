@@ -1,16 +1,14 @@
-// Package peers hands beats that came to the wrong replica on to the right one, so that a session lives while its holder is
-// on the way.
+// Package peers knows the other replicas of leasesvc: which one holds a shard, and how to forward beats to it.
 //
-// Promise: Offer never blocks and never waits for a network; what it took is sent to the peer within moments, or is dropped
-// after a minute at the latest. Of several beats of one holder only the newest is sent. What waits is bounded, for each peer and
-// by the number of peers: a peer that is slow or away costs a fixed amount of memory and nobody's beats but its own.
+// Promise: Forwarder.Offer never blocks on the network. Beats that it accepts are sent within moments, or dropped after a
+// minute at the latest. Of several beats of one holder only the newest is sent. The number of peers and the number of
+// waiting beats for each peer are bounded, so a slow or absent peer costs a fixed amount of memory and delays no other peer.
 //
-// Every beat carries how long ago it was heard here. So a beat that waited cannot make its holder look more alive than it is, but
-// for the time of the call itself, which is two seconds at most.
+// Each beat carries its age, so a beat that waited does not extend a session too far: the error is the duration of the call,
+// which is two seconds at most.
 //
-// There is one connection to each peer, with one call under way on it. A peer to which nothing was offered for a minute is
-// forgotten and its connection closed; so are those that have vanished, once their beats are too old.
+// There is one connection to each peer, with one call in flight. The connection closes after a minute without beats.
 //
-// Handing on is a service and no duty: a holder whose beat is refused or dropped moves by itself, as it was told. Therefore a
-// beat that the peer does not accept is not sent elsewhere, and nothing is written down.
+// Forwarding is best effort: a holder whose beat is refused or dropped has been told to move, and does so by itself. A beat
+// that the peer refuses is not sent elsewhere, and nothing is persisted.
 package peers

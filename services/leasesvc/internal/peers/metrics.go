@@ -7,23 +7,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts beats that are handed on.
+// Metrics counts forwarded beats. It is safe for concurrent use.
 type Metrics struct {
-	offers *prometheus.CounterVec
-	beats  *prometheus.CounterVec
-	source atomic.Pointer[Forwarder]
+	offers    *prometheus.CounterVec
+	beats     *prometheus.CounterVec
+	forwarder atomic.Pointer[Forwarder] // what the gauges show; nil shows 0
 }
 
-// NewMetrics registers trivet_lease_forward_*; nil leaves them unregistered.
+// NewMetrics registers trivet_lease_forward_*. A nil registerer leaves the metrics unregistered.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		offers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_forward_offered_total",
-			Help: "Beats of holders that belong to other replicas, by whether they were taken to be handed on.",
+			Help: "Beats of holders whose shard is held by another replica, by whether they were accepted for forwarding.",
 		}, []string{"result"}),
 		beats: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_forward_beats_total",
-			Help: "Beats that were taken to be handed on and not replaced by newer ones, by what came of them.",
+			Help: "Beats that were accepted for forwarding and not replaced by newer ones, by result.",
 		}, []string{"result"}),
 	}
 	for _, result := range []string{"taken", "not_taken"} {
@@ -35,7 +35,19 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	if registerer == nil {
 		return m, nil
 	}
-	for _, collector := range []prometheus.Collector{m.offers, m.beats, m.waiting(), m.peers()} {
+	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "trivet_lease_forward_waiting", Help: "Beats that wait for forwarding.",
+	}, func() float64 {
+		_, waiting := m.count()
+		return float64(waiting)
+	})
+	peers := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "trivet_lease_forward_peers", Help: "Replicas to which beats were forwarded recently.",
+	}, func() float64 {
+		peers, _ := m.count()
+		return float64(peers)
+	})
+	for _, collector := range []prometheus.Collector{m.offers, m.beats, waiting, peers} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics of forwarded beats: %w", err)
 		}
@@ -43,44 +55,26 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) waiting() prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "trivet_lease_forward_waiting", Help: "Beats that wait to be handed on.",
-	}, func() float64 {
-		_, waiting := m.count()
-		return float64(waiting)
-	})
-}
-
-func (m *Metrics) peers() prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "trivet_lease_forward_peers", Help: "Replicas to which beats are, or a moment ago were, handed on.",
-	}, func() float64 {
-		peers, _ := m.count()
-		return float64(peers)
-	})
-}
-
-// follow has the gauges show the Forwarder.
-func (m *Metrics) follow(f *Forwarder) { m.source.Store(f) }
+// observe makes the gauges show f.
+func (m *Metrics) observe(f *Forwarder) { m.forwarder.Store(f) }
 
 func (m *Metrics) count() (peers, waiting int) {
-	if f := m.source.Load(); f != nil {
+	if f := m.forwarder.Load(); f != nil {
 		return f.count()
 	}
 	return 0, 0
 }
 
-func (m *Metrics) offered(n int, taken bool) {
+func (m *Metrics) offered(n int, accepted bool) {
 	result := "taken"
-	if !taken {
+	if !accepted {
 		result = "not_taken"
 	}
 	m.offers.WithLabelValues(result).Add(float64(n))
 }
 
-func (m *Metrics) delivered(forwarded, refused int) {
-	m.beats.WithLabelValues("forwarded").Add(float64(forwarded))
+func (m *Metrics) sent(accepted, refused int) {
+	m.beats.WithLabelValues("forwarded").Add(float64(accepted))
 	m.beats.WithLabelValues("refused").Add(float64(refused))
 }
 

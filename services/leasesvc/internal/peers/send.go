@@ -10,73 +10,83 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// hopelessFailures makes a rest as long as it gets.
-const hopelessFailures = 16
+const (
+	// idleTimeout is how long a peer without waiting beats keeps its connection.
+	idleTimeout = time.Minute
+	// callTimeout bounds one call. A beat that comes every few seconds is not worth a longer wait.
+	callTimeout = 2 * time.Second
+	// minBackoff and maxBackoff bound the pause after a failed call.
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 2 * time.Second
+	// failuresForMaxBackoff is a number of failures after which the pause has its maximum.
+	failuresForMaxBackoff = 16
+)
 
-// attend sends to one peer until ctx ends or nothing has waited for it for long. It ends early where the peer's address
-// cannot be dialled at all.
-func (f *Forwarder) attend(ctx context.Context, p *peer) {
-	link, err := f.cfg.Dial(p.address)
+// runSender sends to one peer until ctx ends or the peer has been idle for idleTimeout.
+func (f *Forwarder) runSender(ctx context.Context, p *peer) {
+	connection, err := f.cfg.Dial(p.address)
 	if err != nil {
-		f.cfg.Logger.Warn("beats are not handed on", "peer", p.address, "error", err)
-		rest(ctx, hopelessFailures) // or every offer would dial again
-		f.abandon(p)
+		f.cfg.Logger.Warn("cannot dial peer; beats are not forwarded", "peer", p.address, "error", err)
+		backOff(ctx, failuresForMaxBackoff) // otherwise each offer would dial again
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.drop(p)
 		return
 	}
-	f.send(ctx, p, link)
-	if err := link.Close(); err != nil {
-		f.cfg.Logger.Warn("connection not closed", "peer", p.address, "error", err)
+	f.send(ctx, p, connection)
+	if err := connection.Close(); err != nil {
+		f.cfg.Logger.Warn("cannot close connection to peer", "peer", p.address, "error", err)
 	}
 }
 
-func (f *Forwarder) send(ctx context.Context, p *peer, link Link) {
+func (f *Forwarder) send(ctx context.Context, p *peer, connection Connection) {
 	failures := 0
 	for ctx.Err() == nil {
 		batch := f.take(p)
 		if len(batch) == 0 {
-			if !f.await(ctx, p) {
+			if !f.waitForBeats(ctx, p) {
 				return
 			}
 			continue
 		}
-		err := f.deliver(ctx, p, link, batch)
+		err := f.sendBatch(ctx, p, connection, batch)
 		if err == nil {
 			failures = 0
 			continue
 		}
 		if failures++; failures == 1 {
-			f.cfg.Logger.Warn("beats wait for their peer", "peer", p.address, "beats", len(batch), "error", err)
+			f.cfg.Logger.Warn("cannot forward beats to peer; retrying", "peer", p.address, "beats", len(batch), "error", err)
 		}
-		rest(ctx, failures)
+		backOff(ctx, failures)
 	}
 }
 
-// deliver makes one call. Beats that a failed call may not have delivered wait again, unless no repetition can help.
-func (f *Forwarder) deliver(ctx context.Context, p *peer, link Link, batch []heard) error {
-	call, cancel := context.WithTimeout(ctx, deadline)
+// sendBatch makes one call. The beats of a failed call wait again, unless a repetition would fail too.
+func (f *Forwarder) sendBatch(ctx context.Context, p *peer, connection Connection, batch []received) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	now := time.Now()
-	deliveries := make([]Delivery, 0, len(batch))
-	for _, h := range batch {
-		deliveries = append(deliveries, Delivery{Beat: h.beat, Age: now.Sub(h.at)})
+	beats := make([]AgedBeat, 0, len(batch))
+	for _, r := range batch {
+		beats = append(beats, AgedBeat{Beat: r.beat, Age: now.Sub(r.at)})
 	}
-	refused, err := link.Deliver(call, deliveries)
+	refused, err := connection.Send(ctx, beats)
 	switch {
 	case err == nil:
-		f.cfg.Metrics.delivered(len(batch)-refused, refused)
-	case hopeless(err):
+		f.cfg.Metrics.sent(len(batch)-refused, refused)
+	case permanent(err):
 		f.cfg.Metrics.dropped(len(batch))
 	default:
 		f.putBack(p, batch)
 	}
 	if err != nil {
-		return fmt.Errorf("hand %d beats on to %s: %w", len(batch), p.address, err)
+		return fmt.Errorf("forward %d beats to %s: %w", len(batch), p.address, err)
 	}
 	return nil
 }
 
-// hopeless tells of errors that the same call would get again.
-func hopeless(err error) bool {
+// permanent reports whether the same call would fail in the same way again.
+func permanent(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated:
 		return true
@@ -84,32 +94,32 @@ func hopeless(err error) bool {
 	return false
 }
 
-func (f *Forwarder) take(p *peer) []heard {
+func (f *Forwarder) take(p *peer) []received {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	batch, aged := p.take(time.Now())
-	f.cfg.Metrics.dropped(aged)
+	batch, expired := p.take(time.Now())
+	f.cfg.Metrics.dropped(expired)
 	return batch
 }
 
-// putBack lets beats wait again for which there is still room and no newer one.
-func (f *Forwarder) putBack(p *peer, batch []heard) {
+// putBack enqueues beats again as far as there is room and no newer beat of the same holder.
+func (f *Forwarder) putBack(p *peer, batch []received) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	lost := 0
-	for _, h := range batch {
+	for _, r := range batch {
 		if !f.running || len(p.waiting) >= maxWaiting {
 			lost++
 			continue
 		}
-		p.keep(h)
+		p.put(r)
 	}
-	f.cfg.Metrics.dropped(lost + p.prune(time.Now()))
+	f.cfg.Metrics.dropped(lost + p.expire(time.Now()))
 }
 
-// await returns true once something may wait; false when ctx ends or the peer has been forgotten.
-func (f *Forwarder) await(ctx context.Context, p *peer) bool {
-	timer := time.NewTimer(idle)
+// waitForBeats returns true when beats may wait, and false when ctx has ended or the idle peer has been removed.
+func (f *Forwarder) waitForBeats(ctx context.Context, p *peer) bool {
+	timer := time.NewTimer(idleTimeout)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -117,12 +127,11 @@ func (f *Forwarder) await(ctx context.Context, p *peer) bool {
 	case <-p.wake:
 		return true
 	case <-timer.C:
-		return !f.forget(p)
+		return !f.removeIdle(p)
 	}
 }
 
-// forget drops a peer for which nothing waits, and tells whether it did.
-func (f *Forwarder) forget(p *peer) bool {
+func (f *Forwarder) removeIdle(p *peer) (removed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(p.waiting) > 0 {
@@ -132,18 +141,9 @@ func (f *Forwarder) forget(p *peer) bool {
 	return true
 }
 
-// abandon drops a peer and all that waits for it.
-func (f *Forwarder) abandon(p *peer) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.cfg.Metrics.dropped(len(p.waiting))
-	clear(p.waiting)
-	delete(f.peers, p.address)
-}
-
-// rest pauses for a random share of a time that doubles with every failure in a row.
-func rest(ctx context.Context, failures int) {
-	timer := time.NewTimer(minPause/2 + rand.N(min(minPause<<min(failures-1, 16), maxPause)))
+// backOff pauses for a random share of a time that doubles with each failure in a row.
+func backOff(ctx context.Context, failures int) {
+	timer := time.NewTimer(minBackoff/2 + rand.N(min(minBackoff<<min(failures-1, failuresForMaxBackoff), maxBackoff)))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
