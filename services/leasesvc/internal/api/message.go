@@ -186,7 +186,7 @@ func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) [
 	for i, h := range request.Holders {
 		registration, served := r.server.convert.registration(h, request.Sequence)
 		if !served {
-			welcomes[i] = registrationRefusal(r.server.unknownClass(h.GetClass()))
+			welcomes[i] = registrationRejection(r.server.unknownClass(h.GetClass()))
 			continue
 		}
 		if i > 0 && registration.Holder.Boot == request.Holders[0].BootId {
@@ -198,8 +198,8 @@ func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) [
 	return welcomes
 }
 
-func registrationRefusal(refusal *leasev1.Refusal) *leasev1.Welcome {
-	return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: refusal}}
+func registrationRejection(rejection *leasev1.Refusal) *leasev1.Welcome {
+	return &leasev1.Welcome{Result: &leasev1.Welcome_Refusal{Refusal: rejection}}
 }
 
 // addResults adds the results of the batch's registrations to the response.
@@ -209,8 +209,8 @@ func (r *responder) addResults(reply *reply) {
 	for i := range r.batch.Results {
 		next += slices.Index(welcomes[next:], nil)
 		result, registration := &r.batch.Results[i], &r.batch.Registrations[i]
-		if refusal := reply.registrationRefusal(result, registration); refusal != nil {
-			welcomes[next] = registrationRefusal(refusal)
+		if rejection := reply.registrationRejection(result, registration); rejection != nil {
+			welcomes[next] = registrationRejection(rejection)
 		} else {
 			welcomes[next] = r.addHandle(result, registration)
 		}
@@ -218,8 +218,8 @@ func (r *responder) addResults(reply *reply) {
 	}
 }
 
-// growHandles makes room for n handles. Most streams register all holders in one message and get no more; the 16th of
-// spare room keeps the cost low for a stream that registers them one by one.
+// growHandles adds capacity for n handles. Most streams register all holders in one message and get no more; the 16th of
+// spare capacity keeps the cost low for a stream that registers them one by one.
 func (r *responder) growHandles(n int) {
 	if have := len(r.handles); have+n > cap(r.handles) {
 		r.handles = append(make([]handle, 0, have+max(n, have/16)), r.handles...)
@@ -269,9 +269,9 @@ func (r *responder) addSlowBeats(granted sessioncontroller.Grant, reply *reply) 
 	for _, rejected := range batch.Rejected {
 		number := r.slow[rejected.Index]
 		h := &r.handles[number-1]
-		refusal := reply.beatRefusal(rejected.Outcome, int(h.shard), r.forwardableBeat(h))
+		rejection := reply.beatRejection(rejected.Outcome, int(h.shard), r.forwardableBeat(h))
 		if !resync {
-			r.response.RefusedHandles = append(r.response.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: refusal})
+			r.response.RefusedHandles = append(r.response.RefusedHandles, &leasev1.RefusedHandle{Handle: number, Refusal: rejection})
 		}
 		r.superseded = r.superseded || rejected.Outcome == session.Superseded
 		if !h.refused {
@@ -290,7 +290,7 @@ func (r *responder) forwardableBeat(h *handle) peers.Beat {
 }
 
 // needsResync reports whether all beats of the message were for sessions that are gone although this replica holds their
-// shards. The shards have left and come back, and one directive is shorter than a refusal for each handle.
+// shards. The shards have left and come back, and one directive is shorter than a rejection for each handle.
 func (r *responder) needsResync(reply *reply) bool {
 	rejected := r.batch.Rejected
 	if len(rejected) < resyncThreshold || len(rejected) < len(r.slow) {

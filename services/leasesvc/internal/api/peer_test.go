@@ -89,7 +89,7 @@ func TestPeerConnection_SendsTheLargestBatch(t *testing.T) {
 		})
 	}
 	if refused, err := newPeerConnection(t, r).Send(t.Context(), beats); err != nil || refused != 1000 {
-		t.Errorf("%d refused, error %v; results without a grant are refusals", refused, err)
+		t.Errorf("%d refused, error %v; results without a grant are rejections", refused, err)
 	}
 }
 

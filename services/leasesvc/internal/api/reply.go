@@ -15,7 +15,7 @@ import (
 // fullRetryAfter is when a holder may try again that was refused because of MaxSessions.
 const fullRetryAfter = time.Minute
 
-// reply makes the refusals of one message, counts its results, and forwards the beats of holders whose shards other replicas
+// reply makes the rejections of one message, counts its results, and forwards the beats of holders whose shards other replicas
 // hold. It asks for the owners of the shards once for a message, and only if a holder is redirected.
 type reply struct {
 	server *Server
@@ -27,13 +27,13 @@ type reply struct {
 
 type redirectedBeats struct {
 	beats    []peers.Beat
-	refusals []*leasev1.Refusal
+	rejections []*leasev1.Refusal
 }
 
 func newReply(server *Server) *reply { return &reply{server: server} }
 
-// registrationRefusal returns why a registration was refused; nil if it was accepted.
-func (r *reply) registrationRefusal(result *sessioncontroller.RegisterResult, registration *sessioncontroller.Registration) *leasev1.Refusal {
+// registrationRejection returns why a registration was refused; nil if it was accepted.
+func (r *reply) registrationRejection(result *sessioncontroller.RegisterResult, registration *sessioncontroller.Registration) *leasev1.Refusal {
 	if result.NotHeld {
 		h := registration.Holder
 		return r.redirect(registration.Shard, peers.Beat{
@@ -50,16 +50,16 @@ func (r *reply) registrationRefusal(result *sessioncontroller.RegisterResult, re
 		}
 	}
 	r.server.Metrics.count(result.Outcome, 1)
-	return refusalOf(result.Outcome)
+	return rejectionOf(result.Outcome)
 }
 
-// beatRefusal returns why the beat of a handle was refused.
-func (r *reply) beatRefusal(outcome session.Outcome, shard int, beat peers.Beat) *leasev1.Refusal {
+// beatRejection returns why the beat of a handle was refused.
+func (r *reply) beatRejection(outcome session.Outcome, shard int, beat peers.Beat) *leasev1.Refusal {
 	if outcome == session.Unknown && !r.holds(shard) {
 		return r.redirect(shard, beat) // the session has moved with its shard
 	}
 	r.server.Metrics.count(outcome, 1)
-	return refusalOf(outcome)
+	return rejectionOf(outcome)
 }
 
 // holds reports whether this replica holds a shard.
@@ -72,15 +72,15 @@ func (r *reply) currentOwners() peers.Owners {
 	return r.owners
 }
 
-// redirect returns a refusal that names the replica of a shard, and remembers the beat for forward.
+// redirect returns a rejection that names the replica of a shard, and remembers the beat for forward.
 func (r *reply) redirect(shard int, beat peers.Beat) *leasev1.Refusal {
 	r.server.Metrics.notLeader.Inc()
 	address := r.currentOwners().Address(shard)
-	refusal := &leasev1.Refusal{
+	rejection := &leasev1.Refusal{
 		Reason: string(rpcerror.NotLeaderReason), Message: sessioncontroller.NotHeldError{Shard: shard}.Error(), MoveTo: address,
 	}
 	if r.keepBeats || address == "" {
-		return refusal
+		return rejection
 	}
 	if r.redirected == nil {
 		r.redirected = map[string]*redirectedBeats{}
@@ -90,12 +90,12 @@ func (r *reply) redirect(shard int, beat peers.Beat) *leasev1.Refusal {
 		to = &redirectedBeats{}
 		r.redirected[address] = to
 	}
-	to.beats, to.refusals = append(to.beats, beat), append(to.refusals, refusal)
-	return refusal
+	to.beats, to.rejections = append(to.beats, beat), append(to.rejections, rejection)
+	return rejection
 }
 
 // forward offers the redirected beats to the Forwarder, so that no session expires while its holder moves. It is called once,
-// after the last refusal.
+// after the last rejection.
 func (r *reply) forward() {
 	if r.server.Forwarder == nil {
 		return
@@ -104,8 +104,8 @@ func (r *reply) forward() {
 		if !r.server.Forwarder.Offer(address, to.beats) {
 			continue
 		}
-		for _, refusal := range to.refusals {
-			refusal.Forwarded = true
+		for _, rejection := range to.rejections {
+			rejection.Forwarded = true
 		}
 	}
 }
@@ -116,14 +116,14 @@ func (s *Server) unknownClass(name string) *leasev1.Refusal {
 	return &leasev1.Refusal{Reason: string(reasonUnknownClass), Message: fmt.Sprintf("class %q is not served here", name)}
 }
 
-// refusalOf returns the refusal for an outcome; nil if the outcome is accepted.
-func refusalOf(outcome session.Outcome) *leasev1.Refusal {
+// rejectionOf returns the rejection for an outcome; nil if the outcome is accepted.
+func rejectionOf(outcome session.Outcome) *leasev1.Refusal {
 	switch outcome {
 	case session.Superseded:
 		return &leasev1.Refusal{Reason: string(reasonSuperseded), Message: sessioncontroller.ErrSuperseded.Error()}
 	case session.Full:
 		return &leasev1.Refusal{
-			Reason: string(reasonTooManyHolders), Message: "no room for further holders", RetryAfter: duration(fullRetryAfter),
+			Reason: string(reasonTooManyHolders), Message: "this replica keeps no further sessions", RetryAfter: duration(fullRetryAfter),
 		}
 	case session.Unknown:
 		return &leasev1.Refusal{

@@ -174,7 +174,7 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	for i, beat := range request.Beats {
 		registration, served := s.convert.registration(beat.Holder, beat.Sequence)
 		if !served {
-			results[i] = heartbeatRefusal(s.unknownClass(beat.Holder.GetClass()))
+			results[i] = heartbeatRejection(s.unknownClass(beat.Holder.GetClass()))
 			continue
 		}
 		if forwarded {
@@ -190,8 +190,8 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	reply.keepBeats = forwarded
 	for i := range batch.Results {
 		result := &batch.Results[i]
-		if refusal := reply.registrationRefusal(result, &batch.Registrations[i]); refusal != nil {
-			results[indexes[i]] = heartbeatRefusal(refusal)
+		if rejection := reply.registrationRejection(result, &batch.Registrations[i]); rejection != nil {
+			results[indexes[i]] = heartbeatRejection(rejection)
 			continue
 		}
 		results[indexes[i]] = &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: grantOf(result.Grant)}}
@@ -200,6 +200,6 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	return &leasev1.HeartbeatResponse{Results: results}, nil
 }
 
-func heartbeatRefusal(refusal *leasev1.Refusal) *leasev1.HeartbeatResult {
-	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: refusal}}
+func heartbeatRejection(rejection *leasev1.Refusal) *leasev1.HeartbeatResult {
+	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: rejection}}
 }

@@ -102,7 +102,7 @@ func (f *Forwarder) take(p *peer) []received {
 	return batch
 }
 
-// putBack enqueues beats again as far as there is room and no newer beat of the same holder.
+// putBack enqueues beats again, up to maxWaiting, unless a newer beat of the same holder waits.
 func (f *Forwarder) putBack(p *peer, batch []received) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
