@@ -17,29 +17,34 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// MaxHolders is the greatest number of holders of one Agent, because one message carries no more beats.
+// MaxHolders is the greatest number of holders of one Agent, because one message carries no more
+// beats.
 const MaxHolders = 10_000
 
 // Config configures an Agent. Targets and Dial are required.
 type Config struct {
 	// Targets are the replicas to try, in turn, while the owner of a shard is unknown.
 	Targets []string
-	// Dial returns a connection to one of Targets, or to the host:port of a replica that another replica has named. It must
-	// not block; grpc.NewClient does not. It may be called concurrently. The Agent closes the connection.
+	// Dial returns a connection to one of Targets, or to the host:port of a replica that another
+	// replica has named. It must not block; grpc.NewClient does not. It may be called concurrently.
+	// The Agent closes the connection.
 	Dial func(target string) (*grpc.ClientConn, error)
 	// Holders beat from the start; Add adds more.
 	Holders []Holder
-	// AnswerTimeout bounds the time to connect, and then the time to the first response; 0 means 10 s. Later responses may
-	// take two intervals of the class with the shortest interval on the stream, and at least a second.
+	// AnswerTimeout bounds the time to connect, and then the time to the first response; 0 means 10
+	// s. Later responses may take two intervals of the class with the shortest interval on the
+	// stream, and at least a second.
 	AnswerTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the pause before a reconnection, and before a holder registers again whose owner is
-	// unknown; 0 means 200 ms and 5 s. If a server asks for a longer pause, the Agent pauses up to a minute and a half.
+	// MinBackoff and MaxBackoff bound the pause before a reconnection, and before a holder
+	// registers again whose owner is unknown; 0 means 200 ms and 5 s. If a server asks for a longer
+	// pause, the Agent pauses up to a minute and a half.
 	MinBackoff, MaxBackoff time.Duration
 	// Logger gets a line for each connection that is established or lost; nil discards them.
 	Logger *slog.Logger
 }
 
-// Agent sends the heartbeats of holders. All methods except Run are safe for concurrent use at any time.
+// Agent sends the heartbeats of holders. All methods except Run are safe for concurrent use at any
+// time.
 type Agent struct {
 	cfg      Config
 	router   *router
@@ -76,8 +81,9 @@ func (c *Config) validate() []error {
 	return problems
 }
 
-// Add starts the beats of holders. If the Agent has a holder with another boot ID, the new boot replaces it; with the same one,
-// nothing changes. If any holder is invalid, Add adds none, and the error names every invalid one.
+// Add starts the beats of holders. If the Agent has a holder with another boot ID, the new boot
+// replaces it; with the same one, nothing changes. If any holder is invalid, Add adds none, and the
+// error names every invalid one.
 func (a *Agent) Add(holders ...Holder) error { return a.router.add(holders) }
 
 // Remove stops the beats of holders and ignores unknown ones. Their sessions expire.
@@ -104,7 +110,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// serve beats for the holders of a target until it has none, or its connection fails. Then the router assigns them again.
+// serve beats for the holders of a target until it has none, or its connection fails. Then the
+// router assigns them again.
 func (a *Agent) serve(ctx context.Context, t *target) {
 	if !sleep(ctx, a.backoffs.remaining(t.address, time.Now())) {
 		a.router.close(t, "", time.Time{})
@@ -125,8 +132,8 @@ func (a *Agent) serve(ctx context.Context, t *target) {
 	a.cfg.Logger.Warn("heartbeat stream ended; its holders register again", "target", t.address, "error", err, "reason", rpcerror.ReasonOf(err))
 }
 
-// nextAddress returns where the holders of a failed connection register first; empty for any target. A connection that worked
-// before is the first to be tried again.
+// nextAddress returns where the holders of a failed connection register first; empty for any
+// target. A connection that worked before is the first to be tried again.
 func nextAddress(address string, answered bool, err error) string {
 	moved, isMove := errors.AsType[*movedError](err)
 	switch reason := rpcerror.ReasonOf(err); {
@@ -144,7 +151,8 @@ func nextAddress(address string, answered bool, err error) string {
 	return ""
 }
 
-// connect beats over one connection until it fails, and returns the cause; nil if the target has no holder any more.
+// connect beats over one connection until it fails, and returns the cause; nil if the target has no
+// holder any more.
 func (a *Agent) connect(ctx context.Context, t *target) error {
 	connection, err := a.cfg.Dial(t.address)
 	if err != nil {
@@ -177,7 +185,8 @@ func (a *Agent) runStream(ctx context.Context, t *target, connection grpc.Client
 	return nil
 }
 
-// causeOf returns errNoAnswer if the watchdog has ended the stream; err says only that it was cancelled.
+// causeOf returns errNoAnswer if the watchdog has ended the stream; err says only that it was
+// cancelled.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errNoAnswer) {
 		return cause

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// maxServerPause is the longest pause that a server can ask for. Holders that pause longer would expire anyway.
+// maxServerPause is the longest pause that a server can ask for. Holders that pause longer would
+// expire anyway.
 const maxServerPause = time.Minute
 
 // backoffs are the pauses before reconnections, for each address. It is safe for concurrent use.
@@ -37,9 +38,10 @@ func (b *backoffs) remaining(address string, now time.Time) time.Duration {
 	return b.failed[address].until.Sub(now)
 }
 
-// fail returns the pause after a failed connection. It has full jitter and doubles with each failure of the address in a row.
-// The sessions of a connection that worked survive several intervals, so the first pause is up to a quarter of one. It is
-// never shorter than the pause that the server asked for.
+// fail returns the pause after a failed connection. It has full jitter and doubles with each
+// failure of the address in a row. The sessions of a connection that worked survive several
+// intervals, so the first pause is up to a quarter of one. It is never shorter than the pause that
+// the server asked for.
 func (b *backoffs) fail(address string, answered bool, asked time.Duration, now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,14 +65,16 @@ func (b *backoffs) succeed(address string, interval time.Duration) {
 	delete(b.failed, address)
 }
 
-// unknownOwner returns the pause before a holder whose owner is unknown registers again. It doubles with each attempt. jitter is
-// between 0 and 1; holders with the same jitter register in one message.
+// unknownOwner returns the pause before a holder whose owner is unknown registers again. It doubles
+// with each attempt. jitter is between 0 and 1; holders with the same jitter register in one
+// message.
 func (b *backoffs) unknownOwner(attempt int, jitter float64) time.Duration {
 	longest := min(b.min<<min(attempt, 16), b.max)
 	return b.min/2 + time.Duration(jitter*float64(longest-b.min/2))
 }
 
-// withJitter adds up to a half to the pause that a server asks for, because it asks other clients at the same time.
+// withJitter adds up to a half to the pause that a server asks for, because it asks other clients
+// at the same time.
 func withJitter(pause time.Duration) time.Duration {
 	pause = min(pause, maxServerPause)
 	return pause + rand.N(pause/2+1)

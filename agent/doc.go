@@ -1,21 +1,24 @@
 // Package agent sends heartbeats to leasesvc: it is the client of the RPC StreamHeartbeats.
 //
-// Promise: while Run runs and replicas of leasesvc hold the shards, each holder beats at the interval that the server grants to
-// its class, at the replica that holds its shard. There is one stream to each such replica, and the holders of one class share
-// one message per beat.
+// Promise: while Run runs and replicas of leasesvc hold the shards, each holder beats at the
+// interval that the server grants to its class, at the replica that holds its shard. There is one
+// stream to each such replica, and the holders of one class share one message per beat.
 //
-// A holder registers at any replica and moves to the one that the replica names. It moves at once, so that thousands of
-// holders are registered after two round trips. If the replica forwards the beat, the holder moves with the other
-// holders of its message at a random time within half an interval. While the owner of a shard is unknown, its holders
-// register again after growing pauses with jitter.
+// A holder registers at any replica and moves to the one that the replica names. It moves at once,
+// so that thousands of holders are registered after two round trips. If the replica forwards the
+// beat, the holder moves with the other holders of its message at a random time within half an
+// interval. While the owner of a shard is unknown, its holders register again after growing pauses
+// with jitter.
 //
-// When a stream breaks, or a response is two intervals late, its holders register again over a new connection after a pause
-// with jitter. The holders of other streams are unaffected. A replica that rate-limits registrations is not contacted before
-// its time. Sessions outlive all of this on the servers.
+// When a stream breaks, or a response is two intervals late, its holders register again over a new
+// connection after a pause with jitter. The holders of other streams are unaffected. A replica that
+// rate-limits registrations is not contacted before its time. Sessions outlive all of this on the
+// servers.
 //
-// The agent has two goroutines for each stream and one that assigns holders, for any number of holders. A stream without
-// holders closes. Timers decide when to beat; no clock is compared with another one.
+// The agent has two goroutines for each stream and one that assigns holders, for any number of
+// holders. A stream without holders closes. Timers decide when to beat; no clock is compared with
+// another one.
 //
-// A holder whose name a newer boot has taken over stops beating and is listed in Status.Superseded. When a holder is removed, or
-// Run ends, the session expires; the agent releases nothing.
+// A holder whose name a newer boot has taken over stops beating and is listed in Status.Superseded.
+// When a holder is removed, or Run ends, the session expires; the agent releases nothing.
 package agent

@@ -28,8 +28,8 @@ const (
 	singleHolders = 20  // holders with an agent of their own
 )
 
-// Replicas join, stop and lose their sessions. No holder expires, no Lease lapses, and each write of a Lease has the term of its
-// shard.
+// Replicas join, stop and lose their sessions. No holder expires, no Lease lapses, and each write
+// of a Lease has the term of its shard.
 func TestRun_HoldersSurviveTheirReplicas(t *testing.T) {
 	kube := testkit.Kube(t)
 	namespace := testkit.Namespace(t, kube)
@@ -104,8 +104,8 @@ func (f *fixture) start(holders []agent.Holder) {
 	}
 }
 
-// settle waits until each replica holds shards and each holder is registered and its Lease renewed. No holder may expire
-// meanwhile.
+// settle waits until each replica holds shards and each holder is registered and its Lease renewed.
+// No holder may expire meanwhile.
 func (f *fixture) settle(when string) {
 	f.t.Helper()
 	begin := time.Now()
@@ -122,7 +122,8 @@ func (f *fixture) settle(when string) {
 	f.t.Logf("%s, %v: settled after %v", when, begin.UTC(), time.Since(begin).Round(time.Millisecond))
 }
 
-// shardsAreShared requires that each replica holds a shard. Rendezvous hashing may distribute them unevenly.
+// shardsAreShared requires that each replica holds a shard. Rendezvous hashing may distribute them
+// unevenly.
 func (f *fixture) shardsAreShared() error {
 	total := 0
 	for _, r := range f.replicas {
@@ -167,7 +168,8 @@ type gap struct {
 	time  time.Duration
 }
 
-// watchLeases watches the Leases until the end of the test. It resumes when the kube-apiserver ends the watch.
+// watchLeases watches the Leases until the end of the test. It resumes when the kube-apiserver ends
+// the watch.
 func watchLeases(t *testing.T, kube kubernetes.Interface, namespace string) *leaseHistory {
 	t.Helper()
 	h := &leaseHistory{uids: map[string]types.UID{}, renewed: map[string]time.Time{}}

@@ -11,11 +11,13 @@ import (
 
 // Holder is a node, agent or sidecar that beats.
 type Holder struct {
-	// Class is the kind of holder, for example "node"; the server grants an interval to each class. A DNS label.
+	// Class is the kind of holder, for example "node"; the server grants an interval to each class.
+	// A DNS label.
 	Class string
 	// Name is unique within the class: a DNS subdomain. For a node, it is the Node's name.
 	Name string
-	// BootID differs for each boot of the node or start of the process. 1 to 64 letters, digits and any of -._:
+	// BootID differs for each boot of the node or start of the process. 1 to 64 letters, digits and
+	// any of -._:
 	BootID string
 }
 
@@ -33,8 +35,8 @@ const (
 	bootIDCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._:"
 )
 
-// validate checks the rules of lease.proto. The server would end a stream for one invalid holder, and all holders on it
-// would stop beating.
+// validate checks the rules of lease.proto. The server would end a stream for one invalid holder,
+// and all holders on it would stop beating.
 func validate(holders []Holder) error {
 	var problems []error
 	for _, h := range holders {

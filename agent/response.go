@@ -87,7 +87,8 @@ func intervalOf(grant *leasev1.Grant) time.Duration {
 type results struct {
 	*stream
 	now time.Time
-	// jitter is between 0 and 1. All holders of the response share it, so that they register again in one message.
+	// jitter is between 0 and 1. All holders of the response share it, so that they register again
+	// in one message.
 	jitter float64
 }
 
@@ -140,8 +141,9 @@ func (r *results) rejection(rejected *leasev1.Refusal, pause time.Duration) reje
 	}
 }
 
-// moveAt is when a holder moves to another replica; zero for at once. If its beat was forwarded, its session exists there
-// already. It then moves at a random time within half an interval, so that not all holders of a shard arrive at once.
+// moveAt is when a holder moves to another replica; zero for at once. If its beat was forwarded,
+// its session exists there already. It then moves at a random time within half an interval, so that
+// not all holders of a shard arrive at once.
 func (r *results) moveAt(rejected *leasev1.Refusal) time.Time {
 	if !rejected.GetForwarded() {
 		return time.Time{}
@@ -149,7 +151,8 @@ func (r *results) moveAt(rejected *leasev1.Refusal) time.Time {
 	return r.now.Add(time.Duration(r.jitter * float64(r.interval/2)))
 }
 
-// retryAfter is at least what the server asks for. Holders that were rate-limited return at different times.
+// retryAfter is at least what the server asks for. Holders that were rate-limited return at
+// different times.
 func (r *results) retryAfter(rejected *leasev1.Refusal) time.Duration {
 	pause := rejected.GetRetryAfter().AsDuration()
 	switch {

@@ -10,10 +10,11 @@ import (
 )
 
 const (
-	// maxMoves is how often in a row a holder moves without a pause. It bounds the moves between replicas that disagree
-	// about the owner of a shard.
+	// maxMoves is how often in a row a holder moves without a pause. It bounds the moves between
+	// replicas that disagree about the owner of a shard.
 	maxMoves = 2
-	// maxAttempts is how often a holder registers at a target that does not know the owner, before it tries another target.
+	// maxAttempts is how often a holder registers at a target that does not know the owner, before
+	// it tries another target.
 	maxAttempts = 3
 )
 
@@ -49,16 +50,19 @@ type entry struct {
 	holder Holder
 	// target is nil while the holder is unassigned or superseded.
 	target *target
-	// handle is 0 while the holder is not registered, and registering is set while a registration is pending.
+	// handle is 0 while the holder is not registered, and registering is set while a registration
+	// is pending.
 	handle      uint32
 	registering bool
 	superseded  bool
-	// rejectedFor is the reason of the last rejection. The holder is neither assigned nor registered before retryAt.
+	// rejectedFor is the reason of the last rejection. The holder is neither assigned nor
+	// registered before retryAt.
 	rejectedFor string
 	retryAt     time.Time
 	// preferred is the address to assign next, if it is not empty.
 	preferred string
-	// moves counts the moves since the last pause, and attempts the pauses since the last registration.
+	// moves counts the moves since the last pause, and attempts the pauses since the last
+	// registration.
 	moves, attempts int
 }
 
@@ -116,8 +120,8 @@ func (r *router) forget(key holderKey) {
 	}
 }
 
-// assign gives a target to each unassigned holder that may retry. It returns the targets that no goroutine serves yet, and when
-// the next holder may retry; zero if none waits.
+// assign gives a target to each unassigned holder that may retry. It returns the targets that no
+// goroutine serves yet, and when the next holder may retry; zero if none waits.
 func (r *router) assign(now time.Time) (added []*target, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +149,8 @@ func (r *router) assign(now time.Time) (added []*target, next time.Time) {
 	return added, next
 }
 
-// anyAddress returns the address of a target that answers, or of any existing target, or the next of the configured ones.
+// anyAddress returns the address of a target that answers, or of any existing target, or the next
+// of the configured ones.
 func (r *router) anyAddress() string {
 	existing := slices.Sorted(maps.Keys(r.targets))
 	for _, address := range existing {
@@ -198,8 +203,8 @@ func (r *router) detach(e *entry) {
 	t.signal()
 }
 
-// nextRegistrations returns at most limit holders to register and marks them as registering. next is when another holder may
-// register; zero if none waits for a time.
+// nextRegistrations returns at most limit holders to register and marks them as registering. next
+// is when another holder may register; zero if none waits for a time.
 func (r *router) nextRegistrations(t *target, now time.Time, limit int) (holders []Holder, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,8 +272,9 @@ func (r *router) closeIfEmpty(t *target) (closed bool) {
 	return true
 }
 
-// close closes a target whose stream has ended. Its holders are assigned again after retryAt, to the preferred address if it
-// is not empty. Handles and rejections end with the stream, because another replica may answer next.
+// close closes a target whose stream has ended. Its holders are assigned again after retryAt, to
+// the preferred address if it is not empty. Handles and rejections end with the stream, because
+// another replica may answer next.
 func (r *router) close(t *target, preferred string, retryAt time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -285,15 +291,16 @@ func (r *router) removeTarget(t *target) {
 	}
 }
 
-// update runs change with the lock held. change may call setHandle, rejectHolder and rejectHandle. All results of one response
-// are one update, so that the holders which it moves register together.
+// update runs change with the lock held. change may call setHandle, rejectHolder and rejectHandle.
+// All results of one response are one update, so that the holders which it moves register together.
 func (r *router) update(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change()
 }
 
-// setHandle stores the handle of a holder that was registered at t. It ignores a holder that has left meanwhile.
+// setHandle stores the handle of a holder that was registered at t. It ignores a holder that has
+// left meanwhile.
 func (r *router) setHandle(t *target, h Holder, handle uint32) {
 	if e := r.registered(t, h); e != nil {
 		delete(t.handles, e.handle)
@@ -308,7 +315,8 @@ type rejection struct {
 	reason string
 	// retryAt is when to register again.
 	retryAt time.Time
-	// moveTo is the address of the owner; empty if it is unknown. moveAt is when to move there; zero for at once.
+	// moveTo is the address of the owner; empty if it is unknown. moveAt is when to move there;
+	// zero for at once.
 	moveTo string
 	moveAt time.Time
 	// ownerRetryAt is the end of the nth pause of a holder whose owner is unknown.
@@ -330,7 +338,8 @@ func (r *router) rejectHandle(t *target, handle uint32, why rejection) {
 	}
 }
 
-// registered returns the entry of a holder that was registered at t; nil if it was removed, replaced or moved meanwhile.
+// registered returns the entry of a holder that was registered at t; nil if it was removed,
+// replaced or moved meanwhile.
 func (r *router) registered(t *target, h Holder) *entry {
 	if e := r.entries[h.key()]; e != nil && e.holder == h && e.target == t {
 		return e
@@ -350,8 +359,8 @@ func (r *router) reject(e *entry, why rejection) {
 	}
 }
 
-// move moves a holder to the owner of its shard. If the owner is unknown, the holder asks the same target again after a pause,
-// and another one after maxAttempts.
+// move moves a holder to the owner of its shard. If the owner is unknown, the holder asks the same
+// target again after a pause, and another one after maxAttempts.
 func (r *router) move(e *entry, why rejection) {
 	e.moves++
 	e.retryAt = time.Time{}

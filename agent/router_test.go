@@ -183,7 +183,8 @@ func TestRun_HolderOfAnUnknownOwnerRegistersAgainWithPauses(t *testing.T) {
 			}
 			total += len(messages)
 		}
-		// Pauses of 100 ms, 200 ms … 5 s allow 16 messages in a minute; jitter may halve each pause.
+		// Pauses of 100 ms, 200 ms … 5 s allow 16 messages in a minute; jitter may halve each
+		// pause.
 		if total < 10 || total > 45 {
 			t.Errorf("%d messages in a minute, want 10 to 45", total)
 		}

@@ -21,7 +21,8 @@ import (
 
 const interval = 10 * time.Second
 
-// message counts the registrations and beats of one request. At is the time since the start of the server.
+// message counts the registrations and beats of one request. At is the time since the start of the
+// server.
 type message struct {
 	At                time.Duration
 	Registered, Beats int
@@ -37,7 +38,8 @@ type server struct {
 	streams  int
 	open     int // streams that have not ended
 	messages []message
-	// away returns the owner of a holder, and false if this server is the owner. nil makes this server the owner of all.
+	// away returns the owner of a holder, and false if this server is the owner. nil makes this
+	// server the owner of all.
 	away func(name string) (moveTo string, away bool)
 	// forwards is set if the server forwards the beats of holders that it does not own.
 	forwards bool

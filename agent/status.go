@@ -27,9 +27,11 @@ type Status struct {
 	Holders int
 	// Registered is how many holders have a handle on a stream.
 	Registered int
-	// Superseded holders do not beat, because a newer boot has their name; ordered by class and name.
+	// Superseded holders do not beat, because a newer boot has their name; ordered by class and
+	// name.
 	Superseded []Holder
-	// Rejected holders were not accepted and register again, here or elsewhere; ordered by class and name.
+	// Rejected holders were not accepted and register again, here or elsewhere; ordered by class
+	// and name.
 	Rejected []Rejection
 }
 
@@ -39,7 +41,8 @@ type TargetStatus struct {
 	Target string
 	// Connected is true once the server has responded.
 	Connected bool
-	// Holders is how many holders beat or register there, and Registered how many of them have a handle.
+	// Holders is how many holders beat or register there, and Registered how many of them have a
+	// handle.
 	Holders, Registered int
 }
 

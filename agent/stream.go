@@ -47,13 +47,14 @@ type stream struct {
 	pending []pendingRequest
 	// registering is set while a registration is pending.
 	registering bool
-	// watchdog cancels the stream, also during a blocked send, when the oldest pending request gets no response in time, or
-	// when there is no connection in time.
+	// watchdog cancels the stream, also during a blocked send, when the oldest pending request gets
+	// no response in time, or when there is no connection in time.
 	watchdog *time.Timer
-	// classes are the classes with registered holders. The holders of a class beat together in their own messages, so that
-	// each class keeps its interval.
+	// classes are the classes with registered holders. The holders of a class beat together in
+	// their own messages, so that each class keeps its interval.
 	classes map[string]*schedule
-	// interval is the shortest interval of all classes, or the last one if no class is left; 0 before the first.
+	// interval is the shortest interval of all classes, or the last one if no class is left; 0
+	// before the first.
 	interval time.Duration
 
 	beatTimer     *time.Timer // fires when the next class is due
@@ -149,8 +150,8 @@ func (s *stream) receive(ctx context.Context) error {
 	}
 }
 
-// register registers the next holders. It sends one message at a time: responses are as large as requests, and a client that
-// sends without reading blocks a server that sends without reading.
+// register registers the next holders. It sends one message at a time: responses are as large as
+// requests, and a client that sends without reading blocks a server that sends without reading.
 func (s *stream) register() error {
 	if s.registering {
 		return nil

@@ -162,7 +162,8 @@ func TestRun_EachClassBeatsAtItsOwnInterval(t *testing.T) {
 	})
 }
 
-// The shortest interval on a stream decides how soon a silent server is detected, for all its classes.
+// The shortest interval on a stream decides how soon a silent server is detected, for all its
+// classes.
 func TestRun_ShortestIntervalDetectsASilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t)

@@ -14,7 +14,8 @@ import (
 const (
 	// NodeClass is the name of the class whose holders are Nodes.
 	NodeClass = class.Node
-	// WriteMirror is the write policy of kubelets: each Lease object is written once per renewal interval.
+	// WriteMirror is the write policy of kubelets: each Lease object is written once per renewal
+	// interval.
 	WriteMirror = class.WriteMirror
 )
 
@@ -34,13 +35,17 @@ type Config struct {
 	Classes []class.Class
 	// FurtherClasses are the classes of --classes.
 	FurtherClasses []class.Class
-	// Shards is the number of shards, 1 to 4096. Replicas with different numbers do not work at the same time.
+	// Shards is the number of shards, 1 to 4096. Replicas with different numbers do not work at the
+	// same time.
 	Shards int
-	// MaxSessions is how many sessions a replica keeps; further holders are refused with TOO_MANY_HOLDERS.
+	// MaxSessions is how many sessions a replica keeps; further holders are refused with
+	// TOO_MANY_HOLDERS.
 	MaxSessions int
-	// MaxRegistrations is how many registrations per second a replica accepts over streams, and the burst.
+	// MaxRegistrations is how many registrations per second a replica accepts over streams, and the
+	// burst.
 	MaxRegistrations int
-	// MaxMessages is how many heartbeat messages per second one client certificate may send on all its streams.
+	// MaxMessages is how many heartbeat messages per second one client certificate may send on all
+	// its streams.
 	MaxMessages int
 	// ConcurrentWrites is how many Lease objects a replica writes at the same time.
 	ConcurrentWrites int
@@ -52,8 +57,9 @@ type Config struct {
 	TaintEviction TaintEvictionConfig
 }
 
-// DefaultConfig returns a configuration with the class "node": a beat every 5 s, a grace period of 20 s, and the Leases of
-// upstream's kubelet, renewed every 10 s for 40 s. Node health has the defaults of upstream's kube-controller-manager.
+// DefaultConfig returns a configuration with the class "node": a beat every 5 s, a grace period of
+// 20 s, and the Leases of upstream's kubelet, renewed every 10 s for 40 s. Node health has the
+// defaults of upstream's kube-controller-manager.
 func DefaultConfig() Config {
 	return Config{
 		Classes:          []class.Class{class.DefaultNode()},
@@ -67,7 +73,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// RegisterFlags adds the flags of the service, with the values of c as defaults. The flags stay bound to c.Classes.
+// RegisterFlags adds the flags of the service, with the values of c as defaults. The flags stay
+// bound to c.Classes.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	for i := range c.Classes {
 		if c.Classes[i].Name == NodeClass {
@@ -176,7 +183,8 @@ func (c *Config) validateClasses() []error {
 // classes returns all classes; the index of a class is its session.ClassID.
 func (c *Config) classes() []class.Class { return slices.Concat(c.Classes, c.FurtherClasses) }
 
-// warn logs a write policy that lets upstream's node-lifecycle controller mark live nodes as unknown.
+// warn logs a write policy that lets upstream's node-lifecycle controller mark live nodes as
+// unknown.
 func (c *Config) warn(logger *slog.Logger, nodeHealth bool) {
 	if c.Writes.Policy == class.WriteOnChange && !nodeHealth {
 		logger.Warn("with this write policy kube-controller-manager's node-lifecycle controller marks all nodes as unknown; "+

@@ -14,7 +14,8 @@ import (
 // maxEvictionRate is far above what a cluster can bear; a greater number is a typing error.
 const maxEvictionRate = 1000
 
-// NodeHealthConfig configures the loop node-health. A flag has the name that it has in kube-controller-manager, if any.
+// NodeHealthConfig configures the loop node-health. A flag has the name that it has in
+// kube-controller-manager, if any.
 type NodeHealthConfig struct {
 	// GracePeriod is the silence after which a Node is marked as unknown.
 	GracePeriod time.Duration
@@ -22,13 +23,16 @@ type NodeHealthConfig struct {
 	StartupGracePeriod time.Duration
 	// EvictionRate is how many nodes of a healthy zone get a NoExecute taint per second.
 	EvictionRate float64
-	// SecondaryEvictionRate is the rate in large zones that are partially disrupted. In small ones it is 0.
+	// SecondaryEvictionRate is the rate in large zones that are partially disrupted. In small ones
+	// it is 0.
 	SecondaryEvictionRate float64
-	// FullDisruptionEvictionRate is the rate in zones without a ready node, while another zone has one.
+	// FullDisruptionEvictionRate is the rate in zones without a ready node, while another zone has
+	// one.
 	FullDisruptionEvictionRate float64
 	// LargeZone is the number of nodes above which a zone is large.
 	LargeZone int
-	// UnhealthyZoneThreshold is the share of not ready nodes from which a zone is partially disrupted.
+	// UnhealthyZoneThreshold is the share of not ready nodes from which a zone is partially
+	// disrupted.
 	UnhealthyZoneThreshold float64
 	// ExcludeLabels exclude the Nodes with one of these labels from the counts of their zone.
 	ExcludeLabels []string

@@ -104,13 +104,13 @@ func TestValidate_NamesEveryProblemAtOnce(t *testing.T) {
 	}
 }
 
-func TestClasses_ComeFromAList(t *testing.T) {
+func TestClassesFlag_ParsesAList(t *testing.T) {
 	cfg := leasesvc.DefaultConfig()
 	flags := pflag.NewFlagSet("leasesvc", pflag.ContinueOnError)
 	cfg.RegisterFlags(flags)
 	err := flags.Parse([]string{
 		`--classes=[{"name":"sidecar","namespace":"sidecars","heartbeatInterval":"2s","suspectAfter":3,"grace":"9s"},{"name":"rack","namespace":"racks","ownedByNode":true}]`,
-		"--heartbeat-interval=4s", // behind the list, and still the one of nodes
+		"--heartbeat-interval=4s", // after the list, and still applies to nodes
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -139,11 +139,11 @@ func TestClasses_ComeFromAList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(cfg.FurtherClasses, again.FurtherClasses); diff != "" {
-		t.Errorf("what the flag shows is not what it takes (-want +got):\n%s", diff)
+		t.Errorf("the flag's text is parsed differently (-want +got):\n%s", diff)
 	}
 }
 
-func TestClasses_MistakesOfTheListAreNamed(t *testing.T) {
+func TestClassesFlag_NamesTheMistake(t *testing.T) {
 	for text, want := range map[string]string{
 		`{}`:                            "need a list of classes",
 		`[{"name":"a","grade":"9s"}]`:   `unknown field "grade"`,
@@ -175,7 +175,7 @@ func TestNew_RefusesUnknownLoops(t *testing.T) {
 	}
 }
 
-func TestNew_RefusesAnotherDivisionThanItsLeaderships(t *testing.T) {
+func TestNew_RefusesAnotherNumberOfShardsThanItsLeadership(t *testing.T) {
 	_, err := leasesvc.New(leasesvc.DefaultConfig(), leasesvc.Deps{Kube: newKube(), Leadership: termtest.NewCandidate(member, 1)})
 	if err == nil || !strings.Contains(err.Error(), "--shards is 64") {
 		t.Errorf("error %v, want one that names the flag", err)
@@ -193,8 +193,8 @@ func TestLoops_AreTheDocumentedOnes(t *testing.T) {
 	}
 }
 
-// Times so long that their sums overflow would be times in the past, and every holder suspect or forgotten at once.
-func TestValidate_RefusesTimesThatCannotBeAdded(t *testing.T) {
+// A sum that overflows is a time in the past, and every holder would expire at once.
+func TestValidate_RefusesTimesWhoseSumOverflows(t *testing.T) {
 	for name, change := range map[string]func(*class.Class){
 		"--heartbeat-interval":        func(c *class.Class) { c.HeartbeatInterval = math.MaxInt64/2 - 1 },
 		"--heartbeat-grace-period":    func(c *class.Class) { c.Grace = math.MaxInt64 },

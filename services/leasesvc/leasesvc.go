@@ -48,11 +48,13 @@ type Deps struct {
 	Leadership Leadership
 	// Etcd stores checkpoints; nil stores none.
 	Etcd checkpointstore.Client
-	// Dial connects to another replica, to forward beats. It must not block. Beats are not forwarded if it is nil.
+	// Dial connects to another replica, to forward beats. It must not block. Beats are not
+	// forwarded if it is nil.
 	Dial func(address string) (*grpc.ClientConn, error)
 	// Logger is required.
 	Logger *slog.Logger
-	// Metrics gets trivet_lease_*, trivet_node_* and node_collector_*; nil leaves them unregistered.
+	// Metrics gets trivet_lease_*, trivet_node_* and node_collector_*; nil leaves them
+	// unregistered.
 	Metrics prometheus.Registerer
 	// Ready gets the check "nodes"; it may be nil.
 	Ready *observe.Checks
@@ -214,8 +216,9 @@ func Unvalidated() []string { return api.Unvalidated() }
 // Loops returns the service's loops, for the process to show and to supervise.
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
-// Counts returns the number of sessions by state in the held shards, so that the counts of all replicas add up. lease_writes
-// counts written Lease objects since the start of the process, and streams is the number of open streams.
+// Counts returns the number of sessions by state in the held shards, so that the counts of all
+// replicas add up. lease_writes counts written Lease objects since the start of the process, and
+// streams is the number of open streams.
 func (s *Service) Counts() map[string]int64 {
 	c := s.sessionCounts()
 	return map[string]int64{
@@ -224,13 +227,14 @@ func (s *Service) Counts() map[string]int64 {
 	}
 }
 
-// Run watches Nodes, runs the loops, and serves the shards that leadership assigns to this replica. It returns after ctx has ended
-// and all its goroutines have returned.
+// Run watches Nodes, runs the loops, and serves the shards that leadership assigns to this replica.
+// It returns after ctx has ended and all its goroutines have returned.
 func (s *Service) Run(ctx context.Context) error {
 	s.cfg.warn(s.logger, s.nodeHealth.enabled)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.nodes.Run(ctx) })
-	// The loops outlive the terms, because the session controller must end the sessions of a shard before its term ends.
+	// The loops outlive the terms, because the session controller must end the sessions of a shard
+	// before its term ends.
 	loops, endLoops := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return s.runner.Run(loops) })
 	if s.forwarder != nil {

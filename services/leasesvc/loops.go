@@ -32,7 +32,8 @@ const (
 	sessionsStall = 15 * time.Second
 	// writebackStall is far above a pass in which every write runs into writeTimeout twice.
 	writebackStall = 2 * time.Minute
-	// orphansInterval is the time between two searches for orphaned Leases, which cost only their storage.
+	// orphansInterval is the time between two searches for orphaned Leases, which cost only their
+	// storage.
 	orphansInterval = 10 * time.Minute
 	// sessionsPoll is how soon users of the session controller notice that its loop has started.
 	sessionsPoll = 50 * time.Millisecond
@@ -43,7 +44,8 @@ func loopNames() []string {
 	return []string{SessionsLoop, WritebackLoop, NodeHealthLoop, TaintEvictionLoop}
 }
 
-// loops returns the loops of this replica. One session controller and one set of writers serve all held shards.
+// loops returns the loops of this replica. One session controller and one set of writers serve all
+// held shards.
 func (s *Service) loops() []loop.Loop {
 	orphans := &writebackcontroller.OrphanCollector{
 		Classes: s.orphanClasses(), Shard: s.catalog.ShardOf, Leases: s.leases, Metrics: s.writes, Timeout: writeTimeout,
@@ -68,7 +70,8 @@ func (s *Service) loops() []loop.Loop {
 			}),
 		},
 		{
-			// It has no Stall: the first list of a large cluster takes long, and a pass does not block.
+			// It has no Stall: the first list of a large cluster takes long, and a pass does not
+			// block.
 			Name: NodeHealthLoop, Doc: "marks silent nodes as unknown, taints them and marks their pods", Scope: loop.Always,
 			OffByDefault: true, Run: s.nodeHealth.run,
 		},
@@ -80,7 +83,8 @@ func (s *Service) loops() []loop.Loop {
 	}
 }
 
-// orphanClasses returns the classes whose Leases have no Node as owner: Kubernetes' garbage collector deletes the others.
+// orphanClasses returns the classes whose Leases have no Node as owner: Kubernetes' garbage
+// collector deletes the others.
 func (s *Service) orphanClasses() []writebackcontroller.OrphanClass {
 	var orphans []writebackcontroller.OrphanClass
 	for i, c := range s.cfg.classes() {
@@ -110,7 +114,8 @@ func (s *Service) runSessions(ctx context.Context, report loop.Report) error {
 	return sessions.Run(ctx)
 }
 
-// writeback returns a loop that adopts and writes Leases for the current session controller and its successors.
+// writeback returns a loop that adopts and writes Leases for the current session controller and its
+// successors.
 func (s *Service) writeback() func(context.Context, loop.Report) error {
 	adopter := writebackcontroller.NewAdopter(s.leases, s.logger)
 	writer := writebackcontroller.New(writebackcontroller.Config{
@@ -149,8 +154,9 @@ func (s *Service) serveShard(ctx context.Context, t *term.Term) error {
 	return group.Wait()
 }
 
-// holdShard holds the shard until its term ends. It fails with the session controller, so that another replica takes over.
-// While the loop of the session controller does not run, the shard is held and has no sessions.
+// holdShard holds the shard until its term ends. It fails with the session controller, so that
+// another replica takes over. While the loop of the session controller does not run, the shard is
+// held and has no sessions.
 func (s *Service) holdShard(ctx context.Context, t *term.Term) error {
 	held := heldshards.New(ctx, t.Shard(), t.Epoch())
 	defer held.Drain()

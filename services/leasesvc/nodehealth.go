@@ -19,10 +19,12 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 )
 
-// evictionWorkers is the number of concurrent evictions, each with three requests. Upstream has no limit.
+// evictionWorkers is the number of concurrent evictions, each with three requests. Upstream has no
+// limit.
 const evictionWorkers = 16
 
-// nodeHealth is the loop node-health. Each replica watches all Nodes, and acts for the Nodes of the shards that it holds.
+// nodeHealth is the loop node-health. Each replica watches all Nodes, and acts for the Nodes of the
+// shards that it holds.
 type nodeHealth struct {
 	service    *Service
 	enabled    bool
@@ -59,7 +61,8 @@ func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
 	return n, nil
 }
 
-// firstBeat is the longest time in which the beat of a live Node reaches a replica that has just taken over its shard.
+// firstBeat is the longest time in which the beat of a live Node reaches a replica that has just
+// taken over its shard.
 func (s *Service) firstBeat() time.Duration {
 	if id, served := s.catalog.ByName(class.Node); served {
 		return s.catalog.Get(id).HeartbeatInterval + checkpointcontroller.ReconnectTime
@@ -102,7 +105,8 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	}, report)
 }
 
-// nodeIndex uses the cache of the loop if the loop is enabled, so that the replica watches Nodes once.
+// nodeIndex uses the cache of the loop if the loop is enabled, so that the replica watches Nodes
+// once.
 func (n *nodeHealth) nodeIndex() (*nodestore.NodeIndex, error) {
 	if n.enabled {
 		return nodestore.NodeIndexOver(n.kube, n.latest), nil
@@ -110,7 +114,8 @@ func (n *nodeHealth) nodeIndex() (*nodestore.NodeIndex, error) {
 	return nodestore.NewNodeIndex(n.kube)
 }
 
-// taintReliability tells taint eviction which taints are reliable. Taints of upstream's controller always are.
+// taintReliability tells taint eviction which taints are reliable. Taints of upstream's controller
+// always are.
 func (n *nodeHealth) taintReliability() evictioncontroller.NodeHealth {
 	if n.enabled {
 		return n.publisher
@@ -139,7 +144,8 @@ func newTaintEviction(cfg TaintEvictionConfig, health evictioncontroller.NodeHea
 	}, nil
 }
 
-// run evicts pods for one term. It watches pods during the term only, because a replica that does not evict needs none.
+// run evicts pods for one term. It watches pods during the term only, because a replica that does
+// not evict needs none.
 func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

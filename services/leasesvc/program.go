@@ -12,11 +12,13 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 )
 
-// kubeRate is far above what the writers can send. The number of writers limits the load, so that the latency of a Lease write
-// depends on the kube-apiserver only. At one write per 10 s, 2,000 nodes would use up the 200 per second of the other services.
+// kubeRate is far above what the writers can send. The number of writers limits the load, so that
+// the latency of a Lease write depends on the kube-apiserver only. At one write per 10 s, 2,000
+// nodes would use up the 200 per second of the other services.
 const kubeRate = 20_000
 
-// Program returns the service as a server process. Flags change cfg before the process builds the service.
+// Program returns the service as a server process. Flags change cfg before the process builds the
+// service.
 func Program(cfg *Config) process.Program {
 	return process.Program{
 		Name:          ServiceName,

@@ -60,8 +60,8 @@ func (e handleError) Error() string {
 	return fmt.Sprintf("handle %d does not exist on this stream", e.handle)
 }
 
-// statusOf is the table from errors to gRPC statuses. Context errors keep their codes; the interceptors turn all remaining
-// errors into INTERNAL.
+// statusOf is the table from errors to gRPC statuses. Context errors keep their codes; the
+// interceptors turn all remaining errors into INTERNAL.
 func (s *Server) statusOf(err error) error {
 	var (
 		notHeld    sessioncontroller.NotHeldError

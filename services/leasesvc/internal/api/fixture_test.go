@@ -26,8 +26,8 @@ type setup struct {
 	furtherClasses                             []class.Class
 }
 
-// fixture is a Server with a running session controller that holds all shards. It has no gRPC server: a test calls the
-// responders of streams.
+// fixture is a Server with a running session controller that holds all shards. It has no gRPC
+// server: a test calls the responders of streams.
 type fixture struct {
 	t        testing.TB
 	server   *Server

@@ -90,7 +90,8 @@ func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLease
 	return &leasev1.ReleaseLeaseResponse{}, nil
 }
 
-// release deletes the Lease object before the session, so that the client can retry after a failure in between.
+// release deletes the Lease object before the session, so that the client can retry after a failure
+// in between.
 func (s *Server) release(ctx context.Context, sessions LeaseReleaser, holder session.Holder) error {
 	shard := s.Catalog.ShardOf(holder.Key)
 	release, err := sessions.BeginRelease(ctx, holder, shard)
@@ -115,9 +116,9 @@ func (s *Server) release(ctx context.Context, sessions LeaseReleaser, holder ses
 	return err
 }
 
-// releaseWithoutSession deletes the Lease object of a holder whose session was lost, for example with a replica. It reads the
-// object before it checks that there is no session: if one begins afterwards, it writes the object, and the delete
-// of the version that was read conflicts.
+// releaseWithoutSession deletes the Lease object of a holder whose session was lost, for example
+// with a replica. It reads the object before it checks that there is no session: if one begins
+// afterwards, it writes the object, and the delete of the version that was read conflicts.
 func (s *Server) releaseWithoutSession(ctx context.Context, sessions LeaseReleaser, key session.Key) error {
 	read, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
@@ -136,7 +137,8 @@ func (s *Server) releaseWithoutSession(ctx context.Context, sessions LeaseReleas
 	return s.deleteUnderTerm(ctx, held, shard, func(ctx context.Context) error { return s.Leases.DeleteUnchanged(ctx, own) })
 }
 
-// termWriter begins a write under a term. *sessioncontroller.Release and *heldshards.Shard implement it.
+// termWriter begins a write under a term. *sessioncontroller.Release and *heldshards.Shard
+// implement it.
 type termWriter interface {
 	BeginWrite() (ctx context.Context, end func(), ok bool)
 }

@@ -19,17 +19,19 @@ import (
 )
 
 const (
-	// A sender may be ahead of its message rate by slowDownSeconds before it is told to slow down, and by refuseSeconds
-	// before it is refused.
+	// A sender may be ahead of its message rate by slowDownSeconds before it is told to slow down,
+	// and by refuseSeconds before it is refused.
 	slowDownSeconds = 1
 	refuseSeconds   = 10
 	// tooManyMessagesPause is when a refused sender may return.
 	tooManyMessagesPause = 10 * time.Second
-	// maxCertificateLife keeps the expiry of a certificate that never expires within the range of a time.Duration.
+	// maxCertificateLife keeps the expiry of a certificate that never expires within the range of a
+	// time.Duration.
 	maxCertificateLife = 100 * 365 * 24 * time.Hour
 )
 
-// limiter is a rate limit that tells refused callers when to return, each at another time. It is safe for concurrent use.
+// limiter is a rate limit that tells refused callers when to return, each at another time. It is
+// safe for concurrent use.
 type limiter struct {
 	interval time.Duration
 
@@ -56,7 +58,8 @@ func (l *limiter) admit(now time.Time, n int) int {
 	return admitted
 }
 
-// retryAfter returns how long a refused caller must wait. Each caller gets the interval behind the previous one.
+// retryAfter returns how long a refused caller must wait. Each caller gets the interval behind the
+// previous one.
 func (l *limiter) retryAfter(now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,16 +70,17 @@ func (l *limiter) retryAfter(now time.Time) time.Duration {
 	return l.lastReturn.Sub(now)
 }
 
-// jitter returns a random duration between half of d and d, so that clients which were refused together do not return
-// together.
+// jitter returns a random duration between half of d and d, so that clients which were refused
+// together do not return together.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
-// sender is the client of one stream, by its certificate. A client without a certificate is on loopback; its sender is nil
-// and has no limit.
+// sender is the client of one stream, by its certificate. A client without a certificate is on
+// loopback; its sender is nil and has no limit.
 type sender struct {
 	name  string
 	meter *meter
-	// expires is when the certificate does, by the monotonic clock: a later step of the wall clock does not matter.
+	// expires is when the certificate does, by the monotonic clock: a later step of the wall clock
+	// does not matter.
 	expires time.Time
 }
 
@@ -92,7 +96,8 @@ func newSenders(messagesPerSecond int) *senders {
 	return &senders{messagesPerSecond: messagesPerSecond, meters: map[string]*meter{}}
 }
 
-// open returns the sender of a stream, or nil for a client without a certificate. The caller calls close at the stream's end.
+// open returns the sender of a stream, or nil for a client without a certificate. The caller calls
+// close at the stream's end.
 func (s *senders) open(ctx context.Context) *sender {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -134,8 +139,9 @@ func (s *senders) close(sender *sender) {
 	}
 }
 
-// closeMeter removes the meter of a sender with its last stream, unless the sender is ahead of its rate: a new stream must
-// not reset the limit. Each call also looks at a few other meters, so that those of former senders do not accumulate.
+// closeMeter removes the meter of a sender with its last stream, unless the sender is ahead of its
+// rate: a new stream must not reset the limit. Each call also looks at a few other meters, so that
+// those of former senders do not accumulate.
 func (s *senders) closeMeter(name string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,8 +169,8 @@ const (
 	farOverRate
 )
 
-// meter counts the messages of one sender on all its streams. A message that is farOverRate does not count, so a sender that
-// pauses is withinRate again after refuseSeconds at most.
+// meter counts the messages of one sender on all its streams. A message that is farOverRate does
+// not count, so a sender that pauses is withinRate again after refuseSeconds at most.
 type meter struct {
 	tokens  *rate.Limiter
 	streams int // open streams; guarded by senders
@@ -187,7 +193,8 @@ func (m *meter) count(now time.Time) messageRate {
 // idle reports whether all messages so far are within the rate.
 func (m *meter) idle(now time.Time) bool { return m.tokens.TokensAt(now) >= float64(m.tokens.Burst()) }
 
-// directive counts a message and returns what the sender must be told beside the answer. An error ends the stream.
+// directive counts a message and returns what the sender must be told beside the answer. An error
+// ends the stream.
 func (s *Server) directive(sender *sender) (leasev1.StreamHeartbeatsResponse_Directive, error) {
 	if sender == nil {
 		return leasev1.StreamHeartbeatsResponse_DIRECTIVE_UNSPECIFIED, nil

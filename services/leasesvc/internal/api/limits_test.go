@@ -130,7 +130,8 @@ func TestRegistrations_DeferredHoldersKeepTheirSessions(t *testing.T) {
 	}
 }
 
-// Ten thousand agents with one node each lose their connections together, and reconnect in the same second.
+// Ten thousand agents with one node each lose their connections together, and reconnect in the same
+// second.
 func TestRegistrations_TenThousandReconnectInSeconds(t *testing.T) {
 	const agents = 10_000
 	f := newFixture(t, setup{})
@@ -221,7 +222,8 @@ type closedStream struct {
 func (s closedStream) Context() context.Context { return s.ctx }
 func (closedStream) RecvMsg(any) error          { return io.EOF }
 
-// The holders of a refused stream do not beat, so the pause must be short compared to the shortest grace period.
+// The holders of a refused stream do not beat, so the pause must be short compared to the shortest
+// grace period.
 func TestStreamHeartbeats_RefusedStreamReturnsWithinTheGracePeriod(t *testing.T) {
 	f := newFixture(t, setup{maxRegistrations: 1, furtherClasses: []class.Class{{
 		Name: "fast", Namespace: "fast", HeartbeatInterval: 200 * time.Millisecond, SuspectAfter: 1, Grace: time.Second,
@@ -235,7 +237,8 @@ func TestStreamHeartbeats_RefusedStreamReturnsWithinTheGracePeriod(t *testing.T)
 	}
 }
 
-// An agent whose holders were registered in four messages, or are of four classes, sends four messages per interval.
+// An agent whose holders were registered in four messages, or are of four classes, sends four
+// messages per interval.
 func TestStreamHeartbeats_OnlyEarlyHoldersAreToldToSlowDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFixture(t, setup{}).open(t)

@@ -10,8 +10,8 @@ import (
 // maxHolderBytes is the most memory that a holder may use in addition to its connection.
 const maxHolderBytes = 300
 
-// holderBytes returns the heap bytes for each of n holders on streams of 1,000: session, index, deadlines, write slot and
-// handle.
+// holderBytes returns the heap bytes for each of n holders on streams of 1,000: session, index,
+// deadlines, write slot and handle.
 func holderBytes(t testing.TB, n int) float64 {
 	t.Helper()
 	f := newFixture(t, setup{maxSessions: n, maxRegistrations: unlimited})
@@ -65,7 +65,8 @@ func BenchmarkMemory_AMillionHolders(b *testing.B) {
 	}
 }
 
-// After a reconnection the stream must refer to the name string of the session, not to that of the new registration.
+// After a reconnection the stream must refer to the name string of the session, not to that of the
+// new registration.
 func TestMemory_NameOfAHolderIsStoredOnce(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.open(t).register(holders(0, 1)...)

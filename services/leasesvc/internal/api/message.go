@@ -14,13 +14,16 @@ import (
 )
 
 const (
-	// maxHandles is how many registrations one stream may make. A handle is never reused, so this bounds its memory.
+	// maxHandles is how many registrations one stream may make. A handle is never reused, so this
+	// bounds its memory.
 	maxHandles = 20_000
-	// maxEarly is the number of early messages in a row after which the client is told to slow down.
+	// maxEarly is the number of early messages in a row after which the client is told to slow
+	// down.
 	maxEarly = 4
 	// keepRefs is the number of refs for which a stream keeps memory between messages.
 	keepRefs = 16
-	// resyncThreshold is how many sessions must be gone at once for DIRECTIVE_RESYNC. Fewer may have been released one by one.
+	// resyncThreshold is how many sessions must be gone at once for DIRECTIVE_RESYNC. Fewer may
+	// have been released one by one.
 	resyncThreshold = 8
 )
 
@@ -37,7 +40,8 @@ type responder struct {
 	sequence uint64   // of the last message
 	early    int      // early messages in a row
 
-	// The fields below describe the current message. They are reused for the next one, when gRPC has encoded the response.
+	// The fields below describe the current message. They are reused for the next one, when gRPC
+	// has encoded the response.
 	request  leasev1.StreamHeartbeatsRequest
 	response leasev1.StreamHeartbeatsResponse
 	batch    *sessioncontroller.Batch
@@ -46,7 +50,8 @@ type responder struct {
 	superseded bool
 }
 
-// handle is what a stream stores for a registered holder. A replica has up to a million of them, so its size is 32 bytes.
+// handle is what a stream stores for a registered holder. A replica has up to a million of them, so
+// its size is 32 bytes.
 type handle struct {
 	ref session.Ref
 	// name is the session's own string. Only a holder that is redirected needs its name and boot.
@@ -59,8 +64,8 @@ type handle struct {
 	refused bool
 }
 
-// grant is a grant with its API message. A stream needs one for each class and term. A session never changes its term, so a
-// handle keeps its grant.
+// grant is a grant with its API message. A stream needs one for each class and term. A session
+// never changes its term, so a handle keeps its grant.
 type grant struct {
 	sessioncontroller.Grant
 	message *leasev1.Grant
@@ -135,8 +140,8 @@ func (r *responder) reset(sequence uint64) {
 	r.superseded = false
 }
 
-// beat renews the sessions of live holders and adds the remaining ones to the batch. It returns how long the first holder was
-// silent. The grant is zero if no session was renewed.
+// beat renews the sessions of live holders and adds the remaining ones to the batch. It returns how
+// long the first holder was silent. The grant is zero if no session was renewed.
 func (r *responder) beat(request *leasev1.StreamHeartbeatsRequest) (silence time.Duration, grant sessioncontroller.Grant) {
 	batch := r.batch
 	batch.Refs, r.slow = batch.Refs[:0], r.slow[:0]
@@ -174,8 +179,8 @@ func (r *responder) silence(now monotonic.Instant, handles []uint32) time.Durati
 	return now.Sub(last)
 }
 
-// addRegistrations adds the holders of served classes to the batch and refuses the remaining ones. addResults fills the nil
-// elements of the result.
+// addRegistrations adds the holders of served classes to the batch and refuses the remaining ones.
+// addResults fills the nil elements of the result.
 func (r *responder) addRegistrations(request *leasev1.StreamHeartbeatsRequest) []*leasev1.Welcome {
 	r.batch.Registrations = r.batch.Registrations[:0]
 	if len(request.Holders) == 0 {
@@ -218,8 +223,9 @@ func (r *responder) addResults(reply *reply) {
 	}
 }
 
-// growHandles adds capacity for n handles. Most streams register all holders in one message and get no more; the 16th of
-// spare capacity keeps the cost low for a stream that registers them one by one.
+// growHandles adds capacity for n handles. Most streams register all holders in one message and get
+// no more; the 16th of spare capacity keeps the cost low for a stream that registers them one by
+// one.
 func (r *responder) growHandles(n int) {
 	if have := len(r.handles); have+n > cap(r.handles) {
 		r.handles = append(make([]handle, 0, have+max(n, have/16)), r.handles...)
@@ -237,7 +243,8 @@ func (r *responder) addHandle(result *sessioncontroller.RegisterResult, registra
 	}
 }
 
-// bootIndex returns the index of a boot ID in r.boots. The holders of a stream usually share one, so it compares the last only.
+// bootIndex returns the index of a boot ID in r.boots. The holders of a stream usually share one,
+// so it compares the last only.
 func (r *responder) bootIndex(boot string) uint16 {
 	if n := len(r.boots); n == 0 || r.boots[n-1] != boot {
 		r.boots = append(r.boots, boot)
@@ -255,7 +262,8 @@ func (r *responder) grantIndex(wanted sessioncontroller.Grant) uint16 {
 	return uint16(len(r.grants) - 1)
 }
 
-// addSlowBeats adds the results of the batch's refs to the response and returns the grant of all renewed sessions.
+// addSlowBeats adds the results of the batch's refs to the response and returns the grant of all
+// renewed sessions.
 func (r *responder) addSlowBeats(granted sessioncontroller.Grant, reply *reply) sessioncontroller.Grant {
 	batch := r.batch
 	if batch.Renewed > 0 {
@@ -289,8 +297,9 @@ func (r *responder) forwardableBeat(h *handle) peers.Beat {
 	}
 }
 
-// needsResync reports whether all beats of the message were for sessions that are gone although this replica holds their
-// shards. The shards have left and come back, and one directive is shorter than a rejection for each handle.
+// needsResync reports whether all beats of the message were for sessions that are gone although
+// this replica holds their shards. The shards have left and come back, and one directive is shorter
+// than a rejection for each handle.
 func (r *responder) needsResync(reply *reply) bool {
 	rejected := r.batch.Rejected
 	if len(rejected) < resyncThreshold || len(rejected) < len(r.slow) {
@@ -305,8 +314,9 @@ func (r *responder) needsResync(reply *reply) bool {
 	return true
 }
 
-// tooEarly counts messages that came before half of their interval. It takes the silence of the message's first holder, not
-// of the stream: holders that were registered in several messages, or are of several classes, beat in several messages.
+// tooEarly counts messages that came before half of their interval. It takes the silence of the
+// message's first holder, not of the stream: holders that were registered in several messages, or
+// are of several classes, beat in several messages.
 func (r *responder) tooEarly(silence, interval time.Duration) bool {
 	if silence < interval/2 {
 		r.early++
@@ -316,7 +326,8 @@ func (r *responder) tooEarly(silence, interval time.Duration) bool {
 	return r.early >= maxEarly
 }
 
-// releaseMemory drops what the last message made large. A stream registers its holders once and then beats for days.
+// releaseMemory drops what the last message made large. A stream registers its holders once and
+// then beats for days.
 func (r *responder) releaseMemory() {
 	r.request.Reset()
 	r.reset(0)

@@ -17,7 +17,8 @@ type PeerConnection struct {
 	replica    string // the ID of this replica
 }
 
-// NewPeerConnection returns a connection that owns a gRPC connection to the peer. replica is the ID of this replica.
+// NewPeerConnection returns a connection that owns a gRPC connection to the peer. replica is the ID
+// of this replica.
 func NewPeerConnection(connection *grpc.ClientConn, replica string) *PeerConnection {
 	return &PeerConnection{connection: connection, replica: replica}
 }

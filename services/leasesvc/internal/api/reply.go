@@ -15,8 +15,9 @@ import (
 // fullRetryAfter is when a holder may try again that was refused because of MaxSessions.
 const fullRetryAfter = time.Minute
 
-// reply makes the rejections of one message, counts its results, and forwards the beats of holders whose shards other replicas
-// hold. It asks for the owners of the shards once for a message, and only if a holder is redirected.
+// reply makes the rejections of one message, counts its results, and forwards the beats of holders
+// whose shards other replicas hold. It asks for the owners of the shards once for a message, and
+// only if a holder is redirected.
 type reply struct {
 	server *Server
 	// keepBeats is set for a message from a peer, whose beats are not forwarded again.
@@ -26,7 +27,7 @@ type reply struct {
 }
 
 type redirectedBeats struct {
-	beats    []peers.Beat
+	beats      []peers.Beat
 	rejections []*leasev1.Refusal
 }
 
@@ -72,7 +73,8 @@ func (r *reply) currentOwners() peers.Owners {
 	return r.owners
 }
 
-// redirect returns a rejection that names the replica of a shard, and remembers the beat for forward.
+// redirect returns a rejection that names the replica of a shard, and remembers the beat for
+// forward.
 func (r *reply) redirect(shard int, beat peers.Beat) *leasev1.Refusal {
 	r.server.Metrics.notLeader.Inc()
 	address := r.currentOwners().Address(shard)
@@ -94,8 +96,8 @@ func (r *reply) redirect(shard int, beat peers.Beat) *leasev1.Refusal {
 	return rejection
 }
 
-// forward offers the redirected beats to the Forwarder, so that no session expires while its holder moves. It is called once,
-// after the last rejection.
+// forward offers the redirected beats to the Forwarder, so that no session expires while its holder
+// moves. It is called once, after the last rejection.
 func (r *reply) forward() {
 	if r.server.Forwarder == nil {
 		return

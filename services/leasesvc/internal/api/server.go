@@ -23,11 +23,11 @@ import (
 const (
 	// maxForwardedAge is the greatest age of a forwarded beat that counts.
 	maxForwardedAge = time.Minute
-	// streamsPerRegistration is the number of new streams that are admitted for each admitted registration. It is generous,
-	// because a refused stream loses a beat.
+	// streamsPerRegistration is the number of new streams that are admitted for each admitted
+	// registration. It is generous, because a refused stream loses a beat.
 	streamsPerRegistration = 2
-	// graceShare is the share of the shortest grace period that a refused stream may be asked to wait: its holders do not
-	// beat meanwhile.
+	// graceShare is the share of the shortest grace period that a refused stream may be asked to
+	// wait: its holders do not beat meanwhile.
 	graceShare = 4
 )
 
@@ -54,7 +54,8 @@ type Config struct {
 	Metrics  *Metrics
 }
 
-// Sessions is what the handlers use of the session controller. *sessioncontroller.Controller implements it.
+// Sessions is what the handlers use of the session controller. *sessioncontroller.Controller
+// implements it.
 type Sessions interface {
 	BeatReceiver
 	LeaseReader
@@ -67,14 +68,16 @@ type Sessions interface {
 type BeatReceiver interface {
 	// Now returns the time for Beat; false while the controller does not run.
 	Now() (monotonic.Instant, bool)
-	// Beat renews a session at a time that Now has just returned. It returns false if Process must take the beat. It does
-	// not block and allocates nothing.
+	// Beat renews a session at a time that Now has just returned. It returns false if Process must
+	// take the beat. It does not block and allocates nothing.
 	Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool
 	// LastBeat returns when a session was last renewed; false if it is gone.
 	LastBeat(ref session.Ref) (monotonic.Instant, bool)
-	// Process registers and renews the sessions of a batch. It blocks while the controller is behind.
+	// Process registers and renews the sessions of a batch. It blocks while the controller is
+	// behind.
 	Process(ctx context.Context, batch *sessioncontroller.Batch) error
-	// Leadership returns a channel that is closed with the loss of the last shard; false while no shard is held.
+	// Leadership returns a channel that is closed with the loss of the last shard; false while no
+	// shard is held.
 	Leadership() (lost <-chan struct{}, held bool)
 }
 
@@ -97,8 +100,9 @@ type LeaseReleaser interface {
 	CheckAbsent(ctx context.Context, key session.Key, shard int, held time.Duration) (*heldshards.Shard, error)
 }
 
-// LeaseDeleter deletes Lease objects. Its methods are safe for concurrent use and block until ctx ends at the latest. An
-// object that is absent, or was last renewed by another writer, is no error. The context of a delete carries the term.
+// LeaseDeleter deletes Lease objects. Its methods are safe for concurrent use and block until ctx
+// ends at the latest. An object that is absent, or was last renewed by another writer, is no error.
+// The context of a delete carries the term.
 type LeaseDeleter interface {
 	// Delete deletes the Lease object of a holder if this service was the last to renew it.
 	Delete(ctx context.Context, namespace, name string) error
@@ -136,7 +140,8 @@ func New(cfg Config) *Server {
 	}
 }
 
-// Unvalidated returns the methods whose requests the Server validates instead of the interceptor, for speed.
+// Unvalidated returns the methods whose requests the Server validates instead of the interceptor,
+// for speed.
 func Unvalidated() []string { return []string{leasev1.LeaseService_StreamHeartbeats_FullMethodName} }
 
 // Register adds the RPCs to a gRPC server.
@@ -147,7 +152,8 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 // OpenStreams returns the number of open heartbeat streams.
 func (s *Server) OpenStreams() int64 { return s.openStreams.Load() }
 
-// sessions returns the session controller, or sessioncontroller.ErrStopped while its loop does not run.
+// sessions returns the session controller, or sessioncontroller.ErrStopped while its loop does not
+// run.
 func (s *Server) sessions() (Sessions, error) {
 	if sessions := s.Sessions(); sessions != nil {
 		return sessions, nil
@@ -159,7 +165,8 @@ func (s *Server) freshness(epoch int64) *statusv1.Freshness {
 	return status.Freshness(s.Replica, epoch, "")
 }
 
-// Heartbeat registers and renews the holders of one message, from clients without a stream and from peers.
+// Heartbeat registers and renews the holders of one message, from clients without a stream and from
+// peers.
 func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
 	sessions, err := s.sessions()
 	if err != nil {
@@ -167,7 +174,8 @@ func (s *Server) Heartbeat(ctx context.Context, request *leasev1.HeartbeatReques
 	}
 	forwarded := request.ForwardedBy != ""
 	batch := sessioncontroller.NewBatch()
-	// Forwarded beats are ordered by their age, which is more reliable than the sequence of a stream to another replica.
+	// Forwarded beats are ordered by their age, which is more reliable than the sequence of a
+	// stream to another replica.
 	batch.Unordered = !forwarded
 	results := make([]*leasev1.HeartbeatResult, len(request.Beats))
 	var indexes []int // of the batch's registrations in the request

@@ -41,8 +41,9 @@ func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	defer s.senders.close(sender)
 	stream := &stream{rpc: rpc, responder: newResponder(s, sessions, sender)}
 
-	// Only a return from this handler ends the stream, and a goroutine that blocks in RecvMsg cannot return. So another
-	// goroutine receives. It ends after this handler has returned, because gRPC then cancels the stream.
+	// Only a return from this handler ends the stream, and a goroutine that blocks in RecvMsg
+	// cannot return. So another goroutine receives. It ends after this handler has returned,
+	// because gRPC then cancels the stream.
 	done := make(chan outcome, 1)
 	go stream.run(done)
 	select {
@@ -78,7 +79,8 @@ type outcome struct {
 	stack []byte
 }
 
-// repanic panics in the handler's goroutine if the receiving goroutine panicked, so that only this call fails.
+// repanic panics in the handler's goroutine if the receiving goroutine panicked, so that only this
+// call fails.
 func (o outcome) repanic() {
 	if o.panic != nil {
 		panic(fmt.Sprintf("%v\n%s", o.panic, o.stack))
@@ -126,7 +128,8 @@ func (s *stream) send(response *leasev1.StreamHeartbeatsResponse) (sent bool, er
 	return true, s.rpc.SendMsg(response)
 }
 
-// redirect ends the stream with the status of err. If the server ends it, and not the client, it first names another replica.
+// redirect ends the stream with the status of err. If the server ends it, and not the client, it
+// first names another replica.
 func (s *stream) redirect(err error) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()

@@ -10,8 +10,9 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// FuzzStreamHeartbeats sends two arbitrary messages after a valid one. Each is answered according to the rules, or ends the
-// stream with a code that names the client as the cause. The session of the valid message survives.
+// FuzzStreamHeartbeats sends two arbitrary messages after a valid one. Each is answered according
+// to the rules, or ends the stream with a code that names the client as the cause. The session of
+// the valid message survives.
 func FuzzStreamHeartbeats(f *testing.F) {
 	seed := func(a, b *leasev1.StreamHeartbeatsRequest) {
 		first, err := proto.Marshal(a)

@@ -10,7 +10,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// The rules of StreamHeartbeatsRequest in lease.proto. Protovalidate is too slow for heartbeats; a test compares both.
+// The rules of StreamHeartbeatsRequest in lease.proto. Protovalidate is too slow for heartbeats; a
+// test compares both.
 const (
 	maxClassBytes = 63
 	maxNameBytes  = 253
@@ -37,7 +38,8 @@ func validate(request *leasev1.StreamHeartbeatsRequest) error {
 	return nil
 }
 
-// validateHolder returns the first field that violates a rule, and the rule; an empty field if there is none.
+// validateHolder returns the first field that violates a rule, and the rule; an empty field if
+// there is none.
 func validateHolder(h *leasev1.Holder) (field, rule string) {
 	switch {
 	case !isLabel(h.GetClass()):
@@ -75,7 +77,8 @@ func isSubdomain(s string) bool {
 	return isSubdomainPart(s[start:])
 }
 
-// isSubdomainPart reports whether s is a part of a subdomain. As in the .proto, its length has no limit.
+// isSubdomainPart reports whether s is a part of a subdomain. As in the .proto, its length has no
+// limit.
 func isSubdomainPart(s string) bool {
 	if s == "" || s[0] == '-' || s[len(s)-1] == '-' {
 		return false

@@ -64,8 +64,9 @@ func (l leaseEvents) Bookmark(ctx context.Context) (sessioncontroller.Event, err
 	return sessioncontroller.Event{Type: sessioncontroller.Bookmark, Version: version}, err
 }
 
-// versionFormat converts versions of one session controller to text and back. The text starts with a checksum of the
-// version, the controller's instance and the watch's parent, so that parse detects a version of another controller or watch.
+// versionFormat converts versions of one session controller to text and back. The text starts with
+// a checksum of the version, the controller's instance and the watch's parent, so that parse
+// detects a version of another controller or watch.
 type versionFormat struct {
 	instance uint64
 	parent   string
@@ -82,7 +83,8 @@ func (f versionFormat) format(v sessioncontroller.Version) string {
 	return base64.RawURLEncoding.EncodeToString(append(f.checksum(raw), raw...))
 }
 
-// parse returns the zero Version for an empty text, and errVersionTooOld for a text that f has not formatted.
+// parse returns the zero Version for an empty text, and errVersionTooOld for a text that f has not
+// formatted.
 func (f versionFormat) parse(text string) (sessioncontroller.Version, error) {
 	if text == "" {
 		return sessioncontroller.Version{}, nil

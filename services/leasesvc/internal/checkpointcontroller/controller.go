@@ -1,7 +1,9 @@
-// Package checkpointcontroller stores which holders of a shard are silent, and restores that after a takeover.
+// Package checkpointcontroller stores which holders of a shard are silent, and restores that after
+// a takeover.
 //
-// Promise: Restore returns before any holder of the shard is heard, and within two seconds. A checkpoint that cannot be read
-// grants every holder a full grace period. Save writes under the term of the shard only, and returns after its last write.
+// Promise: Restore returns before any holder of the shard is heard, and within two seconds. A
+// checkpoint that cannot be read grants every holder a full grace period. Save writes under the
+// term of the shard only, and returns after its last write.
 package checkpointcontroller
 
 import (
@@ -22,13 +24,16 @@ import (
 )
 
 const (
-	// ReconnectTime is the longest time, beyond its interval, in which a live agent reaches a replica that has just claimed
-	// its shard: the agent's longest backoff. If a server vanished silently, the agent notices two intervals later; a holder
-	// that was suspect and beat in the second before is then shown as expired for that long.
+	// ReconnectTime is the longest time, beyond its interval, in which a live agent reaches a
+	// replica that has just claimed its shard: the agent's longest backoff. If a server vanished
+	// silently, the agent notices two intervals later; a holder that was suspect and beat in the
+	// second before is then shown as expired for that long.
 	ReconnectTime = 5 * time.Second
-	// period is the time between two looks at the silent holders, and so the greatest age of a wrong checkpoint.
+	// period is the time between two looks at the silent holders, and so the greatest age of a
+	// wrong checkpoint.
 	period = time.Second
-	// timeout bounds one read or write. No holder of a shard is heard before its checkpoint has been read.
+	// timeout bounds one read or write. No holder of a shard is heard before its checkpoint has
+	// been read.
 	timeout = 2 * time.Second
 )
 
@@ -41,8 +46,8 @@ type Config struct {
 	Metrics prometheus.Registerer
 }
 
-// Controller stores and restores checkpoints. It is safe for concurrent use. A nil Controller stores nothing, and every
-// takeover then grants a full grace period.
+// Controller stores and restores checkpoints. It is safe for concurrent use. A nil Controller
+// stores nothing, and every takeover then grants a full grace period.
 type Controller struct {
 	Config
 	rules    map[string]checkpoint.Rule // by class name
@@ -79,7 +84,8 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// Restore returns the holders of a shard that were silent under its previous term, and whether nothing is stored.
+// Restore returns the holders of a shard that were silent under its previous term, and whether
+// nothing is stored.
 func (c *Controller) Restore(ctx context.Context, t *term.Term) (silences []session.Silence, empty bool) {
 	if c == nil {
 		return nil, true
@@ -134,7 +140,8 @@ type Sessions interface {
 	Done() <-chan struct{}
 }
 
-// Save keeps the checkpoint of a shard up to date until its term or sessions end. empty is what Restore returned.
+// Save keeps the checkpoint of a shard up to date until its term or sessions end. empty is what
+// Restore returned.
 func (c *Controller) Save(ctx context.Context, t *term.Term, sessions Sessions, empty bool) {
 	if c == nil {
 		return

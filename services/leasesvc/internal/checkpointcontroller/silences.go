@@ -8,7 +8,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// maxSilencesAge is how long a result is shared. The shards of a replica tick at the same time, so nearly all share one.
+// maxSilencesAge is how long a result is shared. The shards of a replica tick at the same time, so
+// nearly all share one.
 const maxSilencesAge = period / 4
 
 // sharedSilences asks for the silent holders once for all shards that ask at about the same time.
@@ -19,7 +20,8 @@ type sharedSilences struct {
 	byShard  map[int][]session.Silence
 }
 
-// get returns the silent holders of a shard, which the caller must not modify; false if the shard is not held.
+// get returns the silent holders of a shard, which the caller must not modify; false if the shard
+// is not held.
 func (s *sharedSilences) get(ctx context.Context, sessions Sessions, shard int) ([]session.Silence, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// Catalog maps between the names of the API and the numbers of the session table. It is immutable and safe for concurrent
-// use.
+// Catalog maps between the names of the API and the numbers of the session table. It is immutable
+// and safe for concurrent use.
 type Catalog struct {
 	classes     []Class
 	byName      map[string]session.ClassID
@@ -16,8 +16,8 @@ type Catalog struct {
 	shards      int
 }
 
-// NewCatalog returns the catalog of classes, whose names and namespaces differ, in a service with a number of shards. The
-// index of a class is its session.ClassID.
+// NewCatalog returns the catalog of classes, whose names and namespaces differ, in a service with a
+// number of shards. The index of a class is its session.ClassID.
 func NewCatalog(classes []Class, shards int) *Catalog {
 	c := &Catalog{
 		classes: classes, shards: shards,
@@ -54,7 +54,8 @@ func (c *Catalog) Mark(namespace string) []bool {
 	return marked
 }
 
-// Shard returns the shard of a holder. It depends on the class name, because IDs depend on the order in the configuration.
+// Shard returns the shard of a holder. It depends on the class name, because IDs depend on the
+// order in the configuration.
 func (c *Catalog) Shard(className, holder string) int { return shard.Of(className, holder, c.shards) }
 
 // ShardOf returns the shard of a session.

@@ -66,8 +66,8 @@ func (c *Class) Session() session.Class {
 	}
 }
 
-// suspectSilence is the silence that makes a holder suspect: half an interval after the last missed beat was due, so
-// that one late beat does not.
+// suspectSilence is the silence that makes a holder suspect: half an interval after the last missed
+// beat was due, so that one late beat does not.
 func (c *Class) suspectSilence() time.Duration {
 	return time.Duration(c.SuspectAfter)*c.HeartbeatInterval + c.HeartbeatInterval/2
 }
@@ -91,7 +91,8 @@ func (c *Class) settingNames(fromFlags bool) settingNames {
 	}
 }
 
-// Validate returns every problem of the class. fromFlags names its settings by their own flags instead of by --classes.
+// Validate returns every problem of the class. fromFlags names its settings by their own flags
+// instead of by --classes.
 func (c *Class) Validate(fromFlags bool) []error {
 	var problems []error
 	report := func(format string, arguments ...any) { problems = append(problems, fmt.Errorf(format, arguments...)) }

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// setting is one class in the JSON list of --classes. An omitted field has the default of the class "node", except
-// ownedByNode.
+// setting is one class in the JSON list of --classes. An omitted field has the default of the class
+// "node", except ownedByNode.
 type setting struct {
 	Name              string           `json:"name"`
 	Namespace         string           `json:"namespace"`

@@ -16,8 +16,9 @@ const (
 	WriteMirror WritePolicy = "mirror"
 	// WriteRelaxed writes an object when its age reaches three fifths of its duration.
 	WriteRelaxed WritePolicy = "relaxed"
-	// WriteOnChange writes an object when its holder expires or returns, and once per refresh interval. Upstream's
-	// node-lifecycle controller compares renewTime instead of leaseDurationSeconds, and then marks live nodes as unknown.
+	// WriteOnChange writes an object when its holder expires or returns, and once per refresh
+	// interval. Upstream's node-lifecycle controller compares renewTime instead of
+	// leaseDurationSeconds, and then marks live nodes as unknown.
 	WriteOnChange WritePolicy = "on-change"
 )
 
@@ -33,7 +34,8 @@ func DefaultWrites() Writes {
 	return Writes{Policy: WriteRelaxed, RefreshInterval: 5 * time.Minute}
 }
 
-// An object's duration is five thirds of the time between its writes, so that two fifths of it remain when a write is due.
+// An object's duration is five thirds of the time between its writes, so that two fifths of it
+// remain when a write is due.
 const (
 	intervalShare = 3
 	durationShare = 5
@@ -59,7 +61,8 @@ func (w *Writes) Validate() []error {
 	return problems
 }
 
-// For returns the write policy of one class. The duration of an object is never shorter than c.LeaseDuration.
+// For returns the write policy of one class. The duration of an object is never shorter than
+// c.LeaseDuration.
 func (w *Writes) For(c *Class) writeback.Policy {
 	switch w.Policy {
 	case WriteOnChange:

@@ -18,7 +18,8 @@ const (
 // ErrPageToken means that a page token was not made by PageToken for the same arguments.
 var ErrPageToken = errors.New("page_token is not from a list with the same arguments; list again without it")
 
-// PageSize returns the number of items of a page: the requested number up to a limit, or a default for 0.
+// PageSize returns the number of items of a page: the requested number up to a limit, or a default
+// for 0.
 func PageSize(requested int32) int {
 	if requested == 0 {
 		return defaultPageSize
@@ -26,9 +27,9 @@ func PageSize(requested int32) int {
 	return min(int(requested), maxPageSize)
 }
 
-// PageToken returns the token of the page after the item with the name last. The token starts with a checksum of the name
-// and of the other arguments of the list, so that ParsePageToken detects a token of another list. Every replica
-// accepts it, and it grants no access.
+// PageToken returns the token of the page after the item with the name last. The token starts with
+// a checksum of the name and of the other arguments of the list, so that ParsePageToken detects a
+// token of another list. Every replica accepts it, and it grants no access.
 func PageToken(arguments, last string) string {
 	return base64.RawURLEncoding.EncodeToString(append(pageChecksum(arguments, last), last...))
 }
@@ -50,7 +51,8 @@ func pageChecksum(arguments, last string) []byte {
 	return Checksum("trivet.lease.v1.ListLeases", arguments, last)
 }
 
-// Checksum returns ChecksumSize bytes that detect a token of another RPC, of other arguments, or of another process.
+// Checksum returns ChecksumSize bytes that detect a token of another RPC, of other arguments, or of
+// another process.
 func Checksum(parts ...string) []byte {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return sum[:ChecksumSize]

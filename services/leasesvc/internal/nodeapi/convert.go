@@ -38,7 +38,8 @@ func nodeHealthOf(snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontr
 	}
 }
 
-// zoneName returns the name of a zone without the separators of upstream, which node health and its metrics use.
+// zoneName returns the name of a zone without the separators of upstream, which node health and its
+// metrics use.
 func zoneName(zone string) string { return strings.ReplaceAll(zone, ":\x00:", ":") }
 
 func zoneOf(snapshot *nodehealthcontroller.Snapshot, zone nodehealth.Zone) *leasev1.Zone {

@@ -52,7 +52,8 @@ func (s *Server) sessionOf(ctx context.Context, node *nodehealthcontroller.Node)
 	return &lease
 }
 
-// statusOfNode returns the published status of a Node. It has no time of the last beat if a session keeps the Node alive.
+// statusOfNode returns the published status of a Node. It has no time of the last beat if a session
+// keeps the Node alive.
 func statusOfNode(snapshot *nodehealthcontroller.Snapshot, node *nodehealthcontroller.Node) explain.NodeStatus {
 	a := &node.Assessment
 	nodeStatus := explain.NodeStatus{

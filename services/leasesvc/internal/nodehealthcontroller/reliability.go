@@ -4,7 +4,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// TaintsUnreliable reports whether, and why, no pod may be evicted for the taints of a zone's Nodes.
+// TaintsUnreliable reports whether, and why, no pod may be evicted for the taints of a zone's
+// Nodes.
 func (c *Publisher) TaintsUnreliable(zone string) (reason string, unreliable bool) {
 	snapshot := c.Snapshot()
 	switch {
@@ -20,8 +21,8 @@ func (c *Publisher) TaintsUnreliable(zone string) (reason string, unreliable boo
 	return "", false
 }
 
-// allZonesDown reports whether no zone has a ready node. Zones without counted nodes are ignored. The cause is then hardly the
-// nodes, and their NoExecute taints are removed.
+// allZonesDown reports whether no zone has a ready node. Zones without counted nodes are ignored.
+// The cause is then hardly the nodes, and their NoExecute taints are removed.
 func allZonesDown(zones []nodehealth.Zone) bool {
 	down := false
 	for i := range zones {

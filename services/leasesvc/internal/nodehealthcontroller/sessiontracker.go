@@ -18,8 +18,8 @@ type SessionWatcher interface {
 	Watch(ctx context.Context, classes []bool, since sessioncontroller.Version) (*sessioncontroller.Subscription, error)
 }
 
-// SessionTracker is Sessions for the Nodes whose shards this replica holds. The sessions of other Nodes show in their Leases
-// only.
+// SessionTracker is Sessions for the Nodes whose shards this replica holds. The sessions of other
+// Nodes show in their Leases only.
 type SessionTracker struct {
 	classes []bool
 
@@ -30,11 +30,13 @@ type SessionTracker struct {
 
 type trackedSession struct {
 	state nodehealth.Session
-	// written is the resourceVersion of the Lease that this replica wrote last; empty if it wrote none.
+	// written is the resourceVersion of the Lease that this replica wrote last; empty if it wrote
+	// none.
 	written string
 }
 
-// NewSessionTracker returns a tracker of the sessions in a set of classes, which is indexed by session.ClassID.
+// NewSessionTracker returns a tracker of the sessions in a set of classes, which is indexed by
+// session.ClassID.
 func NewSessionTracker(classes []bool) *SessionTracker {
 	return &SessionTracker{classes: classes, sessions: map[string]trackedSession{}, changed: map[string]struct{}{}}
 }
@@ -56,8 +58,8 @@ func (t *SessionTracker) Session(node string) (state nodehealth.Session, written
 	return s.state, s.written
 }
 
-// Run follows the session controller that current returns, and its successors, until ctx ends. current returns nil while there
-// is none.
+// Run follows the session controller that current returns, and its successors, until ctx ends.
+// current returns nil while there is none.
 func (t *SessionTracker) Run(ctx context.Context, current func() SessionWatcher) {
 	ticker := time.NewTicker(sessionsPoll)
 	defer ticker.Stop()

@@ -12,8 +12,8 @@ const maxPeers = 64
 
 // Connection is a connection to one peer.
 type Connection interface {
-	// Send sends at most 1,000 beats and returns how many of them the peer refused. It blocks until the peer has answered
-	// or ctx ends. It is safe to send a beat twice.
+	// Send sends at most 1,000 beats and returns how many of them the peer refused. It blocks until
+	// the peer has answered or ctx ends. It is safe to send a beat twice.
 	Send(ctx context.Context, beats []AgedBeat) (refused int, err error)
 	// Close closes the connection. It is called once, with no Send in flight.
 	Close() error
@@ -45,8 +45,9 @@ func New(cfg Config) *Forwarder {
 	return f
 }
 
-// Offer enqueues beats that have just been received, for the replica at an address. It accepts all of them or none. It
-// returns false if the address is empty, Run is not running, or too many beats wait. It never blocks.
+// Offer enqueues beats that have just been received, for the replica at an address. It accepts all
+// of them or none. It returns false if the address is empty, Run is not running, or too many beats
+// wait. It never blocks.
 func (f *Forwarder) Offer(address string, beats []Beat) bool {
 	accepted := f.offer(address, beats)
 	f.cfg.Metrics.offered(len(beats), accepted)
@@ -74,7 +75,8 @@ func (f *Forwarder) offer(address string, beats []Beat) bool {
 	return p.add(time.Now(), beats)
 }
 
-// Run sends beats until ctx ends. Then it drops all waiting beats, closes all connections and returns nil.
+// Run sends beats until ctx ends. Then it drops all waiting beats, closes all connections and
+// returns nil.
 func (f *Forwarder) Run(ctx context.Context) error {
 	var senders sync.WaitGroup
 	f.start()

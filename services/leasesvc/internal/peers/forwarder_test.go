@@ -330,7 +330,8 @@ func TestForwarder_AcceptsAllOrNothingWithinLimits(t *testing.T) {
 	})
 }
 
-// Many goroutines offer beats while the peer fails now and then: no offer blocks, and the newest beats arrive.
+// Many goroutines offer beats while the peer fails now and then: no offer blocks, and the newest
+// beats arrive.
 func TestForwarder_ConcurrentOffersToAFlakyPeer(t *testing.T) {
 	b := &fakePeer{answer: func(_ context.Context, n int) (int, error) {
 		if n%7 == 0 {

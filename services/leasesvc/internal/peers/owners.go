@@ -9,8 +9,9 @@ import (
 // Owners are the owners of all shards at one moment, by shard number, as this replica sees them.
 type Owners []term.Holding
 
-// Address returns the gRPC address of the replica that holds a shard. It is empty if no replica holds it, and if this
-// replica has claimed it and does not serve it yet: the caller must not be sent to itself.
+// Address returns the gRPC address of the replica that holds a shard. It is empty if no replica
+// holds it, and if this replica has claimed it and does not serve it yet: the caller must not be
+// sent to itself.
 func (o Owners) Address(shard int) string {
 	if o[shard].Here {
 		return ""
@@ -18,8 +19,8 @@ func (o Owners) Address(shard int) string {
 	return o[shard].GRPCAddress
 }
 
-// Any returns the address of a random other replica that holds a shard, so that redirected clients spread; empty if there
-// is none.
+// Any returns the address of a random other replica that holds a shard, so that redirected clients
+// spread; empty if there is none.
 func (o Owners) Any() string {
 	if len(o) == 0 {
 		return ""

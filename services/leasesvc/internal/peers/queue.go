@@ -5,7 +5,8 @@ import "time"
 const (
 	// maxBatch is how many beats the API accepts in one call.
 	maxBatch = 1000
-	// maxWaiting is how many holders may wait for one peer: about one of 64 shards of a million holders.
+	// maxWaiting is how many holders may wait for one peer: about one of 64 shards of a million
+	// holders.
 	maxWaiting = 20_000
 	// maxAge is the age at which a beat is dropped. The API counts no greater age.
 	maxAge = time.Minute
@@ -24,7 +25,8 @@ type AgedBeat struct {
 	Age time.Duration
 }
 
-// peer is the queue for one replica. The Forwarder's mutex guards all fields except address and wake.
+// peer is the queue for one replica. The Forwarder's mutex guards all fields except address and
+// wake.
 type peer struct {
 	address string
 	wake    chan struct{} // has an item when a beat may wait
@@ -46,7 +48,8 @@ func newPeer(address string) *peer {
 	return &peer{address: address, wake: make(chan struct{}, 1), waiting: map[holder]received{}}
 }
 
-// add enqueues all beats or none. It counts every beat as a new holder, which refuses a batch a little too early at most.
+// add enqueues all beats or none. It counts every beat as a new holder, which refuses a batch a
+// little too early at most.
 func (p *peer) add(now time.Time, beats []Beat) bool {
 	if len(p.waiting)+len(beats) > maxWaiting {
 		return false
@@ -58,8 +61,8 @@ func (p *peer) add(now time.Time, beats []Beat) bool {
 	return true
 }
 
-// put enqueues a beat unless a newer one of its holder waits. Of two beats received at the same time, the one with the
-// higher sequence is newer.
+// put enqueues a beat unless a newer one of its holder waits. Of two beats received at the same
+// time, the one with the higher sequence is newer.
 func (p *peer) put(r received) {
 	key := holder{class: r.beat.Class, name: r.beat.Name}
 	last, found := p.waiting[key]
@@ -70,7 +73,8 @@ func (p *peer) put(r received) {
 	p.waiting[key] = r
 }
 
-// take removes and returns at most maxBatch beats. It also removes the expired beats that it meets, and counts them.
+// take removes and returns at most maxBatch beats. It also removes the expired beats that it meets,
+// and counts them.
 func (p *peer) take(now time.Time) (batch []received, expired int) {
 	for key, r := range p.waiting {
 		if len(batch) == maxBatch {

@@ -61,7 +61,8 @@ func (f *Forwarder) send(ctx context.Context, p *peer, connection Connection) {
 	}
 }
 
-// sendBatch makes one call. The beats of a failed call wait again, unless a repetition would fail too.
+// sendBatch makes one call. The beats of a failed call wait again, unless a repetition would fail
+// too.
 func (f *Forwarder) sendBatch(ctx context.Context, p *peer, connection Connection, batch []received) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -117,7 +118,8 @@ func (f *Forwarder) putBack(p *peer, batch []received) {
 	f.cfg.Metrics.dropped(lost + p.expire(time.Now()))
 }
 
-// waitForBeats returns true when beats may wait, and false when ctx has ended or the idle peer has been removed.
+// waitForBeats returns true when beats may wait, and false when ctx has ended or the idle peer has
+// been removed.
 func (f *Forwarder) waitForBeats(ctx context.Context, p *peer) bool {
 	timer := time.NewTimer(idleTimeout)
 	defer timer.Stop()

@@ -27,7 +27,7 @@ func granted() *leasev1.HeartbeatResult {
 	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Grant{Grant: grant()}}
 }
 
-func refusedBeat(reason string) *leasev1.HeartbeatResult {
+func rejectedBeat(reason string) *leasev1.HeartbeatResult {
 	return &leasev1.HeartbeatResult{Result: &leasev1.HeartbeatResult_Refusal{Refusal: &leasev1.Refusal{Reason: reason}}}
 }
 
@@ -41,12 +41,12 @@ func expectResults(t *testing.T, want, got []*leasev1.HeartbeatResult) {
 
 func TestHeartbeat_AnswersEachItemInOrder(t *testing.T) {
 	f := newFixture(t, setup{config: func(c *leasesvc.Config) { c.MaxSessions = 2 }})
-	stranger := &leasev1.Holder{Class: "toaster", Name: "n1", BootId: "1"}
+	unknown := &leasev1.Holder{Class: "toaster", Name: "n1", BootId: "1"}
 	expectResults(t,
-		[]*leasev1.HeartbeatResult{granted(), refusedBeat("UNKNOWN_CLASS"), granted(), refusedBeat("TOO_MANY_HOLDERS")},
-		f.beat(1, holder("n1", "1"), stranger, holder("n2", "1"), holder("n3", "1")))
+		[]*leasev1.HeartbeatResult{granted(), rejectedBeat("UNKNOWN_CLASS"), granted(), rejectedBeat("TOO_MANY_HOLDERS")},
+		f.beat(1, holder("n1", "1"), unknown, holder("n2", "1"), holder("n3", "1")))
 	expectResults(t,
-		[]*leasev1.HeartbeatResult{granted(), refusedBeat("SUPERSEDED")},
+		[]*leasev1.HeartbeatResult{granted(), rejectedBeat("SUPERSEDED")},
 		f.beat(2, holder("n1", "2"), holder("n1", "1")))
 }
 
@@ -62,14 +62,14 @@ func TestHeartbeat_RepeatedSequenceRenewsNothing(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.beat(5, holder("n1", "1"))
 	before := f.get("n1")
-	f.eventually(func() error { // a beat counts from its millisecond on
+	f.eventually(func() error { // the time of a beat is rounded up to a millisecond
 		again := f.beat(5, holder("n1", "1"))[0].GetGrant()
 		if again == nil || again.Ttl.AsDuration() >= 20*time.Second {
 			return fmt.Errorf("repeated: grant %v, want what is left of 20 s", again)
 		}
 		return nil
 	})
-	// Times are worked out anew for each answer; a wall clock and a monotonic one differ by microseconds.
+	// Each response converts monotonic to wall-clock times, which differ by microseconds.
 	if after := f.get("n1"); after.Sequence != 5 || after.Deadline.AsTime().Sub(before.Deadline.AsTime()).Abs() > time.Millisecond {
 		t.Errorf("deadline moved from %v to %v", before.Deadline.AsTime(), after.Deadline.AsTime())
 	}
@@ -178,7 +178,7 @@ func TestListLeases_RefusesForeignTokensAndBadArguments(t *testing.T) {
 		"of another parent": {PageToken: token, Parent: "namespaces/-"},
 		"of another state":  {PageToken: token, State: leasev1.Lease_STATE_ALIVE},
 		"tampered with":     {PageToken: token[:len(token)-1] + "_"},
-		"invented":          {PageToken: "bmFtZXNwYWNlcy9rdWJlLW5vZGUtbGVhc2UvbGVhc2VzL24x"},
+		"forged":            {PageToken: "bmFtZXNwYWNlcy9rdWJlLW5vZGUtbGVhc2UvbGVhc2VzL24x"},
 		"not base64":        {PageToken: "!"},
 	} {
 		_, err := f.client.ListLeases(t.Context(), request)
@@ -187,13 +187,13 @@ func TestListLeases_RefusesForeignTokensAndBadArguments(t *testing.T) {
 	for name, request := range map[string]*leasev1.ListLeasesRequest{
 		"negative page size": {PageSize: -1},
 		"unknown state":      {State: 99},
-		"crooked parent":     {Parent: "n1"},
+		"invalid parent":     {Parent: "n1"},
 	} {
 		_, err := f.client.ListLeases(t.Context(), request)
 		expectError(t, name, err, codes.InvalidArgument, "VALIDATION_FAILED")
 	}
 	if huge, err := f.client.ListLeases(t.Context(), &leasev1.ListLeasesRequest{PageSize: 1 << 30}); err != nil || len(huge.Leases) != 2 {
-		t.Errorf("a huge page size is cut: got %v, error %v", huge, err)
+		t.Errorf("a huge page size is limited: got %v, error %v", huge, err)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
 	f.awaitWrite("n1", leasev1.Lease_Write_STATE_WRITTEN)
 	_, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "2")})
 	expectError(t, "by another boot", err, codes.Aborted, "SUPERSEDED")
-	for range 2 { // the second time there is nothing to release
+	for range 2 { // the second time there is no session
 		if _, err := f.client.ReleaseLease(t.Context(), &leasev1.ReleaseLeaseRequest{Holder: holder("n1", "1")}); err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func TestReleaseLease_DeletesTheObjectThenTheSession(t *testing.T) {
 func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
 	kube := fake.NewClientset(nodeObject("n1"))
 	kube.PrependReactor("delete", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewServiceUnavailable("the test says so")
+		return true, nil, apierrors.NewServiceUnavailable("injected by the test")
 	})
 	f := newFixture(t, setup{kube: kube})
 	f.beat(1, holder("n1", "1"))
@@ -231,7 +231,7 @@ func TestReleaseLease_FailedDeleteKeepsTheSession(t *testing.T) {
 	}
 }
 
-func TestService_ObjectWithoutNodeIsNotWrittenUntilTheNodeComes(t *testing.T) {
+func TestService_LeaseIsWrittenOnceItsNodeExists(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.beat(1, holder("late", "1"))
 	f.awaitWrite("late", leasev1.Lease_Write_STATE_NO_OWNER)
@@ -244,7 +244,7 @@ func TestService_ObjectWithoutNodeIsNotWrittenUntilTheNodeComes(t *testing.T) {
 	}
 }
 
-func TestService_NewTermBeginsWithoutSessions(t *testing.T) {
+func TestService_NewTermStartsWithoutSessions(t *testing.T) {
 	f := newFixture(t, setup{})
 	f.beat(1, holder("n1", "1"))
 	f.candidate.Lose()
@@ -256,7 +256,7 @@ func TestService_NewTermBeginsWithoutSessions(t *testing.T) {
 		t.Errorf("sessions %v, error %v; want none", list, err)
 	}
 	if got := f.beat(1, holder("n1", "1"))[0].GetGrant(); got.GetEpoch() != 2 {
-		t.Errorf("adopted with %v, want epoch 2", got)
+		t.Errorf("registered with %v, want epoch 2", got)
 	}
 }
 
@@ -276,9 +276,9 @@ func TestService_SilentHolderIsSuspectThenExpired(t *testing.T) {
 		})
 	}
 	after := f.get("n1")
-	written.Write.DueTime = nil // nothing is to be said of a silent holder
+	written.Write.DueTime = nil // no write is due for a silent holder
 	if diff := cmp.Diff(written.Write, after.Write, protocmp.Transform()); diff != "" {
-		t.Errorf("the object of an expired holder was touched:\n%s", diff)
+		t.Errorf("the object of an expired holder was written:\n%s", diff)
 	}
 	if got := f.beat(1, holder("n1", "1"))[0].GetGrant().GetTtl().AsDuration(); got != 0 {
 		t.Errorf("a repeated beat of an expired session has %v left", got)
