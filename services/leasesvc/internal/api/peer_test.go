@@ -46,7 +46,7 @@ func agedBeat(name string, age time.Duration) peers.AgedBeat {
 	return peers.AgedBeat{Beat: peers.Beat{Class: "node", Name: name, Boot: "b", Sequence: 7}, Age: age}
 }
 
-func TestPeerConnection_SendsBeatsAndCountsRefusals(t *testing.T) {
+func TestPeerConnection_SendsBeatsAndCountsRejections(t *testing.T) {
 	r := &fakePeer{answer: func(request *leasev1.HeartbeatRequest) (*leasev1.HeartbeatResponse, error) {
 		response := &leasev1.HeartbeatResponse{}
 		for i := range request.Beats {
