@@ -11,9 +11,9 @@ import (
 )
 
 var (
-	well      = writeback.Observation{Answered: 10, Latency: 5 * time.Millisecond, Full: true}
-	throttled = writeback.Observation{Answered: 9, Throttled: 1, Latency: 5 * time.Millisecond, Full: true, Pause: time.Second}
-	slow      = writeback.Observation{Answered: 10, Latency: 200 * time.Millisecond, Full: true}
+	well      = writeback.Observation{Answered: 10, Latency: 5 * time.Millisecond, Saturated: true}
+	throttled = writeback.Observation{Answered: 9, Throttled: 1, Latency: 5 * time.Millisecond, Saturated: true, Pause: time.Second}
+	slow      = writeback.Observation{Answered: 10, Latency: 200 * time.Millisecond, Saturated: true}
 	dead      = writeback.Observation{Failed: 3}
 )
 
@@ -48,7 +48,7 @@ func TestAfter_GrowsWhileAllIsWellAndItIsUsedUp(t *testing.T) {
 		t.Errorf("after three good windows %d, want the ceiling of 32", got)
 	}
 	idle := well
-	idle.Full = false
+	idle.Saturated = false
 	if got := newCourse(32).feed(100, idle).limit(); got != 4 {
 		t.Errorf("never used up: %d, want the 4 of the begin", got)
 	}
@@ -72,7 +72,7 @@ func TestAfter_HalvesAndThenGrowsByOne(t *testing.T) {
 func TestAfter_IsHalvedUntilItIsQuickAgain(t *testing.T) {
 	c, highest := newCourse(32).feed(10, well), 0
 	for window := range 200 { // each write under way makes all of them 20 ms slower
-		o := writeback.Observation{Answered: 10, Latency: time.Duration(c.limit()) * 20 * time.Millisecond, Full: true}
+		o := writeback.Observation{Answered: 10, Latency: time.Duration(c.limit()) * 20 * time.Millisecond, Saturated: true}
 		if c.feed(1, o); window > 20 {
 			highest = max(highest, c.limit())
 		}
@@ -135,7 +135,7 @@ func TestAfter_StaysWithinItsBoundsAndComesBack(t *testing.T) {
 	observation := rapid.Custom(func(t *rapid.T) writeback.Observation {
 		return writeback.Observation{
 			Answered: rapid.IntRange(0, 3).Draw(t, "answered"), Throttled: rapid.IntRange(0, 3).Draw(t, "throttled"),
-			Failed: rapid.IntRange(0, 3).Draw(t, "failed"), Full: rapid.Bool().Draw(t, "full"),
+			Failed: rapid.IntRange(0, 3).Draw(t, "failed"), Saturated: rapid.Bool().Draw(t, "full"),
 			Latency: time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "latency")),
 			Pause:   time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "pause")),
 		}
@@ -152,7 +152,7 @@ func TestAfter_StaysWithinItsBoundsAndComesBack(t *testing.T) {
 				t.Fatalf("nothing may be tried for longer than 5 s")
 			}
 		}
-		well := writeback.Observation{Answered: 1, Full: true} // quicker than whatever was measured
+		well := writeback.Observation{Answered: 1, Saturated: true} // quicker than whatever was measured
 		if got := c.feed(80, well).limit(); got != ceiling {
 			t.Fatalf("20 s after all trouble %d, want %d", got, ceiling)
 		}

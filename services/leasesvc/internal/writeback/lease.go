@@ -170,7 +170,9 @@ func nodeReference(node string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}
 }
 
-func refersToNode(ref metav1.OwnerReference) bool { return ref.APIVersion == "v1" && ref.Kind == "Node" }
+func refersToNode(ref metav1.OwnerReference) bool {
+	return ref.APIVersion == "v1" && ref.Kind == "Node"
+}
 
 // laterThan returns t, or the microsecond after before if t is not later. Readers compare renewTimes in microseconds.
 func laterThan(before *metav1.MicroTime, t time.Time) time.Time {

@@ -74,7 +74,7 @@ func (g *limiter) free() (free int, enough bool) {
 	free = max(limit-g.inFlight, 0)
 	enough = free > limit/8
 	if limit > 0 && !enough {
-		g.window.seen.Full = true
+		g.window.seen.Saturated = true
 	}
 	return free, enough
 }
