@@ -27,7 +27,7 @@ func TestWatch_StandsStillWhileNobodyReadsIt(t *testing.T) {
 			}
 		}
 		now, _ := c.Read()
-		if got := time.Until(c.Wall(now, now.Add(time.Second))); got != time.Second {
+		if got := time.Until(c.WallTime(now, now.Add(time.Second))); got != time.Second {
 			t.Errorf("an instant in a second is %v away by the wall clock", got)
 		}
 	})
