@@ -21,16 +21,16 @@ func silent(name string, silence time.Duration) checkpoint.Entry {
 }
 
 func TestEncode_IsReadBackInOrder(t *testing.T) {
-	a, b := silent("rack-1-a", 21*time.Second), silent("rack-1-b.example", 3*time.Hour+123*time.Millisecond)
+	f, b := silent("rack-1-a", 21*time.Second), silent("rack-1-b.example", 3*time.Hour+123*time.Millisecond)
 	c := checkpoint.Entry{Class: "agent", Name: "rack-1-a", Boot: strings.Repeat("Z", 64), Silence: time.Second}
-	given := []checkpoint.Entry{b, c, a}
+	given := []checkpoint.Entry{b, c, f}
 	before := slices.Clone(given)
 	got, err := checkpoint.Decode(checkpoint.Encode(given))
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Silence = 3*time.Hour + 100*time.Millisecond
-	if diff := cmp.Diff([]checkpoint.Entry{c, a, b}, got); diff != "" {
+	if diff := cmp.Diff([]checkpoint.Entry{c, f, b}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, given); diff != "" {

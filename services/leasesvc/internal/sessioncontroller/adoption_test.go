@@ -17,12 +17,12 @@ import (
 )
 
 // surveyed is a keeper to which somebody tells what there was before.
-func surveyed() *sessioncontroller.Controller {
+func newAdoptingController() *sessioncontroller.Controller {
 	return sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: 4, Limit: 10_000, AdoptLeases: true, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // lease is one of a holder that was renewed some time ago.
-func lease(holder string, ago time.Duration) writeback.LeaseRecord {
+func existingLease(holder string, ago time.Duration) writeback.LeaseRecord {
 	return writeback.NewLeaseRecord(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: holder, ResourceVersion: "5"},
 		Spec: coordinationv1.LeaseSpec{
@@ -31,9 +31,9 @@ func lease(holder string, ago time.Duration) writeback.LeaseRecord {
 	})
 }
 
-func survey(t *testing.T, k *sessioncontroller.Controller) *sessioncontroller.Adoption {
+func beginAdoption(t *testing.T, ctl *sessioncontroller.Controller) *sessioncontroller.Adoption {
 	t.Helper()
-	s, err := k.BeginAdoption(t.Context())
+	s, err := ctl.BeginAdoption(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,46 +42,46 @@ func survey(t *testing.T, k *sessioncontroller.Controller) *sessioncontroller.Ad
 
 func TestSurvey_FoundObjectsAreWrittenWhenTheirDurationAllows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := surveyed()
-		defer run(t, k)()
-		if s := survey(t, k); s != nil {
+		ctl := newAdoptingController()
+		defer run(t, ctl)()
+		if s := beginAdoption(t, ctl); s != nil {
 			t.Fatal("more shards may come, and it is read already")
 		}
-		introduce(t, k, node("early", "1"), node("none", "1"))
+		register(t, ctl, node("early", "1"), node("none", "1"))
 		time.Sleep(time.Second)
-		s := survey(t, k)
+		s := beginAdoption(t, ctl)
 		if s == nil || len(s.Namespaces) != 2 {
 			t.Fatalf("survey %+v, want one of two namespaces", s)
 		}
 		key := func(name string) session.Key { return session.Key{Name: name} }
-		err := k.Adopt(t.Context(), []sessioncontroller.ExistingLease{
-			{Key: key("early"), Lease: lease("early", 10*time.Second)}, {Key: key("late"), Lease: lease("late", 10*time.Second)},
-			{Key: key("stranger"), Lease: lease("somebody else", 10*time.Second)},
+		err := ctl.Adopt(t.Context(), []sessioncontroller.ExistingLease{
+			{Key: key("early"), Lease: existingLease("early", 10*time.Second)}, {Key: key("late"), Lease: existingLease("late", 10*time.Second)},
+			{Key: key("stranger"), Lease: existingLease("somebody else", 10*time.Second)},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if jobs := start(t, k); jobs != nil {
+		if jobs := startWrites(t, ctl); jobs != nil {
 			t.Errorf("written before all has been read: %+v", jobs)
 		}
-		if err := k.FinishAdoption(t.Context(), s); err != nil {
+		if err := ctl.FinishAdoption(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		introduce(t, k, node("late", "1"), node("stranger", "1"))
+		register(t, ctl, node("late", "1"), node("stranger", "1"))
 		first := map[string]writeback.Reason{}
-		for _, job := range start(t, k) {
+		for _, job := range startWrites(t, ctl) {
 			first[job.Name] = job.Reason
 		}
 		if len(first) != 2 || first["none"] != writeback.First || first["stranger"] != writeback.First {
 			t.Errorf("written at once: %v, want those of whom nothing was found", first)
 		}
 		for _, name := range []string{"early", "late"} {
-			got := get(t, k, node(name, "1")).Write
+			got := getLease(t, ctl, node(name, "1")).Write
 			if got.ResourceVersion != "5" || got.Reason != writeback.Renewal || got.Due.After(time.Now().Add(22*time.Second)) {
 				t.Errorf("%s: %+v, want a renewal within 22 s of what was found", name, got)
 			}
 		}
-		if k.AdoptionPending() || survey(t, k) != nil {
+		if ctl.AdoptionPending() || beginAdoption(t, ctl) != nil {
 			t.Error("what has been read is to be read again")
 		}
 	})
@@ -89,27 +89,27 @@ func TestSurvey_FoundObjectsAreWrittenWhenTheirDurationAllows(t *testing.T) {
 
 func TestSurvey_ThatNobodyMakesHoldsNothingUpForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := surveyed()
-		defer run(t, k)()
-		introduce(t, k, node("a", "1"))
+		ctl := newAdoptingController()
+		defer run(t, ctl)()
+		register(t, ctl, node("a", "1"))
 		time.Sleep(4500 * time.Millisecond)
-		if jobs := start(t, k); jobs != nil {
+		if jobs := startWrites(t, ctl); jobs != nil {
 			t.Errorf("written unseen: %+v", jobs)
 		}
 		time.Sleep(time.Second)
-		if jobs := start(t, k); len(jobs) != 1 || !k.AdoptionPending() {
-			t.Errorf("%d jobs, unread %t; want one, and still to be read", len(jobs), k.AdoptionPending())
+		if jobs := startWrites(t, ctl); len(jobs) != 1 || !ctl.AdoptionPending() {
+			t.Errorf("%d jobs, unread %t; want one, and still to be read", len(jobs), ctl.AdoptionPending())
 		}
 	})
 }
 
 func TestAbsent_IsWhoWasNotHeardInATermOfSomeLength(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		introduce(t, k, node("a", "1"))
+		ctl := newController()
+		defer run(t, ctl)()
+		register(t, ctl, node("a", "1"))
 		absent := func(name string, shard int, kept time.Duration) bool {
-			held, err := k.CheckAbsent(t.Context(), session.Key{Name: name}, shard, kept)
+			held, err := ctl.CheckAbsent(t.Context(), session.Key{Name: name}, shard, kept)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,7 +122,7 @@ func TestAbsent_IsWhoWasNotHeardInATermOfSomeLength(t *testing.T) {
 		if !absent("b", 0, time.Minute) {
 			t.Error("b was not heard for a minute, and is not absent")
 		}
-		held, err := k.CheckAbsent(t.Context(), session.Key{Name: "b"}, 1, 0)
+		held, err := ctl.CheckAbsent(t.Context(), session.Key{Name: "b"}, 1, 0)
 		if held != nil || !errors.Is(err, sessioncontroller.NotHeldError{Shard: 1}) {
 			t.Errorf("%v, error %v; want a NotKeptError", held, err)
 		}
@@ -131,23 +131,23 @@ func TestAbsent_IsWhoWasNotHeardInATermOfSomeLength(t *testing.T) {
 
 func TestSurvey_EndReachesAllOfThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := surveyed()
-		defer run(t, k)()
+		ctl := newAdoptingController()
+		defer run(t, ctl)()
 		const holders = 9000
 		all := make([]session.Holder, holders)
 		for i := range all {
 			all[i] = node(fmt.Sprintf("n-%d", i), "1")
 		}
-		introduce(t, k, all...)
+		register(t, ctl, all...)
 		time.Sleep(time.Second)
-		s := survey(t, k)
-		if jobs, err := k.StartWrites(t.Context(), holders); err != nil || len(jobs) != 0 {
+		s := beginAdoption(t, ctl)
+		if jobs, err := ctl.StartWrites(t.Context(), holders); err != nil || len(jobs) != 0 {
 			t.Fatalf("%d objects are written unseen, error %v", len(jobs), err)
 		}
-		if err := k.FinishAdoption(t.Context(), s); err != nil {
+		if err := ctl.FinishAdoption(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		if jobs, err := k.StartWrites(t.Context(), holders); err != nil || len(jobs) != holders || k.AdoptionPending() {
+		if jobs, err := ctl.StartWrites(t.Context(), holders); err != nil || len(jobs) != holders || ctl.AdoptionPending() {
 			t.Errorf("%d of %d objects are written after the survey, error %v", len(jobs), holders, err)
 		}
 	})

@@ -198,14 +198,14 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 	c.sessionChanged(now, slot, outcome)
 }
 
-// reportDuplicate reports an episode of two beating boots at its second refusal. A single one may be a late message.
+// reportDuplicate reports an episode of two beating boots at its second rejection. A single one may be a late message.
 func (c *Controller) reportDuplicate(ref session.Ref) {
 	s, ok := c.table.At(ref.Slot())
 	if !ok {
 		return
 	}
 	d, ok := c.table.Duplicate(s.Ref)
-	if !ok || d.Refusals != 2 {
+	if !ok || d.Rejections != 2 {
 		return
 	}
 	c.changes.touch(ref.Slot())

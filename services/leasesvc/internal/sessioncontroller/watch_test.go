@@ -33,22 +33,22 @@ func expectNames(t *testing.T, what string, got []change, want ...string) {
 
 func TestWatch_ShowsWhatIsThenWhatChangesOfItsClasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		introduce(t, k, node("a", "1"), agent("x"))
-		all, err := k.Watch(t.Context(), nil, sessioncontroller.Version{})
+		ctl := newController()
+		defer run(t, ctl)()
+		register(t, ctl, node("a", "1"), agent("x"))
+		all, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer all.Close()
-		agents, err := k.Watch(t.Context(), []bool{false, true}, sessioncontroller.Version{})
+		agents, err := ctl.Watch(t.Context(), []bool{false, true}, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer agents.Close()
 		expectNames(t, "all at the start", drain(t, all), "+a", "+x", "|")
 		expectNames(t, "agents at the start", drain(t, agents), "+x", "|")
-		introduce(t, k, node("a", "2"), node("b", "1"), agent("y"))
+		register(t, ctl, node("a", "2"), node("b", "1"), agent("y"))
 		expectNames(t, "all", drain(t, all), "~a", "+b", "+y")
 		expectNames(t, "agents", drain(t, agents), "+y")
 	})
@@ -56,14 +56,14 @@ func TestWatch_ShowsWhatIsThenWhatChangesOfItsClasses(t *testing.T) {
 
 func TestWatch_SlowReaderSkipsStatesAndNeverMissesTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		sub := watch(t, k, nil)
+		ctl := newController()
+		defer run(t, ctl)()
+		sub := watch(t, ctl, nil)
 		defer sub.Close()
 		for boot := range 1000 {
-			introduce(t, k, node("a", fmt.Sprint(boot)), node("b", fmt.Sprint(boot)))
+			register(t, ctl, node("a", fmt.Sprint(boot)), node("b", fmt.Sprint(boot)))
 		}
-		introduce(t, k, node("a", "last"))
+		register(t, ctl, node("a", "last"))
 		expectNames(t, "after 2,001 changes", drain(t, sub), "+b", "+a")
 	})
 }
@@ -87,10 +87,10 @@ func versions(t *testing.T, sub *sessioncontroller.Subscription) (all []sessionc
 
 func TestWatch_ResumesBehindAnyVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		introduce(t, k, node("a", "1"), node("b", "1"), node("c", "1"))
-		first, err := k.Watch(t.Context(), nil, sessioncontroller.Version{})
+		ctl := newController()
+		defer run(t, ctl)()
+		register(t, ctl, node("a", "1"), node("b", "1"), node("c", "1"))
+		first, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,13 +98,13 @@ func TestWatch_ResumesBehindAnyVersion(t *testing.T) {
 		if bookmark := start[len(start)-1]; bookmark == (sessioncontroller.Version{}) || start[0] != (sessioncontroller.Version{}) {
 			t.Errorf("versions %v at the start, want one behind all and none before", start)
 		}
-		introduce(t, k, node("a", "2"))
-		introduce(t, k, node("d", "1"))
-		hold, err := k.BeginRelease(t.Context(), node("b", "1"), 0)
+		register(t, ctl, node("a", "2"))
+		register(t, ctl, node("d", "1"))
+		hold, err := ctl.BeginRelease(t.Context(), node("b", "1"), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.CompleteRelease(hold)
+		ctl.CompleteRelease(hold)
 		behind := versions(t, first)
 		first.Close()
 		for name, c := range map[string]struct {
@@ -116,14 +116,14 @@ func TestWatch_ResumesBehindAnyVersion(t *testing.T) {
 			"the new holder": {since: behind[1], want: []string{"-b"}},
 			"the end":        {since: behind[2]},
 		} {
-			sub, err := k.Watch(t.Context(), nil, c.since)
+			sub, err := ctl.Watch(t.Context(), nil, c.since)
 			if err != nil {
 				t.Fatal(err)
 			}
 			expectNames(t, "behind "+name, drain(t, sub), c.want...)
 			sub.Close()
 		}
-		if _, err := k.Watch(t.Context(), nil, sessioncontroller.Version{Revision: 1 << 40}); !errors.Is(err, sessioncontroller.ErrCompacted) {
+		if _, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{Revision: 1 << 40}); !errors.Is(err, sessioncontroller.ErrCompacted) {
 			t.Errorf("a version of the future: error %v, want ErrForgotten", err)
 		}
 	})
@@ -131,9 +131,9 @@ func TestWatch_ResumesBehindAnyVersion(t *testing.T) {
 
 func TestWatch_NextWaitsAndEndsWithTheKeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		stop := run(t, k)
-		sub := watch(t, k, nil)
+		ctl := newController()
+		stop := run(t, ctl)
+		sub := watch(t, ctl, nil)
 		got := make(chan error, 1)
 		go func() {
 			events, err := sub.Next(t.Context())
@@ -149,7 +149,7 @@ func TestWatch_NextWaitsAndEndsWithTheKeeper(t *testing.T) {
 			got <- err
 		}()
 		synctest.Wait()
-		introduce(t, k, node("a", "1"))
+		register(t, ctl, node("a", "1"))
 		synctest.Wait()
 		stop()
 		if err := <-got; !errors.Is(err, sessioncontroller.ErrStopped) {
@@ -161,20 +161,20 @@ func TestWatch_NextWaitsAndEndsWithTheKeeper(t *testing.T) {
 // A crowd of sessions and somebody who reads all of them: beats that only the owner can take go in between.
 func TestWatch_OwnerIsNeverHeldForLong(t *testing.T) {
 	const holders = 100_000
-	k := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: 4, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
-	defer run(t, k)()
+	ctl := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: 4, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
+	defer run(t, ctl)()
 	for i := 0; i < holders; i += 1000 {
-		batch := make([]session.Holder, 1000)
-		for j := range batch {
-			batch[j] = node(fmt.Sprintf("node-%d", i+j), "1")
+		chunk := make([]session.Holder, 1000)
+		for j := range chunk {
+			chunk[j] = node(fmt.Sprintf("node-%d", i+j), "1")
 		}
-		introduce(t, k, batch...)
+		register(t, ctl, chunk...)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	read := make(chan int, 1)
 	go func() {
 		defer cancel()
-		sub, err := k.Watch(ctx, nil, sessioncontroller.Version{})
+		sub, err := ctl.Watch(ctx, nil, sessioncontroller.Version{})
 		seen := 0
 		for err == nil {
 			var events []sessioncontroller.Event
@@ -190,7 +190,7 @@ func TestWatch_OwnerIsNeverHeldForLong(t *testing.T) {
 	var waits, long int
 	for ctx.Err() == nil {
 		begin := time.Now()
-		introduce(t, k, node("node-7", "1"))
+		register(t, ctl, node("node-7", "1"))
 		if waits++; time.Since(begin) > 20*time.Millisecond {
 			long++
 		}

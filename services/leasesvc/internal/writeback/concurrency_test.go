@@ -11,23 +11,23 @@ import (
 )
 
 var (
-	well      = writeback.Observation{Answered: 10, Latency: 5 * time.Millisecond, Saturated: true}
-	throttled = writeback.Observation{Answered: 9, Throttled: 1, Latency: 5 * time.Millisecond, Saturated: true, Pause: time.Second}
-	slow      = writeback.Observation{Answered: 10, Latency: 200 * time.Millisecond, Saturated: true}
-	dead      = writeback.Observation{Failed: 3}
+	good       = writeback.Observation{Answered: 10, Latency: 5 * time.Millisecond, Saturated: true}
+	throttled  = writeback.Observation{Answered: 9, Throttled: 1, Latency: 5 * time.Millisecond, Saturated: true, Pause: time.Second}
+	slow       = writeback.Observation{Answered: 10, Latency: 200 * time.Millisecond, Saturated: true}
+	unanswered = writeback.Observation{Failed: 3}
 )
 
 // course feeds one observation after the other, a Window apart, beginning where the pause ends if there is one.
-type course struct {
+type limitFixture struct {
 	writeback.ConcurrencyLimit
 	now monotonic.Instant
 }
 
-func newCourse(ceiling int) *course {
-	return &course{ConcurrencyLimit: writeback.NewConcurrencyLimit(ceiling)}
+func newLimitFixture(ceiling int) *limitFixture {
+	return &limitFixture{ConcurrencyLimit: writeback.NewConcurrencyLimit(ceiling)}
 }
 
-func (c *course) feed(times int, o writeback.Observation) *course {
+func (c *limitFixture) feed(times int, o writeback.Observation) *limitFixture {
 	for range times {
 		c.now = c.now.Add(writeback.ObservationWindow)
 		c.ConcurrencyLimit = c.Next(c.now, o)
@@ -36,7 +36,7 @@ func (c *course) feed(times int, o writeback.Observation) *course {
 }
 
 // limit is the limit once the pause is over.
-func (c *course) limit() int {
+func (c *limitFixture) limit() int {
 	for c.At(c.now) == 0 {
 		c.now = c.now.Add(time.Millisecond)
 	}
@@ -44,33 +44,33 @@ func (c *course) limit() int {
 }
 
 func TestAfter_GrowsWhileAllIsWellAndItIsUsedUp(t *testing.T) {
-	if got := newCourse(32).feed(3, well).limit(); got != 32 {
+	if got := newLimitFixture(32).feed(3, good).limit(); got != 32 {
 		t.Errorf("after three good windows %d, want the ceiling of 32", got)
 	}
-	idle := well
+	idle := good
 	idle.Saturated = false
-	if got := newCourse(32).feed(100, idle).limit(); got != 4 {
+	if got := newLimitFixture(32).feed(100, idle).limit(); got != 4 {
 		t.Errorf("never used up: %d, want the 4 of the begin", got)
 	}
 }
 
 func TestAfter_HalvesAndThenGrowsByOne(t *testing.T) {
 	for name, trouble := range map[string]writeback.Observation{"throttled": throttled, "slow": slow} {
-		c := newCourse(32).feed(10, well).feed(1, trouble)
+		c := newLimitFixture(32).feed(10, good).feed(1, trouble)
 		if got := c.limit(); got != 16 {
 			t.Errorf("%s: %d, want half of 32", name, got)
 		}
-		if got := c.feed(3, well).limit(); got != 19 {
+		if got := c.feed(3, good).limit(); got != 19 {
 			t.Errorf("%s and three good windows: %d, want 19", name, got)
 		}
 	}
-	if got := newCourse(32).feed(10, well).feed(10, throttled).limit(); got != 1 {
+	if got := newLimitFixture(32).feed(10, good).feed(10, throttled).limit(); got != 1 {
 		t.Errorf("throttled for long: %d, want 1", got)
 	}
 }
 
 func TestAfter_IsHalvedUntilItIsQuickAgain(t *testing.T) {
-	c, highest := newCourse(32).feed(10, well), 0
+	c, highest := newLimitFixture(32).feed(10, good), 0
 	for window := range 200 { // each write under way makes all of them 20 ms slower
 		o := writeback.Observation{Answered: 10, Latency: time.Duration(c.limit()) * 20 * time.Millisecond, Saturated: true}
 		if c.feed(1, o); window > 20 {
@@ -84,7 +84,7 @@ func TestAfter_IsHalvedUntilItIsQuickAgain(t *testing.T) {
 
 // An etcd with a slower disk takes as long for one write as for thirty.
 func TestAfter_LatencyThatIsNotForItsNumberCostsOneCut(t *testing.T) {
-	c, least := newCourse(32).feed(10, well), 32
+	c, least := newLimitFixture(32).feed(10, good), 32
 	for range 100 {
 		least = min(least, c.feed(1, slow).limit())
 	}
@@ -94,7 +94,7 @@ func TestAfter_LatencyThatIsNotForItsNumberCostsOneCut(t *testing.T) {
 }
 
 func TestAfter_PausesAsLongAsItIsAsked(t *testing.T) {
-	c := newCourse(32).feed(5, well).feed(1, throttled)
+	c := newLimitFixture(32).feed(5, good).feed(1, throttled)
 	if got := c.At(c.now.Add(time.Second - 1)); got != 0 {
 		t.Errorf("during the pause %d, want 0", got)
 	}
@@ -104,10 +104,10 @@ func TestAfter_PausesAsLongAsItIsAsked(t *testing.T) {
 }
 
 func TestAfter_SilenceLeavesOneTryAtATimeUntilTheFirstAnswer(t *testing.T) {
-	c := newCourse(32).feed(10, well)
+	c := newLimitFixture(32).feed(10, good)
 	var pauses []time.Duration
 	for range 7 {
-		c.feed(1, dead)
+		c.feed(1, unanswered)
 		before := c.now
 		if got := c.limit(); got != 1 {
 			t.Fatalf("limit %d, want 1", got)
@@ -119,13 +119,13 @@ func TestAfter_SilenceLeavesOneTryAtATimeUntilTheFirstAnswer(t *testing.T) {
 			t.Errorf("pause %d is %v, want %v s", i+1, pauses[i], want)
 		}
 	}
-	if got := c.feed(4, well).limit(); got != 16 {
+	if got := c.feed(4, good).limit(); got != 16 {
 		t.Errorf("four good windows after it: %d, want half of what went well before", got)
 	}
 }
 
 func TestAfter_LatencyThatStaysBecomesTheMeasure(t *testing.T) {
-	c := newCourse(32).feed(10, well).feed(40, slow)
+	c := newLimitFixture(32).feed(10, good).feed(40, slow)
 	if got := c.limit(); got != 32 {
 		t.Errorf("after ten seconds of a slower kube-apiserver %d, want 32", got)
 	}
@@ -142,7 +142,7 @@ func TestAfter_StaysWithinItsBoundsAndComesBack(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		ceiling := rapid.IntRange(1, 64).Draw(t, "ceiling")
-		c := newCourse(ceiling)
+		c := newLimitFixture(ceiling)
 		for _, o := range rapid.SliceOf(observation).Draw(t, "observations") {
 			c.feed(1, o)
 			if got := c.At(c.now); got < 0 || got > ceiling {

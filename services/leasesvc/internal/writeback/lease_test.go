@@ -12,12 +12,12 @@ import (
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 123456789, time.UTC)
 
-var renewal = LeaseUpdate{Namespace: "kube-node-lease", Name: "n1", Duration: 40 * time.Second, RenewTime: noon}
+var testUpdate = LeaseUpdate{Namespace: "kube-node-lease", Name: "n1", Duration: 40 * time.Second, RenewTime: noon}
 
-func micro(t time.Time) *metav1.MicroTime { return &metav1.MicroTime{Time: t} }
+func microTime(t time.Time) *metav1.MicroTime { return &metav1.MicroTime{Time: t} }
 
 func leaseWith(change func(*coordinationv1.Lease)) *coordinationv1.Lease {
-	l := NewLease(renewal, "uid-1")
+	l := NewLease(testUpdate, "uid-1")
 	l.ResourceVersion = "7"
 	change(l)
 	return l
@@ -57,12 +57,12 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 			after:  func(*coordinationv1.Lease) {},
 		},
 		"earlier time": {
-			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = micro(noon.Add(-time.Hour)) },
-			after:  func(l *coordinationv1.Lease) { l.Spec.RenewTime = micro(noon.Truncate(time.Microsecond)) },
+			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Add(-time.Hour)) },
+			after:  func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Truncate(time.Microsecond)) },
 		},
 		"time of a writer whose clock is ahead": {
-			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = micro(noon.Add(time.Hour)) },
-			after:  func(l *coordinationv1.Lease) { l.Spec.RenewTime = micro(noon.Add(time.Hour + time.Microsecond)) },
+			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Add(time.Hour)) },
+			after:  func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Add(time.Hour + time.Microsecond)) },
 		},
 		"no time": {
 			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil },
@@ -71,10 +71,10 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 	} {
 		last := leaseWith(change.before)
 		if last.Spec.RenewTime != nil && name != "time of a writer whose clock is ahead" {
-			last.Spec.RenewTime = micro(noon.Add(-time.Second))
+			last.Spec.RenewTime = microTime(noon.Add(-time.Second))
 		}
 		untouched := last.DeepCopy()
-		got, err := UpdatedLease(last, renewal, "uid-1")
+		got, err := UpdatedLease(last, testUpdate, "uid-1")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -88,10 +88,10 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 }
 
 func TestRenewed_RefusesWhatIsNotTheHolders(t *testing.T) {
-	if _, err := UpdatedLease(leaseWith(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }), renewal, "uid-1"); !errors.Is(err, ErrForeignHolder) {
+	if _, err := UpdatedLease(leaseWith(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }), testUpdate, "uid-1"); !errors.Is(err, ErrForeignHolder) {
 		t.Errorf("another holder: error %v, want ErrForeignHolder", err)
 	}
-	if _, err := UpdatedLease(leaseWith(func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.Now()) }), renewal, "uid-1"); !errors.Is(err, ErrTerminating) {
+	if _, err := UpdatedLease(leaseWith(func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.Now()) }), testUpdate, "uid-1"); !errors.Is(err, ErrTerminating) {
 		t.Errorf("being deleted: error %v, want ErrTerminating", err)
 	}
 }

@@ -19,7 +19,7 @@ const (
 )
 
 // stored is a Lease as a kube-apiserver returns it after a renewal.
-func stored(r LeaseUpdate, change func(*coordinationv1.Lease)) *coordinationv1.Lease {
+func storedLease(r LeaseUpdate, change func(*coordinationv1.Lease)) *coordinationv1.Lease {
 	l := NewLease(r, nodeUID)
 	l.UID, l.ResourceVersion = leaseUID, "7"
 	if change != nil {
@@ -29,30 +29,30 @@ func stored(r LeaseUpdate, change func(*coordinationv1.Lease)) *coordinationv1.L
 }
 
 func TestKnown_RestoresWhatItWasMadeOf(t *testing.T) {
-	agent := renewal
+	agent := testUpdate
 	agent.Class = "agent"
 	for name, c := range map[string]struct {
 		renewal LeaseUpdate
 		change  func(*coordinationv1.Lease)
 		plain   bool
 	}{
-		"of a node":       {renewal: renewal, plain: true},
+		"of a node":       {renewal: testUpdate, plain: true},
 		"of an agent":     {renewal: agent, plain: true},
-		"annotated":       {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Annotations = map[string]string{"a": "b"} }},
-		"labelled":        {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Labels = map[string]string{"a": "b"} }},
+		"annotated":       {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.Annotations = map[string]string{"a": "b"} }},
+		"labelled":        {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.Labels = map[string]string{"a": "b"} }},
 		"labelled, agent": {renewal: agent, change: func(l *coordinationv1.Lease) { l.Labels["a"] = "b" }},
-		"another owner":   {renewal: renewal, change: func(l *coordinationv1.Lease) { l.OwnerReferences[0].Kind = "Machine" }},
-		"owner that blocks": {renewal: renewal, change: func(l *coordinationv1.Lease) {
+		"another owner":   {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.OwnerReferences[0].Kind = "Machine" }},
+		"owner that blocks": {renewal: testUpdate, change: func(l *coordinationv1.Lease) {
 			l.OwnerReferences[0].BlockOwnerDeletion = new(true)
 		}},
-		"no time":        {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil }},
-		"acquired":       {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Spec.AcquireTime = micro(noon) }},
-		"terminating":    {renewal: renewal, change: func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.NewTime(noon)) }},
-		"another holder": {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }},
-		"other UID":      {renewal: renewal, change: func(l *coordinationv1.Lease) { l.UID = types.UID(strings.ToUpper(string(leaseUID))) }},
-		"other version":  {renewal: renewal, change: func(l *coordinationv1.Lease) { l.ResourceVersion = "007" }},
+		"no time":        {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil }},
+		"acquired":       {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.Spec.AcquireTime = microTime(noon) }},
+		"terminating":    {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.NewTime(noon)) }},
+		"another holder": {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }},
+		"other UID":      {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.UID = types.UID(strings.ToUpper(string(leaseUID))) }},
+		"other version":  {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.ResourceVersion = "007" }},
 	} {
-		lease := stored(c.renewal, c.change)
+		lease := storedLease(c.renewal, c.change)
 		known := NewLeaseRecord(lease)
 		if got := known.whole == nil; got != c.plain {
 			t.Errorf("%s: kept in 48 bytes %t, want %t", name, got, c.plain)
@@ -72,12 +72,12 @@ func TestKnown_RestoresWhatItWasMadeOf(t *testing.T) {
 }
 
 func TestKnown_OfAnotherNodeHasToBeRead(t *testing.T) {
-	known := NewLeaseRecord(stored(renewal, nil))
-	if _, ok := known.Lease(renewal, leaseUID); ok {
+	known := NewLeaseRecord(storedLease(testUpdate, nil))
+	if _, ok := known.Lease(testUpdate, leaseUID); ok {
 		t.Error("restored for a Node of another UID")
 	}
 	var none LeaseRecord
-	if _, ok := none.Lease(renewal, nodeUID); ok || none.Exists() {
+	if _, ok := none.Lease(testUpdate, nodeUID); ok || none.Exists() {
 		t.Error("something was restored from nothing")
 	}
 }
@@ -105,10 +105,10 @@ func TestRenewed_ExpiredLeaseReadsAsLapsed(t *testing.T) {
 		"of a clock far ahead":     {heard.Add(time.Hour), 500, 20 * time.Second, heard.Add(time.Hour), 1},
 		"silent for half a second": {heard, 500, time.Second / 2, heard, 1},
 	} {
-		last := stored(renewal, func(l *coordinationv1.Lease) {
-			l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = micro(c.renewed), new(c.seconds)
+		last := storedLease(testUpdate, func(l *coordinationv1.Lease) {
+			l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = microTime(c.renewed), new(c.seconds)
 		})
-		r := renewal
+		r := testUpdate
 		r.Duration, r.ExpireTime = 500*time.Second, heard.Add(c.lapsed)
 		got, err := UpdatedLease(last, r, nodeUID)
 		if err != nil {
@@ -125,7 +125,7 @@ func TestRenewed_ExpiredLeaseReadsAsLapsed(t *testing.T) {
 }
 
 func TestOrphaned_IsOnlyWhatWeMadeAndRenewed(t *testing.T) {
-	agent := renewal
+	agent := testUpdate
 	agent.Class = "agent"
 	entry := func(manager, field string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{
@@ -134,7 +134,7 @@ func TestOrphaned_IsOnlyWhatWeMadeAndRenewed(t *testing.T) {
 		}
 	}
 	ours := func(change func(*coordinationv1.Lease)) *coordinationv1.Lease {
-		return stored(agent, func(l *coordinationv1.Lease) {
+		return storedLease(agent, func(l *coordinationv1.Lease) {
 			l.ManagedFields = []metav1.ManagedFieldsEntry{entry(FieldManager, "renewTime")}
 			change(l)
 		})

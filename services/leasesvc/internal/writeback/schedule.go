@@ -78,8 +78,8 @@ func (s *Schedule) Adopt(now monotonic.Instant, i uint32, l ExistingLease) bool 
 		}
 	}
 	// A fifth of the duration is reserved for the write and its retries.
-	room := min(max(lapses.Add(-l.Duration/5).Sub(now), 0), p.Renew)
-	if due := now.Add(fraction(room, sl.phase)); sl.failures == 0 || due > sl.due {
+	available := min(max(lapses.Add(-l.Duration/5).Sub(now), 0), p.Renew)
+	if due := now.Add(fraction(available, sl.phase)); sl.failures == 0 || due > sl.due {
 		sl.due = due
 	}
 	s.enqueue(now, i)
@@ -245,11 +245,11 @@ func (s *Schedule) postpone(now monotonic.Instant, lastBeat LastBeat, i uint32) 
 
 // mostUrgent returns the slot to write next. It is false if none is due.
 func (s *Schedule) mostUrgent() (i uint32, ok bool) {
-	renewal := len(s.regular.items) > 0
+	update := len(s.regular.items) > 0
 	switch {
-	case len(s.urgent.items) > 0 && (!renewal || s.starts%renewalShare != renewalShare-1):
+	case len(s.urgent.items) > 0 && (!update || s.starts%renewalShare != renewalShare-1):
 		return s.urgent.first(), true
-	case renewal:
+	case update:
 		return s.regular.first(), true
 	}
 	return 0, false

@@ -42,17 +42,17 @@ func (r requests) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // office writes the Leases of agents, who need no Nodes, to the real kube-apiserver.
-type office struct {
+type clusterFixture struct {
 	t                    *testing.T
 	kube                 kubernetes.Interface
 	class                sessioncontroller.Class
 	reads, lists, writes atomic.Int64
 }
 
-func newOffice(t *testing.T, writes writeback.Policy) *office {
+func newClusterFixture(t *testing.T, writes writeback.Policy) *clusterFixture {
 	config := testkit.Cluster(t).RESTConfig()
 	config.QPS, config.Burst = -1, -1
-	o := &office{t: t}
+	o := &clusterFixture{t: t}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return requests{next: next, reads: &o.reads, lists: &o.lists, writes: &o.writes}
 	})
@@ -71,14 +71,14 @@ func newOffice(t *testing.T, writes writeback.Policy) *office {
 type noNodes struct{ writebackcontroller.Nodes }
 
 // term keeps shard 0 from its begin until end is called, and writes.
-func (o *office) term() (k *sessioncontroller.Controller, end func()) {
+func (o *clusterFixture) startTerm() (ctl *sessioncontroller.Controller, end func()) {
 	metrics, err := writebackcontroller.NewMetrics(nil)
 	if err != nil {
 		o.t.Fatal(err)
 	}
 	logger := slog.New(slog.DiscardHandler)
 	writer := writebackcontroller.NewLeaseWriter(o.kube.CoordinationV1(), noNodes{})
-	k = sessioncontroller.New(sessioncontroller.Config{Classes: []sessioncontroller.Class{o.class}, Shards: 1, Limit: 100_000, AdoptLeases: true, Logger: logger})
+	ctl = sessioncontroller.New(sessioncontroller.Config{Classes: []sessioncontroller.Class{o.class}, Shards: 1, Limit: 100_000, AdoptLeases: true, Logger: logger})
 	ctx, cancel := context.WithCancel(o.t.Context())
 	kept, lose := context.WithCancel(ctx)
 	var running, term sync.WaitGroup
@@ -89,20 +89,20 @@ func (o *office) term() (k *sessioncontroller.Controller, end func()) {
 			}
 		})
 	}
-	run(&running, func() error { return k.Run(ctx) })
-	run(&term, func() error { return k.RunShard(heldshards.New(kept, 0, 1)) })
+	run(&running, func() error { return ctl.Run(ctx) })
+	run(&term, func() error { return ctl.RunShard(heldshards.New(kept, 0, 1)) })
 	testkit.Eventually(o.t, 10*time.Second, func() error {
-		_, _, err := k.Get(o.t.Context(), session.Key{}, 0)
+		_, _, err := ctl.Get(o.t.Context(), session.Key{}, 0)
 		return err
 	})
-	run(&running, func() error { return writebackcontroller.NewAdopter(writer, logger).Run(ctx, k) })
+	run(&running, func() error { return writebackcontroller.NewAdopter(writer, logger).Run(ctx, ctl) })
 	loop := writebackcontroller.New(writebackcontroller.Config{Workers: 32, Timeout: 10 * time.Second, Metrics: metrics, Logger: logger}, writer)
-	run(&running, func() error { return loop.Run(ctx, k, func(error) {}) })
-	return k, func() { lose(); term.Wait(); cancel(); running.Wait() }
+	run(&running, func() error { return loop.Run(ctx, ctl, func(error) {}) })
+	return ctl, func() { lose(); term.Wait(); cancel(); running.Wait() }
 }
 
 // beat is heard from the first so many holders.
-func (o *office) beat(k *sessioncontroller.Controller, holders int) {
+func (o *clusterFixture) beat(ctl *sessioncontroller.Controller, holders int) {
 	o.t.Helper()
 	const message = 500
 	for from := 0; from < holders; from += message {
@@ -112,14 +112,14 @@ func (o *office) beat(k *sessioncontroller.Controller, holders int) {
 				Holder: session.Holder{Key: session.Key{Name: fmt.Sprintf("agent-%05d", i)}, Boot: "1"}, Sequence: 1,
 			})
 		}
-		if err := k.Process(o.t.Context(), x); err != nil {
+		if err := ctl.Process(o.t.Context(), x); err != nil {
 			o.t.Fatal(err)
 		}
 	}
 }
 
 // beatUntil lets the first so many holders beat twice a second until done.
-func (o *office) beatUntil(k *sessioncontroller.Controller, holders int, done func() bool) {
+func (o *clusterFixture) beatUntil(ctl *sessioncontroller.Controller, holders int, done func() bool) {
 	o.t.Helper()
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()
@@ -127,35 +127,35 @@ func (o *office) beatUntil(k *sessioncontroller.Controller, holders int, done fu
 		if time.Now().After(end) {
 			o.t.Fatal("not done in a minute")
 		}
-		o.beat(k, holders)
+		o.beat(ctl, holders)
 	}
 }
 
 // steady is what writes there are in so many seconds in which the first so many holders beat.
-func (o *office) steady(k *sessioncontroller.Controller, holders int, d time.Duration) int64 {
+func (o *clusterFixture) writesWithin(ctl *sessioncontroller.Controller, holders int, d time.Duration) int64 {
 	before, end := o.writes.Load(), time.Now().Add(d)
-	o.beatUntil(k, holders, func() bool { return time.Now().After(end) })
+	o.beatUntil(ctl, holders, func() bool { return time.Now().After(end) })
 	return o.writes.Load() - before
 }
 
 func TestRun_OnChangeOf5000HoldersOnARealAPIServer(t *testing.T) {
 	const holders, silent = 5000, 50
 	const refresh = 300 * time.Second
-	o := newOffice(t, writeback.Policy{Mode: writeback.OnChange, Renew: refresh, Duration: 500 * time.Second})
-	k, end := o.term()
+	o := newClusterFixture(t, writeback.Policy{Mode: writeback.OnChange, Renew: refresh, Duration: 500 * time.Second})
+	ctl, end := o.startTerm()
 	begin := time.Now()
-	o.beatUntil(k, holders, func() bool { return o.writes.Load() >= holders })
+	o.beatUntil(ctl, holders, func() bool { return o.writes.Load() >= holders })
 	t.Logf("%d Leases made in %v with %d lists and %d reads", o.writes.Load(), time.Since(begin).Round(time.Millisecond), o.lists.Load(), o.reads.Load())
 
 	const watched = 6 * time.Second
 	refreshes := int64(holders * watched / refresh)
-	if got := o.steady(k, holders, watched); got > 2*refreshes {
+	if got := o.writesWithin(ctl, holders, watched); got > 2*refreshes {
 		t.Errorf("%d writes in %v while nothing happened, want some %d", got, watched, refreshes)
 	}
 
 	before := o.writes.Load()
-	o.beatUntil(k, holders-silent, func() bool { return k.Counts().Expired == silent && k.Backlog() == (writeback.Backlog{}) })
-	got := o.steady(k, holders-silent, 2*time.Second) + o.writes.Load() - before
+	o.beatUntil(ctl, holders-silent, func() bool { return ctl.Counts().Expired == silent && ctl.Backlog() == (writeback.Backlog{}) })
+	got := o.writesWithin(ctl, holders-silent, 2*time.Second) + o.writes.Load() - before
 	if got < silent || got > 2*silent+4*refreshes {
 		t.Errorf("%d writes when %d of them died", got, silent)
 	}
@@ -173,10 +173,10 @@ func TestRun_OnChangeOf5000HoldersOnARealAPIServer(t *testing.T) {
 	o.reads.Store(0)
 	o.lists.Store(0)
 	before = o.writes.Load()
-	k, end = o.term()
+	ctl, end = o.startTerm()
 	defer end()
-	o.beatUntil(k, holders, func() bool { return o.writes.Load()-before >= silent })
-	after := o.steady(k, holders, 3*time.Second)
+	o.beatUntil(ctl, holders, func() bool { return o.writes.Load()-before >= silent })
+	after := o.writesWithin(ctl, holders, 3*time.Second)
 	all := o.writes.Load() - before
 	t.Logf("takeover: %d writes, %d of them in the last 3 s, %d lists, %d reads", all, after, o.lists.Load(), o.reads.Load())
 	if o.reads.Load() > 10 || o.lists.Load() > 2*holders/500+2 || all > silent+10*refreshes {

@@ -24,15 +24,15 @@ import (
 )
 
 // source hands out its jobs once and keeps what came of them.
-type source struct {
+type fakeSource struct {
 	mu       sync.Mutex
 	jobs     []sessioncontroller.WriteJob
 	finished map[string]sessioncontroller.WriteResult
 }
 
 // newSource has a job for each name, under a term that ends with ctx.
-func newSource(ctx context.Context, names ...string) *source {
-	s := &source{finished: map[string]sessioncontroller.WriteResult{}}
+func newFakeSource(ctx context.Context, names ...string) *fakeSource {
+	s := &fakeSource{finished: map[string]sessioncontroller.WriteResult{}}
 	held := heldshards.New(ctx, 0, 1)
 	for _, name := range names {
 		s.jobs = append(s.jobs, sessioncontroller.WriteJob{Shard: held, Name: name})
@@ -40,7 +40,7 @@ func newSource(ctx context.Context, names ...string) *source {
 	return s
 }
 
-func (s *source) StartWrites(_ context.Context, budget int) ([]sessioncontroller.WriteJob, error) {
+func (s *fakeSource) StartWrites(_ context.Context, budget int) ([]sessioncontroller.WriteJob, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	jobs := s.jobs[:min(budget, len(s.jobs))]
@@ -48,13 +48,13 @@ func (s *source) StartWrites(_ context.Context, budget int) ([]sessioncontroller
 	return jobs, nil
 }
 
-func (s *source) Backlog() writeback.Backlog {
+func (s *fakeSource) Backlog() writeback.Backlog {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return writeback.Backlog{Firsts: len(s.jobs)}
 }
 
-func (s *source) FinishWrite(job sessioncontroller.WriteJob, result sessioncontroller.WriteResult) error {
+func (s *fakeSource) FinishWrite(job sessioncontroller.WriteJob, result sessioncontroller.WriteResult) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.finished[job.Name] = result
@@ -65,17 +65,17 @@ func (s *source) FinishWrite(job sessioncontroller.WriteJob, result sessioncontr
 var written = writeback.NewLeaseRecord(&coordinationv1.Lease{})
 
 // apiserver takes most of a second for each write, fails as its names say and sees how many come at a time.
-type apiserver struct {
-	mu         sync.Mutex
-	busy, peak int
-	failures   map[string]error
-	panics     map[string]bool
-	hangs      bool
+type fakeAPIServer struct {
+	mu             sync.Mutex
+	inFlight, peak int
+	failures       map[string]error
+	panics         map[string]bool
+	hangs          bool
 }
 
-func (a *apiserver) Write(ctx context.Context, r writeback.LeaseUpdate) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
-	a.enter(1)
-	defer a.enter(-1)
+func (a *fakeAPIServer) Write(ctx context.Context, r writeback.LeaseUpdate) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
+	a.addInFlight(1)
+	defer a.addInFlight(-1)
 	took := 900 * time.Millisecond
 	if a.hangs {
 		took = time.Hour
@@ -94,28 +94,28 @@ func (a *apiserver) Write(ctx context.Context, r writeback.LeaseUpdate) (writeba
 	return written, writebackcontroller.VerbUpdate, nil
 }
 
-func (a *apiserver) enter(n int) {
+func (a *fakeAPIServer) addInFlight(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.busy += n
-	a.peak = max(a.peak, a.busy)
+	a.inFlight += n
+	a.peak = max(a.peak, a.inFlight)
 }
 
-type harness struct {
-	loop     *writebackcontroller.Controller
-	registry *prometheus.Registry
-	reports  []error
+type fixture struct {
+	controller *writebackcontroller.Controller
+	registry   *prometheus.Registry
+	reports    []error
 }
 
-func newHarness(t *testing.T, api *apiserver) *harness {
+func newFixture(t *testing.T, api *fakeAPIServer) *fixture {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	metrics, err := writebackcontroller.NewMetrics(registry)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &harness{
-		loop: writebackcontroller.New(writebackcontroller.Config{
+	return &fixture{
+		controller: writebackcontroller.New(writebackcontroller.Config{
 			Workers: 4, Timeout: 10 * time.Second, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
 		}, api),
 		registry: registry,
@@ -123,11 +123,11 @@ func newHarness(t *testing.T, api *apiserver) *harness {
 }
 
 // run runs the loop for d of the bubble's time.
-func (h *harness) run(t *testing.T, s writebackcontroller.WriteSource, d time.Duration) {
+func (h *fixture) run(t *testing.T, s writebackcontroller.WriteSource, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	if err := h.loop.Run(ctx, s, func(err error) { h.reports = append(h.reports, err) }); err != nil {
+	if err := h.controller.Run(ctx, s, func(err error) { h.reports = append(h.reports, err) }); err != nil {
 		t.Errorf("run: %v", err)
 	}
 }
@@ -138,8 +138,8 @@ func TestRun_WritesEverythingWithBoundedConcurrency(t *testing.T) {
 		for i := range 200 {
 			names = append(names, fmt.Sprint(i))
 		}
-		s, api := newSource(t.Context(), names...), &apiserver{}
-		newHarness(t, api).run(t, s, 50*time.Second)
+		s, api := newFakeSource(t.Context(), names...), &fakeAPIServer{}
+		newFixture(t, api).run(t, s, 50*time.Second)
 		if len(s.finished) != 200 || api.peak != 4 {
 			t.Errorf("%d finished with %d at a time, want 200 with 4", len(s.finished), api.peak)
 		}
@@ -148,8 +148,8 @@ func TestRun_WritesEverythingWithBoundedConcurrency(t *testing.T) {
 
 func TestRun_FinishesWhatItTookWhenItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSource(t.Context(), "a", "b", "c", "d", "e", "f")
-		newHarness(t, &apiserver{}).run(t, s, 500*time.Millisecond)
+		s := newFakeSource(t.Context(), "a", "b", "c", "d", "e", "f")
+		newFixture(t, &fakeAPIServer{}).run(t, s, 500*time.Millisecond)
 		if len(s.finished) != 4 || len(s.jobs) != 2 {
 			t.Errorf("%d finished and %d not taken, want the 4 that there was room for and the others", len(s.finished), len(s.jobs))
 		}
@@ -166,9 +166,9 @@ func TestRun_EndOfATermEndsItsWritesAndNoOthers(t *testing.T) {
 		const ends = 500 * time.Millisecond // in the middle of the first writes
 		lost, cancel := context.WithTimeout(t.Context(), ends)
 		defer cancel()
-		s, gone := newSource(t.Context(), "a", "b"), newSource(lost, "x", "y", "z")
+		s, gone := newFakeSource(t.Context(), "a", "b"), newFakeSource(lost, "x", "y", "z")
 		s.jobs = append(s.jobs, gone.jobs...)
-		h := newHarness(t, &apiserver{})
+		h := newFixture(t, &fakeAPIServer{})
 		h.run(t, s, 3*time.Second)
 		want := map[string]bool{"a": true, "b": true, "x": false, "y": false, "z": false}
 		got := map[string]bool{}
@@ -194,7 +194,7 @@ func TestRun_PanicCostsOneWriteAndIsReported(t *testing.T) {
 		for i := range 20 {
 			names = append(names, fmt.Sprint(i))
 		}
-		s, h := newSource(t.Context(), names...), newHarness(t, &apiserver{panics: bad})
+		s, h := newFakeSource(t.Context(), names...), newFixture(t, &fakeAPIServer{panics: bad})
 		h.run(t, s, 10*time.Second)
 		for _, name := range names {
 			result, finished := s.finished[name]
@@ -225,8 +225,8 @@ func TestRun_ReportsAPassInWhichNothingWorked(t *testing.T) {
 		"no Node and failure": {failures: map[string]error{"a": gone, "b": outage}, want: outage},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			h := newHarness(t, &apiserver{failures: c.failures})
-			h.run(t, newSource(t.Context(), "a", "b"), 1500*time.Millisecond)
+			h := newFixture(t, &fakeAPIServer{failures: c.failures})
+			h.run(t, newFakeSource(t.Context(), "a", "b"), 1500*time.Millisecond)
 			if got := errors.Join(h.reports...); !errors.Is(got, c.want) || (c.want == nil) != (got == nil) {
 				t.Errorf("%s: reported %v, want %v", name, got, c.want)
 			}
@@ -245,11 +245,11 @@ func TestRun_ReportsInTimeHoweverFewTheWorkersAre(t *testing.T) {
 			}
 			l := writebackcontroller.New(writebackcontroller.Config{
 				Workers: workers, Timeout: timeout, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
-			}, &apiserver{hangs: true})
+			}, &fakeAPIServer{hangs: true})
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			last, longest, failures := time.Now(), time.Duration(0), 0
-			err = l.Run(ctx, newSource(t.Context(), make([]string, 1000)...), func(err error) {
+			err = l.Run(ctx, newFakeSource(t.Context(), make([]string, 1000)...), func(err error) {
 				last, longest = time.Now(), max(longest, time.Since(last))
 				if errors.Is(err, context.DeadlineExceeded) {
 					failures++
@@ -265,8 +265,8 @@ func TestRun_ReportsInTimeHoweverFewTheWorkersAre(t *testing.T) {
 func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttled := apierrors.NewTooManyRequests("later", 3)
-		s := newSource(t.Context(), "a", "b", "c", "d")
-		h := newHarness(t, &apiserver{failures: map[string]error{
+		s := newFakeSource(t.Context(), "a", "b", "c", "d")
+		h := newFixture(t, &fakeAPIServer{failures: map[string]error{
 			"a": nodes.ErrMissing, "b": throttled, "d": apierrors.NewTooManyRequests("much later", 3600),
 		}})
 		h.run(t, s, 1500*time.Millisecond)

@@ -21,7 +21,7 @@ import (
 )
 
 // bench is one Node with its Lease on the real kube-apiserver.
-type bench struct {
+type leaseFixture struct {
 	t         *testing.T
 	kube      kubernetes.Interface
 	namespace string
@@ -31,7 +31,7 @@ type bench struct {
 	time      time.Time
 }
 
-func newBench(t *testing.T) *bench {
+func newLeaseFixture(t *testing.T) *leaseFixture {
 	kube := testkit.Kube(t)
 	index, err := nodes.New(kube)
 	if err != nil {
@@ -47,27 +47,27 @@ func newBench(t *testing.T) *bench {
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	namespace := testkit.Namespace(t, kube)
-	return &bench{
+	return &leaseFixture{
 		t: t, kube: kube, namespace: namespace, node: namespace + "-node", index: index,
 		writer: writebackcontroller.NewLeaseWriter(kube.CoordinationV1(), index), time: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC),
 	}
 }
 
 // addNode makes the Node and waits until the index has heard of it.
-func (b *bench) addNode() types.UID {
-	b.t.Helper()
-	node, err := b.kube.CoreV1().Nodes().Create(b.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: b.node}}, metav1.CreateOptions{})
+func (f *leaseFixture) addNode() types.UID {
+	f.t.Helper()
+	node, err := f.kube.CoreV1().Nodes().Create(f.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.node}}, metav1.CreateOptions{})
 	if err != nil {
-		b.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	b.t.Cleanup(func() {
-		err := b.kube.CoreV1().Nodes().Delete(context.Background(), b.node, metav1.DeleteOptions{})
+	f.t.Cleanup(func() {
+		err := f.kube.CoreV1().Nodes().Delete(context.Background(), f.node, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			b.t.Error(err)
+			f.t.Error(err)
 		}
 	})
-	testkit.Eventually(b.t, 10*time.Second, func() error {
-		uid, err := b.index.UID(b.node)
+	testkit.Eventually(f.t, 10*time.Second, func() error {
+		uid, err := f.index.UID(f.node)
 		if err == nil && uid != node.UID {
 			return errors.New("the index still has the earlier node")
 		}
@@ -76,53 +76,53 @@ func (b *bench) addNode() types.UID {
 	return node.UID
 }
 
-func (b *bench) removeNode() {
-	b.t.Helper()
-	if err := b.kube.CoreV1().Nodes().Delete(b.t.Context(), b.node, metav1.DeleteOptions{}); err != nil {
-		b.t.Fatal(err)
+func (f *leaseFixture) removeNode() {
+	f.t.Helper()
+	if err := f.kube.CoreV1().Nodes().Delete(f.t.Context(), f.node, metav1.DeleteOptions{}); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
 // write renews with a time that is one second later each time.
-func (b *bench) write(last writeback.LeaseRecord) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
-	b.time = b.time.Add(time.Second)
-	return b.writer.Write(b.t.Context(), writeback.LeaseUpdate{
-		Namespace: b.namespace, Name: b.node, Duration: 40 * time.Second, RenewTime: b.time, Last: last,
+func (f *leaseFixture) write(last writeback.LeaseRecord) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
+	f.time = f.time.Add(time.Second)
+	return f.writer.Write(f.t.Context(), writeback.LeaseUpdate{
+		Namespace: f.namespace, Name: f.node, Duration: 40 * time.Second, RenewTime: f.time, Last: last,
 	})
 }
 
-func (b *bench) mustWrite(last writeback.LeaseRecord, want writebackcontroller.Verb) writeback.LeaseRecord {
-	b.t.Helper()
-	lease, verb, err := b.write(last)
+func (f *leaseFixture) mustWrite(last writeback.LeaseRecord, want writebackcontroller.Verb) writeback.LeaseRecord {
+	f.t.Helper()
+	lease, verb, err := f.write(last)
 	if err != nil || verb != want {
-		b.t.Fatalf("write: verb %s, error %v; want %s", verb, err, want)
+		f.t.Fatalf("write: verb %s, error %v; want %s", verb, err, want)
 	}
 	return lease
 }
 
 // stored is what the kube-apiserver has; managed fields are its own bookkeeping.
-func (b *bench) stored() *coordinationv1.Lease {
-	b.t.Helper()
-	lease, err := b.kube.CoordinationV1().Leases(b.namespace).Get(b.t.Context(), b.node, metav1.GetOptions{})
+func (f *leaseFixture) stored() *coordinationv1.Lease {
+	f.t.Helper()
+	lease, err := f.kube.CoordinationV1().Leases(f.namespace).Get(f.t.Context(), f.node, metav1.GetOptions{})
 	if err != nil {
-		b.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	lease.ManagedFields = nil
 	return lease
 }
 
-func (b *bench) put(lease *coordinationv1.Lease) *coordinationv1.Lease {
-	b.t.Helper()
-	lease, err := b.kube.CoordinationV1().Leases(b.namespace).Update(b.t.Context(), lease, metav1.UpdateOptions{})
+func (f *leaseFixture) put(lease *coordinationv1.Lease) *coordinationv1.Lease {
+	f.t.Helper()
+	lease, err := f.kube.CoordinationV1().Leases(f.namespace).Update(f.t.Context(), lease, metav1.UpdateOptions{})
 	if err != nil {
-		b.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return lease
 }
 
-func (b *bench) spec() coordinationv1.LeaseSpec {
+func (f *leaseFixture) spec() coordinationv1.LeaseSpec {
 	return coordinationv1.LeaseSpec{
-		HolderIdentity: new(b.node), LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: b.time},
+		HolderIdentity: new(f.node), LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: f.time},
 	}
 }
 
@@ -130,168 +130,168 @@ func owner(name string, uid types.UID) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}}
 }
 
-func (b *bench) expect(refs []metav1.OwnerReference, got writeback.LeaseRecord) {
-	b.t.Helper()
-	stored := b.stored()
+func (f *leaseFixture) expect(refs []metav1.OwnerReference, got writeback.LeaseRecord) {
+	f.t.Helper()
+	stored := f.stored()
 	if diff := cmp.Diff(writeback.NewLeaseRecord(stored), got, cmp.AllowUnexported(writeback.LeaseRecord{})); diff != "" {
-		b.t.Errorf("returned is not what is stored (-stored +returned):\n%s", diff)
+		f.t.Errorf("returned is not what is stored (-stored +returned):\n%s", diff)
 	}
 	if diff := cmp.Diff(refs, stored.OwnerReferences); diff != "" {
-		b.t.Errorf("owner (-want +got):\n%s", diff)
+		f.t.Errorf("owner (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(b.spec(), stored.Spec); diff != "" {
-		b.t.Errorf("spec (-want +got):\n%s", diff)
+	if diff := cmp.Diff(f.spec(), stored.Spec); diff != "" {
+		f.t.Errorf("spec (-want +got):\n%s", diff)
 	}
 }
 
 func TestWrite_CreatesWithOwnerThenRenewsByPut(t *testing.T) {
-	b := newBench(t)
-	uid := b.addNode()
-	lease := b.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
-	b.expect(owner(b.node, uid), lease)
-	renewed := b.mustWrite(lease, writebackcontroller.VerbUpdate)
-	b.expect(owner(b.node, uid), renewed)
+	f := newLeaseFixture(t)
+	uid := f.addNode()
+	lease := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	f.expect(owner(f.node, uid), lease)
+	renewed := f.mustWrite(lease, writebackcontroller.VerbUpdate)
+	f.expect(owner(f.node, uid), renewed)
 	if renewed.UID() != lease.UID() || renewed.ResourceVersion() == lease.ResourceVersion() {
 		t.Errorf("renewed %s@%s into %s@%s", lease.UID(), lease.ResourceVersion(), renewed.UID(), renewed.ResourceVersion())
 	}
 }
 
 func TestWrite_ForeignWriteIsReadAndKept(t *testing.T) {
-	b := newBench(t)
-	uid := b.addNode()
-	last := b.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
-	foreign := b.stored()
+	f := newLeaseFixture(t)
+	uid := f.addNode()
+	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	foreign := f.stored()
 	foreign.Labels = map[string]string{"by": "somebody-else"}
-	b.put(foreign)
-	lease := b.mustWrite(last, writebackcontroller.VerbUpdate)
-	b.expect(owner(b.node, uid), lease)
-	if labels := b.stored().Labels; labels["by"] != "somebody-else" {
+	f.put(foreign)
+	lease := f.mustWrite(last, writebackcontroller.VerbUpdate)
+	f.expect(owner(f.node, uid), lease)
+	if labels := f.stored().Labels; labels["by"] != "somebody-else" {
 		t.Errorf("the foreign label is lost: %v", labels)
 	}
 }
 
 func TestWrite_AdoptsOwnerlessLease(t *testing.T) {
-	b := newBench(t)
-	uid := b.addNode()
-	ownerless := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: b.node}}
-	if _, err := b.kube.CoordinationV1().Leases(b.namespace).Create(t.Context(), ownerless, metav1.CreateOptions{}); err != nil {
+	f := newLeaseFixture(t)
+	uid := f.addNode()
+	ownerless := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: f.node}}
+	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Create(t.Context(), ownerless, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	b.expect(owner(b.node, uid), b.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbUpdate))
+	f.expect(owner(f.node, uid), f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbUpdate))
 }
 
 func TestWrite_WithoutNodeWritesNothing(t *testing.T) {
-	b := newBench(t)
-	testkit.Eventually(t, 10*time.Second, b.index.Check)
-	if _, verb, err := b.write(writeback.LeaseRecord{}); !errors.Is(err, nodes.ErrMissing) || verb != writebackcontroller.VerbNone {
+	f := newLeaseFixture(t)
+	testkit.Eventually(t, 10*time.Second, f.index.Check)
+	if _, verb, err := f.write(writeback.LeaseRecord{}); !errors.Is(err, nodes.ErrMissing) || verb != writebackcontroller.VerbNone {
 		t.Errorf("verb %s, error %v; want none, ErrMissing", verb, err)
 	}
-	if _, err := b.kube.CoordinationV1().Leases(b.namespace).Get(t.Context(), b.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get after it: error %v, want not found", err)
 	}
 }
 
 // The cache may not have heard of the Node's end when the garbage collector has removed the Lease already.
 func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
-	b := newBench(t)
-	uid := b.addNode()
-	last := b.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
-	late := writebackcontroller.NewLeaseWriter(b.kube.CoordinationV1(), lateNodes{Index: b.index, uid: uid})
-	b.removeNode()
-	if err := late.Delete(t.Context(), b.namespace, b.node); err != nil {
+	f := newLeaseFixture(t)
+	uid := f.addNode()
+	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	late := writebackcontroller.NewLeaseWriter(f.kube.CoordinationV1(), staleNodes{Index: f.index, uid: uid})
+	f.removeNode()
+	if err := late.Delete(t.Context(), f.namespace, f.node); err != nil {
 		t.Fatal(err)
 	}
-	renewal := writeback.LeaseUpdate{Namespace: b.namespace, Name: b.node, Duration: time.Second, RenewTime: b.time, Last: last}
-	if _, _, err := late.Write(t.Context(), renewal); !errors.Is(err, nodes.ErrMissing) {
+	update := writeback.LeaseUpdate{Namespace: f.namespace, Name: f.node, Duration: time.Second, RenewTime: f.time, Last: last}
+	if _, _, err := late.Write(t.Context(), update); !errors.Is(err, nodes.ErrMissing) {
 		t.Errorf("error %v, want ErrMissing", err)
 	}
-	if _, err := b.kube.CoordinationV1().Leases(b.namespace).Get(t.Context(), b.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get after it: error %v, want not found", err)
 	}
 }
 
 // lateNodes is an index whose watch has not delivered the end of a Node yet.
-type lateNodes struct {
+type staleNodes struct {
 	*nodes.Index
 	uid types.UID
 }
 
-func (l lateNodes) UID(string) (types.UID, error) { return l.uid, nil }
+func (l staleNodes) UID(string) (types.UID, error) { return l.uid, nil }
 
 func TestWrite_VanishedLeaseOfLivingNodeIsMadeAgain(t *testing.T) {
-	b := newBench(t)
-	uid := b.addNode()
-	last := b.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
-	if err := b.kube.CoordinationV1().Leases(b.namespace).Delete(t.Context(), b.node, metav1.DeleteOptions{}); err != nil {
+	f := newLeaseFixture(t)
+	uid := f.addNode()
+	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	if err := f.kube.CoordinationV1().Leases(f.namespace).Delete(t.Context(), f.node, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	b.expect(owner(b.node, uid), b.mustWrite(last, writebackcontroller.VerbCreate))
+	f.expect(owner(f.node, uid), f.mustWrite(last, writebackcontroller.VerbCreate))
 }
 
 func TestWrite_LeaseFollowsTheNodeThatCameBackUnderItsName(t *testing.T) {
-	b := newBench(t)
-	b.addNode()
-	last := b.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
-	b.removeNode()
-	uid := b.addNode()
-	b.expect(owner(b.node, uid), b.mustWrite(last, writebackcontroller.VerbUpdate))
+	f := newLeaseFixture(t)
+	f.addNode()
+	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	f.removeNode()
+	uid := f.addNode()
+	f.expect(owner(f.node, uid), f.mustWrite(last, writebackcontroller.VerbUpdate))
 }
 
 func TestWrite_ForeignHolderIsLeftAlone(t *testing.T) {
-	b := newBench(t)
-	b.addNode()
-	last := b.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
-	foreign := b.stored()
+	f := newLeaseFixture(t)
+	f.addNode()
+	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	foreign := f.stored()
 	foreign.Spec.HolderIdentity = new("somebody-else")
-	foreign = b.put(foreign)
-	if _, _, err := b.write(last); !errors.Is(err, writeback.ErrForeignHolder) {
+	foreign = f.put(foreign)
+	if _, _, err := f.write(last); !errors.Is(err, writeback.ErrForeignHolder) {
 		t.Errorf("write: error %v, want ErrForeignHolder", err)
 	}
-	if err := b.writer.Delete(t.Context(), b.namespace, b.node); err != nil {
+	if err := f.writer.Delete(t.Context(), f.namespace, f.node); err != nil {
 		t.Errorf("delete: %v", err)
 	}
-	if got := b.stored().ResourceVersion; got != foreign.ResourceVersion {
+	if got := f.stored().ResourceVersion; got != foreign.ResourceVersion {
 		t.Errorf("resourceVersion %s, want %s as the other holder left it", got, foreign.ResourceVersion)
 	}
 }
 
 func TestDelete_RemovesTheHoldersLeaseAfterForeignWriteToo(t *testing.T) {
-	b := newBench(t)
-	b.addNode()
-	b.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
-	foreign := b.stored()
+	f := newLeaseFixture(t)
+	f.addNode()
+	f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	foreign := f.stored()
 	foreign.Labels = map[string]string{"by": "somebody-else"}
-	b.put(foreign)
+	f.put(foreign)
 	for range 2 { // the second time there is nothing left to delete
-		if err := b.writer.Delete(t.Context(), b.namespace, b.node); err != nil {
+		if err := f.writer.Delete(t.Context(), f.namespace, f.node); err != nil {
 			t.Error(err)
 		}
 	}
-	if _, err := b.kube.CoordinationV1().Leases(b.namespace).Get(t.Context(), b.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get after it: error %v, want not found", err)
 	}
 }
 
 func TestWrite_GoesOnAfterTheAPIServerWasAway(t *testing.T) {
-	b := newBench(t)
-	uid := b.addNode()
-	last := b.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	f := newLeaseFixture(t)
+	uid := f.addNode()
+	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
 	cluster := testkit.Cluster(t)
 	if err := cluster.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := b.write(last); err == nil {
+	if _, _, err := f.write(last); err == nil {
 		t.Error("a write to a stopped kube-apiserver succeeded")
 	}
 	if err := cluster.StartAPIServer(); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, 20*time.Second, func() error {
-		lease, _, err := b.write(last)
+		lease, _, err := f.write(last)
 		if err == nil {
 			last = lease
 		}
 		return err
 	})
-	b.expect(owner(b.node, uid), last)
+	f.expect(owner(f.node, uid), last)
 }

@@ -25,8 +25,8 @@ func (c counter) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func TestWrite_WithoutNamespaceFailsAtOnce(t *testing.T) {
-	b := newBench(t)
-	b.addNode()
+	f := newLeaseFixture(t)
+	f.addNode()
 	var requests atomic.Int32
 	config := testkit.Cluster(t).RESTConfig()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counter{next: next, requests: &requests} })
@@ -34,8 +34,8 @@ func TestWrite_WithoutNamespaceFailsAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.writer, b.namespace = writebackcontroller.NewLeaseWriter(kube.CoordinationV1(), b.index), "no-such-namespace"
-	_, verb, err := b.write(writeback.LeaseRecord{})
+	f.writer, f.namespace = writebackcontroller.NewLeaseWriter(kube.CoordinationV1(), f.index), "no-such-namespace"
+	_, verb, err := f.write(writeback.LeaseRecord{})
 	if verb != writebackcontroller.VerbCreate || !apierrors.IsNotFound(err) {
 		t.Errorf("verb %s, error %v; want a create that did not find its namespace", verb, err)
 	}
