@@ -12,29 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// walk lists page by page and returns the resource names in the order they came.
-func listAll(t testing.TB, ctl *sessioncontroller.Controller, q sessioncontroller.ListOptions) []string {
-	t.Helper()
-	var names []string
-	for {
-		page, more, err := ctl.List(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(page) > q.Limit {
-			t.Fatalf("a page of %d for a limit of %d", len(page), q.Limit)
-		}
-		for _, lease := range page {
-			q.After = lease.Holder.Key
-			names = append(names, classes[q.After.Class].Namespace+"/"+q.After.Name)
-		}
-		if !more {
-			return names
-		}
-	}
-}
-
-func TestPage_ListsEverySessionOnceInOrder(t *testing.T) {
+func TestList_ReturnsEverySessionOnceInOrder(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-c.-]{1,3}`), 0, 20, rapid.ID).Draw(r, "names")
 		class := session.ClassID(rapid.IntRange(0, 1).Draw(r, "class"))
@@ -68,11 +46,11 @@ func TestPage_ListsEverySessionOnceInOrder(t *testing.T) {
 	})
 }
 
-func TestPage_GoesOnBehindASessionThatIsGone(t *testing.T) {
+func TestList_ContinuesAfterASessionThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
-		for i := range 1200 { // more than the owner copies at a time
+		for i := range 1200 { // more than one chunk
 			register(t, ctl, node(fmt.Sprintf("n%04d", i), "1"))
 		}
 		first, more, err := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 600})

@@ -19,23 +19,12 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// introduceIn makes one holder of a shard known.
-func registerIn(t testing.TB, ctl *sessioncontroller.Controller, shard int, h session.Holder) sessioncontroller.RegisterResult {
-	t.Helper()
-	batch := sessioncontroller.NewBatch()
-	batch.Registrations = []sessioncontroller.Registration{{Holder: h, Shard: shard, Sequence: 1}}
-	if err := ctl.Process(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
-	return batch.Results[0]
-}
-
-func TestExchange_HolderOfAShardThatIsNotKeptIsElsewhere(t *testing.T) {
+func TestProcess_HolderOfAShardThatIsNotHeldIsNotHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
-		elsewhere := sessioncontroller.RegisterResult{NotHeld: true}
-		if got := registerIn(t, ctl, 1, node("b", "1")); got != elsewhere {
+		notHeld := sessioncontroller.RegisterResult{NotHeld: true}
+		if got := registerIn(t, ctl, 1, node("b", "1")); got != notHeld {
 			t.Errorf("before the term: %+v", got)
 		}
 		endTerm := holdShard(t, ctl, 1, 9)
@@ -51,14 +40,14 @@ func TestExchange_HolderOfAShardThatIsNotKeptIsElsewhere(t *testing.T) {
 		batch := beat(t, ctl, kept.Ref, result.Ref)
 		want := []sessioncontroller.RejectedBeat{{Index: 1, Outcome: session.Unknown}}
 		if diff := cmp.Diff(want, batch.Rejected); diff != "" || batch.Renewed != 1 || batch.Grant.Epoch != 7 {
-			t.Errorf("after the term: %d renewed at epoch %d, missed (-want +got):\n%s", batch.Renewed, batch.Grant.Epoch, diff)
+			t.Errorf("after the term: %d renewed at epoch %d, rejected (-want +got):\n%s", batch.Renewed, batch.Grant.Epoch, diff)
 		}
-		if got := registerIn(t, ctl, 1, node("b", "1")); got != elsewhere {
+		if got := registerIn(t, ctl, 1, node("b", "1")); got != notHeld {
 			t.Errorf("after the term: %+v", got)
 		}
 		_, _, err := ctl.Get(t.Context(), node("b", "1").Key, 1)
-		_, held := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
-		for what, err := range map[string]error{"get": err, "hold": held} {
+		_, releaseErr := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
+		for what, err := range map[string]error{"get": err, "begin release": releaseErr} {
 			if want := (sessioncontroller.NotHeldError{Shard: 1}); !errors.Is(err, want) {
 				t.Errorf("%s: error %v, want %v", what, err, want)
 			}
@@ -66,7 +55,7 @@ func TestExchange_HolderOfAShardThatIsNotKeptIsElsewhere(t *testing.T) {
 	})
 }
 
-func TestKeep_DropsTheSessionsOfItsShardAndNoOthers(t *testing.T) {
+func TestRunShard_DropsTheSessionsOfItsShardOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -93,7 +82,7 @@ func TestKeep_DropsTheSessionsOfItsShardAndNoOthers(t *testing.T) {
 		}
 		defer holdShard(t, ctl, 1, 11)()
 		if _, found, err := ctl.Get(t.Context(), node("n1", "1").Key, 1); found || err != nil {
-			t.Errorf("the next term knows a session of the one before: error %v", err)
+			t.Errorf("the next term has a session of the previous term: error %v", err)
 		}
 		if got := registerIn(t, ctl, 1, node("n1", "1")).Outcome; got != session.Opened {
 			t.Errorf("outcome %v in the next term, want opened", got)
@@ -101,13 +90,13 @@ func TestKeep_DropsTheSessionsOfItsShardAndNoOthers(t *testing.T) {
 	})
 }
 
-func TestKeep_WaitsForTheWritesOfItsShardAndLetsNoneBegin(t *testing.T) {
+func TestRunShard_WaitsForWritesAndPreventsNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
 		ctx, cancel := context.WithCancel(t.Context())
-		kept := make(chan error, 1)
-		go func() { kept <- ctl.RunShard(heldshards.New(ctx, 1, 9)) }()
+		done := make(chan error, 1)
+		go func() { done <- ctl.RunShard(heldshards.New(ctx, 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
 		registerIn(t, ctl, 1, node("c", "1"))
@@ -118,32 +107,32 @@ func TestKeep_WaitsForTheWritesOfItsShardAndLetsNoneBegin(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		if len(kept) != 0 || write.Err() == nil {
-			t.Errorf("%d returned while a write was under way, whose context ended with %v", len(kept), write.Err())
+		if len(done) != 0 || write.Err() == nil {
+			t.Errorf("%d returned while a write was in flight, whose context ended with %v", len(done), write.Err())
 		}
 		if _, _, ok := jobs[1].BeginWrite(); ok {
 			t.Error("a write began after the end of its term")
 		}
 		end()
-		if err := <-kept; err != nil {
-			t.Errorf("keep: %v", err)
+		if err := <-done; err != nil {
+			t.Errorf("run shard: %v", err)
 		}
 		for _, job := range jobs {
 			finishWrite(t, ctl, job, sessioncontroller.WriteResult{Lease: leaseRecord("5", time.Now())})
 		}
 		if jobs := startWrites(t, ctl); jobs != nil {
-			t.Errorf("jobs of a shard that is lost: %+v", jobs)
+			t.Errorf("jobs of a lost shard: %+v", jobs)
 		}
 	})
 }
 
-func TestKeep_WaitsForTheReleaseUnderWay(t *testing.T) {
+func TestRunShard_WaitsForAReleaseInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
 		ctx, cancel := context.WithCancel(t.Context())
-		kept := make(chan error, 1)
-		go func() { kept <- ctl.RunShard(heldshards.New(ctx, 1, 9)) }()
+		done := make(chan error, 1)
+		go func() { done <- ctl.RunShard(heldshards.New(ctx, 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
 		held, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
@@ -159,43 +148,43 @@ func TestKeep_WaitsForTheReleaseUnderWay(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		if !ok || len(kept) != 0 {
-			t.Errorf("begun %t, and %d returned before its end", ok, len(kept))
+		if !ok || len(done) != 0 {
+			t.Errorf("begun %t, and %d returned before its end", ok, len(done))
 		}
 		if err := <-waiting; !errors.Is(err, sessioncontroller.NotHeldError{Shard: 1}) {
-			t.Errorf("a release that waited for it ended with %v", err)
+			t.Errorf("a waiting release ended with %v", err)
 		}
 		end()
 		ctl.CompleteRelease(held)
-		if err := <-kept; err != nil {
-			t.Errorf("keep: %v", err)
+		if err := <-done; err != nil {
+			t.Errorf("run shard: %v", err)
 		}
 	})
 }
 
-func TestKeep_ReturnsWithTheKeeperAndItsWrites(t *testing.T) {
+func TestRunShard_ReturnsWithTheControllerAfterItsWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		ctx, stop := context.WithCancel(t.Context())
 		go func() { _ = ctl.Run(ctx) }()
-		kept := make(chan error, 1)
-		go func() { kept <- ctl.RunShard(heldshards.New(t.Context(), 1, 9)) }()
+		done := make(chan error, 1)
+		go func() { done <- ctl.RunShard(heldshards.New(t.Context(), 1, 9)) }()
 		synctest.Wait()
 		registerIn(t, ctl, 1, node("b", "1"))
 		_, end, _ := startWrites(t, ctl)[0].BeginWrite()
 		stop()
 		synctest.Wait()
-		if len(kept) != 0 {
-			t.Error("returned while a write was under way")
+		if len(done) != 0 {
+			t.Error("returned while a write was in flight")
 		}
 		end()
-		if err := <-kept; !errors.Is(err, sessioncontroller.ErrStopped) {
-			t.Errorf("error %v, want ErrEnded", err)
+		if err := <-done; !errors.Is(err, sessioncontroller.ErrStopped) {
+			t.Errorf("error %v, want ErrStopped", err)
 		}
 	})
 }
 
-func TestServing_LastsFromTheFirstShardToTheLast(t *testing.T) {
+func TestLeadership_LastsFromTheFirstShardToTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		ctx, stop := context.WithCancel(t.Context())
@@ -203,12 +192,12 @@ func TestServing_LastsFromTheFirstShardToTheLast(t *testing.T) {
 		defer stop()
 		go func() { _ = ctl.Run(ctx) }()
 		if _, some := ctl.Leadership(); some || ctl.Epoch() != 0 {
-			t.Errorf("serving %t at epoch %d without a shard", some, ctl.Epoch())
+			t.Errorf("leadership %t at epoch %d without a shard", some, ctl.Epoch())
 		}
 		endTwo, endThree := holdShard(t, ctl, 2, 5), holdShard(t, ctl, 3, 4)
 		over, some := ctl.Leadership()
 		if !some || ctl.Epoch() != 5 {
-			t.Errorf("serving %t at epoch %d, want 5", some, ctl.Epoch())
+			t.Errorf("leadership %t at epoch %d, want 5", some, ctl.Epoch())
 		}
 		ended := func() bool {
 			select {
@@ -224,14 +213,14 @@ func TestServing_LastsFromTheFirstShardToTheLast(t *testing.T) {
 		}
 		endThree()
 		if _, some := ctl.Leadership(); some || !ended() || ctl.Epoch() != 0 {
-			t.Errorf("serving %t, ended %t, epoch %d after the last", some, ended(), ctl.Epoch())
+			t.Errorf("leadership %t, ended %t, epoch %d after the last shard", some, ended(), ctl.Epoch())
 		}
 	})
 }
 
-// Shards come and go at random while holders beat and objects are written. Whatever happens, what is kept is what a naive
-// model says, and every write is made under the term of its holder's shard.
-func TestKeeper_ShardsComeAndGoAtRandom(t *testing.T) {
+// Shards are acquired and lost at random while holders beat and Leases are written. The sessions agree with a model, and
+// each write is made under the term of its holder's shard.
+func TestController_AgreesWithModelWhenShardsMove(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
 			sim := &simulation{t: t, r: r, ctl: newController(), endTerm: map[int]func(){}, alive: map[string]int{}}
@@ -261,14 +250,14 @@ type simulation struct {
 
 func (sim *simulation) step() {
 	shard := rapid.IntRange(0, 3).Draw(sim.r, "shard")
-	switch rapid.SampledFrom([]string{"turn", "beat", "beat", "write"}).Draw(sim.r, "what") {
-	case "turn":
+	switch rapid.SampledFrom([]string{"toggle", "beat", "beat", "write"}).Draw(sim.r, "what") {
+	case "toggle":
 		sim.toggleShard(shard)
 	case "beat":
 		h := node(fmt.Sprintf("s%d-%d", shard, rapid.IntRange(0, 2).Draw(sim.r, "holder")), "1")
 		result := registerIn(sim.t, sim.ctl, shard, h)
 		if _, kept := sim.endTerm[shard]; result.NotHeld == kept {
-			sim.t.Errorf("shard %d kept %t, met %+v", shard, kept, result)
+			sim.t.Errorf("shard %d held %t, result %+v", shard, kept, result)
 		}
 		if !result.NotHeld {
 			sim.alive[h.Key.Name] = shard
@@ -277,7 +266,7 @@ func (sim *simulation) step() {
 		for _, job := range startWrites(sim.t, sim.ctl) {
 			_, end, ok := job.BeginWrite()
 			if _, known := sim.alive[job.Name]; !ok || !known {
-				sim.t.Errorf("write of %s begun %t, known %t", job.Name, ok, known)
+				sim.t.Errorf("write of %s: begun %t, known %t", job.Name, ok, known)
 				continue
 			}
 			end()
@@ -315,12 +304,12 @@ func (sim *simulation) check() {
 		}
 	}
 	if diff := cmp.Diff(sim.alive, got); diff != "" {
-		sim.t.Errorf("kept (-want +got):\n%s", diff)
+		sim.t.Errorf("sessions (-want +got):\n%s", diff)
 	}
 }
 
-// One operation is the loss of one shard of 64, of a replica that keeps 130,000 holders: beats wait for it.
-func BenchmarkKeep_LoseAShardOf130kHolders(b *testing.B) {
+// One operation is the loss of one of 64 shards by a replica with 130,000 holders. Batches wait meanwhile.
+func BenchmarkRunShard_LoseAShardOf130kHolders(b *testing.B) {
 	const shards, holders = 64, 130_000
 	ctl := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: shards, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
 	ctx, stop := context.WithCancel(b.Context())

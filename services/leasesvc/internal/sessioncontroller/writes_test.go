@@ -9,47 +9,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-func leaseRecord(version string, renewed time.Time) writeback.LeaseRecord {
-	return writeback.NewLeaseRecord(&coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{ResourceVersion: version},
-		Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: renewed}},
-	})
-}
-
-func startWrites(t testing.TB, ctl *sessioncontroller.Controller) []sessioncontroller.WriteJob {
-	t.Helper()
-	jobs, err := ctl.StartWrites(t.Context(), 100)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return jobs
-}
-
-func finishWrite(t testing.TB, ctl *sessioncontroller.Controller, job sessioncontroller.WriteJob, result sessioncontroller.WriteResult) {
-	t.Helper()
-	if err := ctl.FinishWrite(job, result); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func getLease(t testing.TB, ctl *sessioncontroller.Controller, h session.Holder) sessioncontroller.Lease {
-	t.Helper()
-	lease, found, err := ctl.Get(t.Context(), h.Key, 0)
-	if err != nil || !found {
-		t.Fatalf("get %s: found %t, error %v", h.Key.Name, found, err)
-	}
-	return lease
-}
-
-func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
+func TestWrites_StatusFollowsResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -61,7 +27,7 @@ func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
 			t.Errorf("first job %+v", job)
 		}
 		if again := startWrites(t, ctl); again != nil {
-			t.Errorf("handed out twice: %+v", again)
+			t.Errorf("returned twice: %+v", again)
 		}
 		finishWrite(t, ctl, job, sessioncontroller.WriteResult{Err: errors.New("no route to host")})
 		want := sessioncontroller.WriteStatus{
@@ -74,7 +40,7 @@ func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		finishWrite(t, ctl, startWrites(t, ctl)[0], sessioncontroller.WriteResult{Err: fmt.Errorf("node %q: %w", "a", sessioncontroller.ErrNoOwner)})
 		if got := getLease(t, ctl, node("a", "1")).Write; got.State != writeback.NoOwner || got.LastError != sessioncontroller.ErrNoOwner.Error() {
-			t.Errorf("state %v with error %q, want NoOwner and what it means", got.State, got.LastError)
+			t.Errorf("state %v with error %q, want NoOwner and its error", got.State, got.LastError)
 		}
 
 		time.Sleep(400 * time.Millisecond)
@@ -99,7 +65,7 @@ func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
 		time.Sleep(9 * time.Second)
 		beat(t, ctl, ref)
 		if early := startWrites(t, ctl); early != nil {
-			t.Errorf("renewed before the interval has passed: %+v", early)
+			t.Errorf("renewed too early: %+v", early)
 		}
 		time.Sleep(2 * time.Second)
 		if job = startWrites(t, ctl)[0]; !job.RenewTime.Equal(time.Now().Add(-2 * time.Second)) {
@@ -108,7 +74,7 @@ func TestWrites_GoThroughTheirWholeLife(t *testing.T) {
 	})
 }
 
-func TestFinish_ForgottenHoldersWriteIsIgnored(t *testing.T) {
+func TestFinishWrite_ResultForAnEarlierSessionIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -118,21 +84,12 @@ func TestFinish_ForgottenHoldersWriteIsIgnored(t *testing.T) {
 		register(t, ctl, agent("y"))
 		finishWrite(t, ctl, late, sessioncontroller.WriteResult{Lease: leaseRecord("5", time.Now())})
 		if got := getLease(t, ctl, agent("y")).Write; got != (sessioncontroller.WriteStatus{State: writeback.Pending, Due: time.Now()}) {
-			t.Errorf("the next holder of the slot got the write: %+v", got)
+			t.Errorf("the next session of the slot got the result: %+v", got)
 		}
 	})
 }
 
-func beginRelease(t testing.TB, ctl *sessioncontroller.Controller, h session.Holder) *sessioncontroller.Release {
-	t.Helper()
-	held, err := ctl.BeginRelease(t.Context(), h, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return held
-}
-
-func TestHold_WaitsForTheWriteInFlightAndKeepsNewOnesAway(t *testing.T) {
+func TestBeginRelease_WaitsForTheWriteInFlightAndPreventsNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -142,26 +99,26 @@ func TestHold_WaitsForTheWriteInFlightAndKeepsNewOnesAway(t *testing.T) {
 		go func() { got <- beginRelease(t, ctl, node("a", "1")) }()
 		synctest.Wait()
 		if len(got) > 0 {
-			t.Fatal("held while a write is in flight")
+			t.Fatal("release began while a write was in flight")
 		}
 		finishWrite(t, ctl, job, sessioncontroller.WriteResult{Lease: leaseRecord("5", time.Now())})
 		held := <-got
 		if held.Namespace != "kube-node-lease" || held.Name != "a" {
-			t.Errorf("held %+v", held)
+			t.Errorf("release %+v", held)
 		}
 		time.Sleep(11 * time.Second)
 		beat(t, ctl, ref)
 		if jobs := startWrites(t, ctl); jobs != nil {
-			t.Errorf("written while held: %+v", jobs)
+			t.Errorf("written during the release: %+v", jobs)
 		}
 		ctl.AbortRelease(held)
 		if jobs := startWrites(t, ctl); len(jobs) != 1 {
-			t.Errorf("%d jobs after it was let go, want 1", len(jobs))
+			t.Errorf("%d jobs after the release was aborted, want 1", len(jobs))
 		}
 	})
 }
 
-func TestDrop_EndsTheSession(t *testing.T) {
+func TestCompleteRelease_EndsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -173,7 +130,7 @@ func TestDrop_EndsTheSession(t *testing.T) {
 		synctest.Wait()
 		ctl.CompleteRelease(held)
 		if got := <-second; got != nil {
-			t.Errorf("a second release held %+v, want nothing left to hold", got)
+			t.Errorf("a second release got %+v, want nil", got)
 		}
 		want := []change{{Type: sessioncontroller.Deleted, Name: "a", Write: writeback.Pending}}
 		if diff := cmp.Diff(want, drain(t, sub)); diff != "" {
@@ -182,7 +139,7 @@ func TestDrop_EndsTheSession(t *testing.T) {
 	})
 }
 
-func TestDrop_SessionOfANewerBootGoesOnAndIsWrittenAnew(t *testing.T) {
+func TestCompleteRelease_SessionOfANewerBootContinuesWithANewLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
@@ -197,10 +154,10 @@ func TestDrop_SessionOfANewerBootGoesOnAndIsWrittenAnew(t *testing.T) {
 		ctl.CompleteRelease(held)
 		want := []change{{Type: sessioncontroller.Modified, Name: "a", State: session.Alive, Write: writeback.Pending}}
 		if diff := cmp.Diff(want, drain(t, sub)); diff != "" {
-			t.Errorf("told the watchers (-want +got):\n%s", diff)
+			t.Errorf("events (-want +got):\n%s", diff)
 		}
 		if got := getLease(t, ctl, node("a", "2")).Write; got != (sessioncontroller.WriteStatus{State: writeback.Pending, Due: time.Now()}) {
-			t.Errorf("write %+v, want nothing of the object that is gone", got)
+			t.Errorf("write %+v, want no trace of the deleted Lease", got)
 		}
 		jobs := startWrites(t, ctl)
 		if len(jobs) != 1 || jobs[0].Last.Exists() || jobs[0].Reason != writeback.First {
@@ -209,7 +166,7 @@ func TestDrop_SessionOfANewerBootGoesOnAndIsWrittenAnew(t *testing.T) {
 	})
 }
 
-func TestHold_GivesUpWithItsContext(t *testing.T) {
+func TestBeginRelease_EndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()
 		defer run(t, ctl)()
