@@ -9,7 +9,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// One tick of 100 ms of a steady fleet, whose holders all beat: the cost follows what is due and not how many there are.
+// One operation is a tick of 100 ms for holders that all beat. The cost follows the number of due slots.
 func BenchmarkStart(b *testing.B) {
 	for _, holders := range []int{130_000, 1_000_000} {
 		for name, policy := range map[string]uint8{"relaxed": relaxed, "on-change": onChange} {
@@ -20,8 +20,8 @@ func BenchmarkStart(b *testing.B) {
 				for b.Loop() {
 					now = now.Add(tick)
 					made := schedule.Start(now, lastBeat(now), holders)
-					for _, sim := range made {
-						schedule.Succeeded(now, sim)
+					for _, w := range made {
+						schedule.Succeeded(now, w)
 					}
 					writes += len(made)
 				}
@@ -34,7 +34,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// After a takeover or an outage every holder may be due at once.
+// After a takeover or an outage all slots may be due at once.
 func BenchmarkStart_AllDue(b *testing.B) {
 	for _, holders := range []int{130_000, 1_000_000} {
 		b.Run(fmt.Sprint(holders), func(b *testing.B) {
@@ -46,8 +46,8 @@ func BenchmarkStart_AllDue(b *testing.B) {
 			lastBeat := func(uint32) monotonic.Instant { return now }
 			b.ReportAllocs()
 			for b.Loop() {
-				for _, sim := range schedule.Start(now, lastBeat, 32) {
-					schedule.Failed(now, sim, 0)
+				for _, w := range schedule.Start(now, lastBeat, 32) {
+					schedule.Failed(now, w, 0)
 				}
 				now = now.Add(tick)
 			}
@@ -55,8 +55,8 @@ func BenchmarkStart_AllDue(b *testing.B) {
 	}
 }
 
-// What a slot takes, all that belongs to it included.
-func BenchmarkBook_Memory(b *testing.B) {
+// Reports the memory of a slot, with its place in the wheel.
+func BenchmarkSchedule_Memory(b *testing.B) {
 	const holders = 1_000_000
 	for b.Loop() {
 		before := heap()
@@ -73,7 +73,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// fleet has run for 400 s, so that its writes are spread.
+// steadySchedule returns a schedule that has run for 400 s, so that its writes are spread.
 func steadySchedule(holders int, policy uint8) (*writeback.Schedule, func(now monotonic.Instant) writeback.LastBeat) {
 	schedule := writeback.NewSchedule(policies)
 	for i := range holders {
@@ -85,8 +85,8 @@ func steadySchedule(holders int, policy uint8) (*writeback.Schedule, func(now mo
 		}
 	}
 	for now := monotonic.Instant(0); now <= at(400); now = now.Add(tick) {
-		for _, sim := range schedule.Start(now, lastBeat(now), holders) {
-			schedule.Succeeded(now, sim)
+		for _, w := range schedule.Start(now, lastBeat(now), holders) {
+			schedule.Succeeded(now, w)
 		}
 	}
 	return schedule, lastBeat

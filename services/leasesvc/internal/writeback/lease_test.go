@@ -23,7 +23,7 @@ func leaseWith(change func(*coordinationv1.Lease)) *coordinationv1.Lease {
 	return l
 }
 
-func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
+func TestUpdatedLease_KeepsForeignContent(t *testing.T) {
 	foreign := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d", UID: "x"}
 	withFlag := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "uid-1", BlockOwnerDeletion: new(true)}
 	for name, change := range map[string]struct{ before, after func(*coordinationv1.Lease) }{
@@ -44,7 +44,7 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 				l.OwnerReferences = []metav1.OwnerReference{foreign, nodeReference("n1", "uid-1")}
 			},
 		},
-		"owned by an earlier Node of the name": {
+		"owned by an earlier Node with the name": {
 			before: func(l *coordinationv1.Lease) {
 				l.OwnerReferences = []metav1.OwnerReference{nodeReference("n1", "uid-0"), foreign}
 			},
@@ -60,7 +60,7 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Add(-time.Hour)) },
 			after:  func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Truncate(time.Microsecond)) },
 		},
-		"time of a writer whose clock is ahead": {
+		"writer with a clock ahead": {
 			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Add(time.Hour)) },
 			after:  func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Add(time.Hour + time.Microsecond)) },
 		},
@@ -70,7 +70,7 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 		},
 	} {
 		last := leaseWith(change.before)
-		if last.Spec.RenewTime != nil && name != "time of a writer whose clock is ahead" {
+		if last.Spec.RenewTime != nil && name != "writer with a clock ahead" {
 			last.Spec.RenewTime = microTime(noon.Add(-time.Second))
 		}
 		untouched := last.DeepCopy()
@@ -82,12 +82,12 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		if diff := cmp.Diff(untouched, last); diff != "" {
-			t.Errorf("%s: the last object was changed:\n%s", name, diff)
+			t.Errorf("%s: last was changed:\n%s", name, diff)
 		}
 	}
 }
 
-func TestRenewed_RefusesWhatIsNotTheHolders(t *testing.T) {
+func TestUpdatedLease_FailsForForeignAndTerminatingLeases(t *testing.T) {
 	if _, err := UpdatedLease(leaseWith(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }), testUpdate, "uid-1"); !errors.Is(err, ErrForeignHolder) {
 		t.Errorf("another holder: error %v, want ErrForeignHolder", err)
 	}

@@ -14,28 +14,28 @@ const (
 	tick     = 100 * time.Millisecond
 	interval = 5 * time.Second
 	grace    = 20 * time.Second
-	// latency is how long a write takes at most.
+	// latency is the maximum duration of a write.
 	latency = time.Second
 )
 
-// holder is one of the model: what it does, and what its object shows.
+// holder is a holder in the model, with what its Lease shows.
 type holder struct {
 	policy uint8
-	// beats is when the next one comes; it stops while mute.
+	// beats is the time of the next beat, unless it is silent.
 	beats  monotonic.Instant
 	silent bool
 	last   monotonic.Instant
-	// expired is what its session is.
+	// expired is the state of its session.
 	expired bool
 
 	write       *writeback.Write
 	ends        monotonic.Instant
-	lease       writeback.Write // the last that landed
+	lease       writeback.Write // the last successful write
 	written     bool
-	untrueSince monotonic.Instant // since when its object does not say what is the matter with it
+	untrueSince monotonic.Instant // since when its Lease has been wrong
 }
 
-// world runs a Book beside the naive model of it: one goroutine's worth of ticks, with all that can happen to holders and writes.
+// simulation runs a Schedule beside a model of the holders and their Leases.
 type simulation struct {
 	t        *rapid.T
 	now      monotonic.Instant
@@ -61,8 +61,8 @@ func newSimulation(t *rapid.T, holders, budget, failures int) *simulation {
 }
 
 // run lets time pass.
-func (sim *simulation) run(f time.Duration) {
-	for end := sim.now.Add(f); sim.now < end; {
+func (sim *simulation) run(d time.Duration) {
+	for end := sim.now.Add(d); sim.now < end; {
 		sim.now = sim.now.Add(tick)
 		for i := range sim.holders {
 			sim.stepHolder(uint32(i))
@@ -98,14 +98,14 @@ func (sim *simulation) finishWrites() {
 		h.write = nil
 		switch {
 		case sim.failures > 0 && sim.chance(sim.failures, "fails"):
-			// What failed may have been done all the same.
-			if sim.chance(50, "was done") {
+			// A failed write may have been applied.
+			if sim.chance(50, "was applied") {
 				h.lease, h.written = write, true
 			}
 			sim.schedule.Failed(sim.now, write, 0)
 		default:
 			if h.written && write.Beat < h.lease.Beat {
-				sim.t.Fatalf("%v: the object of %d goes back from %v to %v", sim.now, i, h.lease.Beat, write.Beat)
+				sim.t.Fatalf("%v: the Lease of %d goes back from %v to %v", sim.now, i, h.lease.Beat, write.Beat)
 			}
 			h.lease, h.written = write, true
 			sim.schedule.Succeeded(sim.now, write)
@@ -132,7 +132,7 @@ func (sim *simulation) startWrites() {
 	}
 }
 
-// check holds every object against what its policy promises while no write fails.
+// check compares all Leases with the promises of their policies while no write fails.
 func (sim *simulation) check() {
 	for i := range sim.holders {
 		h := &sim.holders[i]
@@ -148,7 +148,7 @@ func (sim *simulation) check() {
 	}
 }
 
-// truthful tells whether the object says what it must.
+// isTrue reports whether the Lease shows what its policy promises.
 func (sim *simulation) isTrue(h *holder) bool {
 	age := sim.now.Sub(h.lease.Beat)
 	unanswered := h.lease.Reason == writeback.Expired
@@ -165,28 +165,28 @@ func (sim *simulation) isTrue(h *holder) bool {
 	return h.written && !unanswered && age <= policies[onChange].Renew*26/25+interval
 }
 
-// drawLives lets some holders fall silent or come back now and then.
+// drawHolders lets some holders fall silent or beat again.
 func (sim *simulation) drawHolders(rounds int) {
 	for range rounds {
 		for i := range sim.holders {
 			h := &sim.holders[i]
-			h.silent = sim.chance(30, "mute")
+			h.silent = sim.chance(30, "silent")
 			if !h.silent && h.beats < sim.now {
-				h.beats = sim.now.Add(time.Duration(rapid.Int64Range(0, int64(interval)).Draw(sim.t, "comes back")))
+				h.beats = sim.now.Add(time.Duration(rapid.Int64Range(0, int64(interval)).Draw(sim.t, "beats again")))
 			}
 		}
 		sim.run(time.Duration(rapid.IntRange(1, 400).Draw(sim.t, "ticks")) * tick)
 	}
 }
 
-func TestBook_ObjectsKeepWhatTheirPoliciesPromise(t *testing.T) {
+func TestSchedule_LeasesKeepThePromisesOfTheirPolicies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sim := newSimulation(t, 9, 9, 0)
 		sim.drawHolders(4)
 	})
 }
 
-func TestBook_EveryObjectIsTrueAgainAfterTrouble(t *testing.T) {
+func TestSchedule_LeasesAreTrueAgainAfterFailures(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sim := newSimulation(t, 9, rapid.IntRange(1, 3).Draw(t, "budget"), 60)
 		sim.drawHolders(4)
@@ -200,17 +200,17 @@ func TestBook_EveryObjectIsTrueAgainAfterTrouble(t *testing.T) {
 	})
 }
 
-// A steady fleet costs what its policy says and no more.
-func TestBook_CostOfASteadyFleet(t *testing.T) {
-	const fleet = 3000
+// Holders that beat steadily cost the writes that their policy implies.
+func TestSchedule_WriteRateFollowsThePolicy(t *testing.T) {
+	const holders = 3000
 	for policy, want := range map[uint8]float64{
-		mirror:   fleet / 10.0,
-		relaxed:  fleet / 20.0, // four beats of 5 s fit into 24 s
-		onChange: fleet / 300.0,
+		mirror:   holders / 10.0,
+		relaxed:  holders / 20.0, // four beats of 5 s fit into 24 s
+		onChange: holders / 300.0,
 	} {
-		b := writeback.NewSchedule(policies)
-		for i := range uint32(fleet) {
-			b.Open(0, i, writeback.SlotOptions{Policy: policy, Phase: writeback.Phase(nodeName(int(i)))})
+		schedule := writeback.NewSchedule(policies)
+		for i := range uint32(holders) {
+			schedule.Open(0, i, writeback.SlotOptions{Policy: policy, Phase: writeback.Phase(nodeName(int(i)))})
 		}
 		phase := func(i uint32) monotonic.Instant {
 			return monotonic.Instant(int64(interval) * int64(writeback.Phase("beats of "+nodeName(int(i)))) >> 16)
@@ -220,9 +220,9 @@ func TestBook_CostOfASteadyFleet(t *testing.T) {
 			lastBeat := func(i uint32) monotonic.Instant {
 				return max(0, now-(now-phase(i))%monotonic.Instant(interval))
 			}
-			made := b.Start(now, lastBeat, fleet)
-			for _, sim := range made {
-				b.Succeeded(now, sim)
+			made := schedule.Start(now, lastBeat, holders)
+			for _, w := range made {
+				schedule.Succeeded(now, w)
 			}
 			if now >= at(900) {
 				writes += len(made)
@@ -239,14 +239,14 @@ func TestBook_CostOfASteadyFleet(t *testing.T) {
 	}
 }
 
-func TestStart_NobodyStarves(t *testing.T) {
+func TestStart_NoSlotStarves(t *testing.T) {
 	f := newFixture()
 	const stuck, fine = 400, 40
 	for slot := range uint32(stuck + fine) {
 		f.open(0, slot, mirror)
 	}
 	f.write(0)
-	for slot := range uint32(100) { // as many who always fail to get their first object
+	for slot := range uint32(100) { // slots whose first write always fails
 		f.open(0, 1000+slot, mirror)
 	}
 	started := map[uint32]int{}
@@ -254,12 +254,12 @@ func TestStart_NobodyStarves(t *testing.T) {
 		for slot := range uint32(stuck + fine) {
 			f.beat(second, slot)
 		}
-		for _, sim := range f.start(second, 6) {
-			started[sim.Slot]++
-			if sim.Slot < stuck || sim.Slot >= 1000 {
-				f.Failed(at(second), sim, 0)
+		for _, w := range f.start(second, 6) {
+			started[w.Slot]++
+			if w.Slot < stuck || w.Slot >= 1000 {
+				f.Failed(at(second), w, 0)
 			} else {
-				f.Succeeded(at(second), sim)
+				f.Succeeded(at(second), w)
 			}
 		}
 	}

@@ -6,71 +6,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// The policies of a book, by their index.
-const (
-	mirror = iota
-	relaxed
-	onChange
-)
-
-var policies = []writeback.Policy{
-	mirror:   {Mode: writeback.Mirror, Renew: 10 * time.Second, Duration: 40 * time.Second},
-	relaxed:  {Mode: writeback.Relaxed, Renew: 24 * time.Second, Duration: 40 * time.Second},
-	onChange: {Mode: writeback.OnChange, Renew: 300 * time.Second, Duration: 500 * time.Second},
-}
-
-func at(seconds float64) monotonic.Instant {
-	return monotonic.Instant(seconds * float64(time.Second))
-}
-
-// desk is a book with the beats of its holders.
-type fixture struct {
-	*writeback.Schedule
-	beats map[uint32]monotonic.Instant
-}
-
-func newFixture() *fixture {
-	return &fixture{Schedule: writeback.NewSchedule(policies), beats: map[uint32]monotonic.Instant{}}
-}
-
-// meet opens a slot of phase 0 for a holder that beats at the given second.
-func (f *fixture) open(second float64, slot uint32, policy uint8) {
-	f.beat(second, slot)
-	f.Open(at(second), slot, writeback.SlotOptions{Policy: policy})
-}
-
-func (f *fixture) beat(second float64, slots ...uint32) {
-	for _, slot := range slots {
-		f.beats[slot] = at(second)
-	}
-}
-
-func (f *fixture) start(second float64, budget int) []writeback.Write {
-	return f.Start(at(second), func(slot uint32) monotonic.Instant { return f.beats[slot] }, budget)
-}
-
-// write starts and ends everything that is due.
-func (f *fixture) write(second float64) []writeback.Write {
-	writes := f.start(second, 1000)
-	for _, sim := range writes {
-		f.Succeeded(at(second), sim)
-	}
-	return writes
-}
-
-// expect fails unless the writes are those.
-func expect(t *testing.T, what string, got []writeback.Write, want ...writeback.Write) {
-	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-func TestStart_TransitionsThenCreatesThenWhatLapsesFirst(t *testing.T) {
+func TestStart_OrdersTransitionsFirstWritesAndRenewals(t *testing.T) {
 	f := newFixture()
 	for slot, beat := range map[uint32]float64{1: 4, 2: 1, 3: 3, 4: 2} {
 		f.open(beat, slot, mirror)
@@ -90,7 +29,7 @@ func TestStart_TransitionsThenCreatesThenWhatLapsesFirst(t *testing.T) {
 		writeback.Write{Slot: 4, Reason: writeback.Renewal, Beat: at(25), Planned: at(25)},
 		writeback.Write{Slot: 1, Reason: writeback.Renewal, Beat: at(25), Planned: at(25)},
 	)
-	expect(t, "again while all are in flight", f.start(1000, 100))
+	expect(t, "while all are in flight", f.start(1000, 100))
 }
 
 func TestStart_RenewalsGetEveryFourthStart(t *testing.T) {
@@ -104,7 +43,7 @@ func TestStart_RenewalsGetEveryFourthStart(t *testing.T) {
 		f.open(60, 100+slot, mirror)
 	}
 	renewals := 0
-	for range 16 { // one at a time, as where the kube-apiserver bears no more
+	for range 16 { // one at a time, as with a concurrency limit of 1
 		if f.start(61, 1)[0].Reason == writeback.Renewal {
 			renewals++
 		}
@@ -118,26 +57,26 @@ func TestStart_MirrorWritesOncePerInterval(t *testing.T) {
 	f := newFixture()
 	f.open(0, 0, mirror)
 	f.write(0)
-	f.write(0.1) // the first renewal is anywhere in the interval: with phase 0 at its begin
+	f.write(0.1) // the first renewal falls anywhere in the period: with phase 0 at its begin
 	f.beat(3, 0)
 	f.write(3)
 	f.beat(9, 0)
-	expect(t, "before the interval has passed", f.write(12.9))
+	expect(t, "before the period has passed", f.write(12.9))
 	expect(t, "after it", f.write(13.1), writeback.Write{Reason: writeback.Renewal, Beat: at(9), Planned: at(13.1)})
 }
 
-func TestStart_NothingNewIsNotWritten(t *testing.T) {
+func TestStart_UnchangedLeaseIsNotWritten(t *testing.T) {
 	for name, prepare := range map[string]func(f *fixture){
 		"no holder":     func(*fixture) {},
 		"no beat since": func(f *fixture) { f.open(0, 0, mirror); f.write(0) },
-		"restored, and not heard since": func(f *fixture) {
+		"no beat since it was opened": func(f *fixture) {
 			f.Open(at(5), 0, writeback.SlotOptions{})
 			f.beats[0] = at(-3)
 		},
 		"expired unwritten":      func(f *fixture) { f.open(0, 0, mirror); f.HolderExpired(at(1), 0) },
 		"expired, by relaxed":    func(f *fixture) { f.open(0, 0, relaxed); f.write(0); f.beat(2, 0); f.HolderExpired(at(20), 0) },
 		"write in flight":        func(f *fixture) { f.open(0, 0, mirror); f.start(0, 1) },
-		"held for a release":     func(f *fixture) { f.open(0, 0, mirror); f.Suspend(0) },
+		"suspended":              func(f *fixture) { f.open(0, 0, mirror); f.Suspend(0) },
 		"closed":                 func(f *fixture) { f.open(0, 0, mirror); f.Close(0) },
 		"closed while in flight": func(f *fixture) { f.open(0, 0, mirror); f.start(0, 1); f.Close(0) },
 	} {
@@ -155,11 +94,11 @@ func TestStart_NothingNewIsNotWritten(t *testing.T) {
 	f.start(1, 1)
 	f.Resume(at(1), 0)
 	if got := f.start(1, 1); len(got) != 1 {
-		t.Errorf("let go: %v, want one write", got)
+		t.Errorf("after Resume: %v, want one write", got)
 	}
 }
 
-func TestStart_OnChangeWritesDeathAndRecovery(t *testing.T) {
+func TestStart_OnChangeWritesExpiryAndRecovery(t *testing.T) {
 	f := newFixture()
 	f.open(0, 0, onChange)
 	f.write(0)
@@ -170,14 +109,14 @@ func TestStart_OnChangeWritesDeathAndRecovery(t *testing.T) {
 	f.beat(100, 0)
 	expect(t, "while it beats", f.write(120))
 	f.HolderExpired(at(121), 0)
-	expect(t, "death", f.write(121), writeback.Write{Reason: writeback.Expired, Beat: at(100), Planned: at(121)})
-	expect(t, "it is said once", f.write(5000))
+	expect(t, "expiry", f.write(121), writeback.Write{Reason: writeback.Expired, Beat: at(100), Planned: at(121)})
+	expect(t, "after the expiry was written", f.write(5000))
 	f.beat(5001, 0)
 	f.HolderRecovered(at(5001), 0)
 	expect(t, "recovery", f.write(5001), writeback.Write{Reason: writeback.Recovered, Beat: at(5001), Planned: at(5001)})
 }
 
-func TestStart_DeathThatNobodyWroteNeedsNoRecovery(t *testing.T) {
+func TestStart_RecoveryAfterAnUnwrittenExpiryIsNotWritten(t *testing.T) {
 	f := newFixture()
 	f.open(0, 0, onChange)
 	f.write(0)
@@ -186,28 +125,28 @@ func TestStart_DeathThatNobodyWroteNeedsNoRecovery(t *testing.T) {
 	f.HolderExpired(at(70), 0)
 	f.beat(70.1, 0)
 	f.HolderRecovered(at(70.1), 0)
-	expect(t, "back before it was said", f.write(71))
+	expect(t, "recovered before the expiry was written", f.write(71))
 }
 
-func TestStart_RecoveryWhileDeathIsWrittenIsWrittenNext(t *testing.T) {
-	for name, end := range map[string]func(f *fixture, sim writeback.Write){
-		"written": func(f *fixture, sim writeback.Write) { f.Succeeded(at(72), sim) },
-		"failed":  func(f *fixture, sim writeback.Write) { f.Failed(at(72), sim, 0) },
+func TestStart_RecoveryDuringTheWriteOfTheExpiryIsWrittenNext(t *testing.T) {
+	for name, end := range map[string]func(f *fixture, w writeback.Write){
+		"written": func(f *fixture, w writeback.Write) { f.Succeeded(at(72), w) },
+		"failed":  func(f *fixture, w writeback.Write) { f.Failed(at(72), w, 0) },
 	} {
 		f := newFixture()
 		f.open(0, 0, onChange)
 		f.write(0)
 		f.HolderExpired(at(70), 0)
-		sim := f.start(70, 1)[0]
+		w := f.start(70, 1)[0]
 		f.beat(71, 0)
 		f.HolderRecovered(at(71), 0)
 		expect(t, name+", in flight", f.start(71, 1))
-		end(f, sim)
+		end(f, w)
 		expect(t, name, f.start(73, 1), writeback.Write{Reason: writeback.Recovered, Beat: at(71), Planned: at(73)})
 	}
 }
 
-func TestStart_RecoveryIsHurriedWhereTheObjectMayHaveLapsed(t *testing.T) {
+func TestStart_RecoveryIsWrittenAtOnceIfTheLeaseMayHaveLapsed(t *testing.T) {
 	f := newFixture()
 	f.open(0, 0, relaxed)
 	f.write(0)
@@ -217,26 +156,26 @@ func TestStart_RecoveryIsHurriedWhereTheObjectMayHaveLapsed(t *testing.T) {
 	expect(t, "recovery", f.write(21), writeback.Write{Reason: writeback.Recovered, Beat: at(21), Planned: at(21)})
 }
 
-func TestSucceeded_BeatDuringTheWriteStaysToBeWritten(t *testing.T) {
+func TestSucceeded_BeatDuringTheWriteIsWrittenNext(t *testing.T) {
 	f := newFixture()
 	f.open(0, 0, mirror)
-	sim := f.start(0, 1)[0]
+	w := f.start(0, 1)[0]
 	f.beat(2, 0)
-	f.Succeeded(at(3), sim)
+	f.Succeeded(at(3), w)
 	expect(t, "next", f.start(11, 1), writeback.Write{Reason: writeback.Renewal, Beat: at(2), Planned: at(11)})
 }
 
-func TestSucceeded_AfterSilenceLeavesNothingToWrite(t *testing.T) {
+func TestSucceeded_NoWriteAfterTheHolderExpired(t *testing.T) {
 	f := newFixture()
 	f.open(0, 0, relaxed)
-	sim := f.start(0, 1)[0]
+	w := f.start(0, 1)[0]
 	f.beat(2, 0)
 	f.HolderExpired(at(22), 0)
-	f.Succeeded(at(23), sim)
+	f.Succeeded(at(23), w)
 	expect(t, "expired", f.start(1000, 1))
 }
 
-func TestFailed_BacksOffAsUpstream(t *testing.T) {
+func TestFailed_BacksOffAsUpstreamDoes(t *testing.T) {
 	f := newFixture()
 	f.open(0, 0, mirror)
 	pause := func(asked time.Duration) time.Duration {
@@ -250,7 +189,7 @@ func TestFailed_BacksOffAsUpstream(t *testing.T) {
 	}
 	f.open(0, 0, mirror)
 	if got := pause(time.Minute); got != time.Minute {
-		t.Errorf("the pause asked for is longer: next attempt after %v, want a minute", got)
+		t.Errorf("with a pause of a minute: next attempt after %v, want a minute", got)
 	}
 	var got []time.Duration
 	for failures := range int32(9) {
@@ -263,7 +202,7 @@ func TestFailed_BacksOffAsUpstream(t *testing.T) {
 	}
 }
 
-func TestAdopt_ObjectIsWrittenAsItsDurationAllows(t *testing.T) {
+func TestAdopt_LeaseIsWrittenWhenItsDurationRequiresIt(t *testing.T) {
 	const half = 1 << 15
 	for name, c := range map[string]struct {
 		policy uint8
@@ -271,14 +210,14 @@ func TestAdopt_ObjectIsWrittenAsItsDurationAllows(t *testing.T) {
 		due    float64
 		reason writeback.Reason
 	}{
-		"fresh":               {relaxed, writeback.ExistingLease{Renewed: at(95), Duration: 40 * time.Second}, 112, writeback.Renewal},
-		"half its life over":  {relaxed, writeback.ExistingLease{Renewed: at(80), Duration: 40 * time.Second}, 106, writeback.Renewal},
-		"about to lapse":      {relaxed, writeback.ExistingLease{Renewed: at(65), Duration: 40 * time.Second}, 100, writeback.Renewal},
-		"lapsed":              {relaxed, writeback.ExistingLease{Renewed: at(50), Duration: 40 * time.Second}, 100, writeback.Recovered},
-		"of a clock ahead":    {relaxed, writeback.ExistingLease{Renewed: at(9e6), Duration: 40 * time.Second}, 112, writeback.Renewal},
-		"refreshed long ago":  {onChange, writeback.ExistingLease{Renewed: at(-100), Duration: 500 * time.Second}, 200, writeback.Renewal},
-		"said to be dead":     {onChange, writeback.ExistingLease{Renewed: at(70), Duration: 20 * time.Second}, 100, writeback.Recovered},
-		"of another's policy": {mirror, writeback.ExistingLease{Renewed: at(0), Duration: 500 * time.Second}, 105, writeback.Renewal},
+		"fresh":              {relaxed, writeback.ExistingLease{Renewed: at(95), Duration: 40 * time.Second}, 112, writeback.Renewal},
+		"half lapsed":        {relaxed, writeback.ExistingLease{Renewed: at(80), Duration: 40 * time.Second}, 106, writeback.Renewal},
+		"about to lapse":     {relaxed, writeback.ExistingLease{Renewed: at(65), Duration: 40 * time.Second}, 100, writeback.Renewal},
+		"lapsed":             {relaxed, writeback.ExistingLease{Renewed: at(50), Duration: 40 * time.Second}, 100, writeback.Recovered},
+		"clock ahead":        {relaxed, writeback.ExistingLease{Renewed: at(9e6), Duration: 40 * time.Second}, 112, writeback.Renewal},
+		"refreshed long ago": {onChange, writeback.ExistingLease{Renewed: at(-100), Duration: 500 * time.Second}, 200, writeback.Renewal},
+		"written as expired": {onChange, writeback.ExistingLease{Renewed: at(70), Duration: 20 * time.Second}, 100, writeback.Recovered},
+		"longer duration":    {mirror, writeback.ExistingLease{Renewed: at(0), Duration: 500 * time.Second}, 105, writeback.Renewal},
 	} {
 		f := newFixture()
 		f.beat(100, 0)
@@ -291,24 +230,24 @@ func TestAdopt_ObjectIsWrittenAsItsDurationAllows(t *testing.T) {
 	}
 }
 
-func TestAdopt_WhatIsKnownBetterStays(t *testing.T) {
+func TestAdopt_DoesNotReplaceAKnownLease(t *testing.T) {
 	f := newFixture()
 	f.open(0, 0, relaxed)
-	sim := f.start(0, 1)[0]
+	w := f.start(0, 1)[0]
 	f.Adopt(at(0.5), 0, writeback.ExistingLease{Renewed: at(-100), Duration: time.Second})
-	f.Succeeded(at(1), sim)
+	f.Succeeded(at(1), w)
 	f.Adopt(at(1), 0, writeback.ExistingLease{Renewed: at(-100), Duration: time.Second})
 	if got := f.Status(0); got.State != writeback.Written || got.Reason != writeback.Renewal {
-		t.Errorf("%+v, want a written object with a renewal to come", got)
+		t.Errorf("%+v, want a written Lease with a planned renewal", got)
 	}
 }
 
-func TestOpen_UnseenObjectWaitsForAdoptionNoLongerThanItsWait(t *testing.T) {
+func TestOpen_FirstWriteWaitsForAdoption(t *testing.T) {
 	f := newFixture()
 	f.beat(0, 0)
 	f.Open(at(0), 0, writeback.SlotOptions{Wait: 10 * time.Second})
-	expect(t, "meanwhile", f.start(9.8, 1))
-	expect(t, "then", f.start(10, 1), writeback.Write{Reason: writeback.First, Planned: at(10)})
+	expect(t, "during the wait", f.start(9.8, 1))
+	expect(t, "after the wait", f.start(10, 1), writeback.Write{Reason: writeback.First, Planned: at(10)})
 }
 
 func TestPhase_SpreadsNamesEvenly(t *testing.T) {
@@ -319,7 +258,7 @@ func TestPhase_SpreadsNamesEvenly(t *testing.T) {
 	}
 	for bin, n := range counts {
 		if n < names/bins*9/10 || n > names/bins*11/10 {
-			t.Errorf("%d of %d names in part %d of %d", n, names, bin, bins)
+			t.Errorf("%d of %d names in bin %d of %d", n, names, bin, bins)
 		}
 	}
 }
