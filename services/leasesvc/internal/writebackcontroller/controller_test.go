@@ -23,14 +23,14 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
-// source hands out its jobs once and keeps what came of them.
+// fakeSource returns each job once and records the results.
 type fakeSource struct {
 	mu       sync.Mutex
 	jobs     []sessioncontroller.WriteJob
 	finished map[string]sessioncontroller.WriteResult
 }
 
-// newSource has a job for each name, under a term that ends with ctx.
+// newFakeSource has one job for each name, under a term that ends with ctx.
 func newFakeSource(ctx context.Context, names ...string) *fakeSource {
 	s := &fakeSource{finished: map[string]sessioncontroller.WriteResult{}}
 	held := heldshards.New(ctx, 0, 1)
@@ -61,10 +61,10 @@ func (s *fakeSource) FinishWrite(job sessioncontroller.WriteJob, result sessionc
 	return nil
 }
 
-// written is what every write that succeeds leaves.
+// written is the record of each successful write.
 var written = writeback.NewLeaseRecord(&coordinationv1.Lease{})
 
-// apiserver takes most of a second for each write, fails as its names say and sees how many come at a time.
+// fakeAPIServer takes 900 ms for each write and records the concurrency. It fails and panics for given names.
 type fakeAPIServer struct {
 	mu             sync.Mutex
 	inFlight, peak int
@@ -122,7 +122,7 @@ func newFixture(t *testing.T, api *fakeAPIServer) *fixture {
 	}
 }
 
-// run runs the loop for d of the bubble's time.
+// run runs the controller for d.
 func (h *fixture) run(t *testing.T, s writebackcontroller.WriteSource, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -132,7 +132,7 @@ func (h *fixture) run(t *testing.T, s writebackcontroller.WriteSource, d time.Du
 	}
 }
 
-func TestRun_WritesEverythingWithBoundedConcurrency(t *testing.T) {
+func TestRun_MakesAllWritesWithBoundedConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var names []string
 		for i := range 200 {
@@ -146,24 +146,24 @@ func TestRun_WritesEverythingWithBoundedConcurrency(t *testing.T) {
 	})
 }
 
-func TestRun_FinishesWhatItTookWhenItEnds(t *testing.T) {
+func TestRun_FinishesItsJobsWhenItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeSource(t.Context(), "a", "b", "c", "d", "e", "f")
 		newFixture(t, &fakeAPIServer{}).run(t, s, 500*time.Millisecond)
 		if len(s.finished) != 4 || len(s.jobs) != 2 {
-			t.Errorf("%d finished and %d not taken, want the 4 that there was room for and the others", len(s.finished), len(s.jobs))
+			t.Errorf("%d finished and %d not taken, want 4 and 2", len(s.finished), len(s.jobs))
 		}
 		for name, result := range s.finished {
 			if result.Err == nil {
-				t.Errorf("%s was written after the end", name)
+				t.Errorf("%s was written after Run was cancelled", name)
 			}
 		}
 	})
 }
 
-func TestRun_EndOfATermEndsItsWritesAndNoOthers(t *testing.T) {
+func TestRun_EndOfATermCancelsItsWritesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const ends = 500 * time.Millisecond // in the middle of the first writes
+		const ends = 500 * time.Millisecond // during the first writes
 		lost, cancel := context.WithTimeout(t.Context(), ends)
 		defer cancel()
 		s, gone := newFakeSource(t.Context(), "a", "b"), newFakeSource(lost, "x", "y", "z")
@@ -179,14 +179,14 @@ func TestRun_EndOfATermEndsItsWritesAndNoOthers(t *testing.T) {
 			t.Errorf("written (-want +got):\n%s", diff)
 		}
 		if failed := errors.Join(h.reports...); failed != nil {
-			t.Errorf("reported %v; the end of a term is no failure", failed)
+			t.Errorf("reported %v, want nil for the end of a term", failed)
 		}
 	})
 }
 
 func TestRun_PanicCostsOneWriteAndIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		names := []string{"bad", "bad too", "bad as well", "worse"} // as many as there are workers
+		names := []string{"bad", "bad too", "bad as well", "worse"} // one for each worker
 		bad := map[string]bool{}
 		for _, name := range names {
 			bad[name] = true
@@ -206,19 +206,19 @@ func TestRun_PanicCostsOneWriteAndIsReported(t *testing.T) {
 			t.Errorf("reported %v, want the panic", got)
 		}
 		if last := h.reports[len(h.reports)-1]; last != nil {
-			t.Errorf("the last pass is said to have failed: %v", last)
+			t.Errorf("the last pass failed: %v", last)
 		}
 	})
 }
 
-func TestRun_ReportsAPassInWhichNothingWorked(t *testing.T) {
+func TestRun_ReportsAPassWithoutSuccess(t *testing.T) {
 	outage := errors.New("connection refused")
 	gone := fmt.Errorf("node: %w", nodes.ErrMissing)
 	for name, c := range map[string]struct {
 		failures map[string]error
 		want     error
 	}{
-		"all well":            {},
+		"all succeed":         {},
 		"some fail":           {failures: map[string]error{"a": outage}},
 		"all fail":            {failures: map[string]error{"a": outage, "b": outage}, want: outage},
 		"none has a Node":     {failures: map[string]error{"a": gone, "b": writeback.ErrForeignHolder}},
@@ -234,8 +234,8 @@ func TestRun_ReportsAPassInWhichNothingWorked(t *testing.T) {
 	}
 }
 
-// A loop that is silent for long is taken for stuck, and its process restarted, in the middle of an outage.
-func TestRun_ReportsInTimeHoweverFewTheWorkersAre(t *testing.T) {
+// A loop without reports counts as stalled, and its process would be restarted during an outage.
+func TestRun_ReportsInTimeWithAnyNumberOfWorkers(t *testing.T) {
 	for _, workers := range []int{1, 4, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout = 10 * time.Second
@@ -256,13 +256,13 @@ func TestRun_ReportsInTimeHoweverFewTheWorkersAre(t *testing.T) {
 				}
 			})
 			if err != nil || failures == 0 || longest > 2*timeout {
-				t.Errorf("%d workers: %v, %d failed passes, longest silence %v; want some, and %v at most", workers, err, failures, longest, 2*timeout)
+				t.Errorf("%d workers: error %v, %d failed passes, longest gap %v; want failed passes and a gap of at most %v", workers, err, failures, longest, 2*timeout)
 			}
 		})
 	}
 }
 
-func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
+func TestRun_PassesResultsToTheSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttled := apierrors.NewTooManyRequests("later", 3)
 		s := newFakeSource(t.Context(), "a", "b", "c", "d")
@@ -277,7 +277,7 @@ func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 			t.Errorf("b: %+v, want a pause of 3 s", got)
 		}
 		if got := s.finished["d"].Pause; got != 10*time.Second {
-			t.Errorf("d, which was asked to wait for an hour, waits %v, want 10 s: Leases lapse", got)
+			t.Errorf("d: pause %v, want the maximum of 10 s", got)
 		}
 		want := sessioncontroller.WriteResult{Lease: written}
 		if diff := cmp.Diff(want, s.finished["c"], cmp.AllowUnexported(writeback.LeaseRecord{})); diff != "" {
@@ -290,7 +290,7 @@ func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 	})
 }
 
-// writes is trivet_lease_writes_total by "reason/verb/result".
+// writes returns trivet_lease_writes_total by "reason/verb/result".
 func writes(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

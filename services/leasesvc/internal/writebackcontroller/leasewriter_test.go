@@ -3,6 +3,8 @@ package writebackcontroller_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,7 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
-// bench is one Node with its Lease on the real kube-apiserver.
+// leaseFixture is one Node and its Lease on a real kube-apiserver.
 type leaseFixture struct {
 	t         *testing.T
 	kube      kubernetes.Interface
@@ -53,7 +55,7 @@ func newLeaseFixture(t *testing.T) *leaseFixture {
 	}
 }
 
-// addNode makes the Node and waits until the index has heard of it.
+// addNode creates the Node and waits until the index has it.
 func (f *leaseFixture) addNode() types.UID {
 	f.t.Helper()
 	node, err := f.kube.CoreV1().Nodes().Create(f.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.node}}, metav1.CreateOptions{})
@@ -69,7 +71,7 @@ func (f *leaseFixture) addNode() types.UID {
 	testkit.Eventually(f.t, 10*time.Second, func() error {
 		uid, err := f.index.UID(f.node)
 		if err == nil && uid != node.UID {
-			return errors.New("the index still has the earlier node")
+			return errors.New("the index still has the earlier Node")
 		}
 		return err
 	})
@@ -83,7 +85,7 @@ func (f *leaseFixture) removeNode() {
 	}
 }
 
-// write renews with a time that is one second later each time.
+// write writes with a renewTime that advances by a second with each call.
 func (f *leaseFixture) write(last writeback.LeaseRecord) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
 	f.time = f.time.Add(time.Second)
 	return f.writer.Write(f.t.Context(), writeback.LeaseUpdate{
@@ -100,7 +102,7 @@ func (f *leaseFixture) mustWrite(last writeback.LeaseRecord, want writebackcontr
 	return lease
 }
 
-// stored is what the kube-apiserver has; managed fields are its own bookkeeping.
+// stored returns the Lease from the kube-apiserver, without managed fields.
 func (f *leaseFixture) stored() *coordinationv1.Lease {
 	f.t.Helper()
 	lease, err := f.kube.CoordinationV1().Leases(f.namespace).Get(f.t.Context(), f.node, metav1.GetOptions{})
@@ -134,7 +136,7 @@ func (f *leaseFixture) expect(refs []metav1.OwnerReference, got writeback.LeaseR
 	f.t.Helper()
 	stored := f.stored()
 	if diff := cmp.Diff(writeback.NewLeaseRecord(stored), got, cmp.AllowUnexported(writeback.LeaseRecord{})); diff != "" {
-		f.t.Errorf("returned is not what is stored (-stored +returned):\n%s", diff)
+		f.t.Errorf("returned record (-stored +returned):\n%s", diff)
 	}
 	if diff := cmp.Diff(refs, stored.OwnerReferences); diff != "" {
 		f.t.Errorf("owner (-want +got):\n%s", diff)
@@ -144,7 +146,7 @@ func (f *leaseFixture) expect(refs []metav1.OwnerReference, got writeback.LeaseR
 	}
 }
 
-func TestWrite_CreatesWithOwnerThenRenewsByPut(t *testing.T) {
+func TestWrite_CreatesWithOwnerThenUpdates(t *testing.T) {
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	lease := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -156,16 +158,16 @@ func TestWrite_CreatesWithOwnerThenRenewsByPut(t *testing.T) {
 	}
 }
 
-func TestWrite_ForeignWriteIsReadAndKept(t *testing.T) {
+func TestWrite_KeepsForeignLabels(t *testing.T) {
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
 	foreign := f.stored()
-	foreign.Labels = map[string]string{"by": "somebody-else"}
+	foreign.Labels = map[string]string{"by": "another-writer"}
 	f.put(foreign)
 	lease := f.mustWrite(last, writebackcontroller.VerbUpdate)
 	f.expect(owner(f.node, uid), lease)
-	if labels := f.stored().Labels; labels["by"] != "somebody-else" {
+	if labels := f.stored().Labels; labels["by"] != "another-writer" {
 		t.Errorf("the foreign label is lost: %v", labels)
 	}
 }
@@ -180,19 +182,19 @@ func TestWrite_AdoptsOwnerlessLease(t *testing.T) {
 	f.expect(owner(f.node, uid), f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbUpdate))
 }
 
-func TestWrite_WithoutNodeWritesNothing(t *testing.T) {
+func TestWrite_WithoutNodeCreatesNoLease(t *testing.T) {
 	f := newLeaseFixture(t)
 	testkit.Eventually(t, 10*time.Second, f.index.Check)
 	if _, verb, err := f.write(writeback.LeaseRecord{}); !errors.Is(err, nodes.ErrMissing) || verb != writebackcontroller.VerbNone {
 		t.Errorf("verb %s, error %v; want none, ErrMissing", verb, err)
 	}
 	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("get after it: error %v, want not found", err)
+		t.Errorf("get afterwards: error %v, want not found", err)
 	}
 }
 
-// The cache may not have heard of the Node's end when the garbage collector has removed the Lease already.
-func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
+// The garbage collector may delete the Lease before the cache shows the deletion of the Node.
+func TestWrite_DeletedLeaseOfDeletedNodeIsNotCreatedAgain(t *testing.T) {
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -206,11 +208,11 @@ func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
 		t.Errorf("error %v, want ErrMissing", err)
 	}
 	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("get after it: error %v, want not found", err)
+		t.Errorf("get afterwards: error %v, want not found", err)
 	}
 }
 
-// lateNodes is an index whose watch has not delivered the end of a Node yet.
+// staleNodes is an index whose watch has not delivered the deletion of a Node.
 type staleNodes struct {
 	*nodes.Index
 	uid types.UID
@@ -218,7 +220,7 @@ type staleNodes struct {
 
 func (l staleNodes) UID(string) (types.UID, error) { return l.uid, nil }
 
-func TestWrite_VanishedLeaseOfLivingNodeIsMadeAgain(t *testing.T) {
+func TestWrite_DeletedLeaseOfExistingNodeIsCreatedAgain(t *testing.T) {
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -228,7 +230,7 @@ func TestWrite_VanishedLeaseOfLivingNodeIsMadeAgain(t *testing.T) {
 	f.expect(owner(f.node, uid), f.mustWrite(last, writebackcontroller.VerbCreate))
 }
 
-func TestWrite_LeaseFollowsTheNodeThatCameBackUnderItsName(t *testing.T) {
+func TestWrite_LeaseGetsTheOwnerOfARecreatedNode(t *testing.T) {
 	f := newLeaseFixture(t)
 	f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -237,12 +239,12 @@ func TestWrite_LeaseFollowsTheNodeThatCameBackUnderItsName(t *testing.T) {
 	f.expect(owner(f.node, uid), f.mustWrite(last, writebackcontroller.VerbUpdate))
 }
 
-func TestWrite_ForeignHolderIsLeftAlone(t *testing.T) {
+func TestWrite_LeaseOfAnotherHolderIsNotChanged(t *testing.T) {
 	f := newLeaseFixture(t)
 	f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
 	foreign := f.stored()
-	foreign.Spec.HolderIdentity = new("somebody-else")
+	foreign.Spec.HolderIdentity = new("another-writer")
 	foreign = f.put(foreign)
 	if _, _, err := f.write(last); !errors.Is(err, writeback.ErrForeignHolder) {
 		t.Errorf("write: error %v, want ErrForeignHolder", err)
@@ -255,24 +257,24 @@ func TestWrite_ForeignHolderIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestDelete_RemovesTheHoldersLeaseAfterForeignWriteToo(t *testing.T) {
+func TestDelete_RemovesTheLeaseAfterAForeignWrite(t *testing.T) {
 	f := newLeaseFixture(t)
 	f.addNode()
 	f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
 	foreign := f.stored()
-	foreign.Labels = map[string]string{"by": "somebody-else"}
+	foreign.Labels = map[string]string{"by": "another-writer"}
 	f.put(foreign)
-	for range 2 { // the second time there is nothing left to delete
+	for range 2 { // the second time there is no Lease
 		if err := f.writer.Delete(t.Context(), f.namespace, f.node); err != nil {
 			t.Error(err)
 		}
 	}
 	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("get after it: error %v, want not found", err)
+		t.Errorf("get afterwards: error %v, want not found", err)
 	}
 }
 
-func TestWrite_GoesOnAfterTheAPIServerWasAway(t *testing.T) {
+func TestWrite_ContinuesAfterAnOutageOfTheAPIServer(t *testing.T) {
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
@@ -294,4 +296,158 @@ func TestWrite_GoesOnAfterTheAPIServerWasAway(t *testing.T) {
 		return err
 	})
 	f.expect(owner(f.node, uid), last)
+}
+
+// writeAgent writes the Lease of a holder that is not a Node.
+func (f *leaseFixture) writeAgent(last writeback.LeaseRecord, change func(*writeback.LeaseUpdate)) (writeback.LeaseRecord, writebackcontroller.Verb) {
+	f.t.Helper()
+	f.time = f.time.Add(time.Second)
+	r := writeback.LeaseUpdate{
+		Namespace: f.namespace, Name: f.node, Class: "agent", Duration: 40 * time.Second, RenewTime: f.time, Last: last,
+	}
+	if change != nil {
+		change(&r)
+	}
+	known, verb, err := f.writer.Write(f.t.Context(), r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return known, verb
+}
+
+func TestWrite_LeaseOfAnAgentHasAClassLabelAndNoOwner(t *testing.T) {
+	f := newLeaseFixture(t)
+	known, verb := f.writeAgent(writeback.LeaseRecord{}, nil)
+	if verb != writebackcontroller.VerbCreate {
+		t.Errorf("verb %s, want create", verb)
+	}
+	known, verb = f.writeAgent(known, nil)
+	if verb != writebackcontroller.VerbUpdate {
+		t.Errorf("verb %s, want update", verb)
+	}
+	got := f.stored()
+	if diff := cmp.Diff(map[string]string{writeback.ClassLabel: "agent"}, got.Labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	f.expect(nil, known)
+}
+
+func TestWrite_ExpiryIsWrittenOnceAndEndsWithTheNextBeat(t *testing.T) {
+	f := newLeaseFixture(t)
+	uid := f.addNode()
+	expire := func(r *writeback.LeaseUpdate) {
+		r.Class, r.Duration, r.RenewTime, r.ExpireTime = "", 500*time.Second, f.time, f.time.Add(20*time.Second)
+	}
+	if _, verb := f.writeAgent(writeback.LeaseRecord{}, expire); verb != writebackcontroller.VerbNone {
+		t.Errorf("without a Lease: verb %s, want none", verb)
+	}
+	known := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	known, verb := f.writeAgent(known, expire)
+	if got := f.stored().Spec; verb != writebackcontroller.VerbUpdate || *got.LeaseDurationSeconds != 20 || !got.RenewTime.Time.Equal(f.time) {
+		t.Errorf("verb %s, spec %+v; want 20 s from %v", verb, got, f.time)
+	}
+	if _, verb = f.writeAgent(writeback.LeaseRecord{}, func(r *writeback.LeaseUpdate) {
+		expire(r)
+		r.RenewTime, r.ExpireTime = r.RenewTime.Add(-time.Second), r.ExpireTime.Add(-time.Second) // as another replica heard it
+	}); verb != writebackcontroller.VerbNone {
+		t.Errorf("expiry written already: verb %s, want none", verb)
+	}
+	f.expect(owner(f.node, uid), f.mustWrite(known, writebackcontroller.VerbUpdate))
+}
+
+func TestWrite_KeepsForeignAnnotationsAndOwners(t *testing.T) {
+	f := newLeaseFixture(t)
+	uid := f.addNode()
+	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
+	foreign := f.stored()
+	foreign.Annotations = map[string]string{"example.org/note": "mine"}
+	other := metav1.OwnerReference{APIVersion: "example.org/v1", Kind: "Machine", Name: "m", UID: "6b29fc40-ca47-1067-b31d-00dd010662da"}
+	foreign.OwnerReferences = append(foreign.OwnerReferences, other)
+	f.put(foreign)
+	for range 2 { // first after a conflict, then from the record
+		last = f.mustWrite(last, writebackcontroller.VerbUpdate)
+	}
+	f.expect(append(owner(f.node, uid), other), last)
+	if got := f.stored().Annotations["example.org/note"]; got != "mine" {
+		t.Errorf("the foreign annotation is %q", got)
+	}
+}
+
+func TestDelete_KeepsALeaseThatAnotherWriterRenewed(t *testing.T) {
+	f := newLeaseFixture(t)
+	known, _ := f.writeAgent(writeback.LeaseRecord{}, nil)
+	foreign := f.stored()
+	foreign.Spec.RenewTime = &metav1.MicroTime{Time: f.time.Add(time.Minute)}
+	foreign = f.put(foreign) // as a kubelet does for its own Lease
+	if err := f.writer.Delete(t.Context(), f.namespace, f.node); err != nil {
+		t.Error(err)
+	}
+	if got := f.stored().ResourceVersion; got != foreign.ResourceVersion {
+		t.Fatalf("resourceVersion %s, want %s as the other writer left it", got, foreign.ResourceVersion)
+	}
+	f.time = f.time.Add(time.Hour)
+	f.writeAgent(known, nil)
+	for range 2 { // the second time there is no Lease
+		if err := f.writer.Delete(t.Context(), f.namespace, f.node); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("get afterwards: error %v, want not found", err)
+	}
+}
+
+func TestDeleteUnchanged_NeedsTheLeaseAsListed(t *testing.T) {
+	f := newLeaseFixture(t)
+	f.writeAgent(writeback.LeaseRecord{}, nil)
+	var seen []coordinationv1.Lease
+	err := f.writer.List(t.Context(), f.namespace, writeback.ClassLabel+"=agent", func(page []coordinationv1.Lease) error {
+		seen = append(seen, page...)
+		return nil
+	})
+	if err != nil || len(seen) != 1 {
+		t.Fatalf("%d leases, error %v", len(seen), err)
+	}
+	if !writeback.Orphaned(&seen[0], "agent", f.time.Add(time.Hour), time.Minute) {
+		t.Errorf("not orphaned: %+v", seen[0])
+	}
+	f.writeAgent(writeback.LeaseRecord{}, nil) // the holder is back
+	if err := f.writer.DeleteUnchanged(t.Context(), &seen[0]); !apierrors.IsConflict(err) {
+		t.Errorf("delete of a changed Lease: error %v, want a conflict", err)
+	}
+	now := f.stored()
+	if err := f.writer.DeleteUnchanged(t.Context(), now); err != nil {
+		t.Errorf("delete: %v", err)
+	}
+}
+
+// requestCounter counts requests.
+type requestCounter struct {
+	next     http.RoundTripper
+	requests *atomic.Int32
+}
+
+func (c requestCounter) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.requests.Add(1)
+	return c.next.RoundTrip(r)
+}
+
+func TestWrite_MissingNamespaceIsNotRetried(t *testing.T) {
+	f := newLeaseFixture(t)
+	f.addNode()
+	var requests atomic.Int32
+	config := testkit.Cluster(t).RESTConfig()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return requestCounter{next: next, requests: &requests} })
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.writer, f.namespace = writebackcontroller.NewLeaseWriter(kube.CoordinationV1(), f.index), "no-such-namespace"
+	_, verb, err := f.write(writeback.LeaseRecord{})
+	if verb != writebackcontroller.VerbCreate || !apierrors.IsNotFound(err) {
+		t.Errorf("verb %s, error %v; want a create that fails with NotFound", verb, err)
+	}
+	if n := requests.Load(); n != 2 {
+		t.Errorf("%d requests, want one get and one create", n)
+	}
 }

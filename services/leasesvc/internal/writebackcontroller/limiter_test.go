@@ -16,10 +16,10 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
-// strained is a kube-apiserver that throttles whoever comes while as many as it bears are there already.
+// limitedAPIServer throttles writes beyond its capacity.
 type limitedAPIServer struct {
 	mu            sync.Mutex
-	capacity      int // 0 while it is away
+	capacity      int // 0 during an outage
 	inFlight      int
 	served        int
 	rejected      int
@@ -66,7 +66,7 @@ func (a *limitedAPIServer) setCapacity(bears int) {
 	a.capacity = bears
 }
 
-// take returns what was served and refused since the last call.
+// takeCounts returns the served and rejected writes since the last call.
 func (a *limitedAPIServer) takeCounts() (served, rejected int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,7 +75,7 @@ func (a *limitedAPIServer) takeCounts() (served, rejected int) {
 	return served, rejected
 }
 
-// flood has an endless backlog for a loop with 32 workers, in the background of the test's bubble.
+// runBacklog runs a controller with 32 workers and an endless backlog until end is called.
 func runBacklog(t *testing.T, api *limitedAPIServer) (registry *prometheus.Registry, end func()) {
 	t.Helper()
 	registry = prometheus.NewRegistry()
@@ -97,7 +97,7 @@ func runBacklog(t *testing.T, api *limitedAPIServer) (registry *prometheus.Regis
 	return registry, func() { cancel(); running.Wait() }
 }
 
-func TestRun_TakesWhatTheAPIServerBears(t *testing.T) {
+func TestRun_ConcurrencyFollowsTheCapacityOfTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newLimitedAPIServer(8)
 		_, end := runBacklog(t, api)
@@ -106,14 +106,14 @@ func TestRun_TakesWhatTheAPIServerBears(t *testing.T) {
 		api.takeCounts()
 		time.Sleep(20 * time.Second)
 		served, rejected := api.takeCounts()
-		// 8 at a time of 10 ms each are 16,000 in 20 s; each that is refused costs a pause of a second.
+		// 8 writes of 10 ms at a time are 16,000 in 20 s. Each rejected write costs a pause of a second.
 		if served < 5000 || rejected > served/100 {
-			t.Errorf("served %d, refused %d in 20 s", served, rejected)
+			t.Errorf("served %d, rejected %d in 20 s", served, rejected)
 		}
 	})
 }
 
-func TestRun_OutageIsProbedNowAndThenAndForgottenSoon(t *testing.T) {
+func TestRun_OutageIsProbedAndRecoveryIsFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newLimitedAPIServer(32)
 		registry, end := runBacklog(t, api)
@@ -124,10 +124,10 @@ func TestRun_OutageIsProbedNowAndThenAndForgottenSoon(t *testing.T) {
 		api.takeCounts()
 		time.Sleep(4 * time.Minute)
 		if served, rejected := api.takeCounts(); served > 0 || rejected > 4*60/5+1 {
-			t.Errorf("served %d, tried %d in four minutes without a kube-apiserver; want a try every 5 s at most", served, rejected)
+			t.Errorf("served %d, tried %d in an outage of four minutes; want at most one probe every 5 s", served, rejected)
 		}
 		if got := gauge(t, registry, "trivet_lease_writes_limit"); got > 1 {
-			t.Errorf("limit %v, want one try at a time", got)
+			t.Errorf("limit %v, want 1", got)
 		}
 		api.setCapacity(32)
 		time.Sleep(10 * time.Second)
@@ -137,12 +137,12 @@ func TestRun_OutageIsProbedNowAndThenAndForgottenSoon(t *testing.T) {
 			t.Errorf("served %d in the eleventh second after the outage, want two thirds of the 3,200 before", served)
 		}
 		if got := gauge(t, registry, "trivet_lease_writes_pending"); got == 0 {
-			t.Error("nothing is said to be pending")
+			t.Error("trivet_lease_writes_pending is 0")
 		}
 	})
 }
 
-// gauge is the sum over the labels of a metric.
+// gauge returns the sum of a metric over its labels.
 func gauge(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()

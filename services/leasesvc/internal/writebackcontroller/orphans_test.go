@@ -20,28 +20,28 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
-// drawer has Leases of agents, and notes which are deleted.
+// fakeLeases has Leases of agents and records deletions.
 type fakeLeases struct {
 	leases  []coordinationv1.Lease
 	deleted []string
 }
 
-func (d *fakeLeases) List(_ context.Context, _, selector string, visit func([]coordinationv1.Lease) error) error {
+func (l *fakeLeases) List(_ context.Context, _, selector string, visit func([]coordinationv1.Lease) error) error {
 	if selector != "trivet.dev/holder-class=agent" {
 		return fmt.Errorf("listed by %q", selector)
 	}
-	return visit(d.leases)
+	return visit(l.leases)
 }
 
-func (d *fakeLeases) DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error {
+func (l *fakeLeases) DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error {
 	if seen.Name == "changed" {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, seen.Name, nil)
 	}
-	d.deleted = append(d.deleted, seen.Name)
+	l.deleted = append(l.deleted, seen.Name)
 	return ctx.Err()
 }
 
-// attendance knows of one shard that is held, and of who is present in it.
+// fakeAbsences has one held shard and the holders that are present in it.
 type fakeAbsences struct {
 	held    *heldshards.Shard
 	present []string
@@ -72,10 +72,10 @@ func orphanedLease(name string, lapsed time.Duration) coordinationv1.Lease {
 	}
 }
 
-func TestSweep_DeletesOnlyWhoIsLongGoneFromAShardHeldHere(t *testing.T) {
+func TestCollect_DeletesOrphanedLeasesOfHeldShardsOnly(t *testing.T) {
 	kube := orphanedLease("kube", time.Hour)
 	kube.ManagedFields = nil
-	d := &fakeLeases{leases: []coordinationv1.Lease{
+	leases := &fakeLeases{leases: []coordinationv1.Lease{
 		orphanedLease("changed", time.Hour), orphanedLease("elsewhere", time.Hour), orphanedLease("gone", time.Hour), kube,
 		orphanedLease("late", 30*time.Second), orphanedLease("present", time.Hour), orphanedLease("too", time.Hour),
 	}}
@@ -91,19 +91,19 @@ func TestSweep_DeletesOnlyWhoIsLongGoneFromAShardHeldHere(t *testing.T) {
 			}
 			return 0
 		},
-		Leases: d, Metrics: metrics, Timeout: time.Second,
+		Leases: leases, Metrics: metrics, Timeout: time.Second,
 	}
 	term, end := context.WithCancel(t.Context())
 	here := fakeAbsences{held: heldshards.New(term, 0, 1), present: []string{"present"}}
 	if err := s.Collect(t.Context(), here); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"gone", "too"}, d.deleted); diff != "" {
+	if diff := cmp.Diff([]string{"gone", "too"}, leases.deleted); diff != "" {
 		t.Errorf("deleted (-want +got):\n%s", diff)
 	}
 	end()
-	d.deleted = nil
-	if err := s.Collect(t.Context(), here); err != nil || d.deleted != nil {
-		t.Errorf("after the term: deleted %v, error %v", d.deleted, err)
+	leases.deleted = nil
+	if err := s.Collect(t.Context(), here); err != nil || leases.deleted != nil {
+		t.Errorf("after the term: deleted %v, error %v", leases.deleted, err)
 	}
 }
