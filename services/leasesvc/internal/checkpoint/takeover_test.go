@@ -10,16 +10,15 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// reign is one replica's time with a shard: holders that beat and fall silent, looks, and writes of which some fail, with or
-// without effect.
+// history is a term of a shard: holders beat and fall silent, and some writes fail, with or without effect.
 type history struct {
 	random        *rand.Rand
 	tracker       checkpoint.Tracker
 	now           monotonic.Instant
 	lastBeats     map[string]monotonic.Instant
-	silentUntil   map[string]monotonic.Instant // until when a holder does not beat
+	silentUntil   map[string]monotonic.Instant // a holder does not beat before this time
 	stored        []byte
-	lastConfirmed monotonic.Instant // of the last look that left what is stored true
+	lastConfirmed monotonic.Instant // the last look with a known result
 }
 
 func newHistory(seed uint64) *history {
@@ -33,7 +32,7 @@ func newHistory(seed uint64) *history {
 	return h
 }
 
-// second passes: who is not mute beats at some time of it, once in five, and then the replica looks.
+// second advances by a second, in which some holders beat, and then looks.
 func (h *history) second() {
 	end := h.now.Add(time.Second)
 	for i := range 30 {
@@ -70,9 +69,9 @@ func (h *history) look() {
 	h.tracker, h.lastConfirmed = h.tracker.Applied(h.now, plan), h.now
 }
 
-// Whenever the replica is lost: who is taken over with less than a floor was silent for a grace and a floor before it was
-// written, and if it beat since, then after the last look whose outcome is known. Nobody else is worse off than by what is true.
-func TestTakeover_CostsTheLivingNoMoreThanTheRuleSays(t *testing.T) {
+// The replica is lost at a random time. A holder that inherits less than MinGrace stays expired by the Rule. A holder
+// inherits more than its true silence only if it beat after the last look with a known result.
+func TestTakeover_LiveHoldersLoseNoMoreThanTheRuleAllows(t *testing.T) {
 	rule, settled, inherited := nodeRule(), 0, 0
 	for seed := range uint64(40) {
 		h := newHistory(seed)
@@ -92,15 +91,15 @@ func TestTakeover_CostsTheLivingNoMoreThanTheRuleSays(t *testing.T) {
 			if rule.StaysExpired(e.Silence) {
 				settled++
 			} else if left := rule.TTL - silence; left < rule.MinGrace {
-				t.Errorf("seed %d: %s, stored with %v, is left %v", seed, e.Name, e.Silence, left)
+				t.Errorf("seed %d: %s, stored with silence %v, keeps %v", seed, e.Name, e.Silence, left)
 			}
 			if lastBeat := h.lastBeats[e.Name]; h.now.Sub(lastBeat) < silence && lastBeat < h.lastConfirmed {
-				t.Errorf("seed %d: %s beat %v before the loss, was looked at %v before it, and is taken over with %v",
+				t.Errorf("seed %d: %s beat %v before the loss; the last look was %v before it; it inherits %v",
 					seed, e.Name, h.now.Sub(lastBeat), h.now.Sub(h.lastConfirmed), silence)
 			}
 		}
 	}
 	if settled < 100 || inherited < settled+100 {
-		t.Errorf("%d holders were taken over, %d of them expired: the histories show too little", inherited, settled)
+		t.Errorf("%d holders were taken over, %d of them expired: too few for this test", inherited, settled)
 	}
 }

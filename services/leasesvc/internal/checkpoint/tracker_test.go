@@ -16,12 +16,12 @@ import (
 
 func rules() map[string]checkpoint.Rule { return map[string]checkpoint.Rule{"node": nodeRule()} }
 
-// archive is a ledger and what is stored of its shard.
+// fixture is a Tracker with the stored checkpoint of its shard.
 type fixture struct {
 	t       *testing.T
 	tracker checkpoint.Tracker
 	now     monotonic.Instant
-	value   []byte // nil while nothing is stored
+	value   []byte // nil if nothing is stored
 	writes  int
 	bytes   int
 }
@@ -30,13 +30,13 @@ func newFixture(t *testing.T) *fixture {
 	return &fixture{t: t, tracker: checkpoint.NewTracker(rules(), true)}
 }
 
-// look plans and carries the plan out.
+// look plans and applies the plan.
 func (f *fixture) look(silent ...checkpoint.Entry) checkpoint.Action {
 	f.t.Helper()
 	given := slices.Clone(silent)
 	plan := f.tracker.Plan(f.now, silent)
 	if !slices.Equal(given, silent) {
-		f.t.Fatalf("the plan changed what it was given from %v to %v", given, silent)
+		f.t.Fatalf("Plan changed its argument from %v to %v", given, silent)
 	}
 	switch plan.Action {
 	case checkpoint.Put:
@@ -48,7 +48,7 @@ func (f *fixture) look(silent ...checkpoint.Entry) checkpoint.Action {
 	}
 	f.tracker = f.tracker.Applied(f.now, plan)
 	if again := f.tracker.Plan(f.now, silent); again.Action != checkpoint.None {
-		f.t.Fatalf("planning the result of %v yields %v", plan.Action, again.Action)
+		f.t.Fatalf("planning again after action %v yields %v", plan.Action, again.Action)
 	}
 	return plan.Action
 }
@@ -68,52 +68,52 @@ func (f *fixture) stored() []checkpoint.Entry {
 func (f *fixture) expect(what string, verb, want checkpoint.Action, stored ...checkpoint.Entry) {
 	f.t.Helper()
 	if verb != want {
-		f.t.Errorf("%s: verb %d, want %d", what, verb, want)
+		f.t.Errorf("%s: action %d, want %d", what, verb, want)
 	}
 	if diff := cmp.Diff(stored, f.stored()); diff != "" {
 		f.t.Errorf("%s: stored (-want +got):\n%s", what, diff)
 	}
 }
 
-func TestLedger_StoresTheSilentAndTakesBackAtOnce(t *testing.T) {
+func TestTracker_StoresSilencesAndRemovesThemAtOnce(t *testing.T) {
 	f := newFixture(t)
-	f.expect("nobody is silent", f.look(), checkpoint.None)
-	f.expect("a little late", f.look(silent("n1", 8*time.Second)), checkpoint.None)
+	f.expect("no silent holder", f.look(), checkpoint.None)
+	f.expect("not suspect yet", f.look(silent("n1", 8*time.Second)), checkpoint.None)
 	one := silent("n1", 13*time.Second)
 	f.expect("suspect", f.look(one), checkpoint.Put, one)
 
 	f.now = f.now.Add(time.Second)
-	f.expect("goes on", f.look(silent("n1", 14*time.Second)), checkpoint.None, one)
-	f.expect("another one waits for company", f.look(silent("n1", 14*time.Second), silent("n2", 13*time.Second)), checkpoint.None, one)
+	f.expect("still silent", f.look(silent("n1", 14*time.Second)), checkpoint.None, one)
+	f.expect("second holder waits", f.look(silent("n1", 14*time.Second), silent("n2", 13*time.Second)), checkpoint.None, one)
 	f.now = f.now.Add(2 * time.Second)
 	both := []checkpoint.Entry{silent("n1", 16*time.Second), silent("n2", 15*time.Second)}
-	f.expect("and is written", f.look(both...), checkpoint.Put, both...)
+	f.expect("second holder is written", f.look(both...), checkpoint.Put, both...)
 
 	f.now = f.now.Add(time.Second)
 	two := silent("n2", 16*time.Second)
 	f.expect("n1 has beaten", f.look(two), checkpoint.Put, two)
 	f.now = f.now.Add(time.Second / 2)
-	f.expect("so has n2", f.look(), checkpoint.Delete)
-	f.expect("and now", f.look(), checkpoint.None)
+	f.expect("n2 has beaten", f.look(), checkpoint.Delete)
+	f.expect("no change", f.look(), checkpoint.None)
 }
 
-func TestLedger_SettledHoldersAreWrittenAgainAndKeptUpToDate(t *testing.T) {
+func TestTracker_ExpiredHoldersAreRefreshed(t *testing.T) {
 	f := newFixture(t)
 	f.look(silent("n1", 13*time.Second))
 	f.now = f.now.Add(10 * time.Second)
 	f.expect("expired", f.look(silent("n1", 23*time.Second)), checkpoint.None, silent("n1", 13*time.Second))
 	f.now = f.now.Add(7 * time.Second)
-	f.expect("for a floor", f.look(silent("n1", 30*time.Second)), checkpoint.Put, silent("n1", 30*time.Second))
+	f.expect("expired for MinGrace", f.look(silent("n1", 30*time.Second)), checkpoint.Put, silent("n1", 30*time.Second))
 	f.now = f.now.Add(59 * time.Second)
-	f.expect("a minute less", f.look(silent("n1", 89*time.Second)), checkpoint.None, silent("n1", 30*time.Second))
+	f.expect("less than a minute later", f.look(silent("n1", 89*time.Second)), checkpoint.None, silent("n1", 30*time.Second))
 	f.now = f.now.Add(time.Second)
-	f.expect("a minute", f.look(silent("n1", 90*time.Second)), checkpoint.Put, silent("n1", 90*time.Second))
+	f.expect("a minute later", f.look(silent("n1", 90*time.Second)), checkpoint.Put, silent("n1", 90*time.Second))
 	f.now = f.now.Add(time.Hour)
-	f.expect("forgotten", f.look(), checkpoint.Delete)
+	f.expect("session gone", f.look(), checkpoint.Delete)
 }
 
-// A holder that beat and fell silent again between two looks was heard all the same; so was another boot of it.
-func TestLedger_SilenceThatBeganAnewIsNoticed(t *testing.T) {
+// A holder may beat and fall silent again between two looks, under the same boot or another.
+func TestTracker_NewSilenceReplacesTheOldOne(t *testing.T) {
 	for what, next := range map[string]checkpoint.Entry{
 		"a shorter silence": silent("n1", 14*time.Second),
 		"another boot":      {Class: "node", Name: "n1", Boot: "b-2", Silence: 2 * time.Hour},
@@ -125,7 +125,7 @@ func TestLedger_SilenceThatBeganAnewIsNoticed(t *testing.T) {
 	}
 }
 
-func TestLedger_ForeignOrDoubtfulContentIsReplaced(t *testing.T) {
+func TestTracker_UntrustedContentIsReplaced(t *testing.T) {
 	for what, tracker := range map[string]checkpoint.Tracker{
 		"of another replica": checkpoint.NewTracker(rules(), false),
 		"after a failure":    checkpoint.NewTracker(rules(), true).Unconfirmed(0, checkpoint.Plan{Action: checkpoint.Delete}),
@@ -137,16 +137,16 @@ func TestLedger_ForeignOrDoubtfulContentIsReplaced(t *testing.T) {
 		f.expect(what, f.look(silent("n1", time.Minute)), checkpoint.Put, silent("n1", time.Minute))
 	}
 	if got := checkpoint.NewTracker(rules(), true).Unconfirmed(0, checkpoint.Plan{}).Plan(0, nil).Action; got != checkpoint.None {
-		t.Errorf("nothing was done, and that is in doubt: %d", got)
+		t.Errorf("an unconfirmed plan without a change: action %d", got)
 	}
 }
 
-func TestLedger_UnknownClassesAreLeftAlone(t *testing.T) {
+func TestTracker_UnknownClassesAreNotStored(t *testing.T) {
 	f := newFixture(t)
-	f.expect("unknown", f.look(checkpoint.Entry{Class: "of-yore", Name: "n1", Boot: "1", Silence: time.Hour}), checkpoint.None)
+	f.expect("unknown", f.look(checkpoint.Entry{Class: "removed", Name: "n1", Boot: "1", Silence: time.Hour}), checkpoint.None)
 }
 
-func TestLedger_LeavesOutTheNewestWhereThereIsNoRoom(t *testing.T) {
+func TestTracker_ShortestSilencesAreOmittedIfTheyDoNotFit(t *testing.T) {
 	var many []checkpoint.Entry
 	for i := range 20_000 {
 		many = append(many, silent(fmt.Sprintf("a-rather-long-name-of-a-node-%05d.example.com", i), time.Minute+time.Duration(i)*time.Second))
@@ -160,16 +160,16 @@ func TestLedger_LeavesOutTheNewestWhereThereIsNoRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if plan.Omitted == 0 || len(got)+plan.Omitted != len(many) {
-		t.Errorf("%d kept and %d left out of %d", len(got), plan.Omitted, len(many))
+		t.Errorf("%d stored and %d omitted of %d", len(got), plan.Omitted, len(many))
 	}
 	if want := many[plan.Omitted:]; !cmp.Equal(want, got) {
-		t.Errorf("kept are not the %d that were silent for the longest", len(got))
+		t.Errorf("stored are not the %d longest silences", len(got))
 	}
 }
 
-// A fleet that comes and goes at random, looked at every second: what is stored is never untrue after a look, and what is
-// written stays within its rate however much changes.
-func TestLedger_IsNeverUntrueAndNeverMuch(t *testing.T) {
+// Holders beat at random and are looked at every second. The stored silences are true after each look, and the write rate
+// is bounded.
+func TestTracker_IsTrueAfterEachLookWithinItsWriteRate(t *testing.T) {
 	boot := strings.Repeat("b", 64)
 	for seed := range uint64(7) {
 		random := rand.New(rand.NewPCG(seed, 7))
@@ -193,11 +193,11 @@ func TestLedger_IsNeverUntrueAndNeverMuch(t *testing.T) {
 			f.look(all...)
 			for _, e := range f.stored() {
 				if now := f.now.Sub(lastBeat[places[e.Name]]); now < e.Silence {
-					t.Fatalf("seed %d: %s is stored as silent for %v, and was heard %v ago", seed, e.Name, e.Silence, now)
+					t.Fatalf("seed %d: %s is stored with silence %v, and beat %v ago", seed, e.Name, e.Silence, now)
 				}
 			}
 		}
-		// The last value is written before its time is paid for.
+		// The last value may exceed the rate, because later writes wait for it.
 		if limit := 200*16<<10 + checkpoint.MaxBytes; f.bytes > limit || f.writes > 201 {
 			t.Errorf("seed %d: %d writes and %d bytes in 200 s, want %d at most", seed, f.writes, f.bytes, limit)
 		}
