@@ -13,9 +13,9 @@ import (
 // The stored format, in this order:
 //   - the version, one byte;
 //   - the number of classes, and their names in order;
-//   - the number of entries, and the entries ordered by class and name. An entry is the index of its class, the number of
-//     bytes that its name shares with the previous name, the rest of the name, the boot, and the silence in tenths of a
-//     second;
+//   - the number of entries, and the entries ordered by class and name. An entry is the index of
+//     its class, the number of bytes that its name shares with the previous name, the rest of the
+//     name, the boot, and the silence in tenths of a second;
 //   - a CRC-32C of all bytes before it, big-endian.
 //
 // Numbers are unsigned varints. A text is its length and its bytes.
@@ -42,8 +42,8 @@ const (
 // ErrUnreadable is wrapped by the errors of Decode.
 var ErrUnreadable = errors.New("the checkpoint cannot be read")
 
-// Encode returns the stored form of entries, at most one for each holder, in any order. Silences are rounded down to tenths
-// of a second.
+// Encode returns the stored form of entries, at most one for each holder, in any order. Silences
+// are rounded down to tenths of a second.
 func Encode(entries []Entry) []byte {
 	entries = slices.SortedFunc(slices.Values(entries), compare)
 	classes := classesOf(entries)
@@ -143,7 +143,8 @@ func (d *decoder) classes() []string {
 }
 
 func (d *decoder) entries(classes []string) []Entry {
-	// An entry takes more than one byte, so the number cannot cause an allocation larger than the data.
+	// An entry takes more than one byte, so the number cannot cause an allocation larger than the
+	// data.
 	n := d.number(uint64(len(d.rest)))
 	var entries []Entry
 	var last Entry

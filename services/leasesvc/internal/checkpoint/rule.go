@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Entry is one silent holder. It has the name of its class, because the numbers of classes depend on the configuration.
+// Entry is one silent holder. It has the name of its class, because the numbers of classes depend
+// on the configuration.
 type Entry struct {
 	Class, Name, Boot string
 	// Silence is the time since the last beat, or less.
@@ -33,15 +34,16 @@ type Rule struct {
 	Suspect time.Duration
 	// TTL is the silence after which a session is expired.
 	TTL time.Duration
-	// MinGrace is the time within which a live holder is sure to reach a new replica: its interval and the time in which an
-	// agent connects to another server.
+	// MinGrace is the time within which a live holder is sure to reach a new replica: its interval
+	// and the time in which an agent connects to another server.
 	MinGrace time.Duration
 }
 
 // StaysExpired reports whether a holder with this stored silence stays expired at the next replica.
 func (r Rule) StaysExpired(silence time.Duration) bool { return silence >= r.TTL+r.MinGrace }
 
-// Inherited returns the silence that the next replica assumes for a stored silence. 0 means the full grace period.
+// Inherited returns the silence that the next replica assumes for a stored silence. 0 means the
+// full grace period.
 func (r Rule) Inherited(silence time.Duration) time.Duration {
 	if r.StaysExpired(silence) {
 		return silence

@@ -36,8 +36,8 @@ func TestInherited_FollowsFromTheSilence(t *testing.T) {
 	}
 }
 
-// A holder either was expired for MinGrace when its silence was stored, or keeps MinGrace. It never inherits more silence
-// than was stored.
+// A holder either was expired for MinGrace when its silence was stored, or keeps MinGrace. It never
+// inherits more silence than was stored.
 func TestInherited_LeavesMinGraceToLiveHolders(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 100_000 {

@@ -10,7 +10,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// history is a term of a shard: holders beat and fall silent, and some writes fail, with or without effect.
+// history is a term of a shard: holders beat and fall silent, and some writes fail, with or without
+// effect.
 type history struct {
 	random        *rand.Rand
 	tracker       checkpoint.Tracker
@@ -69,8 +70,9 @@ func (h *history) look() {
 	h.tracker, h.lastConfirmed = h.tracker.Applied(h.now, plan), h.now
 }
 
-// The replica is lost at a random time. A holder that inherits less than MinGrace stays expired by the Rule. A holder
-// inherits more than its true silence only if it beat after the last look with a known result.
+// The replica is lost at a random time. A holder that inherits less than MinGrace stays expired by
+// the Rule. A holder inherits more than its true silence only if it beat after the last look with a
+// known result.
 func TestTakeover_LiveHoldersLoseNoMoreThanTheRuleAllows(t *testing.T) {
 	rule, settled, inherited := nodeRule(), 0, 0
 	for seed := range uint64(40) {

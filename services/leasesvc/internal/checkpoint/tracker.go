@@ -8,11 +8,12 @@ import (
 )
 
 const (
-	// minCorrectionInterval is the minimum time between two writes if the second removes an untrue silence, and
-	// minWriteInterval that between other writes.
+	// minCorrectionInterval is the minimum time between two writes if the second removes an untrue
+	// silence, and minWriteInterval that between other writes.
 	minCorrectionInterval = time.Second
 	minWriteInterval      = 3 * time.Second
-	// bytesPerSecond bounds the average write rate of a shard, because etcd keeps each revision for minutes.
+	// bytesPerSecond bounds the average write rate of a shard, because etcd keeps each revision for
+	// minutes.
 	bytesPerSecond = 16 << 10
 	// refreshInterval is how much the stored silence of an expired holder may lag behind.
 	refreshInterval = time.Minute
@@ -28,7 +29,8 @@ const (
 	None Action = iota
 	// Put replaces it by Plan.Value.
 	Put
-	// Delete removes it: no holder is silent, or it is untrue and the write rate allows no new one yet.
+	// Delete removes it: no holder is silent, or it is untrue and the write rate allows no new one
+	// yet.
 	Delete
 )
 
@@ -37,18 +39,19 @@ type Plan struct {
 	Action Action
 	// Value is set for Put.
 	Value []byte
-	// Omitted is the number of silent holders that MaxBytes leaves out. Those with the longest silence are stored.
+	// Omitted is the number of silent holders that MaxBytes leaves out. Those with the longest
+	// silence are stored.
 	Omitted int
 
 	stored []Entry
 }
 
-// Tracker tracks the stored checkpoint of one shard during a term and plans its changes. It is a value: methods return the
-// next one.
+// Tracker tracks the stored checkpoint of one shard during a term and plans its changes. It is a
+// value: methods return the next one.
 //
-// A stored silence that is no longer true is removed at the next look: the checkpoint is replaced, or deleted if the write
-// rate does not allow a replacement. New silences wait for a few seconds, so that holders which fall silent together are
-// written together.
+// A stored silence that is no longer true is removed at the next look: the checkpoint is replaced,
+// or deleted if the write rate does not allow a replacement. New silences wait for a few seconds,
+// so that holders which fall silent together are written together.
 type Tracker struct {
 	rules  map[string]Rule
 	known  bool // whether stored is certain
@@ -59,8 +62,8 @@ type Tracker struct {
 	written bool
 }
 
-// NewTracker returns the Tracker at the begin of a term. empty says that nothing is stored; other stored content is not
-// trusted. Holders of classes without a rule are never stored.
+// NewTracker returns the Tracker at the begin of a term. empty says that nothing is stored; other
+// stored content is not trusted. Holders of classes without a rule are never stored.
 func NewTracker(rules map[string]Rule, empty bool) Tracker {
 	return Tracker{rules: rules, known: empty}
 }
@@ -171,7 +174,8 @@ func (t Tracker) mayWrite(now monotonic.Instant, untrue bool) bool {
 	return !t.written || now.Sub(t.at) >= max(interval, time.Duration(t.size)*time.Second/bytesPerSecond)
 }
 
-// fit returns the entries with the longest silences that fit into a checkpoint. It sorts the given slice.
+// fit returns the entries with the longest silences that fit into a checkpoint. It sorts the given
+// slice.
 func fit(entries []Entry) (stored []Entry, omitted int) {
 	slices.SortFunc(entries, compareSilence)
 	size := 0

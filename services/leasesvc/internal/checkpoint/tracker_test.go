@@ -167,8 +167,8 @@ func TestTracker_ShortestSilencesAreOmittedIfTheyDoNotFit(t *testing.T) {
 	}
 }
 
-// Holders beat at random and are looked at every second. The stored silences are true after each look, and the write rate
-// is bounded.
+// Holders beat at random and are looked at every second. The stored silences are true after each
+// look, and the write rate is bounded.
 func TestTracker_IsTrueAfterEachLookWithinItsWriteRate(t *testing.T) {
 	boot := strings.Repeat("b", 64)
 	for seed := range uint64(7) {

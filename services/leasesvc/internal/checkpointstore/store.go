@@ -1,12 +1,13 @@
 // Package checkpointstore stores the checkpoints of shards in etcd.
 //
-// The key is /trivet/<cluster>/checkpoints/leasesvc/<shard>. The value is that of package checkpoint. It is bound to no
-// etcd lease, because it must outlive the replica that wrote it.
+// The key is /trivet/<cluster>/checkpoints/leasesvc/<shard>. The value is that of package
+// checkpoint. It is bound to no etcd lease, because it must outlive the replica that wrote it.
 //
-// Promise: only the holder of a shard's term writes. A write is a transaction that fails after the term has ended. Reads
-// are linearizable, so the next holder of the shard reads the last value.
+// Promise: only the holder of a shard's term writes. A write is a transaction that fails after the
+// term has ended. Reads are linearizable, so the next holder of the shard reads the last value.
 //
-// The package keeps no state. Its methods are safe for concurrent use and block until etcd answers or their context ends.
+// The package keeps no state. Its methods are safe for concurrent use and block until etcd answers
+// or their context ends.
 package checkpointstore
 
 import (
@@ -55,7 +56,8 @@ func (s *Store) Read(ctx context.Context, shard int) ([]byte, error) {
 	return append([]byte{}, response.Kvs[0].Value...), nil
 }
 
-// Put stores the checkpoint of the term's shard. After ErrTermEnded it was not stored; after other errors it may have been.
+// Put stores the checkpoint of the term's shard. After ErrTermEnded it was not stored; after other
+// errors it may have been.
 func (s *Store) Put(ctx context.Context, t *term.Term, value []byte) error {
 	return s.write(ctx, t, clientv3.OpPut(s.key(t.Shard()), string(value)))
 }

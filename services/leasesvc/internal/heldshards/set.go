@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// Set is the set of the held shards, at most one term for each shard. It is safe for concurrent use.
+// Set is the set of the held shards, at most one term for each shard. It is safe for concurrent
+// use.
 type Set struct {
 	mu      sync.Mutex // guards held and changed
 	held    map[int]*Shard
@@ -57,8 +58,8 @@ func (s *Set) IDs() []int {
 	return slices.Sorted(maps.Keys(s.held))
 }
 
-// Changed returns a channel that is closed with the next change. A caller that takes the channel before it reads the Set
-// misses no change.
+// Changed returns a channel that is closed with the next change. A caller that takes the channel
+// before it reads the Set misses no change.
 func (s *Set) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,12 @@
-// Package heldshards tracks the shards that this replica holds, and the writes that it makes under their terms.
+// Package heldshards tracks the shards that this replica holds, and the writes that it makes under
+// their terms.
 //
-// Promise: a caller asks Shard.BeginWrite before each write and writes with the context that it returns. Drain returns
-// after all such writes have returned, and none begins after it. So no write outlives the term.
+// Promise: a caller asks Shard.BeginWrite before each write and writes with the context that it
+// returns. Drain returns after all such writes have returned, and none begins after it. So no write
+// outlives the term.
 //
-// The package writes nothing. It knows neither sessions nor Nodes: the session controller, the lease writer and the node
-// health controller all write under a held shard.
+// The package writes nothing. It knows neither sessions nor Nodes: the session controller, the
+// lease writer and the node health controller all write under a held shard.
 package heldshards
 
 import (
@@ -37,8 +39,8 @@ func (s *Shard) Epoch() int64 { return s.epoch }
 // Context carries the term and ends with it. Writes use the context of BeginWrite instead.
 func (s *Shard) Context() context.Context { return s.ctx }
 
-// BeginWrite returns the context of one write; the caller calls end once after the write. It is false if the term has
-// ended; then nothing may be written.
+// BeginWrite returns the context of one write; the caller calls end once after the write. It is
+// false if the term has ended; then nothing may be written.
 func (s *Shard) BeginWrite() (ctx context.Context, end func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

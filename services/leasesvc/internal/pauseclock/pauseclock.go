@@ -1,7 +1,7 @@
 // Package pauseclock is a monotonic clock that stands still while the process does not run.
 //
-// Promise: a pause of the process (a stopped process, a starved machine, a suspended host) does not count as elapsed time.
-// So no deadline passes while nothing could be received.
+// Promise: a pause of the process (a stopped process, a starved machine, a suspended host) does not
+// count as elapsed time. So no deadline passes while nothing could be received.
 package pauseclock
 
 import (
@@ -11,7 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Clock counts from Start. It belongs to one goroutine, which must read it once per tick. Other goroutines use its Reader.
+// Clock counts from Start. It belongs to one goroutine, which must read it once per tick. Other
+// goroutines use its Reader.
 type Clock struct {
 	tick, tolerance time.Duration
 	origin, last    time.Time
@@ -20,8 +21,8 @@ type Clock struct {
 	reader *Reader
 }
 
-// Start returns a Clock that is read once per tick. A gap between two readings that exceeds the tolerance is a pause: only
-// one tick of it counts.
+// Start returns a Clock that is read once per tick. A gap between two readings that exceeds the
+// tolerance is a pause: only one tick of it counts.
 func Start(tick, tolerance time.Duration) Clock {
 	now := time.Now()
 	return Clock{tick: tick, tolerance: tolerance, origin: now, last: now, reader: &Reader{origin: now, tolerance: tolerance}}
@@ -44,8 +45,8 @@ func (c *Clock) Read() (now monotonic.Instant, paused time.Duration) {
 // Reader returns the Clock's view for other goroutines.
 func (c *Clock) Reader() *Reader { return c.reader }
 
-// WallTime converts an instant to wall-clock time. now must be the result of the last Read. A step of the wall clock
-// between the instant and now is the error of the result.
+// WallTime converts an instant to wall-clock time. now must be the result of the last Read. A step
+// of the wall clock between the instant and now is the error of the result.
 func (c *Clock) WallTime(now, instant monotonic.Instant) time.Time {
 	return c.last.Add(instant.Sub(now))
 }
@@ -57,7 +58,8 @@ type Reader struct {
 	lastRead, paused atomic.Int64 // stored by Clock.Read
 }
 
-// Now returns the time. It is at most the tolerance after the last Clock.Read, because only the owner detects a pause.
+// Now returns the time. It is at most the tolerance after the last Clock.Read, because only the
+// owner detects a pause.
 func (r *Reader) Now() monotonic.Instant {
 	// paused is loaded first, because Clock.Read stores it before lastRead.
 	paused := r.paused.Load()

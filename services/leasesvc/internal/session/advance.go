@@ -2,8 +2,8 @@ package session
 
 import "github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 
-// Advance makes the transitions that are due and calls visit with each. Transitions of one session come in order. It
-// looks at limit sessions at most and returns true if further sessions are due.
+// Advance makes the transitions that are due and calls visit with each. Transitions of one session
+// come in order. It looks at limit sessions at most and returns true if further sessions are due.
 func (t *Table) Advance(now monotonic.Instant, limit int, visit func(Transition)) (more bool) {
 	return t.wheel.Fire(now, limit, func(slot uint32) {
 		for {
@@ -36,7 +36,8 @@ func (t *Table) advanceSlot(slot uint32, word uint64) (transition Transition, ok
 	return transition, t.setState(slot, word, transition.To)
 }
 
-// setState makes a session Suspect or Expired if its word is still the given one. It is false if a beat came first.
+// setState makes a session Suspect or Expired if its word is still the given one. It is false if a
+// beat came first.
 func (t *Table) setState(slot uint32, word uint64, to State) bool {
 	r := t.records.At(slot)
 	if r.state == Alive && !t.beats.At(slot).word.CompareAndSwap(word, word&^aliveBit) {

@@ -6,18 +6,18 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// maxReplaced is the number of replaced boots that a session refuses. An older boot could take the session back only with
-// a beat that was delayed by more takeovers than that.
+// maxReplaced is the number of replaced boots that a session refuses. An older boot could take the
+// session back only with a beat that was delayed by more takeovers than that.
 const maxReplaced = 4
 
-// Duplicate is a refused boot that beats under the name of a session. Its beats form an episode, which ends when none
-// comes for a TTL.
+// Duplicate is a refused boot that beats under the name of a session. Its beats form an episode,
+// which ends when none comes for a TTL.
 type Duplicate struct {
 	// Boot is the boot that was refused last.
 	Boot string
 	// Since is the time of the first rejection of the episode, Last that of the last one.
 	Since, Last monotonic.Instant
-	// Refusals counts the rejections of the episode.
+	// Rejections counts the rejections of the episode.
 	Rejections int64
 }
 

@@ -8,8 +8,9 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 )
 
-// The word of a heartbeat holds the generation of the slot, whether the session is Alive, and the time of the last beat.
-// All three change in one step, so a beat counts for the session that it was sent for, or not at all.
+// The word of a heartbeat holds the generation of the slot, whether the session is Alive, and the
+// time of the last beat. All three change in one step, so a beat counts for the session that it was
+// sent for, or not at all.
 //
 //	63         40   39   38                              0
 //	 generation    alive   milliseconds, biased, rounded up
@@ -18,7 +19,8 @@ const (
 	beatMask       = 1<<beatBits - 1
 	aliveBit       = 1 << beatBits
 	generationBits = 64 - beatBits - 1
-	// lastGeneration is the last generation of a slot. The slot is not reused then, so a Ref is always unique.
+	// lastGeneration is the last generation of a slot. The slot is not reused then, so a Ref is
+	// always unique.
 	lastGeneration = 1<<generationBits - 1
 	// beatBias allows instants up to 4 years before the origin. 13 years remain after it.
 	beatBias = 1 << 37
@@ -26,7 +28,8 @@ const (
 
 type heartbeat struct {
 	word atomic.Uint64
-	// sequence of the last beat, for display. A beat during the end of its session may leave its own sequence here.
+	// sequence of the last beat, for display. A beat during the end of its session may leave its
+	// own sequence here.
 	sequence atomic.Uint64
 }
 
@@ -54,13 +57,14 @@ func milliseconds(i monotonic.Instant) uint64 {
 	return uint64(min(max(ms+beatBias, 0), beatMask))
 }
 
-// Heartbeats takes beats of Alive sessions from any goroutine. Its methods take no lock and allocate nothing.
+// Heartbeats takes beats of Alive sessions from any goroutine. Its methods take no lock and
+// allocate nothing.
 type Heartbeats struct {
 	blocks atomic.Pointer[[]*[slab.BlockSize]heartbeat]
 }
 
-// Beat renews the session if it is Alive. Otherwise it returns false and changes nothing; the caller must then use
-// Table.Beat.
+// Beat renews the session if it is Alive. Otherwise it returns false and changes nothing; the
+// caller must then use Table.Beat.
 func (h *Heartbeats) Beat(now monotonic.Instant, ref Ref, sequence uint64) bool {
 	heartbeat := h.at(ref.slot)
 	if heartbeat == nil {

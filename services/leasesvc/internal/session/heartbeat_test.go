@@ -10,8 +10,9 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// Holders beat concurrently while the owner makes silent sessions Suspect, ends sessions and reuses their slots. Each
-// transition sees all accepted beats, and no Ref of an earlier session renews the next session of its slot.
+// Holders beat concurrently while the owner makes silent sessions Suspect, ends sessions and reuses
+// their slots. Each transition sees all accepted beats, and no Ref of an earlier session renews the
+// next session of its slot.
 func TestHeartbeats_NoConcurrentBeatIsLostOrRenewsTheNextSession(t *testing.T) {
 	const holders, rounds = 8, 20_000
 	short := session.Class{Name: "short", Interval: 2 * time.Millisecond, Suspect: 3 * time.Millisecond, TTL: time.Second, Retention: time.Second}

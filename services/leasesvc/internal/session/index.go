@@ -2,17 +2,20 @@ package session
 
 import "hash/maphash"
 
-// segments is the number of parts of an index. Each part grows by itself, so no single growth blocks for long.
+// segments is the number of parts of an index. Each part grows by itself, so no single growth
+// blocks for long.
 const segments = 256
 
-// index finds slots by key. It stores four bytes for each cell and no keys: the keys are in the records.
+// index finds slots by key. It stores four bytes for each cell and no keys: the keys are in the
+// records.
 type index struct {
 	seed  maphash.Seed
 	parts [segments]segment
 	size  int
 }
 
-// segment is a hash table with linear probing, at most three quarters full. A cell is a slot plus one, or 0 if empty.
+// segment is a hash table with linear probing, at most three quarters full. A cell is a slot plus
+// one, or 0 if empty.
 type segment struct {
 	cells []uint32
 	used  int
@@ -72,7 +75,8 @@ func (x *index) remove(key Key, at keyAt) {
 	for at(s.cells[hole]-1) != key {
 		hole = s.next(hole)
 	}
-	// Slots that were put behind the hole by probing move up, because a search stops at the first empty cell.
+	// Slots that were put behind the hole by probing move up, because a search stops at the first
+	// empty cell.
 	for i := s.next(hole); s.cells[i] != 0; i = s.next(i) {
 		home := s.home(x.hash(at(s.cells[i] - 1)))
 		if s.distance(home, i) >= s.distance(hole, i) {
@@ -93,7 +97,8 @@ func (s *segment) put(hash uint64, slot uint32) {
 	s.cells[i] = slot + 1
 }
 
-// home uses other bits of the hash than the choice of the segment. The number of cells is a power of two.
+// home uses other bits of the hash than the choice of the segment. The number of cells is a power
+// of two.
 func (s *segment) home(hash uint64) int  { return int(hash>>8) & (len(s.cells) - 1) }
 func (s *segment) next(i int) int        { return (i + 1) & (len(s.cells) - 1) }
 func (s *segment) distance(a, b int) int { return (b - a) & (len(s.cells) - 1) }

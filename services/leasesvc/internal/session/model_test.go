@@ -60,7 +60,8 @@ func (m *model) beat(h *modelHolder, sequence uint64) session.Outcome {
 	return session.Recovered
 }
 
-// allows reports whether a silence allows a state: the state that is due, or the one before it within one Granularity.
+// allows reports whether a silence allows a state: the state that is due, or the one before it
+// within one Granularity.
 func allows(silence time.Duration, state session.State) bool {
 	late := func(limit time.Duration) bool { return silence >= limit+session.Granularity }
 	switch state {
@@ -168,7 +169,8 @@ func releaseBoth(t *rapid.T, table *session.Table, m *model, name, boot string) 
 	}
 }
 
-// advanceBoth takes the states from the transitions and compares each with the silence in the model.
+// advanceBoth takes the states from the transitions and compares each with the silence in the
+// model.
 func advanceBoth(t *rapid.T, table *session.Table, m *model) {
 	var made []session.Transition
 	for more := true; more; {

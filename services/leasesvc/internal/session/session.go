@@ -20,8 +20,9 @@ type Class struct {
 	Retention time.Duration
 }
 
-// FirstInterval returns the first interval of a holder, between Interval/2 and Interval. It depends on the name only. So
-// holders that register together after a takeover do not keep beating together.
+// FirstInterval returns the first interval of a holder, between Interval/2 and Interval. It depends
+// on the name only. So holders that register together after a takeover do not keep beating
+// together.
 func (c Class) FirstInterval(name string) time.Duration {
 	const steps = 1024
 	half := c.Interval / 2
@@ -68,8 +69,8 @@ type Ref struct {
 	slot, generation uint32
 }
 
-// Slot returns the index of the session's record. It is below the limit of the Table and is reused after the session is
-// gone. The owner of the Table may keep further values by slot.
+// Slot returns the index of the session's record. It is below the limit of the Table and is reused
+// after the session is gone. The owner of the Table may keep further values by slot.
 func (r Ref) Slot() uint32 { return r.slot }
 
 // Outcome is the result of a beat or a registration.
@@ -80,7 +81,8 @@ const (
 	Unknown Outcome = iota
 	// Opened means that a session began.
 	Opened
-	// TookOver means that the session now belongs to another boot. Refs of the earlier boot are invalid.
+	// TookOver means that the session now belongs to another boot. Refs of the earlier boot are
+	// invalid.
 	TookOver
 	// Recovered means that a Suspect or Expired session is Alive again.
 	Recovered

@@ -13,21 +13,23 @@ const Granularity = 25 * time.Millisecond
 // wheelBuckets covers 102 s.
 const wheelBuckets = 4096
 
-// record is the part of a slot that only the owner uses. A free slot has the state Gone. The time of the last beat and the
-// generation are in the heartbeat.
+// record is the part of a slot that only the owner uses. A free slot has the state Gone. The time
+// of the last beat and the generation are in the heartbeat.
 type record struct {
 	name, boot string
-	// sequence of the last beat that the owner took. The sequence of beats through Heartbeats is in the heartbeat.
+	// sequence of the last beat that the owner took. The sequence of beats through Heartbeats is in
+	// the heartbeat.
 	sequence uint64
 	started  monotonic.Instant
-	// firstGeneration is the generation in which the current key got the slot. A Ref between it and the current generation
-	// is superseded; a Ref below it belongs to a session that is gone.
+	// firstGeneration is the generation in which the current key got the slot. A Ref between it and
+	// the current generation is superseded; a Ref below it belongs to a session that is gone.
 	firstGeneration uint32
 	class           ClassID
 	state           State
 }
 
-// Table holds the sessions of one replica. It belongs to one goroutine; only its Heartbeats are safe for concurrent use.
+// Table holds the sessions of one replica. It belongs to one goroutine; only its Heartbeats are
+// safe for concurrent use.
 type Table struct {
 	classes    []Class
 	limit      int
@@ -53,13 +55,15 @@ func NewTable(classes []Class, limit int) *Table {
 // Heartbeats returns the part of the Table that takes beats of Alive sessions from any goroutine.
 func (t *Table) Heartbeats() *Heartbeats { return &t.heartbeats }
 
-// Register opens or renews the session of a holder. The holder may begin its sequence with any number.
+// Register opens or renews the session of a holder. The holder may begin its sequence with any
+// number.
 func (t *Table) Register(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
 	return t.register(now, h, sequence, false)
 }
 
-// RegisterIfNewer opens or renews the session of a holder whose beats may arrive twice or out of order. A sequence is
-// Repeated if it is not above the last sequence of the same boot from Register or RegisterIfNewer.
+// RegisterIfNewer opens or renews the session of a holder whose beats may arrive twice or out of
+// order. A sequence is Repeated if it is not above the last sequence of the same boot from Register
+// or RegisterIfNewer.
 func (t *Table) RegisterIfNewer(now monotonic.Instant, h Holder, sequence uint64) (Ref, Outcome) {
 	return t.register(now, h, sequence, true)
 }
@@ -82,8 +86,9 @@ func (t *Table) register(now monotonic.Instant, h Holder, sequence uint64, ifNew
 	return t.ref(slot), t.renew(now, slot, sequence)
 }
 
-// mayTakeOver is false for a replaced boot while the current boot is not Expired. It is false for all boots in the last
-// generation of the slot: after 16 million takeovers the last boot keeps the session until its end.
+// mayTakeOver is false for a replaced boot while the current boot is not Expired. It is false for
+// all boots in the last generation of the slot: after 16 million takeovers the last boot keeps the
+// session until its end.
 func (t *Table) mayTakeOver(slot uint32, boot string) bool {
 	if generationIn(t.word(slot)) == lastGeneration {
 		return false
@@ -109,8 +114,9 @@ func (t *Table) takeOver(now monotonic.Instant, slot uint32, boot string, sequen
 	return t.ref(slot)
 }
 
-// Restore opens a session of a holder in the state that follows from its silence. The outcome is Repeated if the holder
-// has a session already, which stays as it is, and Unknown if the silence exceeds the Retention.
+// Restore opens a session of a holder in the state that follows from its silence. The outcome is
+// Repeated if the holder has a session already, which stays as it is, and Unknown if the silence
+// exceeds the Retention.
 func (t *Table) Restore(now monotonic.Instant, s Silence) (Ref, Outcome) {
 	if slot, known := t.index.find(s.Holder.Key, t.keyAt); known {
 		return t.ref(slot), Repeated
@@ -191,8 +197,8 @@ func (t *Table) renew(now monotonic.Instant, slot uint32, sequence uint64) Outco
 	return Recovered
 }
 
-// tooLate reports whether the silence since a beat still justifies the state of the session. That happens only for an old
-// beat, which another replica forwarded.
+// tooLate reports whether the silence since a beat still justifies the state of the session. That
+// happens only for an old beat, which another replica forwarded.
 func (t *Table) tooLate(slot uint32, beat monotonic.Instant) bool {
 	r := t.records.At(slot)
 	c := &t.classes[r.class]
@@ -214,8 +220,8 @@ func (t *Table) revive(now monotonic.Instant, slot uint32, sequence uint64) {
 	t.file(slot)
 }
 
-// Release ends the session of the holder. The outcome is Renewed if it ended, Superseded if another boot has the session,
-// and Unknown if there is none.
+// Release ends the session of the holder. The outcome is Renewed if it ended, Superseded if another
+// boot has the session, and Unknown if there is none.
 func (t *Table) Release(h Holder) (Ref, Outcome) {
 	ref, outcome := t.Find(h)
 	if outcome == Renewed {
@@ -271,13 +277,15 @@ func (t *Table) At(slot uint32) (Session, bool) {
 // Slots returns the number of slots that were ever used. At is false for all higher slots.
 func (t *Table) Slots() int { return t.records.Len() }
 
-// Name returns the name of the holder in a slot, as the string that the session keeps. The slot must not be free.
+// Name returns the name of the holder in a slot, as the string that the session keeps. The slot
+// must not be free.
 func (t *Table) Name(slot uint32) string { return t.records.At(slot).name }
 
 // LastBeat returns the time of the last beat of the session in a slot. The slot must not be free.
 func (t *Table) LastBeat(slot uint32) monotonic.Instant { return beatIn(t.word(slot)) }
 
-// AppendKeys appends the keys of the sessions in the slots from first to end-1. end may exceed Slots.
+// AppendKeys appends the keys of the sessions in the slots from first to end-1. end may exceed
+// Slots.
 func (t *Table) AppendKeys(keys []Key, first, end int) []Key {
 	for slot := uint32(first); int(slot) < min(end, t.records.Len()); slot++ {
 		if t.records.At(slot).state != Gone {

@@ -12,18 +12,20 @@ import (
 )
 
 const (
-	// adoptionWait is how long the Leases of a new shard wait for adoption before they are written. Together with the
-	// detection of a lost replica it is shorter than the rest of a Lease's duration when the Lease is due.
+	// adoptionWait is how long the Leases of a new shard wait for adoption before they are written.
+	// Together with the detection of a lost replica it is shorter than the rest of a Lease's
+	// duration when the Lease is due.
 	adoptionWait = 5 * time.Second
-	// Shards are acquired in groups. Adoption begins when no shard was acquired for adoptionQuiet, or adoptionMaxDelay
-	// after the first one.
+	// Shards are acquired in groups. Adoption begins when no shard was acquired for adoptionQuiet,
+	// or adoptionMaxDelay after the first one.
 	adoptionQuiet    = 300 * time.Millisecond
 	adoptionMaxDelay = 2 * time.Second
 	// unclaimedTTL is how long the Leases of holders without a session are kept.
 	unclaimedTTL = 2 * time.Minute
 )
 
-// adoptions is the state of the adoption of Leases that were written before the terms of their shards.
+// adoptions is the state of the adoption of Leases that were written before the terms of their
+// shards.
 type adoptions struct {
 	// pending are the shards to adopt, with the times at which they were acquired.
 	pending    map[*heldshards.Shard]monotonic.Instant
@@ -95,8 +97,9 @@ type ExistingLease struct {
 // AdoptionPending reports whether shards wait for an Adoption. It does not block.
 func (c *Controller) AdoptionPending() bool { return c.adoptions.anyPending.Load() }
 
-// BeginAdoption returns the next Adoption, or nil if none is pending or further shards may follow at once. The caller
-// passes the Leases to Adopt and then calls FinishAdoption. An Adoption that is not finished is returned again.
+// BeginAdoption returns the next Adoption, or nil if none is pending or further shards may follow
+// at once. The caller passes the Leases to Adopt and then calls FinishAdoption. An Adoption that is
+// not finished is returned again.
 func (c *Controller) BeginAdoption(ctx context.Context) (a *Adoption, err error) {
 	err = c.do(ctx, func() {
 		if !c.adoptions.ready(c.now()) {
@@ -113,8 +116,8 @@ func (c *Controller) BeginAdoption(ctx context.Context) (a *Adoption, err error)
 	return a, err
 }
 
-// Adopt takes listed Leases. Those of holders without a session are kept for two minutes. One call should have a few
-// hundred Leases, because batches wait for it.
+// Adopt takes listed Leases. Those of holders without a session are kept for two minutes. One call
+// should have a few hundred Leases, because batches wait for it.
 func (c *Controller) Adopt(ctx context.Context, leases []ExistingLease) error {
 	return c.do(ctx, func() {
 		now := c.now()
@@ -132,8 +135,8 @@ func (c *Controller) Adopt(ctx context.Context, leases []ExistingLease) error {
 	})
 }
 
-// FinishAdoption ends the wait of all sessions whose Leases were not adopted: they have none. If ctx ends first, the
-// remaining sessions wait for adoptionWait.
+// FinishAdoption ends the wait of all sessions whose Leases were not adopted: they have none. If
+// ctx ends first, the remaining sessions wait for adoptionWait.
 func (c *Controller) FinishAdoption(ctx context.Context, a *Adoption) error {
 	err := c.do(ctx, func() {
 		for _, shard := range a.shards {

@@ -9,8 +9,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// Batch is one message with beats and its results. A connection reuses one Batch: the slices of the results are valid
-// until the next Process.
+// Batch is one message with beats and its results. A connection reuses one Batch: the slices of the
+// results are valid until the next Process.
 type Batch struct {
 	// Registrations are beats by name. They open, take over or renew sessions.
 	Registrations []Registration
@@ -18,7 +18,8 @@ type Batch struct {
 	Refs []session.Ref
 	// Sequence is the sequence of the beats in Refs.
 	Sequence uint64
-	// Unordered says that the message may be late or repeated. Sequences of Registrations are then compared.
+	// Unordered says that the message may be late or repeated. Sequences of Registrations are then
+	// compared.
 	Unordered bool
 
 	// Results are those of Registrations, in the same order.
@@ -38,8 +39,8 @@ type Registration struct {
 	Holder   session.Holder
 	Shard    int
 	Sequence uint64
-	// Deferred says that the admission rate does not allow this registration now. An existing session is renewed all the
-	// same.
+	// Deferred says that the admission rate does not allow this registration now. An existing
+	// session is renewed all the same.
 	Deferred bool
 	// Age is the time since another replica received the beat that it forwarded.
 	Age time.Duration
@@ -53,8 +54,8 @@ type Grant struct {
 	Epoch int64
 }
 
-// Min returns a grant that two holders of one message can both use: the shorter times and the newer epoch. The zero Grant
-// stands for none.
+// Min returns a grant that two holders of one message can both use: the shorter times and the newer
+// epoch. The zero Grant stands for none.
 func (g Grant) Min(other Grant) Grant {
 	if g == (Grant{}) {
 		return other
@@ -62,7 +63,8 @@ func (g Grant) Min(other Grant) Grant {
 	return Grant{Interval: min(g.Interval, other.Interval), TTL: min(g.TTL, other.TTL), Epoch: max(g.Epoch, other.Epoch)}
 }
 
-// RegisterResult is the result of a Registration. Ref, Name and both grants are set if the outcome is accepted.
+// RegisterResult is the result of a Registration. Ref, Name and both grants are set if the outcome
+// is accepted.
 type RegisterResult struct {
 	// NotHeld means that the shard is not held here. No other field is set.
 	NotHeld bool
@@ -96,19 +98,20 @@ func (c *Controller) Now() (monotonic.Instant, bool) {
 	return reader.Now(), true
 }
 
-// Beat renews an Alive session at a time that Now has just returned. If it returns false, the beat must go through
-// Process. Nearly all heartbeats take this path: it neither blocks nor allocates.
+// Beat renews an Alive session at a time that Now has just returned. If it returns false, the beat
+// must go through Process. Nearly all heartbeats take this path: it neither blocks nor allocates.
 func (c *Controller) Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool {
 	return c.heartbeats.Beat(now, ref, sequence)
 }
 
-// LastBeat returns the time of the last beat on the clock of Now. It is false if the Ref is invalid. It does not block.
+// LastBeat returns the time of the last beat on the clock of Now. It is false if the Ref is
+// invalid. It does not block.
 func (c *Controller) LastBeat(ref session.Ref) (monotonic.Instant, bool) {
 	return c.heartbeats.LastBeat(ref)
 }
 
-// Process lets the owner process the batch and waits for the results in it. After an error the batch must not be used
-// again, because the owner may still work on it.
+// Process lets the owner process the batch and waits for the results in it. After an error the
+// batch must not be used again, because the owner may still work on it.
 func (c *Controller) Process(ctx context.Context, b *Batch) error {
 	select {
 	case c.batches <- b:
@@ -167,15 +170,16 @@ func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) 
 	}
 	c.sessionChanged(now, slot, outcome)
 	if !b.Unordered || outcome != session.Renewed {
-		// All holders of a message get the interval of the first one, so that they keep beating in one message.
+		// All holders of a message get the interval of the first one, so that they keep beating in
+		// one message.
 		class := &c.cfg.Classes[r.Holder.Key.Class].Session
 		result.Grant.Interval = class.FirstInterval(b.Registrations[0].Holder.Key.Name)
 	}
 	return result
 }
 
-// renewDeferred renews the session of a deferred registration, if there is one. A holder must not expire because it waits
-// for admission.
+// renewDeferred renews the session of a deferred registration, if there is one. A holder must not
+// expire because it waits for admission.
 func (c *Controller) renewDeferred(now monotonic.Instant, r *Registration) {
 	if ref, outcome := c.table.Find(r.Holder); outcome == session.Renewed {
 		c.sessionChanged(now, ref.Slot(), c.table.Beat(now, ref, r.Sequence))
@@ -198,7 +202,8 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 	c.sessionChanged(now, slot, outcome)
 }
 
-// reportDuplicate reports an episode of two beating boots at its second rejection. A single one may be a late message.
+// reportDuplicate reports an episode of two beating boots at its second rejection. A single one may
+// be a late message.
 func (c *Controller) reportDuplicate(ref session.Ref) {
 	s, ok := c.table.At(ref.Slot())
 	if !ok {
@@ -239,7 +244,8 @@ func (c *Controller) openSlot(now monotonic.Instant, slot uint32, key session.Ke
 	c.adoptUnclaimed(now, slot, key)
 }
 
-// remainingTTL returns the time until the session expires. Times of beats are rounded up, so the TTL is its maximum.
+// remainingTTL returns the time until the session expires. Times of beats are rounded up, so the
+// TTL is its maximum.
 func (c *Controller) remainingTTL(now monotonic.Instant, ref session.Ref) time.Duration {
 	s, _ := c.table.Lookup(ref)
 	return min(max(s.Deadline.Sub(now), 0), c.cfg.Classes[s.Holder.Key.Class].Session.TTL)

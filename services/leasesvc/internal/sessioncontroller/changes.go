@@ -13,14 +13,16 @@ const (
 	noSlot = ^uint32(0)
 )
 
-// changeList is the list of sessions in the order of their last change, and the list of deletions. A session that changes
-// again moves to the end. So the list is never longer than the table, however slow a watcher is.
+// changeList is the list of sessions in the order of their last change, and the list of deletions.
+// A session that changes again moves to the end. So the list is never longer than the table,
+// however slow a watcher is.
 type changeList struct {
 	// revision counts changes.
 	revision   uint64
 	links      slab.Slab[changeLink] // by slot
 	head, tail uint32
-	// deletions are ordered by revision. compacted is the revision of the newest one that was dropped.
+	// deletions are ordered by revision. compacted is the revision of the newest one that was
+	// dropped.
 	deletions []deletion
 	compacted uint64
 	watchers  map[*Subscription]struct{}
@@ -74,7 +76,8 @@ func (l *changeList) delete(slot uint32, d deletion) {
 	l.wakeWatchers()
 }
 
-// unlink removes a slot from the list. The cursor of a watcher on it moves to the slot before, which the watcher has seen.
+// unlink removes a slot from the list. The cursor of a watcher on it moves to the slot before,
+// which the watcher has seen.
 func (l *changeList) unlink(slot uint32) {
 	link := l.links.At(slot)
 	if link.revision == 0 {

@@ -20,7 +20,8 @@ import (
 var ErrStopped = errors.New("the session controller has stopped")
 
 const (
-	// maxQueuedBatches is the number of batches that wait for the owner. Senders of further batches block.
+	// maxQueuedBatches is the number of batches that wait for the owner. Senders of further batches
+	// block.
 	maxQueuedBatches = 256
 	// maxTransitions is the number of sessions that one pass looks at: about a millisecond of work.
 	maxTransitions = 2000
@@ -28,8 +29,8 @@ const (
 	slotsPerCall = 5000
 	// noShard marks slots without a session. Shards have smaller numbers.
 	noShard = ^uint16(0)
-	// pauseTolerance is the longest gap between two readings of the clock that does not count as a pause of the process.
-	// The owner reads the clock with every tick.
+	// pauseTolerance is the longest gap between two readings of the clock that does not count as a
+	// pause of the process. The owner reads the clock with every tick.
 	pauseTolerance = time.Second
 )
 
@@ -51,16 +52,18 @@ type Config struct {
 	Shards int
 	// Limit is the maximum number of sessions of all shards together.
 	Limit int
-	// AdoptLeases says that BeginAdoption is called. The Leases of a new shard's holders then wait for adoption before their
-	// first write.
+	// AdoptLeases says that BeginAdoption is called. The Leases of a new shard's holders then wait
+	// for adoption before their first write.
 	AdoptLeases bool
-	// OnTick is called about forty times a second, after the transitions that were due. It must not block. Optional.
+	// OnTick is called about forty times a second, after the transitions that were due. It must not
+	// block. Optional.
 	OnTick func()
 	// Logger is required.
 	Logger *slog.Logger
 }
 
-// Controller runs the sessions of the held shards. All methods are safe for concurrent use, also before and after Run.
+// Controller runs the sessions of the held shards. All methods are safe for concurrent use, also
+// before and after Run.
 type Controller struct {
 	cfg             Config
 	batches         chan *Batch
@@ -157,7 +160,8 @@ func (c *Controller) Run(ctx context.Context) error {
 // Done returns a channel that is closed when Run returns.
 func (c *Controller) Done() <-chan struct{} { return c.done }
 
-// do lets the owner run call and waits for its end. After an error of ctx, call has not run and will not.
+// do lets the owner run call and waits for its end. After an error of ctx, call has not run and
+// will not.
 func (c *Controller) do(ctx context.Context, call func()) error {
 	ran := make(chan struct{})
 	request := func() {

@@ -62,7 +62,8 @@ func run(t testing.TB, ctl *sessioncontroller.Controller) (stop func()) {
 	}
 }
 
-// holdShard holds a shard, with the given silences, until endTerm is called, which waits for the end of RunShard.
+// holdShard holds a shard, with the given silences, until endTerm is called, which waits for the
+// end of RunShard.
 func holdShard(t testing.TB, ctl *sessioncontroller.Controller, shard int, epoch int64, silences ...session.Silence) (endTerm func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

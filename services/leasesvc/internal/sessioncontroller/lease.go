@@ -8,7 +8,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// Lease is a copy of a session and the state of its Lease object. Times are those of the wall clock.
+// Lease is a copy of a session and the state of its Lease object. Times are those of the wall
+// clock.
 type Lease struct {
 	Holder session.Holder
 	State  session.State
@@ -51,12 +52,13 @@ type WriteStatus struct {
 
 // leaseEntry is the state of a slot's Lease object, beside the slot in the schedule.
 type leaseEntry struct {
-	// occupancy numbers the uses of slots. The result of a write is dropped if the slot has another occupancy by then.
-	// Boots of one holder share an occupancy, because they share the object.
+	// occupancy numbers the uses of slots. The result of a write is dropped if the slot has another
+	// occupancy by then. Boots of one holder share an occupancy, because they share the object.
 	occupancy uint64
 	// lease is the Lease as it was last written or adopted in this term.
 	lease writeback.LeaseRecord
-	// writeTime is the time of the last successful write, in nanoseconds since 1970; 0 if there is none.
+	// writeTime is the time of the last successful write, in nanoseconds since 1970; 0 if there is
+	// none.
 	writeTime int64
 }
 

@@ -29,7 +29,8 @@ type ListOptions struct {
 	State session.State
 }
 
-// List returns a page of sessions in the order of their resource names. more reports whether there are further pages.
+// List returns a page of sessions in the order of their resource names. more reports whether there
+// are further pages.
 func (c *Controller) List(ctx context.Context, o ListOptions) (page []Lease, more bool, err error) {
 	keys, err := c.sortedKeys(ctx)
 	if err != nil {
@@ -84,7 +85,8 @@ func (c *Controller) leasesOf(ctx context.Context, keys []session.Key, o ListOpt
 	return leases, err
 }
 
-// sortedKeys returns all keys. The caller's goroutine sorts them, and only after keys were added or removed.
+// sortedKeys returns all keys. The caller's goroutine sorts them, and only after keys were added or
+// removed.
 func (c *Controller) sortedKeys(ctx context.Context) ([]session.Key, error) {
 	last := c.keyIndex.Load()
 	next := &keyIndex{}
@@ -98,7 +100,8 @@ func (c *Controller) sortedKeys(ctx context.Context) ([]session.Key, error) {
 	if last != nil && last.changes == next.changes {
 		return last.keys, nil
 	}
-	// A session never changes its slot, so each key that exists throughout is in the list exactly once.
+	// A session never changes its slot, so each key that exists throughout is in the list exactly
+	// once.
 	err = c.forEachSlotRange(ctx, func(first, end uint32) {
 		next.keys = c.table.AppendKeys(next.keys, int(first), int(end))
 	})

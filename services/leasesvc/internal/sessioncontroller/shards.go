@@ -10,7 +10,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// admitPoll is how often admitShard looks whether the previous term of the shard has ended. That takes milliseconds.
+// admitPoll is how often admitShard looks whether the previous term of the shard has ended. That
+// takes milliseconds.
 const admitPoll = 5 * time.Millisecond
 
 // NotHeldError reports that the shard is not held here.
@@ -20,11 +21,12 @@ func (e NotHeldError) Error() string {
 	return fmt.Sprintf("shard %d is not held here", e.Shard)
 }
 
-// RunShard runs the sessions of a shard until its term ends. The given silences open sessions of holders that were silent
-// before the term: such a holder counts as last heard so long ago, and recovers with its next beat.
+// RunShard runs the sessions of a shard until its term ends. The given silences open sessions of
+// holders that were silent before the term: such a holder counts as last heard so long ago, and
+// recovers with its next beat.
 //
-// RunShard returns nil after the sessions were dropped and all writes under the term have returned. If the controller
-// stops first, it waits for the writes too and returns ErrStopped.
+// RunShard returns nil after the sessions were dropped and all writes under the term have returned.
+// If the controller stops first, it waits for the writes too and returns ErrStopped.
 func (c *Controller) RunShard(shard *heldshards.Shard, silences ...session.Silence) error {
 	err := c.admitShard(shard, silences)
 	if err == nil {
@@ -42,7 +44,8 @@ func (c *Controller) RunShard(shard *heldshards.Shard, silences ...session.Silen
 	return err
 }
 
-// admitShard waits until the sessions of the shard's previous term are dropped, and begins the new term.
+// admitShard waits until the sessions of the shard's previous term are dropped, and begins the new
+// term.
 func (c *Controller) admitShard(shard *heldshards.Shard, silences []session.Silence) error {
 	for {
 		admitted := false
@@ -144,7 +147,8 @@ func (c *Controller) publishLeadership() {
 	c.leadership.Store(next)
 }
 
-// Leadership returns a channel that is closed when the last held shard is lost. It is false while no shard is held.
+// Leadership returns a channel that is closed when the last held shard is lost. It is false while
+// no shard is held.
 func (c *Controller) Leadership() (ended <-chan struct{}, held bool) {
 	if l := c.leadership.Load(); l != nil {
 		return l.ended, true
@@ -163,8 +167,8 @@ func (c *Controller) Epoch() int64 {
 // epoch returns the epoch of the term that has the session in a slot.
 func (c *Controller) epoch(slot uint32) int64 { return c.held[*c.shards.At(slot)].Epoch() }
 
-// CheckAbsent returns the held shard if it has been held for at least heldFor and the holder has no session in it;
-// otherwise nil. It fails with a NotHeldError if the shard is not held.
+// CheckAbsent returns the held shard if it has been held for at least heldFor and the holder has no
+// session in it; otherwise nil. It fails with a NotHeldError if the shard is not held.
 func (c *Controller) CheckAbsent(ctx context.Context, key session.Key, shard int, heldFor time.Duration) (held *heldshards.Shard, err error) {
 	notHeld := false
 	err = c.do(ctx, func() {
@@ -180,8 +184,9 @@ func (c *Controller) CheckAbsent(ctx context.Context, key session.Key, shard int
 	return held, err
 }
 
-// Silences returns the Suspect and Expired holders of each held shard with their silences, in no order. A held shard
-// without such holders has an empty list. A holder that beats during the call may be listed or not.
+// Silences returns the Suspect and Expired holders of each held shard with their silences, in no
+// order. A held shard without such holders has an empty list. A holder that beats during the call
+// may be listed or not.
 func (c *Controller) Silences(ctx context.Context) (map[int][]session.Silence, error) {
 	scan := &silenceScan{silences: map[int][]session.Silence{}}
 	if err := c.do(ctx, func() { scan.shards = slices.Clone(c.held) }); err != nil {
@@ -195,8 +200,8 @@ func (c *Controller) Silences(ctx context.Context) (map[int][]session.Silence, e
 	return scan.silences, err
 }
 
-// silenceScan is one call of Silences. shards are those that were held at its begin. A shard that ends during the scan is
-// left out, because only a part of its sessions was seen.
+// silenceScan is one call of Silences. shards are those that were held at its begin. A shard that
+// ends during the scan is left out, because only a part of its sessions was seen.
 type silenceScan struct {
 	shards   []*heldshards.Shard
 	silences map[int][]session.Silence

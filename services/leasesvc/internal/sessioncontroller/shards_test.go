@@ -218,8 +218,8 @@ func TestLeadership_LastsFromTheFirstShardToTheLast(t *testing.T) {
 	})
 }
 
-// Shards are acquired and lost at random while holders beat and Leases are written. The sessions agree with a model, and
-// each write is made under the term of its holder's shard.
+// Shards are acquired and lost at random while holders beat and Leases are written. The sessions
+// agree with a model, and each write is made under the term of its holder's shard.
 func TestController_AgreesWithModelWhenShardsMove(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -308,7 +308,8 @@ func (sim *simulation) check() {
 	}
 }
 
-// One operation is the loss of one of 64 shards by a replica with 130,000 holders. Batches wait meanwhile.
+// One operation is the loss of one of 64 shards by a replica with 130,000 holders. Batches wait
+// meanwhile.
 func BenchmarkRunShard_LoseAShardOf130kHolders(b *testing.B) {
 	const shards, holders = 64, 130_000
 	ctl := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: shards, Limit: holders, Logger: slog.New(slog.DiscardHandler)})

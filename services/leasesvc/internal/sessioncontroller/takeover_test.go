@@ -14,8 +14,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// After a takeover, a beating holder has its full grace period, a silent one the rest of it, and an expired one stays
-// expired.
+// After a takeover, a beating holder has its full grace period, a silent one the rest of it, and an
+// expired one stays expired.
 func TestRunShard_TakeoverGrantsTheGraceLessTheKnownSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctl := newController()

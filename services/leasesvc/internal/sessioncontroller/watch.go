@@ -10,8 +10,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// ErrCompacted is returned to a watcher that has missed deletions which are no longer kept. The watcher must start again
-// with the zero Version.
+// ErrCompacted is returned to a watcher that has missed deletions which are no longer kept. The
+// watcher must start again with the zero Version.
 var ErrCompacted = errors.New("changes since the requested version are no longer available")
 
 // maxEvents is the number of events that a watcher gets at a time.
@@ -25,7 +25,8 @@ const (
 	Added EventType = iota
 	// Modified sessions changed their state, their boot or the state of their Lease.
 	Modified
-	// Deleted sessions are gone. The Lease of the event has a holder, an epoch, a shard and the last object, but no times.
+	// Deleted sessions are gone. The Lease of the event has a holder, an epoch, a shard and the
+	// last object, but no times.
 	Deleted
 	// Bookmark follows the sessions that existed when the watch began. It has no Lease.
 	Bookmark
@@ -45,8 +46,8 @@ type Version struct {
 	Revision, Sessions uint64
 }
 
-// Subscription is one watch. It returns the newest state of each session: a slow watcher skips states, but never the last
-// one. One goroutine calls its methods.
+// Subscription is one watch. It returns the newest state of each session: a slow watcher skips
+// states, but never the last one. One goroutine calls its methods.
 type Subscription struct {
 	controller *Controller
 	classes    []bool        // by session.ClassID; nil for all
@@ -59,7 +60,8 @@ type Subscription struct {
 	cursor   uint32  // the last returned slot in the list of changes
 }
 
-// watchPhase is the phase of a Subscription. A new watch begins with listing, a resumed one with seeking.
+// watchPhase is the phase of a Subscription. A new watch begins with listing, a resumed one with
+// seeking.
 type watchPhase uint8
 
 const (
@@ -71,9 +73,9 @@ const (
 	following
 )
 
-// Watch subscribes to the sessions of the selected classes; nil selects all. It begins after the given Version, or with
-// all existing sessions for the zero Version. It fails with ErrCompacted if it cannot begin after the Version. The caller
-// must Close the subscription.
+// Watch subscribes to the sessions of the selected classes; nil selects all. It begins after the
+// given Version, or with all existing sessions for the zero Version. It fails with ErrCompacted if
+// it cannot begin after the Version. The caller must Close the subscription.
 func (c *Controller) Watch(ctx context.Context, classes []bool, since Version) (*Subscription, error) {
 	s := &Subscription{controller: c, classes: classes, wake: make(chan struct{}, 1)}
 	var failure error
@@ -101,10 +103,12 @@ func (s *Subscription) Close() {
 	_ = s.controller.do(context.Background(), func() { delete(s.controller.changes.watchers, s) })
 }
 
-// Next blocks until there are events and returns them in order. It fails with ErrCompacted if the watcher was too slow.
+// Next blocks until there are events and returns them in order. It fails with ErrCompacted if the
+// watcher was too slow.
 func (s *Subscription) Next(ctx context.Context) ([]Event, error) { return s.next(ctx, nil) }
 
-// NextWithin is as Next, but returns no events if none comes within the timeout. With timeout 0 it does not wait.
+// NextWithin is as Next, but returns no events if none comes within the timeout. With timeout 0 it
+// does not wait.
 func (s *Subscription) NextWithin(ctx context.Context, timeout time.Duration) ([]Event, error) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -150,7 +154,8 @@ func (s *Subscription) selects(class session.ClassID) bool {
 	return s.classes == nil || s.classes[class]
 }
 
-// collect returns the next events. more reports whether to call it again, also if there are no events yet.
+// collect returns the next events. more reports whether to call it again, also if there are no
+// events yet.
 func (c *Controller) collect(s *Subscription) (events []Event, more bool, err error) {
 	switch s.phase {
 	case listing:

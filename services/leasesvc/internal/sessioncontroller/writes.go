@@ -12,13 +12,15 @@ import (
 )
 
 var (
-	// ErrNoOwner reports a Lease that was not written because the Node that must own it does not exist.
+	// ErrNoOwner reports a Lease that was not written because the Node that must own it does not
+	// exist.
 	ErrNoOwner = errors.New("the Node that owns the Lease does not exist")
 	// ErrSuperseded reports a release by a boot that does not have the session.
 	ErrSuperseded = errors.New("another boot of the holder has the session")
 )
 
-// WriteJob is one Lease to write. The caller calls BeginWrite before the write, and FinishWrite in any case.
+// WriteJob is one Lease to write. The caller calls BeginWrite before the write, and FinishWrite in
+// any case.
 type WriteJob struct {
 	// Shard is the holder's shard.
 	Shard           *heldshards.Shard
@@ -38,8 +40,8 @@ type WriteJob struct {
 	write     writeback.Write
 }
 
-// BeginWrite returns the context of the write; the caller calls end after the write. The term of the shard is not given up
-// before. It is false if the term has ended; then nothing may be written.
+// BeginWrite returns the context of the write; the caller calls end after the write. The term of
+// the shard is not given up before. It is false if the term has ended; then nothing may be written.
 func (j *WriteJob) BeginWrite() (ctx context.Context, end func(), ok bool) {
 	return j.Shard.BeginWrite()
 }
@@ -54,7 +56,8 @@ type WriteResult struct {
 	Pause time.Duration
 }
 
-// StartWrites returns at most limit due Leases, the most urgent first. A Lease is not returned again before FinishWrite.
+// StartWrites returns at most limit due Leases, the most urgent first. A Lease is not returned
+// again before FinishWrite.
 func (c *Controller) StartWrites(ctx context.Context, limit int) (jobs []WriteJob, err error) {
 	err = c.do(ctx, func() {
 		now := c.now()
@@ -110,8 +113,8 @@ func (c *Controller) finishWrite(job WriteJob, result WriteResult) {
 	c.changes.touch(slot)
 }
 
-// Release is the release of a session in progress. Its Lease is not written meanwhile, so that it can be deleted. The
-// caller calls AbortRelease or CompleteRelease once.
+// Release is the release of a session in progress. Its Lease is not written meanwhile, so that it
+// can be deleted. The caller calls AbortRelease or CompleteRelease once.
 type Release struct {
 	Namespace, Name string
 
@@ -126,9 +129,9 @@ func (r *Release) BeginWrite() (ctx context.Context, end func(), ok bool) {
 	return r.shard.BeginWrite()
 }
 
-// BeginRelease waits until no write of the holder's Lease is in flight and prevents new ones. It returns nil if there is
-// no session. It fails with a NotHeldError if the shard is not held, and with ErrSuperseded if another boot has the
-// session.
+// BeginRelease waits until no write of the holder's Lease is in flight and prevents new ones. It
+// returns nil if there is no session. It fails with a NotHeldError if the shard is not held, and
+// with ErrSuperseded if another boot has the session.
 func (c *Controller) BeginRelease(ctx context.Context, h session.Holder, shard int) (*Release, error) {
 	for {
 		var (
@@ -179,8 +182,8 @@ func (c *Controller) AbortRelease(r *Release) {
 	c.endRelease(r, func() { c.writes.Resume(c.now(), r.slot) })
 }
 
-// CompleteRelease ends the session after its Lease was deleted. If another boot took the session over meanwhile, the
-// session continues and gets a new Lease.
+// CompleteRelease ends the session after its Lease was deleted. If another boot took the session
+// over meanwhile, the session continues and gets a new Lease.
 func (c *Controller) CompleteRelease(r *Release) {
 	c.endRelease(r, func() {
 		if _, outcome := c.table.Release(r.holder); outcome == session.Renewed {

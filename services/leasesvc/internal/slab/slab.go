@@ -1,8 +1,9 @@
-// Package slab stores values by slot number: a Slab keeps one value for each slot, a Wheel keeps the slots that wait for
-// a deadline.
+// Package slab stores values by slot number: a Slab keeps one value for each slot, a Wheel keeps
+// the slots that wait for a deadline.
 //
-// Promise: values never move in memory. A Slab grows by one block at a time and copies nothing, so pointers into it stay
-// valid. A Wheel costs 8 bytes for each slot and no timer; filing and removing a slot take constant time.
+// Promise: values never move in memory. A Slab grows by one block at a time and copies nothing, so
+// pointers into it stay valid. A Wheel costs 8 bytes for each slot and no timer; filing and
+// removing a slot take constant time.
 //
 // Both belong to one goroutine. The package reads no clock.
 package slab
@@ -30,6 +31,6 @@ func (s *Slab[T]) Extend(n int) {
 	s.length = max(s.length, n)
 }
 
-// Blocks returns all values in order; the last block is filled up with zero values. The caller must not change the list.
-// After an Extend that adds a block, Blocks returns a longer list.
+// Blocks returns all values in order; the last block is filled up with zero values. The caller must
+// not change the list. After an Extend that adds a block, Blocks returns a longer list.
 func (s *Slab[T]) Blocks() []*[BlockSize]T { return s.blocks }

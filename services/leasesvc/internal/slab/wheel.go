@@ -9,28 +9,32 @@ import (
 // none ends a list of slots. As the previous slot of a link it means that the slot is not filed.
 const none = ^uint32(0)
 
-// firstInList marks, as the previous slot of a link, the first slot of a list. The low bits are the number of the list.
+// firstInList marks, as the previous slot of a link, the first slot of a list. The low bits are the
+// number of the list.
 const firstInList = 1 << 31
 
-// Wheel is a timing wheel: it files slots by deadline in buckets of one granularity. A deadline beyond the last bucket is
-// filed in the last bucket; the caller files the slot again when it fires.
+// Wheel is a timing wheel: it files slots by deadline in buckets of one granularity. A deadline
+// beyond the last bucket is filed in the last bucket; the caller files the slot again when it
+// fires.
 type Wheel struct {
 	granularity int64
 	// heads are the first slots of the lists. There is one list more than buckets.
 	heads []uint32
-	// lists are the numbers of the buckets' lists. drained is the number of the list that belongs to no bucket.
+	// lists are the numbers of the buckets' lists. drained is the number of the list that belongs
+	// to no bucket.
 	lists   []uint32
 	drained uint32
 	links   Slab[link]
-	// cursor is the number of the next bucket to fire, counted from the origin of time. The slots of earlier buckets have
-	// fired, except for those that are left in drained.
+	// cursor is the number of the next bucket to fire, counted from the origin of time. The slots
+	// of earlier buckets have fired, except for those that are left in drained.
 	cursor int64
 }
 
 // link is the place of a slot in the doubly linked list of a bucket.
 type link struct{ next, previous uint32 }
 
-// NewWheel returns an empty Wheel. The number of buckets must be a power of two. Slot numbers must be below 1<<31.
+// NewWheel returns an empty Wheel. The number of buckets must be a power of two. Slot numbers must
+// be below 1<<31.
 func NewWheel(granularity time.Duration, buckets int) *Wheel {
 	w := &Wheel{
 		granularity: int64(granularity), heads: make([]uint32, buckets+1), lists: make([]uint32, buckets), drained: uint32(buckets),
@@ -47,7 +51,8 @@ func NewWheel(granularity time.Duration, buckets int) *Wheel {
 // list returns the number of the list of a bucket.
 func (w *Wheel) list(bucket int64) *uint32 { return &w.lists[bucket&int64(len(w.lists)-1)] }
 
-// File adds the slot, or moves it. It fires when the deadline has passed, at most one granularity later.
+// File adds the slot, or moves it. It fires when the deadline has passed, at most one granularity
+// later.
 func (w *Wheel) File(slot uint32, deadline monotonic.Instant) {
 	for w.links.Len() <= int(slot) {
 		w.extend()
@@ -90,13 +95,14 @@ func (w *Wheel) Remove(slot uint32) {
 	l.previous = none
 }
 
-// Reached returns the time up to which deadlines have fired. It is never after the time of the last Fire.
+// Reached returns the time up to which deadlines have fired. It is never after the time of the last
+// Fire.
 func (w *Wheel) Reached() monotonic.Instant {
 	return monotonic.Instant((w.cursor - 1) * w.granularity)
 }
 
-// Fire removes the slots whose deadline has passed, at most limit of them, and calls visit with each. visit may file the
-// slot again. Fire returns true if further slots are due.
+// Fire removes the slots whose deadline has passed, at most limit of them, and calls visit with
+// each. visit may file the slot again. Fire returns true if further slots are due.
 func (w *Wheel) Fire(now monotonic.Instant, limit int, visit func(slot uint32)) (more bool) {
 	last := int64(now) / w.granularity
 	// After a jump of more than one turn every bucket is due; firing each once is enough.
@@ -114,8 +120,8 @@ func (w *Wheel) Fire(now monotonic.Instant, limit int, visit func(slot uint32)) 
 		if w.cursor > last {
 			return false
 		}
-		// The due list is exchanged for the empty one, because visit may file a slot in the same bucket for the next turn.
-		// The cursor moves first, so that the slot is filed after it.
+		// The due list is exchanged for the empty one, because visit may file a slot in the same
+		// bucket for the next turn. The cursor moves first, so that the slot is filed after it.
 		list := w.list(w.cursor)
 		w.cursor++
 		*list, w.drained = w.drained, *list

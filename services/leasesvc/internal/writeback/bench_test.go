@@ -9,7 +9,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// One operation is a tick of 100 ms for holders that all beat. The cost follows the number of due slots.
+// One operation is a tick of 100 ms for holders that all beat. The cost follows the number of due
+// slots.
 func BenchmarkStart(b *testing.B) {
 	for _, holders := range []int{130_000, 1_000_000} {
 		for name, policy := range map[string]uint8{"relaxed": relaxed, "on-change": onChange} {

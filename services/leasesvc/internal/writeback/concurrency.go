@@ -15,12 +15,13 @@ const (
 	// A latency is too high if it exceeds slowFactor times the base latency and minSlowLatency.
 	slowFactor     = 4
 	minSlowLatency = 100 * time.Millisecond
-	// The limit still grows if one of failureTolerance answered writes failed: single Leases may fail by themselves.
+	// The limit still grows if one of failureTolerance answered writes failed: single Leases may
+	// fail by themselves.
 	failureTolerance = 8
 	// A cut was effective if the latency fell by more than this part.
 	cutEffectPart = 8
-	// baseDecayPart is the part by which the base latency grows per window, so that a permanently slower kube-apiserver
-	// becomes the base within minutes.
+	// baseDecayPart is the part by which the base latency grows per window, so that a permanently
+	// slower kube-apiserver becomes the base within minutes.
 	baseDecayPart = 256
 	// The pause between probes doubles between these bounds while no write is answered.
 	minProbePause = 200 * time.Millisecond
@@ -43,12 +44,15 @@ type Observation struct {
 	Saturated bool
 }
 
-// ConcurrencyLimit is the number of writes that may be in flight. It adapts by additive increase and multiplicative
-// decrease (AIMD) with a slow start:
-//   - Throttling or a high latency halves the limit. A high latency that a cut did not lower has another cause. It becomes
-//     the base latency, because Leases would lapse if fewer of them were written.
-//   - A good, saturated window adds one, or doubles the limit below half of the last limit that was too high.
-//   - While no write is answered, the limit is one, with pauses that double to 5 s. The first answer ends this.
+// ConcurrencyLimit is the number of writes that may be in flight. It adapts by additive increase
+// and multiplicative decrease (AIMD) with a slow start:
+//   - Throttling or a high latency halves the limit. A high latency that a cut did not lower has
+//     another cause. It becomes the base latency, because Leases would lapse if fewer of them were
+//     written.
+//   - A good, saturated window adds one, or doubles the limit below half of the last limit that was
+//     too high.
+//   - While no write is answered, the limit is one, with pauses that double to 5 s. The first
+//     answer ends this.
 //
 // It is a value: methods return the changed limit. The zero ConcurrencyLimit allows no write.
 type ConcurrencyLimit struct {
@@ -57,8 +61,8 @@ type ConcurrencyLimit struct {
 	// slowStart is the limit below which it doubles.
 	slowStart   float64
 	baseLatency time.Duration
-	// cutLatency is the latency for which the limit was last cut; 0 if the latency has been low since. Until cutUntil the
-	// writes that were in flight at the cut still end.
+	// cutLatency is the latency for which the limit was last cut; 0 if the latency has been low
+	// since. Until cutUntil the writes that were in flight at the cut still end.
 	cutLatency time.Duration
 	cutUntil   monotonic.Instant
 	// probePause is the last pause while no write is answered.
@@ -104,7 +108,8 @@ func (c ConcurrencyLimit) halved() ConcurrencyLimit {
 	return c
 }
 
-// slowed cuts the limit for a high latency, or accepts the latency if the last cut did not lower it.
+// slowed cuts the limit for a high latency, or accepts the latency if the last cut did not lower
+// it.
 func (c ConcurrencyLimit) slowed(now monotonic.Instant, latency time.Duration) ConcurrencyLimit {
 	switch {
 	case now < c.cutUntil:

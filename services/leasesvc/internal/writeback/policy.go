@@ -13,8 +13,8 @@ type Mode uint8
 const (
 	// Mirror writes once per Renew while the holder beats, as the holder itself would.
 	Mirror Mode = iota
-	// Relaxed writes as seldom as leaseDurationSeconds allows: while the holder beats, the renewTime is never older than
-	// Renew.
+	// Relaxed writes as seldom as leaseDurationSeconds allows: while the holder beats, the
+	// renewTime is never older than Renew.
 	Relaxed
 	// OnChange writes when the holder expires or recovers, and once per Renew.
 	OnChange
@@ -25,18 +25,22 @@ type Policy struct {
 	Mode Mode
 	// Renew is a period or a maximum age, see Mode.
 	Renew time.Duration
-	// Duration is leaseDurationSeconds: readers take the holder for alive this long after the renewTime.
+	// Duration is leaseDurationSeconds: readers take the holder for alive this long after the
+	// renewTime.
 	Duration time.Duration
 }
 
 const (
-	// jitterPart is the part of Renew by which two periods differ at most; it is the same in upstream's client.
+	// jitterPart is the part of Renew by which two periods differ at most; it is the same in
+	// upstream's client.
 	jitterPart = 25
-	// phaseMultiplier is odd and random. It decorrelates similar phases, which would otherwise keep similar periods.
+	// phaseMultiplier is odd and random. It decorrelates similar phases, which would otherwise keep
+	// similar periods.
 	phaseMultiplier = 40503
 	// marginPart is the part of Renew that Relaxed reserves for the write.
 	marginPart = 16
-	// recheckPart is the part of Renew after which a slot is looked at again if its holder has not beaten.
+	// recheckPart is the part of Renew after which a slot is looked at again if its holder has not
+	// beaten.
 	recheckPart = 16
 )
 
@@ -45,7 +49,8 @@ const (
 	maxRecheck = 5 * time.Second
 )
 
-// next returns when a Lease is due again after a write that was planned at the given instant and that carried beat.
+// next returns when a Lease is due again after a write that was planned at the given instant and
+// that carried beat.
 func (p Policy) next(planned, beat monotonic.Instant, phase uint16) monotonic.Instant {
 	jitter := fraction(p.Renew/jitterPart, phase*phaseMultiplier)
 	if p.Mode == Relaxed {

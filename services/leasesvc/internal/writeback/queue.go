@@ -5,8 +5,9 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 )
 
-// queue is a binary heap of the due slots, ordered by key. Each slot knows its index, so removal needs no search.
-// container/heap calls through an interface and allocates for each push; this heap does neither.
+// queue is a binary heap of the due slots, ordered by key. Each slot knows its index, so removal
+// needs no search. container/heap calls through an interface and allocates for each push; this heap
+// does neither.
 type queue struct{ items []item }
 
 type item struct {

@@ -44,7 +44,8 @@ type SlotOptions struct {
 	Wait time.Duration
 }
 
-// Open begins a slot, or begins it again. The Lease is written once the holder has beaten at now or later.
+// Open begins a slot, or begins it again. The Lease is written once the holder has beaten at now or
+// later.
 func (s *Schedule) Open(now monotonic.Instant, i uint32, o SlotOptions) {
 	s.slots.Extend(int(i) + 1)
 	s.dequeue(i)
@@ -60,8 +61,9 @@ type ExistingLease struct {
 	Duration time.Duration
 }
 
-// Adopt sets what the existing Lease of a slot shows. The next write is due when the duration of the Lease requires it.
-// Adopt returns false and does nothing if the Lease was written or adopted in this term, or is being written.
+// Adopt sets what the existing Lease of a slot shows. The next write is due when the duration of
+// the Lease requires it. Adopt returns false and does nothing if the Lease was written or adopted
+// in this term, or is being written.
 func (s *Schedule) Adopt(now monotonic.Instant, i uint32, l ExistingLease) bool {
 	sl := s.slots.At(i)
 	if sl.state == Idle || sl.has(leaseKnown|inFlight) {
@@ -111,7 +113,8 @@ func (s *Schedule) HolderExpired(now monotonic.Instant, i uint32) {
 	s.holderChanged(now, i)
 }
 
-// HolderRecovered records that the holder beats again. It does nothing if the holder had not expired.
+// HolderRecovered records that the holder beats again. It does nothing if the holder had not
+// expired.
 func (s *Schedule) HolderRecovered(now monotonic.Instant, i uint32) {
 	sl := s.slots.At(i)
 	if !sl.has(holderExpired) {
@@ -124,8 +127,8 @@ func (s *Schedule) HolderRecovered(now monotonic.Instant, i uint32) {
 	s.holderChanged(now, i)
 }
 
-// holderChanged sets when the slot is due after the holder expired or recovered. The backoff after a failure continues,
-// because the kube-apiserver may have asked for it.
+// holderChanged sets when the slot is due after the holder expired or recovered. The backoff after
+// a failure continues, because the kube-apiserver may have asked for it.
 func (s *Schedule) holderChanged(now monotonic.Instant, i uint32) {
 	sl := s.slots.At(i)
 	p := s.policies[sl.policy]
@@ -192,7 +195,8 @@ type Write struct {
 // LastBeat returns the last beat of a slot's holder. It is called for due slots only.
 type LastBeat func(slot uint32) monotonic.Instant
 
-// Start returns at most limit writes, the most urgent first. Each is in flight until Succeeded, Failed, NoOwner or Close.
+// Start returns at most limit writes, the most urgent first. Each is in flight until Succeeded,
+// Failed, NoOwner or Close.
 func (s *Schedule) Start(now monotonic.Instant, lastBeat LastBeat, limit int) []Write {
 	s.wheel.Fire(now, math.MaxInt, func(i uint32) { s.fired(now, lastBeat, i) })
 	var writes []Write
@@ -228,8 +232,8 @@ func (s *Schedule) fired(now monotonic.Instant, lastBeat LastBeat, i uint32) {
 	}
 }
 
-// postpone files the slot for a later look if there is nothing to write: the Lease shows the last beat, or the holder has
-// not beaten since Open.
+// postpone files the slot for a later look if there is nothing to write: the Lease shows the last
+// beat, or the holder has not beaten since Open.
 func (s *Schedule) postpone(now monotonic.Instant, lastBeat LastBeat, i uint32) bool {
 	sl := s.slots.At(i)
 	switch {
@@ -278,7 +282,8 @@ func (s *Schedule) Succeeded(now monotonic.Instant, w Write) {
 	s.enqueue(now, w.Slot)
 }
 
-// Failed ends a write with an error. It is repeated after the backoff, and no sooner than after pause.
+// Failed ends a write with an error. It is repeated after the backoff, and no sooner than after
+// pause.
 func (s *Schedule) Failed(now monotonic.Instant, w Write, pause time.Duration) {
 	s.retry(now, w, pause, Retrying)
 }
@@ -321,8 +326,9 @@ func (s *Schedule) file(i uint32) {
 	s.wheel.File(i, sl.due)
 }
 
-// push queues a due slot. The keys put transitions before first writes, each in the order in which they became due, and
-// renewals in the order in which their Leases lapse, or in which they became due if that is later.
+// push queues a due slot. The keys put transitions before first writes, each in the order in which
+// they became due, and renewals in the order in which their Leases lapse, or in which they became
+// due if that is later.
 func (s *Schedule) push(i uint32) {
 	sl := s.slots.At(i)
 	s.queued[sl.reason]++

@@ -71,7 +71,8 @@ type Backlog struct {
 
 // slot is the plan of one holder's writes. The zero slot is Idle.
 type slot struct {
-	// shownBeat is the beat that the Lease shows. While the Lease is not known, it is when the slot was opened.
+	// shownBeat is the beat that the Lease shows. While the Lease is not known, it is when the slot
+	// was opened.
 	shownBeat monotonic.Instant
 	// due is when the next write may start.
 	due monotonic.Instant

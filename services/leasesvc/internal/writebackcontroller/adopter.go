@@ -34,8 +34,8 @@ type AdoptionSource interface {
 	FinishAdoption(ctx context.Context, a *sessioncontroller.Adoption) error
 }
 
-// Adopter lists the Leases of acquired shards. A page of 500 costs the kube-apiserver no more than a few single reads. An
-// adopted Lease is written when it is due, and without a read.
+// Adopter lists the Leases of acquired shards. A page of 500 costs the kube-apiserver no more than
+// a few single reads. An adopted Lease is written when it is due, and without a read.
 type Adopter struct {
 	leases LeaseLister
 	logger *slog.Logger
@@ -46,8 +46,8 @@ func NewAdopter(leases LeaseLister, logger *slog.Logger) *Adopter {
 	return &Adopter{leases: leases, logger: logger}
 }
 
-// Run lists whenever an adoption is pending, until ctx ends or the source stops. It repeats a failed list; the sessions
-// wait for adoption for a limited time only.
+// Run lists whenever an adoption is pending, until ctx ends or the source stops. It repeats a
+// failed list; the sessions wait for adoption for a limited time only.
 func (a *Adopter) Run(ctx context.Context, source AdoptionSource) error {
 	for {
 		pause := pollPeriod

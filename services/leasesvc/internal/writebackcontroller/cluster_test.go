@@ -169,7 +169,8 @@ func TestRun_OnChangeOf5000HoldersOnARealAPIServer(t *testing.T) {
 	}
 	end()
 
-	// The next term adopts the Leases without single reads. Only the Leases of recovered holders are written at once.
+	// The next term adopts the Leases without single reads. Only the Leases of recovered holders
+	// are written at once.
 	f.reads.Store(0)
 	f.lists.Store(0)
 	before = f.writes.Load()

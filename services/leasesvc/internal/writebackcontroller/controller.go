@@ -22,12 +22,13 @@ const (
 	pollPeriod = 100 * time.Millisecond
 	// passPeriod is the time whose writes make up one pass.
 	passPeriod = time.Second
-	// maxBatch is the number of writes that are taken at a time. It keeps the workers busy, and a write that becomes urgent
-	// waits for milliseconds only.
+	// maxBatch is the number of writes that are taken at a time. It keeps the workers busy, and a
+	// write that becomes urgent waits for milliseconds only.
 	maxBatch = 64
 	// foreignHolderPause is the pause after ErrForeignHolder, because each attempt costs a read.
 	foreignHolderPause = time.Minute
-	// maxPause bounds the pause that the kube-apiserver may ask for. A proxy may ask for an hour; Leases would lapse.
+	// maxPause bounds the pause that the kube-apiserver may ask for. A proxy may ask for an hour;
+	// Leases would lapse.
 	maxPause = 10 * time.Second
 )
 
@@ -68,7 +69,8 @@ func New(cfg Config, writer ObjectWriter) *Controller {
 	return &Controller{cfg: cfg, writer: writer, limiter: newLimiter(cfg.Workers)}
 }
 
-// Run writes what is due until ctx ends or the source stops. It reports a pass at once and then every second.
+// Run writes what is due until ctx ends or the source stops. It reports a pass at once and then
+// every second.
 func (c *Controller) Run(ctx context.Context, source WriteSource, report func(error)) error {
 	r := &run{Controller: c, source: source, jobs: make(chan sessioncontroller.WriteJob)}
 	var workers sync.WaitGroup
@@ -110,7 +112,8 @@ type run struct {
 	result passResult
 }
 
-// distribute gives the workers as many writes as may start now. more reports whether further ones may be due.
+// distribute gives the workers as many writes as may start now. more reports whether further ones
+// may be due.
 func (r *run) distribute(ctx context.Context) (more bool, err error) {
 	limit := min(maxBatch, r.limiter.await(ctx))
 	jobs, err := r.source.StartWrites(ctx, limit)
@@ -132,7 +135,8 @@ func (r *run) work(ctx context.Context) {
 	}
 }
 
-// write makes one write under the term of the job's shard. The end of ctx and the timeout cancel it.
+// write makes one write under the term of the job's shard. The end of ctx and the timeout cancel
+// it.
 func (r *run) write(ctx context.Context, job sessioncontroller.WriteJob) sessioncontroller.WriteResult {
 	termCtx, end, ok := job.BeginWrite()
 	if !ok {
@@ -192,7 +196,8 @@ func pauseOf(err error) time.Duration {
 	return time.Duration(min(max(seconds, 0), int(maxPause/time.Second))) * time.Second
 }
 
-// isLeaseState reports whether the error describes the state of one Lease. Other errors are failures of the controller.
+// isLeaseState reports whether the error describes the state of one Lease. Other errors are
+// failures of the controller.
 func isLeaseState(err error) bool {
 	return errors.Is(err, sessioncontroller.ErrNoOwner) || errors.Is(err, writeback.ErrForeignHolder) || errors.Is(err, writeback.ErrTerminating)
 }

@@ -64,7 +64,8 @@ func (s *fakeSource) FinishWrite(job sessioncontroller.WriteJob, result sessionc
 // written is the record of each successful write.
 var written = writeback.NewLeaseRecord(&coordinationv1.Lease{})
 
-// fakeAPIServer takes 900 ms for each write and records the concurrency. It fails and panics for given names.
+// fakeAPIServer takes 900 ms for each write and records the concurrency. It fails and panics for
+// given names.
 type fakeAPIServer struct {
 	mu             sync.Mutex
 	inFlight, peak int

@@ -12,7 +12,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// limiter applies a writeback.ConcurrencyLimit and feeds it with the outcomes of writes. It is safe for concurrent use.
+// limiter applies a writeback.ConcurrencyLimit and feeds it with the outcomes of writes. It is safe
+// for concurrent use.
 type limiter struct {
 	origin time.Time
 	ended  chan struct{} // has an item if a write ended since the last await
@@ -23,7 +24,8 @@ type limiter struct {
 	window      window
 	// consecutiveFailures counts failed writes since the last answered one.
 	consecutiveFailures int
-	// cutAt is when the limit was last cut. Writes that began before it meet the same trouble and are not counted.
+	// cutAt is when the limit was last cut. Writes that began before it meet the same trouble and
+	// are not counted.
 	cutAt monotonic.Instant
 }
 
@@ -66,7 +68,8 @@ func (l *limiter) await(ctx context.Context) int {
 	}
 }
 
-// free returns how many writes may begin. enough reports whether that is worth a call to the source.
+// free returns how many writes may begin. enough reports whether that is worth a call to the
+// source.
 func (l *limiter) free() (free int, enough bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,8 +88,8 @@ func (l *limiter) begin() {
 	l.inFlight++
 }
 
-// end records the outcome of a write. Throttling and an outage end the window at once, because the writes of a whole
-// window would fail otherwise.
+// end records the outcome of a write. Throttling and an outage end the window at once, because the
+// writes of a whole window would fail otherwise.
 func (l *limiter) end(outcome writeOutcome, took, pause time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -106,7 +106,8 @@ func TestRun_ConcurrencyFollowsTheCapacityOfTheAPIServer(t *testing.T) {
 		api.takeCounts()
 		time.Sleep(20 * time.Second)
 		served, rejected := api.takeCounts()
-		// 8 writes of 10 ms at a time are 16,000 in 20 s. Each rejected write costs a pause of a second.
+		// 8 writes of 10 ms at a time are 16,000 in 20 s. Each rejected write costs a pause of a
+		// second.
 		if served < 5000 || rejected > served/100 {
 			t.Errorf("served %d, rejected %d in 20 s", served, rejected)
 		}

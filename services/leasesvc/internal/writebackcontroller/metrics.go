@@ -13,11 +13,13 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// Reasons of deletions, values of a metric's label. Reasons of other writes are those of package writeback.
+// Reasons of deletions, values of a metric's label. Reasons of other writes are those of package
+// writeback.
 const (
 	// Released Leases were deleted because their holders were released.
 	Released = "released"
-	// Orphaned Leases were deleted because their holders have been gone for long. The value is kept for compatibility.
+	// Orphaned Leases were deleted because their holders have been gone for long. The value is kept
+	// for compatibility.
 	Orphaned = "swept"
 )
 

@@ -29,13 +29,14 @@ type AbsenceChecker interface {
 type OrphanClass struct {
 	ID              session.ClassID
 	Name, Namespace string
-	// Retention is how long a Lease must have lapsed, and its shard must have been held here without its holder, before it
-	// is deleted.
+	// Retention is how long a Lease must have lapsed, and its shard must have been held here
+	// without its holder, before it is deleted.
 	Retention time.Duration
 }
 
-// OrphanCollector deletes the orphaned Leases: no Node owns them, so the garbage collector never deletes them. It deletes
-// only Leases that this service created and was the last to renew. All fields are required.
+// OrphanCollector deletes the orphaned Leases: no Node owns them, so the garbage collector never
+// deletes them. It deletes only Leases that this service created and was the last to renew. All
+// fields are required.
 type OrphanCollector struct {
 	Classes []OrphanClass
 	// Shard returns the shard of a holder.
@@ -46,7 +47,8 @@ type OrphanCollector struct {
 	Timeout time.Duration
 }
 
-// Collect looks at all Leases of the classes once. It returns the errors of deletions; the next Collect repeats them.
+// Collect looks at all Leases of the classes once. It returns the errors of deletions; the next
+// Collect repeats them.
 func (o *OrphanCollector) Collect(ctx context.Context, absences AbsenceChecker) error {
 	var failures error
 	for i := range o.Classes {
