@@ -199,7 +199,9 @@ func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref sessi
 	slot := ref.Slot()
 	b.Renewed++
 	b.Grant = b.Grant.Min(c.grant(slot))
-	c.sessionChanged(now, slot, outcome)
+	if outcome == session.Recovered {
+		c.sessionChanged(now, slot, outcome)
+	}
 }
 
 // reportDuplicate reports an episode of two beating boots at its second rejection. A single one may

@@ -6,11 +6,10 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// none ends a list of slots. As the previous slot of a link it means that the slot is not filed.
+// none ends a list of slots.
 const none = ^uint32(0)
 
-// firstInList marks, as the previous slot of a link, the first slot of a list. The low bits are the
-// number of the list.
+// firstInList marks, in link.previous, the first slot of a list.
 const firstInList = 1 << 31
 
 // Wheel is a timing wheel: it files slots by deadline in buckets of one granularity. A deadline
@@ -31,10 +30,15 @@ type Wheel struct {
 }
 
 // link is the place of a slot in the doubly linked list of a bucket.
-type link struct{ next, previous uint32 }
+type link struct {
+	next uint32
+	// previous is the previous slot plus one, or firstInList and the number of the list, or 0 if the
+	// slot is not filed.
+	previous uint32
+}
 
 // NewWheel returns an empty Wheel. The number of buckets must be a power of two. Slot numbers must
-// be below 1<<31.
+// be below 1<<31 - 1.
 func NewWheel(granularity time.Duration, buckets int) *Wheel {
 	w := &Wheel{
 		granularity: int64(granularity), heads: make([]uint32, buckets+1), lists: make([]uint32, buckets), drained: uint32(buckets),
@@ -52,27 +56,22 @@ func NewWheel(granularity time.Duration, buckets int) *Wheel {
 func (w *Wheel) list(bucket int64) *uint32 { return &w.lists[bucket&int64(len(w.lists)-1)] }
 
 // File adds the slot, or moves it. It fires when the deadline has passed, at most one granularity
-// later.
+// later. A deadline in the past fires at most one granularity after File.
 func (w *Wheel) File(slot uint32, deadline monotonic.Instant) {
-	for w.links.Len() <= int(slot) {
-		w.extend()
+	w.links.Extend(int(slot) + 1)
+	l := w.links.At(slot)
+	if l.previous != 0 {
+		w.unlink(l)
 	}
-	w.Remove(slot)
 	bucket := (int64(deadline) + w.granularity - 1) / w.granularity
 	bucket = min(max(bucket, w.cursor), w.cursor+int64(len(w.lists))-1)
 	list := *w.list(bucket)
 	head := w.heads[list]
-	*w.links.At(slot) = link{next: head, previous: firstInList | list}
+	*l = link{next: head, previous: firstInList | list}
 	if head != none {
-		w.links.At(head).previous = slot
+		w.links.At(head).previous = slot + 1
 	}
 	w.heads[list] = slot
-}
-
-func (w *Wheel) extend() {
-	slot := w.links.Len()
-	w.links.Extend(slot + 1)
-	w.links.At(uint32(slot)).previous = none
 }
 
 // Remove removes the slot. It does nothing if the slot is not filed.
@@ -80,19 +79,21 @@ func (w *Wheel) Remove(slot uint32) {
 	if int(slot) >= w.links.Len() {
 		return
 	}
-	l := w.links.At(slot)
-	switch {
-	case l.previous == none:
-		return
-	case l.previous&firstInList != 0:
+	if l := w.links.At(slot); l.previous != 0 {
+		w.unlink(l)
+	}
+}
+
+func (w *Wheel) unlink(l *link) {
+	if l.previous&firstInList != 0 {
 		w.heads[l.previous&^firstInList] = l.next
-	default:
-		w.links.At(l.previous).next = l.next
+	} else {
+		w.links.At(l.previous - 1).next = l.next
 	}
 	if l.next != none {
 		w.links.At(l.next).previous = l.previous
 	}
-	l.previous = none
+	l.previous = 0
 }
 
 // Reached returns the time up to which deadlines have fired. It is never after the time of the last
@@ -114,7 +115,7 @@ func (w *Wheel) Fire(now monotonic.Instant, limit int, visit func(slot uint32)) 
 			}
 			limit--
 			slot := w.heads[w.drained]
-			w.Remove(slot)
+			w.unlink(w.links.At(slot))
 			visit(slot)
 		}
 		if w.cursor > last {
