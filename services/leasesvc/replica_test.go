@@ -228,8 +228,8 @@ func awaitWelcome(t *testing.T, agents ...*agent.Agent) {
 	t.Helper()
 	testkit.Eventually(t, 60*time.Second, func() error {
 		for _, a := range agents {
-			if s := a.Status(); s.Welcome != s.Holders {
-				return fmt.Errorf("%d of %d holders are welcome: %s", s.Welcome, s.Holders, s.LastError)
+			if s := a.Status(); s.Registered != s.Holders {
+				return fmt.Errorf("%d of %d holders are registered: %s", s.Registered, s.Holders, s.LastError)
 			}
 		}
 		return nil

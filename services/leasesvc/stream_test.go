@@ -156,7 +156,7 @@ func TestStreamHeartbeats_ReleasedHolderIsRefusedAndMayComeBack(t *testing.T) {
 }
 
 func TestStreamHeartbeats_LimitsAreHonest(t *testing.T) {
-	f := newFixture(t, setup{config: func(c *leasesvc.Config) { c.MaxSessions, c.MaxIntroductions = 1, 1_000_000 }})
+	f := newFixture(t, setup{config: func(c *leasesvc.Config) { c.MaxSessions, c.MaxRegistrations = 1, 1_000_000 }})
 	s := f.open()
 	full := ask(t, s, introduction(1, holder("n1", "1"), holder("n2", "1")))
 	if full.Welcomes[1].GetRefusal().GetRetryAfter().AsDuration() <= 0 {

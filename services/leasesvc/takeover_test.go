@@ -234,8 +234,8 @@ func TestTakeover_NobodyExpiresWhileShardsMoveBackAndForth(t *testing.T) {
 	awaitWelcome(t, agents...)
 	deaths.expectAlive(t, "while shards moved", living)
 	for _, each := range agents {
-		if s := each.Status(); len(s.Superseded) > 0 || len(s.Refused) > 0 {
-			t.Errorf("%d superseded and %d refused", len(s.Superseded), len(s.Refused))
+		if s := each.Status(); len(s.Superseded) > 0 || len(s.Rejected) > 0 {
+			t.Errorf("%d superseded and %d rejected", len(s.Superseded), len(s.Rejected))
 		}
 	}
 }

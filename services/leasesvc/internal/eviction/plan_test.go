@@ -25,7 +25,7 @@ func names(plan eviction.Plan) []string {
 }
 
 // ward has pods that are due at the given seconds, for a taint.
-func ward(t *testing.T, taint string, due map[string]int64) eviction.Ward {
+func ward(t *testing.T, taint string, due map[string]int64) eviction.NodeEvictions {
 	t.Helper()
 	var all []*corev1.Pod
 	for name, at := range due {
@@ -35,7 +35,7 @@ func ward(t *testing.T, taint string, due map[string]int64) eviction.Ward {
 }
 
 func TestPlan_WhoWasDueFirstLeavesFirst(t *testing.T) {
-	state := eviction.State{Wards: map[string]eviction.Ward{
+	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{
 		"n1": ward(t, "a", map[string]int64{"late": 50, "first": 10, "not yet": 100}),
 		"n2": ward(t, "a", map[string]int64{"second": 20, "busy": 5, "failed": 6}),
 		"n3": {},
@@ -57,7 +57,7 @@ func TestPlan_WhoWasDueFirstLeavesFirst(t *testing.T) {
 func TestPlan_LittleRoomChangesNoOrder(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		state := eviction.State{Wards: map[string]eviction.Ward{}, Doubted: map[string]string{}, Paused: map[types.UID]monotonic.Instant{}}
+		state := eviction.State{Nodes: map[string]eviction.NodeEvictions{}, Unreliable: map[string]string{}, Paused: map[types.UID]monotonic.Instant{}}
 		for i := range 5 {
 			var all []*corev1.Pod
 			for j := range r.IntN(40) {
@@ -68,9 +68,9 @@ func TestPlan_LittleRoomChangesNoOrder(t *testing.T) {
 				}
 			}
 			node := fmt.Sprintf("n%d", i)
-			state.Wards[node] = after(t, look{node: newNode()}, look{node: newNode(noExecute("a"), noExecute(corev1.TaintNodeUnreachable)), pods: all})
+			state.Nodes[node] = after(t, look{node: newNode()}, look{node: newNode(noExecute("a"), noExecute(corev1.TaintNodeUnreachable)), pods: all})
 			if r.IntN(3) == 0 {
-				state.Doubted[node] = "in doubt"
+				state.Unreliable[node] = "in doubt"
 			}
 		}
 		everybody := names(eviction.Rules{}.Plan(5*seconds, state, 1000))
@@ -89,7 +89,7 @@ func TestPlan_WhileHealthIsInDoubtOnlyOthersEvict(t *testing.T) {
 		newPod("only-down", tolerates("a")), newPod("both"), newPod("a-later", tolerates("a", 60)), newPod("a-first", tolerates(down, 60)),
 	)
 	w := after(t, look{node: newNode(), pods: on}, look{node: newNode(noExecute(down), noExecute("a")), pods: on})
-	state := eviction.State{Wards: map[string]eviction.Ward{"n": w}, Doubted: map[string]string{"n": "blind"}}
+	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}, Unreliable: map[string]string{"n": "blind"}}
 	plan := eviction.Rules{}.Plan(10*seconds, state, 100)
 	if diff := cmp.Diff([]string{"a-first", "both"}, names(plan)); diff != "" {
 		t.Errorf("evicted (-want +got):\n%s", diff)
@@ -105,7 +105,7 @@ func TestPlan_WhileHealthIsInDoubtOnlyOthersEvict(t *testing.T) {
 	if got := names(eviction.Rules{}.Plan(60*seconds, state, 100)); !slices.Contains(got, "a-later") {
 		t.Errorf("evicted are %v, want a-later among them: its other taint is due", got)
 	}
-	state.Doubted = nil
+	state.Unreliable = nil
 	if got := names(eviction.Rules{}.Plan(10*seconds, state, 100)); len(got) != 4 {
 		t.Errorf("evicted without a doubt are %v, want all", got)
 	}
@@ -118,11 +118,11 @@ func TestPlan_KeepsItsRateInEveryWindow(t *testing.T) {
 	}
 	for _, rate := range []float64{0.5, 7, 100} {
 		rules := eviction.Rules{Rate: rate}
-		state := eviction.State{Wards: map[string]eviction.Ward{"n": ward(t, "a", due)}, Paused: map[types.UID]monotonic.Instant{}}
+		state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": ward(t, "a", due)}, Paused: map[types.UID]monotonic.Instant{}}
 		var left []monotonic.Instant
 		for now := monotonic.Instant(0); now < 5*seconds; now = now.Add(50 * time.Millisecond) {
 			plan := rules.Plan(now, state, 1000)
-			state.Pace = plan.Pace
+			state.RateLimit = plan.RateLimit
 			for _, e := range plan.Evictions {
 				state.Paused[e.Pod.UID] = 1 << 62
 				left = append(left, now)
@@ -143,13 +143,13 @@ func TestPlan_KeepsItsRateInEveryWindow(t *testing.T) {
 
 func TestPlan_ALongPauseEarnsNoBurst(t *testing.T) {
 	rules := eviction.Rules{Rate: 10}
-	state := eviction.State{Wards: map[string]eviction.Ward{"n": ward(t, "a", map[string]int64{"p0": 0})}}
-	state.Pace = rules.Plan(0, state, 10).Pace
+	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": ward(t, "a", map[string]int64{"p0": 0})}}
+	state.RateLimit = rules.Plan(0, state, 10).RateLimit
 	due := map[string]int64{}
 	for i := range 50 {
 		due[fmt.Sprintf("p%d", i)] = 0
 	}
-	state.Wards["n"] = ward(t, "a", due)
+	state.Nodes["n"] = ward(t, "a", due)
 	if got := names(rules.Plan(3600*seconds, state, 1000)); len(got) > 2 {
 		t.Errorf("%d left at once after an hour, want 2 at most", len(got))
 	}
@@ -160,7 +160,7 @@ func TestHolds_OnlyWhatTheNodeStillSays(t *testing.T) {
 	pod := scheduled(newPod("p", tolerates("a", 10), tolerates(down, 10), tolerates(gone, 10)), -1000*seconds)
 	evict := func(key string) *eviction.Eviction {
 		w := after(t, look{node: newNode(), pods: pods(pod)}, look{node: newNode(added(key, 0)), pods: pods(pod)})
-		plan := eviction.Rules{}.Plan(20*seconds, eviction.State{Wards: map[string]eviction.Ward{"n": w}}, 1)
+		plan := eviction.Rules{}.Plan(20*seconds, eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}}, 1)
 		return &plan.Evictions[0]
 	}
 	for name, c := range map[string]struct {

@@ -173,19 +173,19 @@ func TestProperty_NobodyLeavesEarlyAndNobodyStaysForEver(t *testing.T) {
 			r: rand.New(rand.NewPCG(seed, 7)), now: 1000 * seconds, taints: map[string]monotonic.Instant{}, stated: map[string]time.Time{},
 			pods: map[string]monotonic.Instant{}, specs: map[string]*corev1.Pod{}, sick: map[string]monotonic.Instant{},
 		}
-		var w eviction.Ward
+		var w eviction.NodeEvictions
 		for range 200 {
 			m.step()
 			m.suffer()
 			if m.r.IntN(30) == 0 {
-				w = eviction.Ward{} // another replica takes over
+				w = eviction.NodeEvictions{} // another replica takes over
 			}
 			before := w
-			w = before.See(m.now, wall(m.now), m.node(), m.list())
-			if again := before.See(m.now, wall(m.now), m.node(), m.list()); !cmp.Equal(dues(w), dues(again)) {
+			w = before.Observe(m.now, wall(m.now), m.node(), m.list())
+			if again := before.Observe(m.now, wall(m.now), m.node(), m.list()); !cmp.Equal(dues(w), dues(again)) {
 				t.Fatalf("seed %d: equal looks differ: %v, %v", seed, dues(w), dues(again))
 			}
-			for _, e := range (eviction.Rules{}).Plan(m.now, eviction.State{Wards: map[string]eviction.Ward{"n": w}}, 1000).Evictions {
+			for _, e := range (eviction.Rules{}).Plan(m.now, eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}}, 1000).Evictions {
 				if !m.endured(e.Pod) || m.toleratesAll(e.Pod) {
 					t.Fatalf("seed %d: %s is evicted early at %v for %v since %v: on the node since %v, tolerations %v, taints %v", seed, e.Pod.Name, m.now.Sub(0), e.Taint.Key,
 						e.Since.Sub(0), m.pods[e.Pod.Name].Sub(0), e.Pod.Spec.Tolerations, m.taints)
@@ -194,10 +194,10 @@ func TestProperty_NobodyLeavesEarlyAndNobodyStaysForEver(t *testing.T) {
 			}
 		}
 		// Nothing changes any more, so by the end of the longest toleration all have gone who have to.
-		w = w.See(m.now, wall(m.now), m.node(), m.list())
+		w = w.Observe(m.now, wall(m.now), m.node(), m.list())
 		m.now = m.now.Add(200 * time.Second)
-		w = w.See(m.now, wall(m.now), m.node(), m.list())
-		plan := eviction.Rules{}.Plan(m.now, eviction.State{Wards: map[string]eviction.Ward{"n": w}, Paused: map[types.UID]monotonic.Instant{}}, 1000)
+		w = w.Observe(m.now, wall(m.now), m.node(), m.list())
+		plan := eviction.Rules{}.Plan(m.now, eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}, Paused: map[types.UID]monotonic.Instant{}}, 1000)
 		left := names(plan)
 		for name, pod := range m.specs {
 			if _, here := m.pods[name]; here && m.toleratesAll(pod) == slices.Contains(left, name) {

@@ -18,7 +18,7 @@ type queue struct {
 // choice is a pod that may leave.
 type choice struct {
 	node  string
-	wait  *Wait
+	wait  *PendingPod
 	cause *Cause
 }
 
@@ -27,8 +27,8 @@ func (q *queue) offer(now monotonic.Instant, node string, state State) {
 	if q.room <= 0 {
 		return
 	}
-	waits := state.Wards[node].Waits
-	_, doubted := state.Doubted[node]
+	waits := state.Nodes[node].Pending
+	_, doubted := state.Unreliable[node]
 	for i := range waits {
 		wait := &waits[i]
 		if wait.Due > now || q.full() && wait.Due >= q.last() {

@@ -21,7 +21,7 @@ func LastTaintWrite(node *corev1.Node) time.Time {
 }
 
 // TaintWriters returns what LastTaintWrite needs of the managed fields, which are large.
-func TaintWriters(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+func TaintManagers(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	var owners []metav1.ManagedFieldsEntry
 	for _, entry := range fields {
 		if ownsTaints(entry) {

@@ -8,16 +8,16 @@ import (
 
 // amend proposes to bring taints and labels in line, as far as they are anybody's here. Taints that evict are not added while
 // blind.
-func (p *pass) amend(s *Subject, blind bool) {
-	c := candidate{kind: Tidy, subject: s}
-	if p.mandate.Zones {
+func (p *pass) amend(s *NodeState, blind bool) {
+	c := candidate{kind: SyncTaints, subject: s}
+	if p.mandate.HoldsZones {
 		c.execute, c.counted = p.execution(s, blind)
 	}
 	switch {
 	case len(c.execute.add) > 0:
-		c.kind = Banish
+		c.kind = AddNoExecute
 	case len(c.execute.remove) > 0:
-		c.kind = Restore
+		c.kind = RemoveNoExecute
 	}
 	p.candidates = append(p.candidates, c)
 }
@@ -26,13 +26,13 @@ func (p *pass) amend(s *Subject, blind bool) {
 func (p *pass) amendment(c *candidate) Step {
 	s := c.subject
 	return p.filled(Step{
-		Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Charge.Shard, Counted: c.counted,
-		OfShard: s.Charge.Held && s.traits.drifted, OfZones: !c.execute.empty(),
+		Kind: c.kind, Node: s.Node, Zone: s.traits.zone, Shard: s.Ownership.Shard, RateLimited: c.counted,
+		NeedsShard: s.Ownership.Held && s.traits.drifted, NeedsZones: !c.execute.empty(),
 	}, c.execute)
 }
 
 // execution is how a Node's NoExecute taints have to change now, and whether that takes its zone's turn.
-func (p *pass) execution(s *Subject, blind bool) (change taintChange, counted bool) {
+func (p *pass) execution(s *NodeState, blind bool) (change taintChange, counted bool) {
 	if p.memory.down {
 		return removeExecute(s.Node), false
 	}
@@ -45,7 +45,7 @@ func (p *pass) execution(s *Subject, blind bool) (change taintChange, counted bo
 
 func (p *pass) filled(step Step, execute taintChange) Step {
 	var schedule taintChange
-	if step.OfShard {
+	if step.NeedsShard {
 		schedule, step.Labels = scheduleTaints(step.Node), missingLabels(step.Node.Labels)
 	}
 	if change := schedule.and(execute); !change.empty() {

@@ -14,9 +14,9 @@ import (
 // colleague is another replica that sees the same objects, and holds what the first does not.
 func (w *world) colleague() *world {
 	c := *w
-	c.memory = nodehealth.Memory{}.Checked(w.now, w.now, nil)
-	c.subjects = map[string]nodehealth.Subject{}
-	c.charges = map[string]nodehealth.Charge{}
+	c.memory = nodehealth.ClusterState{}.CheckPassed(w.now, w.now, nil)
+	c.subjects = map[string]nodehealth.NodeState{}
+	c.charges = map[string]nodehealth.Ownership{}
 	c.sessions = map[string]nodehealth.Session{}
 	c.see()
 	return &c
@@ -24,7 +24,7 @@ func (w *world) colleague() *world {
 
 // share gives a node to one of two replicas.
 func share(name string, to, from *world) {
-	to.charges[name], from.charges[name] = nodehealth.Charge{Held: true, Since: to.now}, nodehealth.Charge{}
+	to.charges[name], from.charges[name] = nodehealth.Ownership{Held: true, HeldSince: to.now}, nodehealth.Ownership{}
 }
 
 func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
@@ -48,7 +48,7 @@ func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
 	}
 	steps := func(p nodehealth.Plan) (all []string) {
 		for _, s := range p.Steps {
-			all = append(all, fmt.Sprintf("%v %s shard=%t zones=%t", s.Kind, s.Node.Name, s.OfShard, s.OfZones))
+			all = append(all, fmt.Sprintf("%v %s shard=%t zones=%t", s.Kind, s.Node.Name, s.NeedsShard, s.NeedsZones))
 		}
 		return all
 	}
@@ -81,14 +81,14 @@ func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
 func TestPlan_SilenceOfNodesInOtherHandsIsNoSilence(t *testing.T) {
 	w := newWorld(t, 40)
 	for _, name := range w.names[:30] {
-		w.charges[name] = nodehealth.Charge{Shard: 1}
+		w.charges[name] = nodehealth.Ownership{Shard: 1}
 	}
 	if steps := w.run(10*time.Minute, w.names[30:]...); len(steps) != 0 {
 		t.Errorf("steps %v", steps)
 	}
 	plan := w.plan()
-	if !plan.Doubted.Equal(nodehealth.Doubt{}) || plan.Counts != [nodehealth.Dead + 1]int{nodehealth.Alive: 10} {
-		t.Errorf("doubted %v, counts %v; want ten alive and no doubt", plan.Doubted, plan.Counts)
+	if !plan.MassSilence.Equal(nodehealth.MassSilence{}) || plan.Counts != [nodehealth.Dead + 1]int{nodehealth.Alive: 10} {
+		t.Errorf("doubted %v, counts %v; want ten alive and no doubt", plan.MassSilence, plan.Counts)
 	}
 }
 
@@ -99,12 +99,12 @@ func TestPlan_TakeoverGivesAWholeGraceToAllButTheDead(t *testing.T) {
 	// Another replica has watched all along without a shard.
 	b := w.colleague()
 	for _, name := range b.names {
-		b.charges[name] = nodehealth.Charge{}
+		b.charges[name] = nodehealth.Ownership{}
 	}
 	b.run(100*time.Second, b.names[1:]...)
 	b.run(30 * time.Second) // nobody is heard any more, say because the one that kept all sessions is gone
 	for _, name := range b.names {
-		b.charges[name] = nodehealth.Charge{Held: true, Since: b.now}
+		b.charges[name] = nodehealth.Ownership{Held: true, HeldSince: b.now}
 	}
 	b.pass()
 	if got := b.health("n0"); got != nodehealth.Dead {
@@ -123,7 +123,7 @@ func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
 		name := fmt.Sprintf("n%03d", i)
 		w.add(name, corev1.ConditionTrue)
 		w.label(name, corev1.LabelTopologyZone, fmt.Sprint(i/10%4))
-		w.charges[name] = nodehealth.Charge{Held: true, Shard: i % 10}
+		w.charges[name] = nodehealth.Ownership{Held: true, Shard: i % 10}
 	}
 	w.run(20*time.Second, w.names...)
 	w.deaf = true
@@ -136,8 +136,8 @@ func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
 	w.run(50*time.Second, alive...)
 	w.now = w.now.Add(100 * time.Millisecond)
 	plan := w.plan()
-	if !plan.Doubted.Equal(nodehealth.Doubt{Shards: []int{3}}) || plan.Held != 7 {
-		t.Errorf("doubted %v and %d held, want shard 3 and seven", plan.Doubted, plan.Held)
+	if !plan.MassSilence.Equal(nodehealth.MassSilence{Shards: []int{3}}) || plan.Held != 7 {
+		t.Errorf("doubted %v and %d held, want shard 3 and seven", plan.MassSilence, plan.Held)
 	}
 	w.deaf = false
 	w.pass()

@@ -43,7 +43,7 @@ func ZoneOf(labels map[string]string) string {
 }
 
 // KeptLabels are the labels of Nodes that decisions are made from, beside Rules.Excluded.
-func KeptLabels() []string {
+func RequiredLabels() []string {
 	return []string{
 		corev1.LabelFailureDomainBetaZone, corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyRegion,
 		corev1.LabelOSStable, corev1.LabelArchStable, LabelBetaOS, LabelBetaArch,

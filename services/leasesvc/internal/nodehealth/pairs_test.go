@@ -80,14 +80,14 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 		{
 			name: "a shard that was elsewhere", elsewhere: true,
 			end:   func(*world) {},
-			after: 12 * time.Second, then: func(w *world) { w.charges["n0"] = nodehealth.Charge{Held: true, Since: w.now} },
+			after: 12 * time.Second, then: func(w *world) { w.charges["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now} },
 			want: func(writer) time.Duration { return 12*time.Second + grace },
 		},
 		{
 			name: "a shard that was elsewhere, whose holder knew of the silence", elsewhere: true,
 			end:   func(*world) {},
 			after: 40 * time.Second, then: func(w *world) {
-				w.charges["n0"], w.sessions["n0"] = nodehealth.Charge{Held: true, Since: w.now}, nodehealth.SessionExpired
+				w.charges["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, nodehealth.SessionExpired
 			},
 			want: func(w writer) time.Duration {
 				if w.echo || w.ours || w.every == 0 {
@@ -103,7 +103,7 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 				w.sessions["n0"], w.sessions["n1"] = nodehealth.SessionAlive, nodehealth.SessionAlive
 				if c.elsewhere {
 					delete(w.sessions, "n0")
-					w.charges["n0"] = nodehealth.Charge{}
+					w.charges["n0"] = nodehealth.Ownership{}
 				}
 				w.live(writes, 20*time.Minute-lastRenewal(writes))
 				if writes.every > 0 {
@@ -146,7 +146,7 @@ func (w *world) live(by writer, d time.Duration) {
 }
 
 func (w *world) write(by writer) {
-	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: by.lasts, Ours: by.ours}
+	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: by.lasts, RenewedByUs: by.ours}
 	if by.echo {
 		w.written["n0"] = w.leases["n0"].Version
 	}
@@ -168,9 +168,9 @@ func TestPlan_ClocksThatJumpDecideNothing(t *testing.T) {
 			w := newWorld(t, 3)
 			plan := func(wallOff time.Duration) nodehealth.Plan {
 				p, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.memory, w.see(),
-					nodehealth.Mandate{Steps: 10, Zones: true})
-				if p.Check != nil {
-					memory = memory.Checked(w.now, w.now, nil)
+					nodehealth.Authority{MaxSteps: 10, HoldsZones: true})
+				if p.SelfCheck != nil {
+					memory = memory.CheckPassed(w.now, w.now, nil)
 				}
 				w.memory = memory
 				return p
@@ -193,7 +193,7 @@ func TestPlan_ClocksThatJumpDecideNothing(t *testing.T) {
 			}
 			w.now = w.now.Add(1200 * time.Millisecond)
 			p := plan(jump)
-			if len(p.Steps) != 1 || p.Steps[0].Node.Name != "n0" || p.Steps[0].Kind != nodehealth.Declare {
+			if len(p.Steps) != 1 || p.Steps[0].Node.Name != "n0" || p.Steps[0].Kind != nodehealth.MarkUnknown {
 				t.Errorf("steps %v, want n0 declared", p.Steps)
 			}
 		})

@@ -15,24 +15,24 @@ type Moment struct {
 }
 
 // Kind is what a step does, in the order of urgency.
-type Kind uint8
+type StepKind uint8
 
 const (
 	// Restore takes NoExecute taints off, which pods are waiting to be evicted for.
-	Restore Kind = iota
+	RemoveNoExecute StepKind = iota
 	// Declare sets conditions to Unknown.
-	Declare
+	MarkUnknown
 	// Banish puts a NoExecute taint on, or swaps one for the other.
-	Banish
+	AddNoExecute
 	// Tidy brings NoSchedule taints and labels in line.
-	Tidy
+	SyncTaints
 )
 
-func (k Kind) String() string { return [...]string{"restore", "declare", "banish", "tidy"}[k] }
+func (k StepKind) String() string { return [...]string{"restore", "declare", "banish", "tidy"}[k] }
 
 // Step is what one Node needs, in one write of its status or of the rest.
 type Step struct {
-	Kind Kind
+	Kind StepKind
 	// Node is the version that was decided from; the write is guarded by it.
 	Node *corev1.Node
 	Zone string
@@ -45,10 +45,10 @@ type Step struct {
 	// Labels to set.
 	Labels map[string]string
 	// Counted tells that the node took its zone's turn.
-	Counted bool
+	RateLimited bool
 	// OfShard tells that the step needs the term of the Node's shard, OfZones that it needs the one of the zones. One of them is
 	// set at least; a step that needs both is made in one write as long as both terms are held here.
-	OfShard, OfZones bool
+	NeedsShard, NeedsZones bool
 	// Shard is that of the Node.
 	Shard int
 	// Reason says why, for people.
@@ -60,30 +60,30 @@ type Plan struct {
 	// Steps are for different nodes, the most urgent first.
 	Steps []Step
 	// Check is nil when none is due.
-	Check *Check
+	SelfCheck *SelfCheck
 	// Held is how many nodes are silent and not declared, because the process is blind or many fell silent together.
 	Held int
 	// Doubted says of which zones and shards many nodes fell silent together.
-	Doubted Doubt
+	MassSilence MassSilence
 	// Zones are ordered by name. Every replica that sees the same Nodes counts the same.
 	Zones []Zone
 	// Counts is how many of the nodes in charge here there are of each Health.
 	Counts [Dead + 1]int
 	// Dead are the nodes in charge here that were declared and not heard since, so that nobody speaks for their pods.
-	Dead []*Subject
+	Dead []*NodeState
 }
 
 // Mandate is what a pass may do.
-type Mandate struct {
+type Authority struct {
 	// Steps is how many it may make; the others come up again in the next pass.
-	Steps int
+	MaxSteps int
 	// Zones tells that the term of the zones is held here: NoExecute taints are set and removed, for all Nodes.
-	Zones bool
+	HoldsZones bool
 }
 
 // Plan decides for all subjects at once: conditions, NoSchedule taints and labels for the Nodes in charge here, and with the
 // mandate for zones the NoExecute taints of all.
-func (r Rules) Plan(now Moment, m Memory, subjects []Subject, mandate Mandate) (Plan, Memory) {
+func (r Rules) Plan(now Moment, m ClusterState, subjects []NodeState, mandate Authority) (Plan, ClusterState) {
 	p := pass{Rules: r, now: now, mandate: mandate, memory: m.caughtUp(subjects), zones: map[string]*tally{}, shards: map[int]*cohort{}}
 	for i := range subjects {
 		p.survey(&subjects[i])

@@ -9,21 +9,21 @@ import (
 
 // Strayed tells whether a pod says that it is ready although nobody knows of its node. A kubelet that reports itself not ready
 // lives, and speaks for its pods: what others write there it takes back at once, with the time of transition that it remembers.
-func Strayed(node *corev1.Node, pod *corev1.Pod) bool {
-	ready, said := conditionOf(node, corev1.NodeReady), PodReady(pod)
+func ReadyOnLostNode(node *corev1.Node, pod *corev1.Pod) bool {
+	ready, said := conditionOf(node, corev1.NodeReady), PodReadyCondition(pod)
 	return ready != nil && ready.Status == corev1.ConditionUnknown &&
 		said != nil && said.Status == corev1.ConditionTrue && pod.Spec.NodeName == node.Name
 }
 
 // Unready is the Ready condition of a pod that strayed, as it shall be: what it does not name stays.
-func Unready(pod *corev1.Pod, at metav1.Time) corev1.PodCondition {
-	condition := *PodReady(pod)
+func NotReadyCondition(pod *corev1.Pod, at metav1.Time) corev1.PodCondition {
+	condition := *PodReadyCondition(pod)
 	condition.Status, condition.LastTransitionTime = corev1.ConditionFalse, at
 	return condition
 }
 
 // PodReady returns the Ready condition of a pod, or nil.
-func PodReady(pod *corev1.Pod) *corev1.PodCondition {
+func PodReadyCondition(pod *corev1.Pod) *corev1.PodCondition {
 	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
 	if i < 0 {
 		return nil

@@ -29,7 +29,7 @@ type history struct {
 	turns map[string][]monotonic.Instant
 }
 
-func everything() nodehealth.Mandate { return nodehealth.Mandate{Steps: 1000, Zones: true} }
+func everything() nodehealth.Authority { return nodehealth.Authority{MaxSteps: 1000, HoldsZones: true} }
 
 func newHistory(t *rapid.T) *history {
 	h := &history{world: newWorld(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, posted: map[string]monotonic.Instant{}, late: map[string]monotonic.Instant{}, found: map[string]bool{}, turns: map[string][]monotonic.Instant{}}
@@ -40,7 +40,7 @@ func newHistory(t *rapid.T) *history {
 			h.label(name, corev1.LabelTopologyZone, fmt.Sprint(zone))
 		}
 	}
-	h.rules.Normal = rapid.SampledFrom([]float64{0, 0.1, 1}).Draw(t, "rate")
+	h.rules.NormalRate = rapid.SampledFrom([]float64{0, 0.1, 1}).Draw(t, "rate")
 	h.now = 1 // so that 0 is before everything
 	h.see()
 	return h
@@ -77,7 +77,7 @@ func (h *history) happen() {
 	case 5:
 		h.deaf = !h.deaf
 		if h.deaf {
-			h.memory = h.memory.Unanswered(h.now)
+			h.memory = h.memory.CheckFailed(h.now)
 		}
 	case 6:
 		h.memory = h.memory.Delayed(h.now)
@@ -89,10 +89,10 @@ func (h *history) check(plan nodehealth.Plan) {
 	_, blind := h.memory.Blind()
 	for _, step := range plan.Steps {
 		name := step.Node.Name
-		if step.Kind == nodehealth.Declare && (blind && h.deaf || h.early(name) || h.sessions[name] == nodehealth.SessionAlive) {
+		if step.Kind == nodehealth.MarkUnknown && (blind && h.deaf || h.early(name) || h.sessions[name] == nodehealth.SessionAlive) {
 			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.deaf)
 		}
-		if step.Counted {
+		if step.RateLimited {
 			h.turns[step.Zone] = append(h.turns[step.Zone], h.now)
 		}
 	}
@@ -113,7 +113,7 @@ func (h *history) early(name string) bool {
 	if h.sessions[name] == nodehealth.NoSession || h.ready(name) == "" || h.posted[name] > h.late[name] {
 		heard, ever = max(heard, h.posted[name]), true
 	}
-	return ever && h.now.Sub(heard) <= h.rules.Grace
+	return ever && h.now.Sub(heard) <= h.rules.GracePeriod
 }
 
 func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
@@ -138,8 +138,8 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 				h.carryOut(step)
 			}
 			h.expectNoneOf(plan.Steps)
-			if !h.deaf && plan.Check != nil {
-				h.memory = h.memory.Checked(h.now, h.now, nil)
+			if !h.deaf && plan.SelfCheck != nil {
+				h.memory = h.memory.CheckPassed(h.now, h.now, nil)
 			}
 		}
 	})
@@ -151,7 +151,7 @@ func (h *history) expectNoneOf(done []nodehealth.Step) {
 	next, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, h.see(), everything())
 	served := map[string]bool{}
 	for _, step := range done {
-		if step.Kind == nodehealth.Declare {
+		if step.Kind == nodehealth.MarkUnknown {
 			return
 		}
 		served[step.Node.Name] = true
@@ -163,7 +163,7 @@ func (h *history) expectNoneOf(done []nodehealth.Step) {
 	}
 }
 
-func frozen(subjects []nodehealth.Subject) []*corev1.Node {
+func frozen(subjects []nodehealth.NodeState) []*corev1.Node {
 	nodes := make([]*corev1.Node, 0, len(subjects))
 	for i := range subjects {
 		nodes = append(nodes, subjects[i].Node.DeepCopy())
@@ -171,8 +171,8 @@ func frozen(subjects []nodehealth.Subject) []*corev1.Node {
 	return nodes
 }
 
-func shuffled(subjects []nodehealth.Subject) []nodehealth.Subject {
-	mixed := append([]nodehealth.Subject(nil), subjects...)
+func shuffled(subjects []nodehealth.NodeState) []nodehealth.NodeState {
+	mixed := append([]nodehealth.NodeState(nil), subjects...)
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
 	return mixed
 }
@@ -183,7 +183,7 @@ func BenchmarkPlan(b *testing.B) {
 		for _, dead := range []int{0, size / 2} {
 			b.Run(fmt.Sprintf("nodes=%d/dead=%d", size, dead), func(b *testing.B) {
 				w := newWorld(b, size)
-				w.rules.Normal, w.rules.Partial = 0, 0
+				w.rules.NormalRate, w.rules.PartialRate = 0, 0
 				for _, name := range w.names[:dead] {
 					w.report(name, corev1.ConditionFalse)
 				}
@@ -191,7 +191,7 @@ func BenchmarkPlan(b *testing.B) {
 				subjects := w.see()
 				b.ReportAllocs()
 				for b.Loop() {
-					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.memory, subjects, nodehealth.Mandate{Steps: 64, Zones: true})
+					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.memory, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 				}
 			})
 		}
@@ -202,15 +202,15 @@ func BenchmarkPlan(b *testing.B) {
 func BenchmarkPlan_ManySilent(b *testing.B) {
 	const size = 100_000
 	w := newWorld(b, size)
-	w.now = w.now.Add(w.rules.Grace + time.Second)
+	w.now = w.now.Add(w.rules.GracePeriod + time.Second)
 	for _, name := range w.names[size/2:] {
 		w.renew(name, 0)
 	}
 	subjects := w.see()
-	memory := w.memory.Checked(w.now, w.now, nil)
+	memory := w.memory.CheckPassed(w.now, w.now, nil)
 	b.ReportAllocs()
 	for b.Loop() {
-		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, memory, subjects, nodehealth.Mandate{Steps: 64, Zones: true})
+		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, memory, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 		if len(plan.Steps) != 64 {
 			b.Fatalf("%d steps, want 64", len(plan.Steps))
 		}

@@ -8,33 +8,33 @@ const ExcludeDisruptionLabel = "node.kubernetes.io/exclude-disruption"
 // Rules is how patient the decisions are.
 type Rules struct {
 	// Grace is the silence after which a node is declared unknown.
-	Grace time.Duration
+	GracePeriod time.Duration
 	// StartupGrace is the same for a Node without a Ready condition, counted from when it was first seen.
-	StartupGrace time.Duration
+	StartupGracePeriod time.Duration
 	// FirstBeat is how soon a holder that lives is heard by a replica that it did not beat to before.
 	FirstBeat time.Duration
 	// Excluded are labels whose presence keeps a Node out of the count of its zone.
-	Excluded []string
+	ExcludeLabels []string
 	// Threshold is the share of not ready nodes, of three at least, from which a zone is partially disrupted.
-	Threshold float64
+	UnhealthyZoneThreshold float64
 	// Large is the number of nodes beyond which a partially disrupted zone still gets taints.
-	Large int
+	LargeZoneSize int
 	// Normal, Partial and Full are how many nodes of a zone get a NoExecute taint per second, by the zone's state.
-	Normal, Partial, Full float64
+	NormalRate, PartialRate, FullRate float64
 }
 
 // DefaultRules are the defaults of kube-controller-manager v1.37, for holders that beat every five seconds.
 func DefaultRules() Rules {
 	return Rules{
-		Grace:        50 * time.Second,
-		StartupGrace: time.Minute,
-		FirstBeat:    10 * time.Second,
-		Excluded:     []string{ExcludeDisruptionLabel},
-		Threshold:    0.55,
-		Large:        50,
-		Normal:       0.1,
-		Partial:      0.01,
-		Full:         0.1,
+		GracePeriod:            50 * time.Second,
+		StartupGracePeriod:     time.Minute,
+		FirstBeat:              10 * time.Second,
+		ExcludeLabels:          []string{ExcludeDisruptionLabel},
+		UnhealthyZoneThreshold: 0.55,
+		LargeZoneSize:          50,
+		NormalRate:             0.1,
+		PartialRate:            0.01,
+		FullRate:               0.1,
 	}
 }
 

@@ -47,7 +47,7 @@ func TestPlan_DeclarationIsUpstreamsToTheLetter(t *testing.T) {
 	never := unknown(corev1.NodeMemoryPressure)
 	never.Reason, never.Message, never.LastHeartbeatTime = "NodeStatusNeverUpdated", "Kubelet never posted node status.", created
 	want := []nodehealth.Step{{
-		Kind: nodehealth.Declare, OfShard: true, Node: w.nodes["n0"], LeaseVersion: w.leases["n0"].Version,
+		Kind: nodehealth.MarkUnknown, NeedsShard: true, Node: w.nodes["n0"], LeaseVersion: w.leases["n0"].Version,
 		Conditions: []corev1.NodeCondition{unknown(corev1.NodeReady), never, unknown(corev1.NodeDiskPressure), unknown(corev1.NodePIDPressure)},
 		Reason:     "no sign of life in the 50.1s that count",
 	}}
@@ -177,17 +177,17 @@ func TestPlan_ExpiredSessionOfAKubeletThatRenewsItsLeaseKillsNobody(t *testing.T
 // whether it gets the shard or the node has been declared.
 func TestPlan_LeaseOfAnExpiredSessionIsNoSignOfLife(t *testing.T) {
 	w := newWorld(t, 2)
-	w.charges["n0"] = nodehealth.Charge{}
+	w.charges["n0"] = nodehealth.Ownership{}
 	w.run(20*time.Second, "n1")
-	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, Ours: true}
+	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, RenewedByUs: true}
 	w.run(time.Second, "n1")
-	w.charges["n0"], w.sessions["n0"] = nodehealth.Charge{Held: true, Since: w.now}, nodehealth.SessionExpired
+	w.charges["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, nodehealth.SessionExpired
 	w.run(w.rules.FirstBeat, "n1")
 	w.expectReady("n0", corev1.ConditionTrue)
 	w.run(300*time.Millisecond, "n1")
 	w.expectReady("n0", corev1.ConditionUnknown)
 	delete(w.sessions, "n0")
-	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, Ours: true}
+	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: 10 * time.Second, RenewedByUs: true}
 	w.run(time.Second, "n1")
 	if got := w.health("n0"); got != nodehealth.Dead {
 		t.Errorf("after its Lease was written once more n0 is %v, want dead", got)

@@ -138,7 +138,7 @@ func removeExecute(node *corev1.Node) taintChange {
 }
 
 // ScheduleDrift names the NoSchedule taints that are missing on a Node, and those that should not be there.
-func ScheduleDrift(node *corev1.Node) (missing, extra []string) {
+func NoScheduleDrift(node *corev1.Node) (missing, extra []string) {
 	change := scheduleTaints(node)
 	for _, t := range change.add {
 		missing = append(missing, t.Key)
@@ -151,7 +151,7 @@ func ScheduleDrift(node *corev1.Node) (missing, extra []string) {
 
 // ExecuteTaints are the keys of the NoExecute taint that a Node should have by its Ready condition, and of the one that it has;
 // empty for none. Of two that are present it names the one that should not be.
-func ExecuteTaints(node *corev1.Node) (wanted, present string) {
+func NoExecuteTaints(node *corev1.Node) (wanted, present string) {
 	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
 		wanted, _ = readyKey(ready.Status)
 	}

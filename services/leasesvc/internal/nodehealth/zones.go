@@ -37,7 +37,7 @@ func (r Rules) stateOf(z Zone) ZoneState {
 	switch {
 	case z.Size > 0 && z.NotReady == z.Size:
 		return FullDisruption
-	case z.NotReady > 2 && float64(z.NotReady)/float64(z.Size) >= r.Threshold:
+	case z.NotReady > 2 && float64(z.NotReady)/float64(z.Size) >= r.UnhealthyZoneThreshold:
 		return PartialDisruption
 	}
 	return Normal
@@ -46,14 +46,14 @@ func (r Rules) stateOf(z Zone) ZoneState {
 func (r Rules) rateOf(z Zone) float64 {
 	switch z.State {
 	case FullDisruption:
-		return r.Full
+		return r.FullRate
 	case PartialDisruption:
-		if z.Size <= r.Large {
+		if z.Size <= r.LargeZoneSize {
 			return 0
 		}
-		return r.Partial
+		return r.PartialRate
 	}
-	return r.Normal
+	return r.NormalRate
 }
 
 // turn is when the last node of a zone got its NoExecute taint: a bucket of one token.

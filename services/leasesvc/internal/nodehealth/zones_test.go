@@ -58,7 +58,7 @@ func TestPlan_ZoneStatesAndRatesAreUpstreams(t *testing.T) {
 // The rates of each state can be set, so that one dead zone need not be evicted at the normal rate.
 func TestPlan_RatesFollowTheRules(t *testing.T) {
 	w := cluster{"a": {4, 4}, "b": {4, 0}}.world(t)
-	w.rules.Full = 0
+	w.rules.FullRate = 0
 	w.run(time.Minute, w.names...)
 	w.expectTaints("a-000", notReadySchedule)
 }
@@ -91,7 +91,7 @@ func TestPlan_EvictionKeepsItsPace(t *testing.T) {
 	var tainted []time.Duration
 	for range 400 {
 		for _, step := range w.run(100*time.Millisecond, w.names...) {
-			if step.Counted {
+			if step.RateLimited {
 				tainted = append(tainted, w.now.Sub(0))
 			}
 		}
@@ -157,7 +157,7 @@ func TestPlan_ZonesAreCountedOverAllNodesWhileBlind(t *testing.T) {
 	w := cluster{"a": {6, 4}}.world(t)
 	sighted := w.plan().Zones
 	w.deaf = true
-	w.memory = w.memory.Unanswered(w.now)
+	w.memory = w.memory.CheckFailed(w.now)
 	for _, name := range w.names {
 		w.busy[name] = true
 	}
@@ -178,7 +178,7 @@ func TestPlan_NodeFirstSeenWhileBlindSurvivesTheEndOfDisruption(t *testing.T) {
 	w.report("n1", corev1.ConditionFalse)
 	w.pass()
 	w.deaf = true
-	w.memory = w.memory.Unanswered(w.now)
+	w.memory = w.memory.CheckFailed(w.now)
 	w.add("met", corev1.ConditionFalse)
 	w.run(time.Second)
 	w.deaf = false
@@ -196,7 +196,7 @@ func TestPlan_ZoneThatIsEmptiedAndFilledKeepsItsTurn(t *testing.T) {
 	w.run(time.Second, "b-000")
 	w.names = names
 	w.report("a-001", corev1.ConditionFalse)
-	if steps := w.pass(); slices.ContainsFunc(steps, func(s nodehealth.Step) bool { return s.Counted }) {
+	if steps := w.pass(); slices.ContainsFunc(steps, func(s nodehealth.Step) bool { return s.RateLimited }) {
 		t.Errorf("a new limiter for an old zone: %v", steps)
 	}
 }

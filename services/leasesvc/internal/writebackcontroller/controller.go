@@ -12,7 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
@@ -149,7 +149,7 @@ func (r *run) write(ctx context.Context, job sessioncontroller.WriteJob) session
 	defer context.AfterFunc(ctx, cancel)()
 	begin := time.Now()
 	lease, verb, err := r.tryWrite(writeCtx, job)
-	if errors.Is(err, nodes.ErrMissing) {
+	if errors.Is(err, nodestore.ErrNodeMissing) {
 		err = fmt.Errorf("%w: %w", sessioncontroller.ErrNoOwner, err)
 	}
 	took, outcome := time.Since(begin), outcomeOf(verb, err)

@@ -17,7 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
@@ -214,7 +214,7 @@ func TestRun_PanicCostsOneWriteAndIsReported(t *testing.T) {
 
 func TestRun_ReportsAPassWithoutSuccess(t *testing.T) {
 	outage := errors.New("connection refused")
-	gone := fmt.Errorf("node: %w", nodes.ErrMissing)
+	gone := fmt.Errorf("node: %w", nodestore.ErrNodeMissing)
 	for name, c := range map[string]struct {
 		failures map[string]error
 		want     error
@@ -268,7 +268,7 @@ func TestRun_PassesResultsToTheSource(t *testing.T) {
 		throttled := apierrors.NewTooManyRequests("later", 3)
 		s := newFakeSource(t.Context(), "a", "b", "c", "d")
 		h := newFixture(t, &fakeAPIServer{failures: map[string]error{
-			"a": nodes.ErrMissing, "b": throttled, "d": apierrors.NewTooManyRequests("much later", 3600),
+			"a": nodestore.ErrNodeMissing, "b": throttled, "d": apierrors.NewTooManyRequests("much later", 3600),
 		}})
 		h.run(t, s, 1500*time.Millisecond)
 		if err := s.finished["a"].Err; !errors.Is(err, sessioncontroller.ErrNoOwner) {

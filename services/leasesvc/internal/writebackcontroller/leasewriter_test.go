@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodes"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
@@ -28,14 +28,14 @@ type leaseFixture struct {
 	kube      kubernetes.Interface
 	namespace string
 	node      string
-	index     *nodes.Index
+	index     *nodestore.NodeIndex
 	writer    *writebackcontroller.LeaseWriter
 	time      time.Time
 }
 
 func newLeaseFixture(t *testing.T) *leaseFixture {
 	kube := testkit.Kube(t)
-	index, err := nodes.New(kube)
+	index, err := nodestore.NewNodeIndex(kube)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestWrite_AdoptsOwnerlessLease(t *testing.T) {
 func TestWrite_WithoutNodeCreatesNoLease(t *testing.T) {
 	f := newLeaseFixture(t)
 	testkit.Eventually(t, 10*time.Second, f.index.Check)
-	if _, verb, err := f.write(writeback.LeaseRecord{}); !errors.Is(err, nodes.ErrMissing) || verb != writebackcontroller.VerbNone {
+	if _, verb, err := f.write(writeback.LeaseRecord{}); !errors.Is(err, nodestore.ErrNodeMissing) || verb != writebackcontroller.VerbNone {
 		t.Errorf("verb %s, error %v; want none, ErrMissing", verb, err)
 	}
 	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -198,13 +198,13 @@ func TestWrite_DeletedLeaseOfDeletedNodeIsNotCreatedAgain(t *testing.T) {
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
-	late := writebackcontroller.NewLeaseWriter(f.kube.CoordinationV1(), staleNodes{Index: f.index, uid: uid})
+	late := writebackcontroller.NewLeaseWriter(f.kube.CoordinationV1(), staleNodes{NodeIndex: f.index, uid: uid})
 	f.removeNode()
 	if err := late.Delete(t.Context(), f.namespace, f.node); err != nil {
 		t.Fatal(err)
 	}
 	update := writeback.LeaseUpdate{Namespace: f.namespace, Name: f.node, Duration: time.Second, RenewTime: f.time, Last: last}
-	if _, _, err := late.Write(t.Context(), update); !errors.Is(err, nodes.ErrMissing) {
+	if _, _, err := late.Write(t.Context(), update); !errors.Is(err, nodestore.ErrNodeMissing) {
 		t.Errorf("error %v, want ErrMissing", err)
 	}
 	if _, err := f.kube.CoordinationV1().Leases(f.namespace).Get(t.Context(), f.node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -214,7 +214,7 @@ func TestWrite_DeletedLeaseOfDeletedNodeIsNotCreatedAgain(t *testing.T) {
 
 // staleNodes is an index whose watch has not delivered the deletion of a Node.
 type staleNodes struct {
-	*nodes.Index
+	*nodestore.NodeIndex
 	uid types.UID
 }
 

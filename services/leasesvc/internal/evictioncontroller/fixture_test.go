@@ -1,0 +1,218 @@
+package evictioncontroller_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
+)
+
+// town is a cluster in memory whose watch is at once, unless it is frozen.
+type town struct {
+	begin  time.Time
+	synced chan struct{}
+	broken chan struct{} // closing it ends the watch
+
+	mu      sync.Mutex // guards what follows
+	nodes   map[string]*corev1.Node
+	pods    map[string]*corev1.Pod
+	changed map[string]struct{}
+	frozen  map[string]*corev1.Node // what the watch says of Nodes instead
+	doubts  map[string]string
+	version int                    // of the last Node
+	answer  func(pod string) error // what an eviction is refused with
+	slow    time.Duration          // what an answer takes
+
+	gone    map[string]time.Duration // when pods were evicted
+	spared  []string
+	tries   []string
+	working int
+	most    int // evictions at the same time
+}
+
+func newTown() *town {
+	t := &town{
+		begin: time.Now(), synced: make(chan struct{}), broken: make(chan struct{}),
+		nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}, changed: map[string]struct{}{},
+		doubts: map[string]string{}, gone: map[string]time.Duration{}, answer: func(string) error { return nil },
+	}
+	close(t.synced)
+	return t
+}
+
+// node makes or replaces a Node in a zone that is called as its first letter, with NoExecute taints.
+func (t *town) node(name string, keys ...string) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID("uid-of-" + name), Labels: map[string]string{corev1.LabelTopologyZone: name[:1]},
+	}}
+	for _, key := range keys {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute})
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.version++
+	node.ResourceVersion = fmt.Sprint(t.version)
+	t.nodes[name] = node
+	t.changed[name] = struct{}{}
+}
+
+// pod puts a pod on a Node that tolerates everything for some seconds; not at all for less than 0.
+func (t *town) pod(name, node string, seconds int64) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-of-" + name)},
+		Spec:       corev1.PodSpec{NodeName: node},
+	}
+	if seconds >= 0 {
+		pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists, TolerationSeconds: &seconds}}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pods[name] = pod
+	t.changed[node] = struct{}{}
+}
+
+// freeze keeps the watch from telling of what changes about Nodes.
+func (t *town) freeze() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.frozen = maps.Clone(t.nodes)
+}
+
+// thaw has it tell all.
+func (t *town) thaw() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.frozen = nil
+	for name := range t.nodes {
+		t.changed[name] = struct{}{}
+	}
+}
+
+func (t *town) doubt(zone, why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.doubts[":\x00:"+zone] = why
+	if why == "" {
+		delete(t.doubts, ":\x00:"+zone)
+	}
+}
+
+func (t *town) refuse(answer func(pod string) error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.answer = answer
+}
+
+// leavers tells after how long pods were evicted.
+func (t *town) leavers() map[string]time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.gone)
+}
+
+func (t *town) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-t.broken:
+		return errBroken
+	}
+}
+
+func (t *town) Synced() <-chan struct{} { return t.synced }
+
+func (t *town) Changed() map[string]struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed := t.changed
+	t.changed = map[string]struct{}{}
+	return changed
+}
+
+func (t *town) Node(name string) *corev1.Node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.frozen != nil {
+		return t.frozen[name]
+	}
+	return t.nodes[name]
+}
+
+func (t *town) Pods(node string) []*corev1.Pod {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var on []*corev1.Pod
+	for _, pod := range t.pods {
+		if pod.Spec.NodeName == node {
+			on = append(on, pod)
+		}
+	}
+	return on
+}
+
+func (t *town) TaintsUnreliable(zone string) (why string, doubted bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	why, doubted = t.doubts[zone]
+	return why, doubted
+}
+
+func (t *town) Evicted(*eviction.Eviction) {}
+
+func (t *town) EvictionCancelled(w eviction.PendingPod) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.spared = append(t.spared, w.Pod.Name)
+}
+
+// clerk is the town's Writer; as a type of its own, because Node means another thing to it.
+type clerk struct{ *town }
+
+func (c clerk) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[name], nil
+}
+
+func (c clerk) Evict(ctx context.Context, e *eviction.Eviction) error {
+	c.mu.Lock()
+	c.working++
+	c.most = max(c.most, c.working)
+	slow, answer := c.slow, c.answer
+	c.mu.Unlock()
+	var err error
+	select {
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-time.After(slow):
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.working--
+	c.tries = append(c.tries, fmt.Sprintf("%s at %v", e.Pod.Name, time.Since(c.begin).Round(time.Second)))
+	if err == nil {
+		err = answer(e.Pod.Name)
+	}
+	if err != nil {
+		return err
+	}
+	if c.pods[e.Pod.Name] != e.Pod {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, e.Pod.Name, nil)
+	}
+	delete(c.pods, e.Pod.Name)
+	c.changed[e.Node] = struct{}{}
+	c.gone[e.Pod.Name] = time.Since(c.begin)
+	return nil
+}

@@ -1,0 +1,283 @@
+package nodehealth_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+// epoch is the wall-clock time of Instant 0.
+func epoch() time.Time { return time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC) }
+
+func wall(now monotonic.Instant) time.Time { return epoch().Add(now.Sub(0)) }
+
+// fataler is what tests, benchmarks and properties have in common.
+type fataler interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// world is a cluster in memory under one Memory. Steps are carried out only by run.
+type world struct {
+	t        fataler
+	rules    nodehealth.Rules
+	memory   nodehealth.ClusterState
+	now      monotonic.Instant
+	version  int
+	names    []string
+	nodes    map[string]*corev1.Node
+	leases   map[string]nodehealth.Lease
+	sessions map[string]nodehealth.Session
+	written  map[string]string
+	subjects map[string]nodehealth.NodeState
+	busy     map[string]bool
+	charges  map[string]nodehealth.Ownership
+	zones    bool // whether the term of the zones is held
+	// deaf answers no self-check.
+	deaf bool
+}
+
+// newWorld has a passed self-check and nodes n0 to n<count-1>, all ready, in one zone, each with a Lease.
+func newWorld(t fataler, count int) *world {
+	w := &world{
+		t: t, rules: nodehealth.DefaultRules(), version: 100,
+		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]nodehealth.Session{},
+		written: map[string]string{}, subjects: map[string]nodehealth.NodeState{}, busy: map[string]bool{},
+		charges: map[string]nodehealth.Ownership{}, zones: true,
+	}
+	for i := range count {
+		w.add(fmt.Sprintf("n%d", i), corev1.ConditionTrue)
+	}
+	w.memory = w.memory.CheckPassed(0, 0, nil)
+	w.see()
+	return w
+}
+
+func (w *world) next() string {
+	w.version++
+	return strconv.Itoa(w.version)
+}
+
+// add makes a node that reports the given readiness, or nothing for "".
+func (w *world) add(name string, ready corev1.ConditionStatus) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID("uid-" + w.next()), ResourceVersion: w.next(), CreationTimestamp: metav1.NewTime(wall(w.now)),
+	}}
+	if ready != "" {
+		for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeReady} {
+			status := corev1.ConditionFalse
+			if kind == corev1.NodeReady {
+				status = ready
+			}
+			node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
+				Type: kind, Status: status, Reason: "Kubelet", Message: "as told",
+				LastHeartbeatTime: metav1.NewTime(wall(w.now)), LastTransitionTime: metav1.NewTime(wall(w.now)),
+			})
+		}
+		w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now)}
+	}
+	w.nodes[name] = node
+	w.names = append(w.names, name)
+	slices.Sort(w.names)
+}
+
+// change replaces a node by an altered copy of a newer version.
+func (w *world) change(name string, alter func(*corev1.Node)) {
+	node := w.nodes[name].DeepCopy()
+	alter(node)
+	node.ResourceVersion = w.next()
+	w.nodes[name] = node
+}
+
+// report is what a kubelet posts.
+func (w *world) report(name string, ready corev1.ConditionStatus) {
+	w.change(name, func(node *corev1.Node) {
+		for i := range node.Status.Conditions {
+			c := &node.Status.Conditions[i]
+			status := corev1.ConditionFalse
+			if c.Type == corev1.NodeReady {
+				status = ready
+			}
+			if c.Status != status {
+				c.Status, c.LastTransitionTime = status, metav1.NewTime(wall(w.now))
+			}
+			c.LastHeartbeatTime, c.Reason, c.Message = metav1.NewTime(wall(w.now)), "Kubelet", "as told"
+		}
+	})
+}
+
+// renew is what a kubelet writes into its Lease, by a clock that is off by skew.
+func (w *world) renew(name string, skew time.Duration) {
+	w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now).Add(skew)}
+}
+
+func (w *world) label(name, key, value string) {
+	w.change(name, func(node *corev1.Node) {
+		if node.Labels == nil {
+			node.Labels = map[string]string{}
+		}
+		node.Labels[key] = value
+	})
+}
+
+// see takes in everything and returns the subjects ordered by name.
+func (w *world) see() []nodehealth.NodeState {
+	var subjects []nodehealth.NodeState
+	for _, name := range w.names {
+		s := w.subjects[name]
+		s.Ownership = w.charge(name)
+		s = w.rules.Observe(w.now, s, nodehealth.Observation{
+			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], WrittenVersion: w.written[name],
+		})
+		s.Busy = w.busy[name]
+		w.subjects[name] = s
+		subjects = append(subjects, s)
+	}
+	return subjects
+}
+
+// charge is that of a node in shard 0, held from the beginning, unless the test says otherwise.
+func (w *world) charge(name string) nodehealth.Ownership {
+	if c, given := w.charges[name]; given {
+		return c
+	}
+	return nodehealth.Ownership{Held: true}
+}
+
+// plan makes one pass and answers its self-check at once, unless deaf.
+func (w *world) plan() nodehealth.Plan {
+	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Authority{MaxSteps: 1_000_000, HoldsZones: w.zones})
+	w.memory = memory
+	if plan.SelfCheck != nil && !w.deaf {
+		w.memory = w.memory.CheckPassed(w.now, w.now, w.compare(plan.SelfCheck.Samples))
+	}
+	return plan
+}
+
+// compare finds no contradiction: in this world the cache is never behind.
+func (w *world) compare(read []nodehealth.Sample) []nodehealth.Sample {
+	for _, sample := range read {
+		if have := w.leases[sample.Node].Version; have != sample.LeaseVersion {
+			w.t.Errorf("sample of %s is of version %q, the Lease is at %q", sample.Node, sample.LeaseVersion, have)
+		}
+	}
+	return nil
+}
+
+// carryOut does what a step says.
+func (w *world) carryOut(step nodehealth.Step) {
+	w.change(step.Node.Name, func(node *corev1.Node) { *node = *after(step) })
+}
+
+// after is the Node of a step once it has been carried out.
+func after(step nodehealth.Step) *corev1.Node {
+	node := step.Node.DeepCopy()
+	for _, c := range step.Conditions {
+		i := slices.IndexFunc(node.Status.Conditions, func(old corev1.NodeCondition) bool { return old.Type == c.Type })
+		if i < 0 {
+			node.Status.Conditions = append(node.Status.Conditions, c)
+		} else {
+			node.Status.Conditions[i] = c
+		}
+	}
+	if step.Taints != nil {
+		node.Spec.Taints = *step.Taints
+	}
+	for key, value := range step.Labels {
+		if node.Labels == nil {
+			node.Labels = map[string]string{}
+		}
+		node.Labels[key] = value
+	}
+	return node
+}
+
+// pass plans, carries out and plans again, until nothing is left to do at this moment.
+func (w *world) pass() []nodehealth.Step {
+	w.t.Helper()
+	var done []nodehealth.Step
+	for range 10 {
+		plan := w.plan()
+		for _, step := range plan.Steps {
+			w.carryOut(step)
+		}
+		done = append(done, plan.Steps...)
+		if len(plan.Steps) == 0 && plan.Held == 0 || w.deaf {
+			return done
+		}
+	}
+	w.t.Fatalf("plans do not converge: %v", done)
+	return nil
+}
+
+// run lets time pass in steps of 100 ms with a pass in each, while the given nodes renew every ten seconds.
+func (w *world) run(d time.Duration, alive ...string) []nodehealth.Step {
+	w.t.Helper()
+	var done []nodehealth.Step
+	for end := w.now.Add(d); w.now < end; {
+		w.now = w.now.Add(100 * time.Millisecond)
+		if w.now.Sub(0)%(10*time.Second) == 0 {
+			for _, name := range alive {
+				w.renew(name, 0)
+			}
+		}
+		done = append(done, w.pass()...)
+	}
+	return done
+}
+
+func (w *world) ready(name string) corev1.ConditionStatus {
+	for _, c := range w.nodes[name].Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status
+		}
+	}
+	return ""
+}
+
+// taints are a node's as key:effect, in order.
+func (w *world) taints(name string) []string {
+	var taints []string
+	for _, t := range w.nodes[name].Spec.Taints {
+		taints = append(taints, t.Key+":"+string(t.Effect))
+	}
+	return taints
+}
+
+func (w *world) health(name string) nodehealth.Health {
+	s := w.subjects[name]
+	return w.rules.Assess(w.now, w.memory, &s).Health
+}
+
+const (
+	notReadyExecute     = corev1.TaintNodeNotReady + ":NoExecute"
+	unreachableExecute  = corev1.TaintNodeUnreachable + ":NoExecute"
+	notReadySchedule    = corev1.TaintNodeNotReady + ":NoSchedule"
+	unreachableSchedule = corev1.TaintNodeUnreachable + ":NoSchedule"
+)
+
+func (w *world) expectTaints(name string, want ...string) {
+	w.t.Helper()
+	got := w.taints(name)
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		w.t.Errorf("at %v taints of %s are %v, want %v", w.now.Sub(0), name, got, want)
+	}
+}
+
+func (w *world) expectReady(name string, want corev1.ConditionStatus) {
+	w.t.Helper()
+	if got := w.ready(name); got != want {
+		w.t.Errorf("at %v Ready of %s is %q, want %q", w.now.Sub(0), name, got, want)
+	}
+}

@@ -1,0 +1,306 @@
+package nodehealthcontroller_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+)
+
+var errDown = errors.New("connection refused")
+
+// view is what a cluster looks like to one who looks at it.
+type view struct {
+	nodes  map[string]*corev1.Node
+	leases map[string]nodehealth.Lease
+	pods   map[string]*corev1.Pod
+}
+
+func newView() view {
+	return view{nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, pods: map[string]*corev1.Pod{}}
+}
+
+// fleet is a cluster in memory: the kube-apiserver, the caches that follow it, and its kubelets, at once.
+type fleet struct {
+	mu      sync.Mutex // guards what follows
+	live    view
+	cached  view
+	changed map[string]struct{}
+	others  []*replica
+	version int
+	// frozen caches follow nothing; down servers answer nothing.
+	frozen, down bool
+	// forbidden servers refuse every write.
+	forbidden bool
+	// stuck nodes are those whose writes hang.
+	stuck map[string]bool
+	// stubborn nodes have a kubelet that sees its pods ready and says so again as soon as anybody else says otherwise.
+	stubborn map[string]bool
+	writes   []string
+	events   []string
+	// onEvent is called for each event, by the goroutine that tells it.
+	onEvent func()
+	// onCompare is called for each reading of Leases, by the goroutine that reads.
+	onCompare func(samples []nodehealth.Sample)
+	synced    chan struct{}
+}
+
+// newFleet has ready nodes n0 to n<count-1> with Leases, and one ready pod on each.
+func newFleet(count int) *fleet {
+	f := &fleet{
+		live: newView(), cached: newView(), changed: map[string]struct{}{}, stuck: map[string]bool{},
+		stubborn: map[string]bool{}, synced: make(chan struct{}),
+		onEvent: func() {}, onCompare: func([]nodehealth.Sample) {},
+	}
+	for i := range count {
+		f.add(fmt.Sprintf("n%d", i))
+	}
+	return f
+}
+
+func (f *fleet) add(name string) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + f.next())}}
+	node.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now(),
+	}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod-" + name, UID: types.UID("uid-" + f.next())}}
+	pod.Spec.NodeName = name
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+	f.putNode(node)
+	f.putPod(pod)
+	f.renew(name)
+}
+
+func (f *fleet) next() string {
+	f.version++
+	return strconv.Itoa(f.version)
+}
+
+// The put functions store the next version of an object; the caller holds mu.
+func (f *fleet) putNode(node *corev1.Node) *corev1.Node {
+	node.ResourceVersion = f.next()
+	f.live.nodes[node.Name] = node
+	f.follow(node.Name)
+	return node
+}
+
+func (f *fleet) putPod(pod *corev1.Pod) {
+	pod.ResourceVersion = f.next()
+	f.live.pods[pod.Name] = pod
+	f.follow(pod.Spec.NodeName)
+}
+
+func (f *fleet) renew(name string) {
+	f.live.leases[name] = nodehealth.Lease{Version: f.next(), RenewTime: time.Now()}
+	f.follow(name)
+}
+
+func (f *fleet) follow(name string) {
+	if f.frozen {
+		return
+	}
+	f.cached = view{nodes: maps.Clone(f.live.nodes), leases: maps.Clone(f.live.leases), pods: maps.Clone(f.live.pods)}
+	f.changed[name] = struct{}{}
+	for _, r := range f.others {
+		r.changed[name] = struct{}{}
+	}
+}
+
+// do changes the cluster by hand.
+func (f *fleet) do(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// thaw lets the caches catch up.
+func (f *fleet) thaw() {
+	f.do(func() {
+		f.frozen = false
+		for name := range f.live.nodes {
+			f.follow(name)
+		}
+	})
+}
+
+// beat has kubelets renew every ten seconds for a while, all but the silent ones.
+func (f *fleet) beat(d time.Duration, silent ...string) {
+	for ; d > 0; d -= 10 * time.Second {
+		f.do(func() {
+			for name := range f.live.nodes {
+				if !f.down && !slices.Contains(silent, name) {
+					f.renew(name)
+				}
+			}
+		})
+		time.Sleep(min(d, 10*time.Second))
+	}
+}
+
+// report is a kubelet's status.
+func (f *fleet) report(name string, ready corev1.ConditionStatus) {
+	f.do(func() {
+		node := f.live.nodes[name].DeepCopy()
+		for i := range node.Status.Conditions {
+			if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
+				c.Status, c.LastHeartbeatTime, c.LastTransitionTime = ready, metav1.Now(), metav1.Now()
+			}
+		}
+		f.putNode(node)
+	})
+}
+
+// Objects.
+
+func (f *fleet) Run(ctx context.Context) error {
+	close(f.synced)
+	<-ctx.Done()
+	return nil
+}
+
+func (f *fleet) Synced() <-chan struct{} { return f.synced }
+
+func (f *fleet) Changed() map[string]struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := f.changed
+	f.changed = map[string]struct{}{}
+	return changed
+}
+
+func (f *fleet) Node(name string) *corev1.Node {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cached.nodes[name]
+}
+
+func (f *fleet) Lease(name string) nodehealth.Lease {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cached.leases[name]
+}
+
+func (f *fleet) Pods(node string) []*corev1.Pod {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var pods []*corev1.Pod
+	for _, pod := range f.cached.pods {
+		if pod.Spec.NodeName == node {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// Writer.
+
+func (f *fleet) arrive(ctx context.Context, name string) error {
+	f.mu.Lock()
+	stuck, down := f.stuck[name], f.down
+	f.mu.Unlock()
+	if stuck {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if down {
+		return errDown
+	}
+	return nil
+}
+
+func conflict(name string) error {
+	return apierrors.NewConflict(corev1.Resource("nodes"), name, errors.New("the object has been modified"))
+}
+
+func (f *fleet) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, error) {
+	name := step.Node.Name
+	if err := f.arrive(ctx, name); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.forbidden {
+		return nil, apierrors.NewForbidden(corev1.Resource("nodes"), name, errors.New("no role"))
+	}
+	node := f.live.nodes[name]
+	if node == nil || node.UID != step.Node.UID || node.ResourceVersion != step.Node.ResourceVersion {
+		return nil, conflict(name)
+	}
+	node = node.DeepCopy()
+	for _, c := range step.Conditions {
+		node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(old corev1.NodeCondition) bool { return old.Type == c.Type })
+		node.Status.Conditions = append(node.Status.Conditions, c)
+	}
+	if step.Taints != nil {
+		node.Spec.Taints = *step.Taints
+	}
+	f.writes = append(f.writes, step.Kind.String()+" "+name)
+	return f.putNode(node), nil
+}
+
+func (f *fleet) MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error {
+	if err := f.arrive(ctx, pod.Name); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	live := f.live.pods[pod.Name]
+	if live == nil {
+		return nil
+	}
+	if live.ResourceVersion != pod.ResourceVersion {
+		return conflict(pod.Name)
+	}
+	live = live.DeepCopy()
+	live.Status.Conditions = []corev1.PodCondition{nodehealth.NotReadyCondition(pod, at)}
+	f.writes = append(f.writes, "unready "+pod.Name)
+	f.putPod(live)
+	if f.stubborn[pod.Spec.NodeName] {
+		restored := live.DeepCopy()
+		restored.Status.Conditions = slices.Clone(pod.Status.Conditions) // as it was, with the old time of transition
+		f.putPod(restored)
+	}
+	return nil
+}
+
+func (f *fleet) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
+	if err := f.arrive(ctx, ""); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	onCompare := f.onCompare
+	f.mu.Unlock()
+	onCompare(samples)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var newer []nodehealth.Sample
+	for _, sample := range samples {
+		if live := f.live.leases[sample.Node]; nodehealth.Newer(live.Version, sample.LeaseVersion) {
+			newer = append(newer, nodehealth.Sample{Node: sample.Node, LeaseVersion: live.Version})
+		}
+	}
+	return newer, nil
+}
+
+// Events.
+
+func (f *fleet) tell(event string) {
+	f.do(func() { f.events = append(f.events, event) })
+	f.onEvent()
+}
+
+func (f *fleet) NodeRegistered(node *corev1.Node) { f.tell("registered " + node.Name) }
+func (f *fleet) NodeRemoved(node *corev1.Node)    { f.tell("removed " + node.Name) }
+func (f *fleet) NodeNotReady(node *corev1.Node)   { f.tell("not ready " + node.Name) }
+func (f *fleet) PodNotReady(pod *corev1.Pod)      { f.tell("not ready " + pod.Name) }

@@ -1,0 +1,333 @@
+package nodehealthcontroller_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
+)
+
+// replica is one of several that watch over a fleet, with caches of its own.
+type replica struct {
+	*fleet
+	name    string
+	changed map[string]struct{}
+	terms   *heldshards.Set
+	census  *nodehealthcontroller.Publisher
+
+	mu       sync.Mutex // guards what follows
+	sessions map[string]nodehealth.Session
+	news     map[string]struct{}
+}
+
+// replicas run side by side in a bubble while story happens.
+func replicas(t *testing.T, f *fleet, shards int, names ...string) (all []*replica, end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for _, name := range names {
+		r := &replica{
+			fleet: f, name: name, changed: map[string]struct{}{}, terms: heldshards.NewSet(), census: nodehealthcontroller.NewPublisher(),
+			sessions: map[string]nodehealth.Session{}, news: map[string]struct{}{},
+		}
+		f.do(func() {
+			f.others = append(f.others, r)
+			for node := range f.live.nodes {
+				r.changed[node] = struct{}{}
+			}
+		})
+		metrics, err := nodehealthcontroller.NewMetrics(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := config(t, metrics, shards)
+		cfg.Publisher = r.census
+		all = append(all, r)
+		running.Go(func() {
+			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, HeldShards: r.terms}
+			if err := nodehealthcontroller.New(cfg).Run(ctx, cluster, func(error) {}); err != nil {
+				t.Errorf("run of %s: %v", name, err)
+			}
+		})
+	}
+	synctest.Wait()
+	return all, func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+func (r *replica) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (r *replica) Synced() <-chan struct{} {
+	synced := make(chan struct{})
+	close(synced)
+	return synced
+}
+
+func (r *replica) Changed() map[string]struct{} {
+	r.fleet.mu.Lock()
+	defer r.fleet.mu.Unlock()
+	changed := r.changed
+	r.changed = map[string]struct{}{}
+	return changed
+}
+
+// Write notes who wrote.
+func (r *replica) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, error) {
+	node, err := r.fleet.Write(ctx, step)
+	if err == nil {
+		r.do(func() { r.writes[len(r.writes)-1] = r.name + ": " + r.writes[len(r.writes)-1] })
+	}
+	return node, err
+}
+
+// sessions are those that a replica keeps.
+type sessions struct{ of *replica }
+
+func (s sessions) Changed() map[string]struct{} {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	news := s.of.news
+	s.of.news = map[string]struct{}{}
+	return news
+}
+
+func (s sessions) Session(node string) (state nodehealth.Session, written string) {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	return s.of.sessions[node], ""
+}
+
+func (r *replica) session(node string, state nodehealth.Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sessions[node] = state
+	r.news[node] = struct{}{}
+}
+
+// claim gives a replica shards until it is told to lose them.
+func (r *replica) claim(ctx context.Context, shards ...int) (lose func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var held []*heldshards.Shard
+	for _, number := range shards {
+		of := heldshards.New(ctx, number, 1)
+		r.terms.Add(of)
+		held = append(held, of)
+	}
+	return func() {
+		cancel()
+		for _, of := range held {
+			r.terms.Remove(of)
+			of.Drain()
+		}
+	}
+}
+
+func TestRun_ReplicasDivideTheNodesAndOneHasTheZones(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(12)
+		all, end := replicas(t, f, 2, "a", "b")
+		defer all[0].claim(t.Context(), 0)()
+		defer all[1].claim(t.Context(), 1)()
+		f.beat(50*time.Second, "n0", "n1")
+		f.expectWrites(t)
+		f.beat(12*time.Second, "n0", "n1")
+		end()
+		// Whoever holds its shard declares a node; a alone has the zones, in which one node gets its taint at once and the other
+		// ten seconds later.
+		for _, write := range f.written() {
+			var by, what, node string
+			if _, err := fmt.Sscanf(write, "%1s: %s %s", &by, &what, &node); err != nil {
+				continue // of a pod
+			}
+			if owner := map[string]string{"n0": "a", "n1": "b"}[node]; what == "banish" && by != "a" || what != "banish" && by != owner {
+				t.Errorf("%s is not for %s to do", write, by)
+			}
+		}
+		for _, name := range []string{"n0", "n1"} {
+			if taints := f.live.nodes[name].Spec.Taints; len(taints) != 2 || f.ready(name) != corev1.ConditionUnknown {
+				t.Errorf("%s: Ready %s, taints %v", name, f.ready(name), taints)
+			}
+		}
+	})
+}
+
+func TestRun_LostShardIsGivenUpOnlyAfterItsWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(12)
+		all, end := replicas(t, f, 2, "a")
+		defer end()
+		lose := all[0].claim(t.Context(), 0, 1)
+		f.do(func() { f.stuck["n0"] = true })
+		f.beat(51*time.Second, "n0") // its declaration hangs
+		lost := make(chan struct{})
+		go func() {
+			defer close(lost)
+			lose()
+		}()
+		synctest.Wait()
+		<-lost // the write was cut off with the term, and has returned
+		f.do(func() { f.stuck["n0"] = false })
+		f.beat(2*time.Minute, "n0", "n1")
+		f.expectWrites(t)
+	})
+}
+
+func TestRun_ShardThatComesHasAWholeGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(12)
+		all, end := replicas(t, f, 2, "a", "b")
+		defer end()
+		lose := all[0].claim(t.Context(), 0, 1)
+		for i := range 12 {
+			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
+		}
+		time.Sleep(5 * time.Minute) // beats write no Lease here, and b sees nobody live
+		lose()
+		defer all[1].claim(t.Context(), 0, 1)()
+		time.Sleep(10 * time.Second)
+		for i := range 11 {
+			all[1].session(fmt.Sprintf("n%d", i+1), nodehealth.SessionAlive)
+		}
+		time.Sleep(40 * time.Second)
+		f.expectWrites(t)
+		time.Sleep(2 * time.Second)
+		f.expectWrites(t, "b: declare n0", "b: banish n0", "unready pod-n0")
+	})
+}
+
+// A node class that beats every 5 s and may miss four is noticed within 20.5 s of its last beat: the session takes 20 s and a tenth
+// of one, and what follows here less than half a second.
+func TestRun_DeathOfASessionIsWrittenWithinHalfASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(12)
+		all, end := replicas(t, f, 1, "a")
+		defer end()
+		defer all[0].claim(t.Context(), 0)()
+		for i := range 12 {
+			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
+		}
+		time.Sleep(5*time.Minute + 70*time.Millisecond)
+		all[0].session("n0", nodehealth.SessionSuspect)
+		time.Sleep(7500 * time.Millisecond)
+		f.expectWrites(t)
+		all[0].session("n0", nodehealth.SessionExpired)
+		time.Sleep(400 * time.Millisecond)
+		if got := f.ready("n0"); got != corev1.ConditionUnknown {
+			t.Errorf("Ready of n0 is %s", got)
+		}
+	})
+}
+
+// What was heard of a node before its session is no beat of that.
+func TestRun_OnlyItsOwnerSaysWhenAnExpiredSessionBeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(12)
+		all, end := replicas(t, f, 1, "a")
+		defer end()
+		defer all[0].claim(t.Context(), 0)()
+		f.beat(20 * time.Second)
+		for i := range 12 {
+			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
+		}
+		time.Sleep(5 * time.Minute)
+		all[0].session("n0", nodehealth.SessionExpired)
+		seen := map[nodehealth.Health]bool{}
+		for range 200 {
+			time.Sleep(5 * time.Millisecond)
+			node := all[0].census.Snapshot().Node("n0")
+			if node.Session != nodehealth.SessionExpired {
+				continue
+			}
+			seen[node.Assessment.Health] = true
+			if node.Assessment.By != nodehealth.SessionBeat || node.Assessment.Heard != 0 {
+				t.Errorf("%s: last heard at %d by %s, want an unknown time by its session", node.Assessment.Health, node.Assessment.Heard, node.Assessment.By)
+			}
+		}
+		if !seen[nodehealth.Silent] || !seen[nodehealth.Dead] {
+			t.Errorf("seen %v, want it to be silent and then dead", seen)
+		}
+	})
+}
+
+// A node may beat again while its declaration is under way, without anybody writing its Lease.
+func TestRun_BeatThatComesAtTheLastMomentCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(12)
+		all, end := replicas(t, f, 1, "a")
+		defer end()
+		defer all[0].claim(t.Context(), 0)()
+		for i := range 12 {
+			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
+		}
+		time.Sleep(time.Minute + 70*time.Millisecond)
+		all[0].session("n0", nodehealth.SessionSuspect)
+		time.Sleep(time.Second)
+		read := make(chan struct{}, 1)
+		f.do(func() {
+			f.onCompare = func(samples []nodehealth.Sample) {
+				if len(samples) == 1 && samples[0].Node == "n0" {
+					all[0].session("n0", nodehealth.SessionAlive)
+					read <- struct{}{}
+				}
+			}
+		})
+		all[0].session("n0", nodehealth.SessionExpired)
+		<-read
+		time.Sleep(time.Second)
+		f.expectWrites(t)
+	})
+}
+
+func TestRun_ReadersSeeWhatIsJudgedHere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(4)
+		all, end := replicas(t, f, 2, "a")
+		watcher := all[0].census.Watch(func(*nodehealthcontroller.Node) bool { return true })
+		next := func() (told []string) {
+			events, _ := watcher.Next()
+			for _, e := range events {
+				what := "deleted"
+				if e.Type != nodehealthcontroller.Deleted {
+					what = e.Node.Assessment.Health.String()
+				}
+				told = append(told, e.Node.Object.Name+" "+what)
+			}
+			slices.Sort(told)
+			return told
+		}
+		expect := func(want ...string) {
+			t.Helper()
+			if diff := cmp.Diff(want, next()); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		}
+		lose := all[0].claim(t.Context(), 1)
+		time.Sleep(time.Second)
+		expect("n1 alive", "n3 alive")
+		f.beat(20 * time.Second)
+		expect() // renewals are no change
+		f.beat(30*time.Second, "n1")
+		expect("n1 suspect")
+		lose()
+		time.Sleep(time.Second)
+		expect("n1 deleted", "n3 deleted")
+		end()
+		if _, published := watcher.Next(); published {
+			t.Error("what was seen is shown after the end")
+		}
+	})
+}
