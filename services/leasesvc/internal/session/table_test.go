@@ -43,9 +43,9 @@ func steps(transitions []session.Transition) []step {
 
 func TestForget_EndsTheSessionOfAValidRefOnly(t *testing.T) {
 	table := session.NewTable([]session.Class{node}, 2)
-	dead, _ := table.Register(0, holder("a", "1"), 1)
+	earlier, _ := table.Register(0, holder("a", "1"), 1)
 	ref, _ := table.Register(0, holder("a", "2"), 1)
-	table.Forget(dead)
+	table.Forget(earlier)
 	if got := table.Counts(); got != (session.Counts{Alive: 1}) {
 		t.Errorf("a Ref of the earlier boot ended the session: %+v", got)
 	}
@@ -236,29 +236,29 @@ func TestFirstInterval_IsSpreadByName(t *testing.T) {
 // A forwarded beat may come late. It must not revive a holder that has been silent since.
 func TestRegister_OldBeatRevivesNoHolder(t *testing.T) {
 	for name, tt := range map[string]struct {
-		now, heard time.Duration
-		want       session.State
-		outcome    session.Outcome
+		now, beat time.Duration
+		want      session.State
+		outcome   session.Outcome
 	}{
-		"suspect, beat before that":               {now: 30 * time.Second, heard: 4 * time.Second, want: session.Suspect, outcome: session.Renewed},
-		"suspect, heard since":                    {now: 30 * time.Second, heard: 6 * time.Second, want: session.Alive, outcome: session.Recovered},
-		"suspect, heard before its last beat":     {now: 30 * time.Second, heard: -time.Second, want: session.Suspect, outcome: session.Renewed},
-		"expired, heard so long ago that it is":   {now: time.Minute, heard: 19 * time.Second, want: session.Expired, outcome: session.Renewed},
-		"expired, heard since, and silent anew":   {now: time.Minute, heard: 21 * time.Second, want: session.Alive, outcome: session.Recovered},
-		"expired, heard before its last beat":     {now: time.Minute, heard: -time.Second, want: session.Expired, outcome: session.Renewed},
-		"expired, heard now":                      {now: time.Minute, heard: time.Minute, want: session.Alive, outcome: session.Recovered},
-		"alive, heard before its last beat":       {now: 10 * time.Second, heard: -time.Second, want: session.Alive, outcome: session.Renewed},
-		"suspect for a moment, heard in the tick": {now: 25 * time.Second, heard: 10 * time.Millisecond, want: session.Alive, outcome: session.Recovered},
+		"suspect, beat before that":               {now: 30 * time.Second, beat: 4 * time.Second, want: session.Suspect, outcome: session.Renewed},
+		"suspect, beat since":                     {now: 30 * time.Second, beat: 6 * time.Second, want: session.Alive, outcome: session.Recovered},
+		"suspect, beat before its last beat":      {now: 30 * time.Second, beat: -time.Second, want: session.Suspect, outcome: session.Renewed},
+		"expired, beat so long ago that it stays": {now: time.Minute, beat: 19 * time.Second, want: session.Expired, outcome: session.Renewed},
+		"expired, beat since, and silent again":   {now: time.Minute, beat: 21 * time.Second, want: session.Alive, outcome: session.Recovered},
+		"expired, beat before its last beat":      {now: time.Minute, beat: -time.Second, want: session.Expired, outcome: session.Renewed},
+		"expired, beat now":                       {now: time.Minute, beat: time.Minute, want: session.Alive, outcome: session.Recovered},
+		"alive, beat before its last beat":        {now: 10 * time.Second, beat: -time.Second, want: session.Alive, outcome: session.Renewed},
+		"suspect for a moment, beat in the tick":  {now: 25 * time.Second, beat: 10 * time.Millisecond, want: session.Alive, outcome: session.Recovered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newTable()
 			ref, _ := table.Register(at(0), holder("a", "1"), 1)
 			advance(table, at(tt.now))
-			if _, outcome := table.Register(at(tt.heard), holder("a", "1"), 2); outcome != tt.outcome {
+			if _, outcome := table.Register(at(tt.beat), holder("a", "1"), 2); outcome != tt.outcome {
 				t.Errorf("outcome %v, want %v", outcome, tt.outcome)
 			}
-			if s, _ := table.Lookup(ref); s.State != tt.want || s.LastBeat != at(max(0, tt.heard)) {
-				t.Errorf("%v, last heard at %v, want %v at %v", s.State, s.LastBeat, tt.want, max(0, tt.heard))
+			if s, _ := table.Lookup(ref); s.State != tt.want || s.LastBeat != at(max(0, tt.beat)) {
+				t.Errorf("%v, last beat at %v, want %v at %v", s.State, s.LastBeat, tt.want, max(0, tt.beat))
 			}
 		})
 	}

@@ -77,18 +77,18 @@ func BenchmarkSilences(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	go func() { _ = ctl.Run(ctx) }()
-	var dead []session.Silence
+	var expired []session.Silence
 	for i := range holders / 100 {
-		dead = append(dead, session.Silence{Holder: node(fmt.Sprintf("dead-%d", i), "1"), For: time.Minute})
+		expired = append(expired, session.Silence{Holder: node(fmt.Sprintf("expired-%d", i), "1"), For: time.Minute})
 	}
 	done := make(chan error, 1)
-	go func() { done <- ctl.RunShard(heldshards.New(ctx, 0, 7), dead...) }()
+	go func() { done <- ctl.RunShard(heldshards.New(ctx, 0, 7), expired...) }()
 	for !isHeld(b, ctl, 0) {
 		time.Sleep(time.Millisecond)
 	}
-	for first := 0; first < holders-len(dead); first += 1000 {
+	for first := 0; first < holders-len(expired); first += 1000 {
 		batch := sessioncontroller.NewBatch()
-		for i := range min(1000, holders-len(dead)-first) {
+		for i := range min(1000, holders-len(expired)-first) {
 			batch.Registrations = append(batch.Registrations, sessioncontroller.Registration{Holder: node(fmt.Sprintf("node-%d", first+i), "1")})
 		}
 		if err := ctl.Process(ctx, batch); err != nil {
@@ -97,7 +97,7 @@ func BenchmarkSilences(b *testing.B) {
 	}
 	for b.Loop() {
 		found, err := ctl.Silences(ctx)
-		if err != nil || len(found[0]) != len(dead) {
+		if err != nil || len(found[0]) != len(expired) {
 			b.Fatalf("%d silences, error %v", len(found[0]), err)
 		}
 	}

@@ -143,7 +143,7 @@ func (sim *simulation) check() {
 			continue
 		}
 		if late := sim.now.Sub(h.untrueSince); late > latency+latency+2*tick {
-			sim.t.Fatalf("%v: %d, expired %t, last heard %v, has shown %+v for %v", sim.now, i, h.expired, h.last, h.lease, late)
+			sim.t.Fatalf("%v: %d, expired %t, last beat %v, has shown %+v for %v", sim.now, i, h.expired, h.last, h.lease, late)
 		}
 	}
 }
@@ -194,7 +194,7 @@ func TestSchedule_LeasesAreTrueAgainAfterFailures(t *testing.T) {
 		sim.run(30 * time.Second) // the longest pause after a failure is 7 s
 		for i := range sim.holders {
 			if h := &sim.holders[i]; !sim.isTrue(h) {
-				t.Fatalf("%v: %d, expired %t, last heard %v, shows %+v", sim.now, i, h.expired, h.last, h.lease)
+				t.Fatalf("%v: %d, expired %t, last beat %v, shows %+v", sim.now, i, h.expired, h.last, h.lease)
 			}
 		}
 	})

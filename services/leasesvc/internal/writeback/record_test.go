@@ -89,7 +89,7 @@ func TestLeaseRecord_Takes48Bytes(t *testing.T) {
 }
 
 func TestUpdatedLease_ExpiredHoldersLeaseReadsAsLapsed(t *testing.T) {
-	heard := noon.Truncate(time.Microsecond)
+	lastBeat := noon.Truncate(time.Microsecond)
 	for name, c := range map[string]struct {
 		renewed  time.Time // in the Lease before
 		seconds  int32
@@ -97,19 +97,19 @@ func TestUpdatedLease_ExpiredHoldersLeaseReadsAsLapsed(t *testing.T) {
 		want     time.Time
 		duration int32
 	}{
-		"renewed before the beat":  {heard.Add(-4 * time.Minute), 500, 20 * time.Second, heard, 20},
-		"carries the last beat":    {heard, 500, 20 * time.Second, heard, 20},
-		"part of a second":         {heard, 500, 20*time.Second + 900*time.Millisecond, heard, 20},
-		"lapsed already":           {heard.Add(-time.Minute), 15, 20 * time.Second, heard, 15},
-		"clock ahead":              {heard.Add(5 * time.Second), 500, 20 * time.Second, heard.Add(5 * time.Second), 15},
-		"clock far ahead":          {heard.Add(time.Hour), 500, 20 * time.Second, heard.Add(time.Hour), 1},
-		"silent for half a second": {heard, 500, time.Second / 2, heard, 1},
+		"renewed before the beat":  {lastBeat.Add(-4 * time.Minute), 500, 20 * time.Second, lastBeat, 20},
+		"carries the last beat":    {lastBeat, 500, 20 * time.Second, lastBeat, 20},
+		"part of a second":         {lastBeat, 500, 20*time.Second + 900*time.Millisecond, lastBeat, 20},
+		"lapsed already":           {lastBeat.Add(-time.Minute), 15, 20 * time.Second, lastBeat, 15},
+		"clock ahead":              {lastBeat.Add(5 * time.Second), 500, 20 * time.Second, lastBeat.Add(5 * time.Second), 15},
+		"clock far ahead":          {lastBeat.Add(time.Hour), 500, 20 * time.Second, lastBeat.Add(time.Hour), 1},
+		"silent for half a second": {lastBeat, 500, time.Second / 2, lastBeat, 1},
 	} {
 		last := storedLease(testUpdate, func(l *coordinationv1.Lease) {
 			l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = microTime(c.renewed), new(c.seconds)
 		})
 		r := testUpdate
-		r.Duration, r.ExpireTime = 500*time.Second, heard.Add(c.lapsed)
+		r.Duration, r.ExpireTime = 500*time.Second, lastBeat.Add(c.lapsed)
 		got, err := UpdatedLease(last, r, nodeUID)
 		if err != nil {
 			t.Fatal(err)

@@ -348,7 +348,7 @@ func TestWrite_ExpiryIsWrittenOnceAndEndsWithTheNextBeat(t *testing.T) {
 	}
 	if _, verb = f.writeAgent(writeback.LeaseRecord{}, func(r *writeback.LeaseUpdate) {
 		expire(r)
-		r.RenewTime, r.ExpireTime = r.RenewTime.Add(-time.Second), r.ExpireTime.Add(-time.Second) // as another replica heard it
+		r.RenewTime, r.ExpireTime = r.RenewTime.Add(-time.Second), r.ExpireTime.Add(-time.Second) // as another replica would write it
 	}); verb != writebackcontroller.VerbNone {
 		t.Errorf("expiry written already: verb %s, want none", verb)
 	}
