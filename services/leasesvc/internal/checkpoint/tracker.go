@@ -8,174 +8,181 @@ import (
 )
 
 const (
-	// quick is the least time between two writes of which the later takes something back, and slow between others.
-	quick = time.Second
-	slow  = 3 * time.Second
-	// rate is how many bytes a second one shard may write on average. etcd keeps every version for minutes.
-	rate = 16 << 10
-	// refresh is how much of the silence of those who stay expired may be forgotten.
-	refresh = time.Minute
-	// room for the entries: the rest is for the names of classes.
-	room = MaxBytes - maxClasses*(maxClass+1) - frame
+	// minCorrectionInterval is the minimum time between two writes if the second removes an untrue
+	// silence, and minWriteInterval that between other writes.
+	minCorrectionInterval = time.Second
+	minWriteInterval      = 3 * time.Second
+	// bytesPerSecond bounds the average write rate of a shard, because etcd keeps each revision for
+	// minutes.
+	bytesPerSecond = 16 << 10
+	// refreshInterval is how much the stored silence of an expired holder may lag behind.
+	refreshInterval = time.Minute
+	// maxEntryBytes is what MaxBytes leaves for entries after the names of classes.
+	maxEntryBytes = MaxBytes - maxClasses*(maxClass+1) - maxNumbers
 )
 
-// Verb says what to do about what is stored.
+// Action is what a Plan does to the stored checkpoint.
 type Action uint8
 
 const (
-	// Nothing: it may stay as it is.
+	// None keeps it.
 	None Action = iota
-	// Store: it is to be replaced by the plan's value.
+	// Put replaces it by Plan.Value.
 	Put
-	// Erase: it is to be deleted. Nobody is silent, or what is stored is untrue and it is too early to write as much again.
+	// Delete removes it: no holder is silent, or it is untrue and the write rate allows no new one
+	// yet.
 	Delete
 )
 
-// Plan is what is to be done now.
+// Plan is the next change of the stored checkpoint.
 type Plan struct {
 	Action Action
-	// Value is set with Store.
+	// Value is set for Put.
 	Value []byte
-	// LeftOut is how many silent holders found no room. Those who have been silent for the longest come first.
+	// Omitted is the number of silent holders that MaxBytes leaves out. Those with the longest
+	// silence are stored.
 	Omitted int
 
-	kept []Entry
+	stored []Entry
 }
 
-// Ledger knows what is stored of one shard, and decides when to write. It is a value: methods return the next one.
+// Tracker tracks the stored checkpoint of one shard during a term and plans its changes. It is a
+// value: methods return the next one.
 //
-// What has become untrue, because a holder that is stored as silent has beaten, is replaced at the next look, or erased when it
-// is large and was written a moment ago: a short write is always possible. What is new waits for a few seconds, so that holders
-// which fall silent together are written together. Holders that are a little late are not written at all.
+// A stored silence that is no longer true is removed at the next look: the checkpoint is replaced,
+// or deleted if the write rate does not allow a replacement. New silences wait for a few seconds,
+// so that holders which fall silent together are written together.
 type Tracker struct {
 	rules  map[string]Rule
-	known  bool // whether stored is what is stored
+	known  bool // whether stored is certain
 	stored map[key]Entry
-	size   int // of the last value, written at
-	at     monotonic.Instant
-	wrote  bool
+	// The size and the time of the last write, if written.
+	size    int
+	at      monotonic.Instant
+	written bool
 }
 
-// NewLedger returns the ledger of a shard at the begin of a term: empty says whether nothing is stored; what else is stored it
-// does not trust. Holders of classes without a rule are never stored.
+// NewTracker returns the Tracker at the begin of a term. empty says that nothing is stored; other
+// stored content is not trusted. Holders of classes without a rule are never stored.
 func NewTracker(rules map[string]Rule, empty bool) Tracker {
 	return Tracker{rules: rules, known: empty}
 }
 
-// Empty tells whether it is certain that nothing is stored.
-func (l Tracker) Empty() bool { return l.known && len(l.stored) == 0 }
+// Empty reports whether it is certain that nothing is stored.
+func (t Tracker) Empty() bool { return t.known && len(t.stored) == 0 }
 
-// Plan decides about the holders that are silent now, in any order.
-func (l Tracker) Plan(now monotonic.Instant, silent []Entry) Plan {
-	worth := l.worthStoring(silent)
-	untrue := !l.known || l.hasUntrue(worth)
-	kept, leftOut := choose(worth)
+// Plan plans the next change for the holders that are silent now, in any order.
+func (t Tracker) Plan(now monotonic.Instant, silent []Entry) Plan {
+	worth := t.worthStoring(silent)
+	untrue := !t.known || t.hasUntrue(worth)
+	stored, omitted := fit(worth)
 	switch {
-	case !untrue && !l.hasNew(kept) && !l.hasAged(now):
-		return Plan{Omitted: leftOut}
-	case len(kept) == 0:
+	case !untrue && !t.hasNew(stored) && !t.hasAged(now):
+		return Plan{Omitted: omitted}
+	case len(stored) == 0:
 		return Plan{Action: Delete}
-	case l.mayWrite(now, untrue):
-		return Plan{Action: Put, Value: Encode(kept), Omitted: leftOut, kept: kept}
+	case t.mayWrite(now, untrue):
+		return Plan{Action: Put, Value: Encode(stored), Omitted: omitted, stored: stored}
 	case untrue:
-		return Plan{Action: Delete, Omitted: leftOut}
+		return Plan{Action: Delete, Omitted: omitted}
 	}
-	return Plan{Omitted: leftOut}
+	return Plan{Omitted: omitted}
 }
 
-// After is the ledger once a plan has been carried out.
-func (l Tracker) Applied(now monotonic.Instant, p Plan) Tracker {
+// Applied returns the Tracker after a plan was applied.
+func (t Tracker) Applied(now monotonic.Instant, p Plan) Tracker {
 	switch p.Action {
 	case Put:
-		l = l.tried(now, p)
-		l.known, l.stored = true, make(map[key]Entry, len(p.kept))
-		for _, e := range p.kept {
-			e.Silence = e.Silence.Truncate(tick)
-			l.stored[e.key()] = e
+		t = t.attempted(now, p)
+		t.known, t.stored = true, make(map[key]Entry, len(p.stored))
+		for _, e := range p.stored {
+			e.Silence = e.Silence.Truncate(silenceUnit)
+			t.stored[e.key()] = e
 		}
 	case Delete:
-		l.known, l.stored = true, nil
+		t.known, t.stored = true, nil
 	}
-	return l
+	return t
 }
 
-// Doubt is the ledger after an attempt to carry a plan out that may have succeeded or not.
-func (l Tracker) Unconfirmed(now monotonic.Instant, p Plan) Tracker {
+// Unconfirmed returns the Tracker after an attempt to apply a plan whose result is not known.
+func (t Tracker) Unconfirmed(now monotonic.Instant, p Plan) Tracker {
 	if p.Action == None {
-		return l
+		return t
 	}
-	l = l.tried(now, p)
-	l.known, l.stored = false, nil
-	return l
+	t = t.attempted(now, p)
+	t.known, t.stored = false, nil
+	return t
 }
 
-func (l Tracker) tried(now monotonic.Instant, p Plan) Tracker {
+func (t Tracker) attempted(now monotonic.Instant, p Plan) Tracker {
 	if p.Action == Put {
-		l.size, l.at, l.wrote = len(p.Value), now, true
+		t.size, t.at, t.written = len(p.Value), now, true
 	}
-	return l
+	return t
 }
 
-// worth is those whose silence makes a difference to the next replica.
-func (l Tracker) worthStoring(silent []Entry) []Entry {
+// worthStoring returns the holders whose silence makes a difference to the next replica.
+func (t Tracker) worthStoring(silent []Entry) []Entry {
 	var worth []Entry
 	for _, e := range silent {
-		if r, served := l.rules[e.Class]; served && e.Silence >= r.Suspect && r.Inherited(e.Silence) > 0 {
+		if r, ok := t.rules[e.Class]; ok && e.Silence >= r.Suspect && r.Inherited(e.Silence) > 0 {
 			worth = append(worth, e)
 		}
 	}
 	return worth
 }
 
-// untrue tells whether somebody who is stored was heard since, or is not known any more.
-func (l Tracker) hasUntrue(worth []Entry) bool {
-	still := 0
+// hasUntrue reports whether a stored holder beat since, or is gone.
+func (t Tracker) hasUntrue(worth []Entry) bool {
+	stillTrue := 0
 	for _, e := range worth {
-		if was, stored := l.stored[e.key()]; stored && was.Boot == e.Boot && was.Silence <= e.Silence {
-			still++
+		if last, stored := t.stored[e.key()]; stored && last.Boot == e.Boot && last.Silence <= e.Silence {
+			stillTrue++
 		}
 	}
-	return still != len(l.stored)
+	return stillTrue != len(t.stored)
 }
 
-// news tells whether somebody is not stored yet, or stays expired as of late.
-func (l Tracker) hasNew(kept []Entry) bool {
-	return slices.ContainsFunc(kept, func(e Entry) bool {
-		was, stored := l.stored[e.key()]
-		rule := l.rules[e.Class]
-		return !stored || rule.StaysExpired(was.Silence) != rule.StaysExpired(e.Silence.Truncate(tick))
+// hasNew reports whether a holder is not stored yet, or has begun to stay expired.
+func (t Tracker) hasNew(entries []Entry) bool {
+	return slices.ContainsFunc(entries, func(e Entry) bool {
+		last, stored := t.stored[e.key()]
+		rule := t.rules[e.Class]
+		return !stored || rule.StaysExpired(last.Silence) != rule.StaysExpired(e.Silence.Truncate(silenceUnit))
 	})
 }
 
-// aged tells whether somebody has been dead for much longer than is stored.
-func (l Tracker) hasAged(now monotonic.Instant) bool {
-	if now.Sub(l.at) < refresh {
+// hasAged reports whether the stored silence of an expired holder lags by refreshInterval.
+func (t Tracker) hasAged(now monotonic.Instant) bool {
+	if now.Sub(t.at) < refreshInterval {
 		return false
 	}
-	for _, e := range l.stored {
-		if l.rules[e.Class].StaysExpired(e.Silence) {
+	for _, e := range t.stored {
+		if t.rules[e.Class].StaysExpired(e.Silence) {
 			return true
 		}
 	}
 	return false
 }
 
-func (l Tracker) mayWrite(now monotonic.Instant, untrue bool) bool {
-	pause := slow
+func (t Tracker) mayWrite(now monotonic.Instant, untrue bool) bool {
+	interval := minWriteInterval
 	if untrue {
-		pause = quick
+		interval = minCorrectionInterval
 	}
-	return !l.wrote || now.Sub(l.at) >= max(pause, time.Duration(l.size)*time.Second/rate)
+	return !t.written || now.Sub(t.at) >= max(interval, time.Duration(t.size)*time.Second/bytesPerSecond)
 }
 
-// choose takes those for whom there is room.
-func choose(worth []Entry) (kept []Entry, leftOut int) {
-	slices.SortFunc(worth, longestFirst)
+// fit returns the entries with the longest silences that fit into a checkpoint. It sorts the given
+// slice.
+func fit(entries []Entry) (stored []Entry, omitted int) {
+	slices.SortFunc(entries, compareSilence)
 	size := 0
-	for i, e := range worth {
-		if size += e.size(); size > room {
-			return worth[:i], len(worth) - i
+	for i, e := range entries {
+		if size += e.maxSize(); size > maxEntryBytes {
+			return entries[:i], len(entries) - i
 		}
 	}
-	return worth, 0
+	return entries, 0
 }

@@ -1,11 +1,13 @@
-// Package checkpointstore keeps the checkpoints of shards in etcd.
+// Package checkpointstore stores the checkpoints of shards in etcd.
 //
-// Key /trivet/<cluster>/checkpoints/leasesvc/<shard>; the value is package checkpoint's, and bound to no lease: it outlives its
-// writer, which is what it is for. Only the holder of the shard's term writes, in transactions that the end of the term makes
-// void; so the last word is that of the last holder. Reads are linearizable: who has claimed the shard sees that word.
+// The key is /trivet/<cluster>/checkpoints/leasesvc/<shard>. The value is that of package
+// checkpoint. It is bound to no etcd lease, because it must outlive the replica that wrote it.
 //
-// The package keeps no state and starts no goroutine. Its methods are safe for concurrent use, and block until etcd answers or
-// their context ends.
+// Promise: only the holder of a shard's term writes. A write is a transaction that fails after the
+// term has ended. Reads are linearizable, so the next holder of the shard reads the last value.
+//
+// The package keeps no state. Its methods are safe for concurrent use and block until etcd answers
+// or their context ends.
 package checkpointstore
 
 import (
@@ -19,10 +21,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// ErrOver says that the term under which was to be written is over, as etcd knows.
-var ErrTermEnded = errors.New("the term is over")
+// ErrTermEnded reports a write that was not made because the term has ended.
+var ErrTermEnded = errors.New("the term has ended")
 
-// Client is what is needed of etcd. *clientv3.Client has it.
+// Client is the part of *clientv3.Client that is used.
 type Client interface {
 	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
 	Txn(ctx context.Context) clientv3.Txn
@@ -34,14 +36,14 @@ type Store struct {
 	prefix string
 }
 
-// New returns the store of a service.
+// New returns a Store.
 func New(client Client, cluster, service string) *Store {
 	return &Store{client: client, prefix: term.Prefix(cluster) + "checkpoints/" + service + "/"}
 }
 
 func (s *Store) key(shard int) string { return s.prefix + strconv.Itoa(shard) }
 
-// Read returns what is stored of a shard; nil when nothing is.
+// Read returns the checkpoint of a shard; nil if there is none.
 func (s *Store) Read(ctx context.Context, shard int) ([]byte, error) {
 	response, err := s.client.Get(ctx, s.key(shard))
 	if err != nil {
@@ -50,16 +52,17 @@ func (s *Store) Read(ctx context.Context, shard int) ([]byte, error) {
 	if len(response.Kvs) == 0 {
 		return nil, nil
 	}
-	// An empty value, which arrives as nil, is something that somebody stored.
+	// etcd returns an empty value as nil; it must differ from a missing key.
 	return append([]byte{}, response.Kvs[0].Value...), nil
 }
 
-// Put stores a value for the shard of a term. With ErrOver it was not stored; after other errors it may have been.
+// Put stores the checkpoint of the term's shard. After ErrTermEnded it was not stored; after other
+// errors it may have been.
 func (s *Store) Put(ctx context.Context, t *term.Term, value []byte) error {
 	return s.write(ctx, t, clientv3.OpPut(s.key(t.Shard()), string(value)))
 }
 
-// Delete removes what is stored for the shard of a term; there may be nothing. Its errors are those of Put.
+// Delete removes the checkpoint of the term's shard, if there is one. Its errors are those of Put.
 func (s *Store) Delete(ctx context.Context, t *term.Term) error {
 	return s.write(ctx, t, clientv3.OpDelete(s.key(t.Shard())))
 }

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// claim makes the key that guards a term of the shard, anew, and returns the term.
+// claim creates the key of a new term of the shard and returns the term.
 func claim(t *testing.T, client *clientv3.Client, shard int) *term.Term {
 	t.Helper()
 	void, _, end := termtest.NewTerm(shard, 1)
@@ -42,13 +42,13 @@ func expect(t *testing.T, s *checkpointstore.Store, shard int, want string) {
 	}
 }
 
-func TestStore_OnlyTheHolderOfTheTermWrites(t *testing.T) {
+func TestStore_OnlyTheCurrentTermWrites(t *testing.T) {
 	client := testkit.Etcd(t)
 	s := checkpointstore.New(client, t.Name(), "leasesvc")
 	expect(t, s, 3, "")
 	first := claim(t, client, 3)
 	if err := s.Delete(t.Context(), first); err != nil {
-		t.Errorf("delete nothing: %v", err)
+		t.Errorf("delete without a checkpoint: %v", err)
 	}
 	if err := s.Put(t.Context(), first, []byte("one")); err != nil {
 		t.Fatal(err)
@@ -56,12 +56,12 @@ func TestStore_OnlyTheHolderOfTheTermWrites(t *testing.T) {
 	expect(t, s, 3, "one")
 	expect(t, s, 30, "")
 
-	second := claim(t, client, 3) // etcd knows that the first is over, its holder does not yet
+	second := claim(t, client, 3) // the first term has ended in etcd, but not in its replica
 	for what, err := range map[string]error{
 		"put": s.Put(t.Context(), first, []byte("stale")), "delete": s.Delete(t.Context(), first),
 	} {
 		if !errors.Is(err, checkpointstore.ErrTermEnded) {
-			t.Errorf("%s under an old term: %v, want %v", what, err, checkpointstore.ErrTermEnded)
+			t.Errorf("%s under an ended term: %v, want %v", what, err, checkpointstore.ErrTermEnded)
 		}
 	}
 	expect(t, s, 3, "one")
@@ -75,7 +75,7 @@ func TestStore_OnlyTheHolderOfTheTermWrites(t *testing.T) {
 	expect(t, s, 3, "")
 }
 
-func TestStore_TermThatEndedHereDoesNotAskEtcd(t *testing.T) {
+func TestStore_EndedTermMakesNoRequest(t *testing.T) {
 	held, _, end := termtest.NewTerm(1, 1)
 	end()
 	err := checkpointstore.New(nil, "c", "leasesvc").Put(t.Context(), held, []byte("late"))
@@ -84,25 +84,25 @@ func TestStore_TermThatEndedHereDoesNotAskEtcd(t *testing.T) {
 	}
 }
 
-func TestStore_EmptyValueIsNotNothing(t *testing.T) {
+func TestStore_EmptyValueDiffersFromNone(t *testing.T) {
 	client := testkit.Etcd(t)
 	s := checkpointstore.New(client, t.Name(), "leasesvc")
 	if got, err := s.Read(t.Context(), 5); err != nil || got != nil {
-		t.Errorf("nothing is read as %q, error %v", got, err)
+		t.Errorf("without a checkpoint: %q, error %v", got, err)
 	}
 	held := claim(t, client, 5)
 	if err := s.Put(t.Context(), held, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := s.Read(t.Context(), 5); err != nil || got == nil || len(got) != 0 {
-		t.Errorf("an empty value is read as %v, error %v", got, err)
+		t.Errorf("empty value: %v, error %v", got, err)
 	}
 	if err := s.Delete(t.Context(), held); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestStore_TakesTheLargestCheckpoint(t *testing.T) {
+func TestStore_AcceptsTheLargestCheckpoint(t *testing.T) {
 	client := testkit.Etcd(t)
 	s := checkpointstore.New(client, t.Name(), "leasesvc")
 	if err := s.Put(t.Context(), claim(t, client, 4), make([]byte, checkpoint.MaxBytes)); err != nil {

@@ -10,34 +10,34 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 )
 
-func TestTenure_FinishWaitsForWritesAndLetsNoneBegin(t *testing.T) {
+func TestShard_DrainWaitsForWritesAndPreventsNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := heldshards.New(t.Context(), 3, 7)
 		_, end, ok := held.BeginWrite()
 		if !ok {
-			t.Fatal("a held tenure lets no write begin")
+			t.Fatal("BeginWrite failed for a held shard")
 		}
-		finished := make(chan struct{})
+		drained := make(chan struct{})
 		go func() {
 			held.Drain()
-			close(finished)
+			close(drained)
 		}()
 		synctest.Wait()
 		select {
-		case <-finished:
-			t.Fatal("Finish returned before the write did")
+		case <-drained:
+			t.Fatal("Drain returned before the write did")
 		default:
 		}
 		if _, _, ok := held.BeginWrite(); ok {
-			t.Error("a write began while the tenure finished")
+			t.Error("a write began during Drain")
 		}
 		end()
-		<-finished
+		<-drained
 		held.Drain()
 	})
 }
 
-func TestTenure_NothingBeginsAfterTheTerm(t *testing.T) {
+func TestShard_NoWriteBeginsAfterTheTerm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	held := heldshards.New(ctx, 3, 7)
 	cancel()
@@ -46,31 +46,31 @@ func TestTenure_NothingBeginsAfterTheTerm(t *testing.T) {
 	}
 }
 
-func TestBoard_ShowsWhatIsHeldAndTellsChanges(t *testing.T) {
-	board := heldshards.NewSet()
+func TestSet_HasHeldShardsAndReportsChanges(t *testing.T) {
+	set := heldshards.NewSet()
 	first, second := heldshards.New(t.Context(), 5, 1), heldshards.New(t.Context(), 2, 1)
-	changed := board.Changed()
-	board.Add(first)
+	changed := set.Changed()
+	set.Add(first)
 	<-changed
-	board.Add(second)
-	if diff := cmp.Diff([]int{2, 5}, board.IDs()); diff != "" {
+	set.Add(second)
+	if diff := cmp.Diff([]int{2, 5}, set.IDs()); diff != "" {
 		t.Errorf("shards differ (-want +got):\n%s", diff)
 	}
 	next := heldshards.New(t.Context(), 5, 2)
-	board.Add(next)
-	changed = board.Changed()
-	board.Remove(first) // it is not up any more
+	set.Add(next)
+	changed = set.Changed()
+	set.Remove(first) // replaced by next
 	select {
 	case <-changed:
-		t.Error("a change was told where there was none")
+		t.Error("Changed was closed without a change")
 	default:
 	}
-	if held, ok := board.Get(5); !ok || held != next {
-		t.Errorf("Held(5) = %v, %t, want the tenure that was added last", held, ok)
+	if held, ok := set.Get(5); !ok || held != next {
+		t.Errorf("Held(5) = %v, %t, want the shard that was added last", held, ok)
 	}
-	board.Remove(next)
+	set.Remove(next)
 	<-changed
-	if _, ok := board.Get(5); ok {
-		t.Error("a removed tenure is still held")
+	if _, ok := set.Get(5); ok {
+		t.Error("a removed shard is still held")
 	}
 }

@@ -6,60 +6,62 @@ import (
 	"sync"
 )
 
-// Board is the set of the tenures that are held here, one for each shard at most. It is safe for concurrent use.
+// Set is the set of the held shards, at most one term for each shard. It is safe for concurrent
+// use.
 type Set struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards held and changed
 	held    map[int]*Shard
-	changed chan struct{} // closed and replaced with every change of held
+	changed chan struct{} // closed and replaced with each change of held
 }
 
-// NewBoard returns an empty Board.
+// NewSet returns an empty Set.
 func NewSet() *Set {
 	return &Set{held: map[int]*Shard{}, changed: make(chan struct{})}
 }
 
-// Add puts a tenure up, in the place of one of the same shard.
-func (b *Set) Add(t *Shard) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.held[t.id] = t
-	b.notify()
+// Add adds a shard. It replaces an earlier term of the shard.
+func (s *Set) Add(shard *Shard) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[shard.id] = shard
+	s.notify()
 }
 
-// Remove takes a tenure down. It leaves another one of the same shard alone.
-func (b *Set) Remove(t *Shard) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.held[t.id] != t {
+// Remove removes a shard. It does nothing if the Set has another term of the shard.
+func (s *Set) Remove(shard *Shard) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[shard.id] != shard {
 		return
 	}
-	delete(b.held, t.id)
-	b.notify()
+	delete(s.held, shard.id)
+	s.notify()
 }
 
-func (b *Set) notify() {
-	close(b.changed)
-	b.changed = make(chan struct{})
+func (s *Set) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
-// Held is the tenure of a shard; false while the shard is not held here.
-func (b *Set) Get(shard int) (*Shard, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	t, held := b.held[shard]
-	return t, held
+// Get returns a held shard.
+func (s *Set) Get(id int) (*Shard, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shard, held := s.held[id]
+	return shard, held
 }
 
-// Shards are the shards that are held here, in order.
-func (b *Set) IDs() []int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Sorted(maps.Keys(b.held))
+// IDs returns the numbers of the held shards in order.
+func (s *Set) IDs() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.held))
 }
 
-// Changed returns a channel that is closed with the next change. Who takes it before reading the Board misses none.
-func (b *Set) Changed() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.changed
+// Changed returns a channel that is closed with the next change. A caller that takes the channel
+// before it reads the Set misses no change.
+func (s *Set) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
 }

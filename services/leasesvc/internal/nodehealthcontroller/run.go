@@ -107,7 +107,7 @@ func (w *watch) run(ctx context.Context, watched <-chan error) error {
 func (w *watch) pass() {
 	begin := time.Now()
 	now, lost := w.clock.Read()
-	if w.now = (nodehealth.Moment{Instant: now, Wall: w.clock.Wall(now, now)}); lost > 0 {
+	if w.now = (nodehealth.Moment{Instant: now, Wall: w.clock.WallTime(now, now)}); lost > 0 {
 		w.Logger.Warn("node health did not run for a while, which is not held against the nodes", "for", lost)
 		w.memory = w.memory.Delayed(now)
 	}

@@ -1,3 +1,7 @@
+// Package pauseclock is a monotonic clock that stands still while the process does not run.
+//
+// Promise: a pause of the process (a stopped process, a starved machine, a suspended host) does not
+// count as elapsed time. So no deadline passes while nothing could be received.
 package pauseclock
 
 import (
@@ -7,57 +11,58 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Watch counts from its start. It belongs to one goroutine, which reads it with every tick; its Face is for all.
+// Clock counts from Start. It belongs to one goroutine, which must read it once per tick. Other
+// goroutines use its Reader.
 type Clock struct {
 	tick, tolerance time.Duration
 	origin, last    time.Time
-	// blind is the time since origin that does not count.
+	// paused is the time since origin that does not count.
 	paused time.Duration
 	reader *Reader
 }
 
-// Start returns a watch that is read every tick. Whoever reads it later than the tolerance was not running: then all but one
-// tick of the gap is lost.
+// Start returns a Clock that is read once per tick. A gap between two readings that exceeds the
+// tolerance is a pause: only one tick of it counts.
 func Start(tick, tolerance time.Duration) Clock {
 	now := time.Now()
 	return Clock{tick: tick, tolerance: tolerance, origin: now, last: now, reader: &Reader{origin: now, tolerance: tolerance}}
 }
 
-// Read returns the time, and how much was lost since the read before.
-func (w *Clock) Read() (now monotonic.Instant, lost time.Duration) {
+// Read returns the time, and the length of the pause since the last reading; 0 if there was none.
+func (c *Clock) Read() (now monotonic.Instant, paused time.Duration) {
 	read := time.Now()
-	if gap := read.Sub(w.last); gap > w.tolerance {
-		lost = gap - w.tick
-		w.paused += lost
-		w.reader.paused.Store(int64(w.paused))
+	if gap := read.Sub(c.last); gap > c.tolerance {
+		paused = gap - c.tick
+		c.paused += paused
+		c.reader.paused.Store(int64(c.paused))
 	}
-	w.last = read
-	now = monotonic.Instant(read.Sub(w.origin) - w.paused)
-	w.reader.lastRead.Store(int64(now))
-	return now, lost
+	c.last = read
+	now = monotonic.Instant(read.Sub(c.origin) - c.paused)
+	c.reader.lastRead.Store(int64(now))
+	return now, paused
 }
 
-// Face is the watch as others see it. It may be looked at by any goroutine.
-func (w *Clock) Reader() *Reader { return w.reader }
+// Reader returns the Clock's view for other goroutines.
+func (c *Clock) Reader() *Reader { return c.reader }
 
-// Wall says when by the wall clock an instant was or will be, where now is what Read returned last. Its error is at most
-// what the wall clock is stepped in between.
-func (w *Clock) Wall(now, instant monotonic.Instant) time.Time {
-	return w.last.Add(instant.Sub(now))
+// WallTime converts an instant to wall-clock time. now must be the result of the last Read. A step
+// of the wall clock between the instant and now is the error of the result.
+func (c *Clock) WallTime(now, instant monotonic.Instant) time.Time {
+	return c.last.Add(instant.Sub(now))
 }
 
-// Face shows the time of a Watch.
+// Reader reads a Clock. It is safe for concurrent use.
 type Reader struct {
 	origin           time.Time
 	tolerance        time.Duration
-	lastRead, paused atomic.Int64 // what the owner saw last, and what it has lost
+	lastRead, paused atomic.Int64 // stored by Clock.Read
 }
 
-// Look returns the time. Nobody but the owner knows whether the process stood still since it read the watch, so it is never
-// further than the tolerance from what the owner read last.
-func (f *Reader) Now() monotonic.Instant {
-	// What is lost is read first: the owner stores it before the time from which it was taken.
-	blind := f.paused.Load()
-	latest := monotonic.Instant(f.lastRead.Load()).Add(f.tolerance)
-	return min(monotonic.Instant(time.Since(f.origin)-time.Duration(blind)), latest)
+// Now returns the time. It is at most the tolerance after the last Clock.Read, because only the
+// owner detects a pause.
+func (r *Reader) Now() monotonic.Instant {
+	// paused is loaded first, because Clock.Read stores it before lastRead.
+	paused := r.paused.Load()
+	latest := monotonic.Instant(r.lastRead.Load()).Add(r.tolerance)
+	return min(monotonic.Instant(time.Since(r.origin)-time.Duration(paused)), latest)
 }

@@ -6,34 +6,36 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// remembered is how many boots that were replaced a session knows. An older one could win the name back with a beat that was
-// delayed for longer than as many boots took.
+// maxReplaced is the number of replaced boots that a session refuses. An older boot could take the
+// session back only with a beat that was delayed by more takeovers than that.
 const maxReplaced = 4
 
-// Duplicate is another boot that beats under the name of a session and is refused.
+// Duplicate is a refused boot that beats under the name of a session. Its beats form an episode,
+// which ends when none comes for a TTL.
 type Duplicate struct {
+	// Boot is the boot that was refused last.
 	Boot string
-	// Since is when the episode began, Last when a boot was last refused. An episode ends when a whole TTL passes without.
+	// Since is the time of the first rejection of the episode, Last that of the last one.
 	Since, Last monotonic.Instant
-	// Refusals of the episode.
-	Refusals int64
+	// Rejections counts the rejections of the episode.
+	Rejections int64
 }
 
-// rivals are the other boots of a session's name. Few sessions have any.
+// otherBoots are the replaced boots of a session. Few sessions have any.
 type otherBoots struct {
-	// replaced are fingerprints of the boots before this one, the newest first; 0 for none.
+	// replaced are fingerprints, the newest boot first; 0 for none.
 	replaced [maxReplaced]uint64
-	// last is the newest of them.
-	last      string
+	// newest is the newest replaced boot.
+	newest    string
 	duplicate Duplicate
 }
 
-func (r *otherBoots) wasReplaced(boot string) bool {
-	if r == nil {
+func (o *otherBoots) wasReplaced(boot string) bool {
+	if o == nil {
 		return false
 	}
 	print := fingerprint(boot)
-	for _, replaced := range r.replaced {
+	for _, replaced := range o.replaced {
 		if replaced == print {
 			return true
 		}
@@ -41,55 +43,56 @@ func (r *otherBoots) wasReplaced(boot string) bool {
 	return false
 }
 
-// push remembers the boot that was replaced, and forgets the one that replaced it.
-func (r *otherBoots) addReplaced(replaced, by string) {
-	forget, kept := fingerprint(by), []uint64{fingerprint(replaced)}
-	for _, print := range r.replaced {
-		if print != forget && print != kept[0] && print != 0 && len(kept) < maxReplaced {
+// addReplaced adds the replaced boot and removes the current one.
+func (o *otherBoots) addReplaced(replaced, current string) {
+	currentPrint, kept := fingerprint(current), []uint64{fingerprint(replaced)}
+	for _, print := range o.replaced {
+		if print != currentPrint && print != kept[0] && print != 0 && len(kept) < maxReplaced {
 			kept = append(kept, print)
 		}
 	}
-	r.replaced, r.last = [maxReplaced]uint64{}, replaced
-	copy(r.replaced[:], kept)
-	if r.duplicate.Boot == by {
-		r.duplicate = Duplicate{}
+	o.replaced, o.newest = [maxReplaced]uint64{}, replaced
+	copy(o.replaced[:], kept)
+	if o.duplicate.Boot == current {
+		o.duplicate = Duplicate{}
 	}
 }
 
-// refuse counts a beat of another boot.
-func (r *otherBoots) refuse(now monotonic.Instant, boot string, ttl time.Duration) {
-	d := &r.duplicate
-	if d.Refusals == 0 || now.Sub(d.Last) > ttl {
+// refuse counts a refused beat.
+func (o *otherBoots) refuse(now monotonic.Instant, boot string, ttl time.Duration) {
+	d := &o.duplicate
+	if d.Rejections == 0 || now.Sub(d.Last) > ttl {
 		*d = Duplicate{Since: now}
 	}
 	d.Boot, d.Last = boot, now
-	d.Refusals++
+	d.Rejections++
 }
 
-// Duplicate returns the boot that is refused for the session that ref names; false when there is none.
+// Duplicate returns the boot that is refused for the session of ref. It is false if there is none.
 func (t *Table) Duplicate(ref Ref) (Duplicate, bool) {
 	if t.resolve(ref) != Renewed {
 		return Duplicate{}, false
 	}
-	r := t.others[ref.slot]
-	if r == nil || r.duplicate.Refusals == 0 {
+	o := t.others[ref.slot]
+	if o == nil || o.duplicate.Rejections == 0 {
 		return Duplicate{}, false
 	}
-	return r.duplicate, true
+	return o.duplicate, true
 }
 
+// refuse counts a beat of another boot. An empty boot stands for the newest replaced one.
 func (t *Table) refuse(now monotonic.Instant, slot uint32, boot string) {
-	r := t.others[slot]
-	if r == nil {
-		return // nobody was replaced here, so nobody is refused
+	o := t.others[slot]
+	if o == nil {
+		return // no boot was replaced in this session
 	}
 	if boot == "" {
-		boot = r.last
+		boot = o.newest
 	}
-	r.refuse(now, boot, t.classes[t.records.At(slot).class].TTL)
+	o.refuse(now, boot, t.classes[t.records.At(slot).class].TTL)
 }
 
-// fingerprint is FNV-1a, and never 0.
+// fingerprint is FNV-1a, but never 0.
 func fingerprint(s string) uint64 {
 	hash := uint64(14695981039346656037)
 	for i := range len(s) {

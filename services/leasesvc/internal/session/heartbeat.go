@@ -8,8 +8,9 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 )
 
-// A pulse is one word that whoever hears a holder may write: the generation of the slot, whether the session is Alive, and
-// when it was last heard. All three change in one step, so a beat counts for the life that it was meant for, or not at all.
+// The word of a heartbeat holds the generation of the slot, whether the session is Alive, and the
+// time of the last beat. All three change in one step, so a beat counts for the session that it was
+// sent for, or not at all.
 //
 //	63         40   39   38                              0
 //	 generation    alive   milliseconds, biased, rounded up
@@ -18,20 +19,22 @@ const (
 	beatMask       = 1<<beatBits - 1
 	aliveBit       = 1 << beatBits
 	generationBits = 64 - beatBits - 1
-	// lastGeneration is that of a slot which has had all its lives. It is not used again, so no Ref ever names two lives.
+	// lastGeneration is the last generation of a slot. The slot is not reused then, so a Ref is
+	// always unique.
 	lastGeneration = 1<<generationBits - 1
-	// beatBias lets instants before the origin be told: 4 years. There are 13 years after it.
+	// beatBias allows instants up to 4 years before the origin. 13 years remain after it.
 	beatBias = 1 << 37
 )
 
 type heartbeat struct {
 	word atomic.Uint64
-	// sequence of the last beat, for people. A beat that is overtaken by the end of its life may leave its own here.
+	// sequence of the last beat, for display. A beat during the end of its session may leave its
+	// own sequence here.
 	sequence atomic.Uint64
 }
 
 func wordOf(generation uint32, alive bool, beat monotonic.Instant) uint64 {
-	word := uint64(generation)<<(beatBits+1) | tick(beat)
+	word := uint64(generation)<<(beatBits+1) | milliseconds(beat)
 	if alive {
 		word |= aliveBit
 	}
@@ -40,57 +43,59 @@ func wordOf(generation uint32, alive bool, beat monotonic.Instant) uint64 {
 
 func generationIn(word uint64) uint32 { return uint32(word >> (beatBits + 1)) }
 
-// beatIn is never before the beat was heard, and less than a millisecond after.
+// beatIn returns the time of the last beat, rounded up to a millisecond.
 func beatIn(word uint64) monotonic.Instant {
 	return monotonic.Instant((int64(word&beatMask) - beatBias) * int64(time.Millisecond))
 }
 
-func tick(i monotonic.Instant) uint64 {
-	ticks := int64(i) / int64(time.Millisecond)
-	if int64(i) > ticks*int64(time.Millisecond) {
-		ticks++
+// milliseconds rounds up and adds the bias.
+func milliseconds(i monotonic.Instant) uint64 {
+	ms := int64(i) / int64(time.Millisecond)
+	if int64(i) > ms*int64(time.Millisecond) {
+		ms++
 	}
-	return uint64(min(max(ticks+beatBias, 0), beatMask))
+	return uint64(min(max(ms+beatBias, 0), beatMask))
 }
 
-// Pulses are the part of a Table that every goroutine may use. Their methods lock nothing and allocate nothing.
+// Heartbeats takes beats of Alive sessions from any goroutine. Its methods take no lock and
+// allocate nothing.
 type Heartbeats struct {
 	blocks atomic.Pointer[[]*[slab.BlockSize]heartbeat]
 }
 
-// Beat renews the session that ref names, if it is Alive. Otherwise it is false, nothing has changed, and the beat is for
-// Table.Beat. It is one compare-and-swap: a beat counts before the session is made Suspect, or is told that it does not count.
-func (p *Heartbeats) Beat(now monotonic.Instant, ref Ref, sequence uint64) bool {
-	pulse := p.at(ref.slot)
-	if pulse == nil {
+// Beat renews the session if it is Alive. Otherwise it returns false and changes nothing; the
+// caller must then use Table.Beat.
+func (h *Heartbeats) Beat(now monotonic.Instant, ref Ref, sequence uint64) bool {
+	heartbeat := h.at(ref.slot)
+	if heartbeat == nil {
 		return false
 	}
 	next := wordOf(ref.generation, true, now)
 	for {
-		word := pulse.word.Load()
+		word := heartbeat.word.Load()
 		if (word^next)&^beatMask != 0 {
-			return false // another life, or not Alive
+			return false // another generation, or not Alive
 		}
-		if word >= next || pulse.word.CompareAndSwap(word, next) {
-			pulse.sequence.Store(sequence)
+		if word >= next || heartbeat.word.CompareAndSwap(word, next) {
+			heartbeat.sequence.Store(sequence)
 			return true
 		}
 	}
 }
 
-// LastBeat is when the holder of the session that ref names was last heard; false once that life of it is over.
-func (p *Heartbeats) LastBeat(ref Ref) (monotonic.Instant, bool) {
-	pulse := p.at(ref.slot)
-	if pulse == nil {
+// LastBeat returns the time of the session's last beat. It is false if the Ref is invalid.
+func (h *Heartbeats) LastBeat(ref Ref) (monotonic.Instant, bool) {
+	heartbeat := h.at(ref.slot)
+	if heartbeat == nil {
 		return 0, false
 	}
-	word := pulse.word.Load()
+	word := heartbeat.word.Load()
 	return beatIn(word), generationIn(word) == ref.generation
 }
 
-// at is nil where there was no session yet.
-func (p *Heartbeats) at(slot uint32) *heartbeat {
-	blocks := p.blocks.Load()
+// at returns nil for a slot that was never used.
+func (h *Heartbeats) at(slot uint32) *heartbeat {
+	blocks := h.blocks.Load()
 	if blocks == nil || int(slot/slab.BlockSize) >= len(*blocks) {
 		return nil
 	}

@@ -12,22 +12,25 @@ import (
 )
 
 const (
-	// surveyWait is how long the objects of a new shard's holders are not written unseen, in the hope that they are read: in
-	// all, with the time that it takes to notice that a replica is gone, less than a Lease has left when it is due.
+	// adoptionWait is how long the Leases of a new shard wait for adoption before they are written.
+	// Together with the detection of a lost replica it is shorter than the rest of a Lease's
+	// duration when the Lease is due.
 	adoptionWait = 5 * time.Second
-	// Shards come in swarms. One reading is for all that came until none has for surveyCalm, or for surveyRush at most.
+	// Shards are acquired in groups. Adoption begins when no shard was acquired for adoptionQuiet,
+	// or adoptionMaxDelay after the first one.
 	adoptionQuiet    = 300 * time.Millisecond
 	adoptionMaxDelay = 2 * time.Second
-	// foundFor is how long objects are remembered whose holders have not come.
+	// unclaimedTTL is how long the Leases of holders without a session are kept.
 	unclaimedTTL = 2 * time.Minute
 )
 
-// surveys is what is known of objects from before the terms.
+// adoptions is the state of the adoption of Leases that were written before the terms of their
+// shards.
 type adoptions struct {
-	// unread are the shards of which the objects have not been read under their terms, by when those began here.
+	// pending are the shards to adopt, with the times at which they were acquired.
 	pending    map[*heldshards.Shard]monotonic.Instant
-	anyPending atomic.Bool // whether there are unread shards, for others to see
-	// found are the objects of those who have no session, to be forgotten by and by.
+	anyPending atomic.Bool // len(pending) > 0, for other goroutines
+	// unclaimed are Leases of holders without a session. All are dropped at the time expires.
 	unclaimed map[session.Key]writeback.LeaseRecord
 	expires   monotonic.Instant
 }
@@ -36,144 +39,143 @@ func newAdoptions() adoptions {
 	return adoptions{pending: map[*heldshards.Shard]monotonic.Instant{}, unclaimed: map[session.Key]writeback.LeaseRecord{}}
 }
 
-func (s *adoptions) begin(t *heldshards.Shard, now monotonic.Instant) {
-	s.pending[t] = now
-	s.anyPending.Store(true)
+func (a *adoptions) add(shard *heldshards.Shard, now monotonic.Instant) {
+	a.pending[shard] = now
+	a.anyPending.Store(true)
 }
 
-func (s *adoptions) end(t *heldshards.Shard) {
-	delete(s.pending, t)
-	s.anyPending.Store(len(s.pending) > 0)
+func (a *adoptions) remove(shard *heldshards.Shard) {
+	delete(a.pending, shard)
+	a.anyPending.Store(len(a.pending) > 0)
 }
 
-// wait is how long the object of a new session is not to be written unseen.
-func (s *adoptions) writeDelay(t *heldshards.Shard, now monotonic.Instant) time.Duration {
-	since, unread := s.pending[t]
-	if !unread {
+// writeDelay returns how long the Lease of a new session waits for adoption.
+func (a *adoptions) writeDelay(shard *heldshards.Shard, now monotonic.Instant) time.Duration {
+	since, pending := a.pending[shard]
+	if !pending {
 		return 0
 	}
 	return max(since.Add(adoptionWait).Sub(now), 0)
 }
 
-// calm tells whether it is time to read.
-func (s *adoptions) settled(now monotonic.Instant) bool {
-	calm := true
-	for _, since := range s.pending {
+// ready reports whether adoption may begin.
+func (a *adoptions) ready(now monotonic.Instant) bool {
+	if len(a.pending) == 0 {
+		return false
+	}
+	quiet := true
+	for _, since := range a.pending {
 		waited := now.Sub(since)
 		if waited >= adoptionMaxDelay {
 			return true
 		}
-		calm = calm && waited >= adoptionQuiet
+		quiet = quiet && waited >= adoptionQuiet
 	}
-	return calm
+	return quiet
 }
 
-// forget drops what nobody asked for.
-func (s *adoptions) dropUnclaimed(now monotonic.Instant) {
-	if len(s.unclaimed) > 0 && now > s.expires {
-		s.unclaimed = map[session.Key]writeback.LeaseRecord{}
+func (a *adoptions) dropUnclaimed(now monotonic.Instant) {
+	if len(a.unclaimed) > 0 && now > a.expires {
+		a.unclaimed = map[session.Key]writeback.LeaseRecord{}
 	}
 }
 
-// Survey is a reading of all objects, for the shards that came since the last.
+// Adoption is one list of all Leases, for the shards that were acquired since the previous one.
 type Adoption struct {
-	// Namespaces are those of the classes, by their session.ClassID.
+	// Namespaces are those of the classes, by session.ClassID.
 	Namespaces []string
 
 	shards []*heldshards.Shard
 }
 
-// Unread tells whether there are shards for which a Survey is to be made. It does not block.
-func (k *Controller) AdoptionPending() bool { return k.adoptions.anyPending.Load() }
-
-// BeginSurvey returns what to read now, or nil when there is nothing, or more is about to come. Who gets one calls Found with
-// what was read, and EndSurvey when all was; without EndSurvey the shards are asked for again.
-func (k *Controller) BeginAdoption(ctx context.Context) (s *Adoption, err error) {
-	err = k.do(ctx, func() {
-		if len(k.adoptions.pending) == 0 || !k.adoptions.settled(k.now()) {
-			return
-		}
-		s = &Adoption{}
-		for t := range k.adoptions.pending {
-			s.shards = append(s.shards, t)
-		}
-		for i := range k.cfg.Classes {
-			s.Namespaces = append(s.Namespaces, k.cfg.Classes[i].Namespace)
-		}
-	})
-	return s, err
-}
-
-// Found is an object that a Survey found.
+// ExistingLease is a Lease that was listed.
 type ExistingLease struct {
 	Key   session.Key
 	Lease writeback.LeaseRecord
 }
 
-// Found takes objects in: those of holders without a session are remembered for two minutes. A few hundred at a time keep no
-// beat waiting.
-func (k *Controller) Adopt(ctx context.Context, found []ExistingLease) error {
-	return k.do(ctx, func() {
-		now := k.now()
-		k.adoptions.expires = now.Add(unclaimedTTL)
-		for _, f := range found {
-			if !f.Lease.Writable(f.Key.Name) {
+// AdoptionPending reports whether shards wait for an Adoption. It does not block.
+func (c *Controller) AdoptionPending() bool { return c.adoptions.anyPending.Load() }
+
+// BeginAdoption returns the next Adoption, or nil if none is pending or further shards may follow
+// at once. The caller passes the Leases to Adopt and then calls FinishAdoption. An Adoption that is
+// not finished is returned again.
+func (c *Controller) BeginAdoption(ctx context.Context) (a *Adoption, err error) {
+	err = c.do(ctx, func() {
+		if !c.adoptions.ready(c.now()) {
+			return
+		}
+		a = &Adoption{}
+		for shard := range c.adoptions.pending {
+			a.shards = append(a.shards, shard)
+		}
+		for i := range c.cfg.Classes {
+			a.Namespaces = append(a.Namespaces, c.cfg.Classes[i].Namespace)
+		}
+	})
+	return a, err
+}
+
+// Adopt takes listed Leases. Those of holders without a session are kept for two minutes. One call
+// should have a few hundred Leases, because batches wait for it.
+func (c *Controller) Adopt(ctx context.Context, leases []ExistingLease) error {
+	return c.do(ctx, func() {
+		now := c.now()
+		c.adoptions.expires = now.Add(unclaimedTTL)
+		for _, l := range leases {
+			if !l.Lease.Writable(l.Key.Name) {
 				continue
 			}
-			if s, known := k.table.Get(f.Key); known {
-				k.adopt(now, s.Ref.Slot(), f.Lease)
-			} else if len(k.adoptions.unclaimed) < k.cfg.Limit {
-				k.adoptions.unclaimed[f.Key] = f.Lease
+			if s, known := c.table.Get(l.Key); known {
+				c.adopt(now, s.Ref.Slot(), l.Lease)
+			} else if len(c.adoptions.unclaimed) < c.cfg.Limit {
+				c.adoptions.unclaimed[l.Key] = l.Lease
 			}
 		}
 	})
 }
 
-// EndSurvey tells that all objects have been read: who has none by now gets one. Should ctx end before all were told, the others
-// wait as they would have without a survey.
-func (k *Controller) FinishAdoption(ctx context.Context, s *Adoption) error {
-	err := k.do(ctx, func() {
-		for _, t := range s.shards {
-			k.adoptions.end(t)
+// FinishAdoption ends the wait of all sessions whose Leases were not adopted: they have none. If
+// ctx ends first, the remaining sessions wait for adoptionWait.
+func (c *Controller) FinishAdoption(ctx context.Context, a *Adoption) error {
+	err := c.do(ctx, func() {
+		for _, shard := range a.shards {
+			c.adoptions.remove(shard)
 		}
 	})
-	for first, slots := 0, 1; err == nil && first < slots; first += slotsPerCall {
-		err = k.do(ctx, func() {
-			slots = k.shards.Len()
-			k.stopWaiting(s, uint32(first), uint32(min(first+slotsPerCall, slots)))
-		})
+	if err != nil {
+		return err
 	}
-	return err
+	return c.forEachSlotRange(ctx, func(first, end uint32) { c.stopWaiting(a, first, end) })
 }
 
-// urge ends the wait of a share of the slots, as far as their shards are kept as they were when the survey began.
-func (k *Controller) stopWaiting(s *Adoption, first, end uint32) {
-	read := map[uint16]bool{}
-	for _, t := range s.shards {
-		if k.held[t.ID()] == t {
-			read[uint16(t.ID())] = true
+// stopWaiting skips shards that were lost, or lost and acquired again, since BeginAdoption.
+func (c *Controller) stopWaiting(a *Adoption, first, end uint32) {
+	adopted := map[uint16]bool{}
+	for _, shard := range a.shards {
+		if c.held[shard.ID()] == shard {
+			adopted[uint16(shard.ID())] = true
 		}
 	}
-	now := k.now()
+	now := c.now()
 	for slot := first; slot < end; slot++ {
-		if read[*k.shards.At(slot)] {
-			k.writes.StopWaiting(now, slot)
+		if adopted[*c.shards.At(slot)] {
+			c.writes.StopWaiting(now, slot)
 		}
 	}
 }
 
-// adopt lets the write slot know of an object that was found.
-func (k *Controller) adopt(now monotonic.Instant, slot uint32, object writeback.LeaseRecord) {
-	age := k.clock.Wall(now, now).Sub(object.RenewTime())
-	if k.writes.Adopt(now, slot, writeback.ExistingLease{Renewed: now.Add(-age), Duration: object.Duration()}) {
-		k.entries.At(slot).lease = object
+func (c *Controller) adopt(now monotonic.Instant, slot uint32, lease writeback.LeaseRecord) {
+	age := c.clock.WallTime(now, now).Sub(lease.RenewTime())
+	if c.writes.Adopt(now, slot, writeback.ExistingLease{Renewed: now.Add(-age), Duration: lease.Duration()}) {
+		c.entries.At(slot).lease = lease
 	}
 }
 
-// recall adopts the object of a holder that was found before it came.
-func (k *Controller) adoptEarlier(now monotonic.Instant, slot uint32, key session.Key) {
-	if object, found := k.adoptions.unclaimed[key]; found {
-		delete(k.adoptions.unclaimed, key)
-		k.adopt(now, slot, object)
+// adoptUnclaimed adopts a Lease that was listed before its holder registered.
+func (c *Controller) adoptUnclaimed(now monotonic.Instant, slot uint32, key session.Key) {
+	if lease, ok := c.adoptions.unclaimed[key]; ok {
+		delete(c.adoptions.unclaimed, key)
+		c.adopt(now, slot, lease)
 	}
 }

@@ -9,239 +9,251 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// Exchange is one message from holders and its answer. It is made to be used again and again by one connection: the slices
-// of the answer are valid until the next call.
+// Batch is one message with beats and its results. A connection reuses one Batch: the slices of the
+// results are valid until the next Process.
 type Batch struct {
-	// Holders are heard by name: opened, taken over or renewed.
+	// Registrations are beats by name. They open, take over or renew sessions.
 	Registrations []Registration
-	// Refs are heard by reference: renewed or not.
+	// Refs are beats by reference. They renew sessions.
 	Refs []session.Ref
-	// Sequence numbers the Refs' beats.
+	// Sequence is the sequence of the beats in Refs.
 	Sequence uint64
-	// Unordered messages may have been delayed or repeated, so their Holders' sequences are held against the last ones.
+	// Unordered says that the message may be late or repeated. Sequences of Registrations are then
+	// compared.
 	Unordered bool
 
-	// Met answers Holders, one by one.
+	// Results are those of Registrations, in the same order.
 	Results []RegisterResult
-	// Missed are the Refs that were not renewed.
+	// Rejected are the Refs that were not renewed.
 	Rejected []RejectedBeat
-	// Grant is what the renewed Refs got: the shortest of their classes, and the newest of their terms.
+	// Grant is the merged grant of the renewed Refs, see Grant.Min.
 	Grant Grant
-	// Renewed is how many Refs were renewed.
+	// Renewed is the number of renewed Refs.
 	Renewed int
 
-	answered chan struct{}
+	processed chan struct{}
 }
 
-// Introduction is a holder, its shard and the number of its beat.
+// Registration is a beat by name.
 type Registration struct {
 	Holder   session.Holder
 	Shard    int
 	Sequence uint64
-	// Paced holders are as yet not taken in: one that has the session is heard, and nothing else happens.
+	// Deferred says that the admission rate does not allow this registration now. An existing
+	// session is renewed all the same.
 	Deferred bool
-	// Age is how long ago the beat was heard by somebody who handed it on.
+	// Age is the time since another replica received the beat that it forwarded.
 	Age time.Duration
 }
 
-// Grant says when to beat again and how long the session lives.
+// Grant is what a holder gets for a beat.
 type Grant struct {
+	// Interval is the time until the next beat, TTL that until the session expires.
 	Interval, TTL time.Duration
-	// Epoch is that of the term under which the beat was accepted.
+	// Epoch is the epoch of the term that accepted the beat.
 	Epoch int64
 }
 
-// Met is what came of an Introduction. Ref, Name and Grant are set when the outcome is accepted.
-type RegisterResult struct {
-	// Elsewhere is set when the holder's shard is not kept here. Then nothing else is.
-	NotHeld bool
-	// Paced is set when the holder was to be paced. Then nothing else is.
-	Deferred bool
-	Outcome  session.Outcome
-	Ref      session.Ref
-	// Name is the holder's, as the string that its session keeps: whoever remembers it remembers no other.
-	Name  string
-	Grant Grant
-	// Renewal is what the beats that follow get.
-	BeatGrant Grant
-}
-
-// Missed is a Ref that was not renewed: its place in Refs, and why.
-type RejectedBeat struct {
-	Index   int
-	Outcome session.Outcome
-}
-
-// NewExchange returns an empty Exchange.
-func NewBatch() *Batch { return &Batch{answered: make(chan struct{}, 1)} }
-
-// Now is the receiving time for Beat; false before Run has begun.
-func (k *Controller) Now() (monotonic.Instant, bool) {
-	face := k.reader.Load()
-	if face == nil {
-		return 0, false
-	}
-	return face.Now(), true
-}
-
-// Beat renews the session that ref names, at a time that Now has just told, if its holder is alive. Otherwise it is false,
-// and the beat is for Exchange. This is the path that nearly every heartbeat takes: it asks nobody and allocates nothing.
-func (k *Controller) Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool {
-	return k.heartbeats.Beat(now, ref, sequence)
-}
-
-// LastBeat is when the holder of the session that ref names was last heard, by the time that Now tells; false once that life of
-// it is over. It asks nobody.
-func (k *Controller) LastBeat(ref session.Ref) (monotonic.Instant, bool) {
-	return k.heartbeats.LastBeat(ref)
-}
-
-// Exchange has the owner take x and waits for the answer in it. After an error x is lost: the owner may still work on it.
-func (k *Controller) Process(ctx context.Context, x *Batch) error {
-	select {
-	case k.batches <- x:
-	case <-k.done:
-		return ErrStopped
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	select {
-	case <-x.answered:
-		return nil
-	case <-k.done:
-		return ErrStopped
-	}
-}
-
-func (k *Controller) process(x *Batch) {
-	now := k.now()
-	x.Results, x.Rejected, x.Grant, x.Renewed = x.Results[:0], x.Rejected[:0], Grant{}, 0
-	for i := range x.Registrations {
-		x.Results = append(x.Results, k.register(now, x, &x.Registrations[i]))
-	}
-	for i, ref := range x.Refs {
-		k.beatRef(now, x, i, ref)
-	}
-	x.answered <- struct{}{}
-}
-
-// hear takes a beat that could not go past the owner.
-func (k *Controller) beatRef(now monotonic.Instant, x *Batch, index int, ref session.Ref) {
-	outcome := k.table.Beat(now, ref, x.Sequence)
-	if !outcome.Accepted() {
-		if outcome == session.Superseded {
-			k.reportDuplicate(ref)
-		}
-		x.Rejected = append(x.Rejected, RejectedBeat{Index: index, Outcome: outcome})
-		return
-	}
-	slot := ref.Slot()
-	x.Renewed++
-	x.Grant = x.Grant.Min(k.grant(slot))
-	if outcome == session.Recovered {
-		k.writes.HolderRecovered(now, slot)
-		k.changes.touch(slot)
-	}
-}
-
-func (k *Controller) register(now monotonic.Instant, x *Batch, in *Registration) RegisterResult {
-	if !k.admits(in.Shard) {
-		return RegisterResult{NotHeld: true}
-	}
-	if in.Deferred {
-		k.beatDeferred(now, in)
-		return RegisterResult{Deferred: true}
-	}
-	call := k.table.Register
-	if x.Unordered {
-		call = k.table.RegisterIfNewer
-	}
-	ref, outcome := call(now.Add(-in.Age), in.Holder, in.Sequence)
-	if !outcome.Accepted() {
-		if outcome == session.Superseded {
-			k.reportDuplicate(ref)
-		}
-		return RegisterResult{Outcome: outcome}
-	}
-	if outcome == session.Opened {
-		k.openSlot(now, ref.Slot(), in)
-	}
-	met := RegisterResult{Outcome: outcome, Ref: ref, Name: k.table.Name(ref.Slot()), Grant: k.grant(ref.Slot()), BeatGrant: k.grant(ref.Slot())}
-	if outcome == session.Repeated {
-		met.Grant.TTL = k.remaining(now, ref)
-		return met
-	}
-	k.outcomeChanged(now, ref.Slot(), outcome)
-	if !x.Unordered || outcome != session.Renewed {
-		// One phase for the whole message: its holders go on beating together, and other messages at other times.
-		met.Grant.Interval = k.cfg.Classes[in.Holder.Key.Class].Session.FirstInterval(x.Registrations[0].Holder.Key.Name)
-	}
-	return met
-}
-
-// nod hears a holder that is not taken in, if it has the session: waiting for its turn must not cost its life.
-func (k *Controller) beatDeferred(now monotonic.Instant, in *Registration) {
-	if ref, outcome := k.table.Find(in.Holder); outcome == session.Renewed {
-		k.outcomeChanged(now, ref.Slot(), k.table.Beat(now, ref, in.Sequence))
-	}
-}
-
-// rival tells once per episode that two boots of one holder beat. The first refusal alone may be a straggler's.
-func (k *Controller) reportDuplicate(ref session.Ref) {
-	s, taken := k.table.At(ref.Slot())
-	if !taken {
-		return
-	}
-	d, some := k.table.Duplicate(s.Ref)
-	if !some || d.Refusals != 2 {
-		return
-	}
-	k.changes.touch(ref.Slot())
-	k.cfg.Logger.Warn("two boots of one holder beat; the one introduced last keeps the session",
-		"class", k.cfg.Classes[s.Holder.Key.Class].Session.Name, "holder", s.Holder.Key.Name, "kept", s.Holder.Boot, "refused", d.Boot)
-	k.counts.duplicates.Add(1)
-}
-
-// note brings the write slot in line with what happened to the session.
-func (k *Controller) outcomeChanged(now monotonic.Instant, slot uint32, outcome session.Outcome) {
-	if outcome == session.Opened {
-		k.changes.touch(slot)
-		return
-	}
-	if outcome != session.Renewed {
-		k.writes.HolderRecovered(now, slot)
-		k.changes.touch(slot)
-	}
-}
-
-func (k *Controller) openSlot(now monotonic.Instant, slot uint32, in *Registration) {
-	k.shards.Extend(int(slot) + 1)
-	k.entries.Extend(int(slot) + 1)
-	k.occupancies++
-	k.writes.Open(now, slot, writeback.SlotOptions{
-		Policy: uint8(in.Holder.Key.Class), Phase: writeback.Phase(in.Holder.Key.Name),
-		Wait: k.adoptions.writeDelay(k.held[in.Shard], now),
-	})
-	*k.shards.At(slot) = uint16(in.Shard)
-	*k.entries.At(slot) = leaseEntry{occupancy: k.occupancies}
-	k.adoptEarlier(now, slot, in.Holder.Key)
-}
-
-// left is how long the session lives if no beat comes. Instants of beats are rounded up, so the whole TTL is the most.
-func (k *Controller) remaining(now monotonic.Instant, ref session.Ref) time.Duration {
-	s, _ := k.table.Lookup(ref)
-	return min(max(s.Deadline.Sub(now), 0), k.cfg.Classes[s.Holder.Key.Class].Session.TTL)
-}
-
-func (k *Controller) grant(slot uint32) Grant {
-	c := &k.cfg.Classes[k.writes.Policy(slot)].Session
-	return Grant{Interval: c.Interval, TTL: c.TTL, Epoch: k.epoch(slot)}
-}
-
-// Shorter is the grant that both holders can keep; the zero Grant is none yet.
+// Min returns a grant that two holders of one message can both use: the shorter times and the newer
+// epoch. The zero Grant stands for none.
 func (g Grant) Min(other Grant) Grant {
 	if g == (Grant{}) {
 		return other
 	}
 	return Grant{Interval: min(g.Interval, other.Interval), TTL: min(g.TTL, other.TTL), Epoch: max(g.Epoch, other.Epoch)}
+}
+
+// RegisterResult is the result of a Registration. Ref, Name and both grants are set if the outcome
+// is accepted.
+type RegisterResult struct {
+	// NotHeld means that the shard is not held here. No other field is set.
+	NotHeld bool
+	// Deferred repeats Registration.Deferred. No other field is set.
+	Deferred bool
+	Outcome  session.Outcome
+	Ref      session.Ref
+	// Name is the name as the string that the session keeps. Reuse this string; do not copy it.
+	Name  string
+	Grant Grant
+	// BeatGrant is the grant of the beats that follow.
+	BeatGrant Grant
+}
+
+// RejectedBeat is a Ref that was not renewed.
+type RejectedBeat struct {
+	// Index is the index in Batch.Refs.
+	Index   int
+	Outcome session.Outcome
+}
+
+// NewBatch returns an empty Batch.
+func NewBatch() *Batch { return &Batch{processed: make(chan struct{}, 1)} }
+
+// Now returns the time for Beat. It is false before Run.
+func (c *Controller) Now() (monotonic.Instant, bool) {
+	reader := c.clockReader.Load()
+	if reader == nil {
+		return 0, false
+	}
+	return reader.Now(), true
+}
+
+// Beat renews an Alive session at a time that Now has just returned. If it returns false, the beat
+// must go through Process. Nearly all heartbeats take this path: it neither blocks nor allocates.
+func (c *Controller) Beat(now monotonic.Instant, ref session.Ref, sequence uint64) bool {
+	return c.heartbeats.Beat(now, ref, sequence)
+}
+
+// LastBeat returns the time of the last beat on the clock of Now. It is false if the Ref is
+// invalid. It does not block.
+func (c *Controller) LastBeat(ref session.Ref) (monotonic.Instant, bool) {
+	return c.heartbeats.LastBeat(ref)
+}
+
+// Process lets the owner process the batch and waits for the results in it. After an error the
+// batch must not be used again, because the owner may still work on it.
+func (c *Controller) Process(ctx context.Context, b *Batch) error {
+	select {
+	case c.batches <- b:
+	case <-c.done:
+		return ErrStopped
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-b.processed:
+		return nil
+	case <-c.done:
+		return ErrStopped
+	}
+}
+
+func (c *Controller) process(b *Batch) {
+	now := c.now()
+	b.Results, b.Rejected, b.Grant, b.Renewed = b.Results[:0], b.Rejected[:0], Grant{}, 0
+	for i := range b.Registrations {
+		b.Results = append(b.Results, c.register(now, b, &b.Registrations[i]))
+	}
+	for i, ref := range b.Refs {
+		c.renew(now, b, i, ref)
+	}
+	b.processed <- struct{}{}
+}
+
+func (c *Controller) register(now monotonic.Instant, b *Batch, r *Registration) RegisterResult {
+	if !c.admits(r.Shard) {
+		return RegisterResult{NotHeld: true}
+	}
+	if r.Deferred {
+		c.renewDeferred(now, r)
+		return RegisterResult{Deferred: true}
+	}
+	register := c.table.Register
+	if b.Unordered {
+		register = c.table.RegisterIfNewer
+	}
+	ref, outcome := register(now.Add(-r.Age), r.Holder, r.Sequence)
+	if !outcome.Accepted() {
+		if outcome == session.Superseded {
+			c.reportDuplicate(ref)
+		}
+		return RegisterResult{Outcome: outcome}
+	}
+	slot := ref.Slot()
+	if outcome == session.Opened {
+		c.openSlot(now, slot, r.Holder.Key, r.Shard)
+	}
+	result := RegisterResult{Outcome: outcome, Ref: ref, Name: c.table.Name(slot), Grant: c.grant(slot), BeatGrant: c.grant(slot)}
+	if outcome == session.Repeated {
+		result.Grant.TTL = c.remainingTTL(now, ref)
+		return result
+	}
+	c.sessionChanged(now, slot, outcome)
+	if !b.Unordered || outcome != session.Renewed {
+		// All holders of a message get the interval of the first one, so that they keep beating in
+		// one message.
+		class := &c.cfg.Classes[r.Holder.Key.Class].Session
+		result.Grant.Interval = class.FirstInterval(b.Registrations[0].Holder.Key.Name)
+	}
+	return result
+}
+
+// renewDeferred renews the session of a deferred registration, if there is one. A holder must not
+// expire because it waits for admission.
+func (c *Controller) renewDeferred(now monotonic.Instant, r *Registration) {
+	if ref, outcome := c.table.Find(r.Holder); outcome == session.Renewed {
+		c.sessionChanged(now, ref.Slot(), c.table.Beat(now, ref, r.Sequence))
+	}
+}
+
+// renew takes a beat that Beat has not taken.
+func (c *Controller) renew(now monotonic.Instant, b *Batch, index int, ref session.Ref) {
+	outcome := c.table.Beat(now, ref, b.Sequence)
+	if !outcome.Accepted() {
+		if outcome == session.Superseded {
+			c.reportDuplicate(ref)
+		}
+		b.Rejected = append(b.Rejected, RejectedBeat{Index: index, Outcome: outcome})
+		return
+	}
+	slot := ref.Slot()
+	b.Renewed++
+	b.Grant = b.Grant.Min(c.grant(slot))
+	if outcome == session.Recovered {
+		c.sessionChanged(now, slot, outcome)
+	}
+}
+
+// reportDuplicate reports an episode of two beating boots at its second rejection. A single one may
+// be a late message.
+func (c *Controller) reportDuplicate(ref session.Ref) {
+	s, ok := c.table.At(ref.Slot())
+	if !ok {
+		return
+	}
+	d, ok := c.table.Duplicate(s.Ref)
+	if !ok || d.Rejections != 2 {
+		return
+	}
+	c.changes.touch(ref.Slot())
+	c.cfg.Logger.Warn("two boots of one holder send heartbeats; the boot that registered last keeps the session",
+		"class", c.cfg.Classes[s.Holder.Key.Class].Session.Name, "holder", s.Holder.Key.Name, "kept", s.Holder.Boot, "refused", d.Boot)
+	c.counts.duplicates.Add(1)
+}
+
+// sessionChanged updates the schedule and the watchers after an accepted beat.
+func (c *Controller) sessionChanged(now monotonic.Instant, slot uint32, outcome session.Outcome) {
+	switch outcome {
+	case session.Renewed:
+	case session.Opened:
+		c.changes.touch(slot)
+	default:
+		c.writes.HolderRecovered(now, slot)
+		c.changes.touch(slot)
+	}
+}
+
+// openSlot begins the writes of a new session.
+func (c *Controller) openSlot(now monotonic.Instant, slot uint32, key session.Key, shard int) {
+	c.shards.Extend(int(slot) + 1)
+	c.entries.Extend(int(slot) + 1)
+	c.occupancies++
+	c.writes.Open(now, slot, writeback.SlotOptions{
+		Policy: uint8(key.Class), Phase: writeback.Phase(key.Name), Wait: c.adoptions.writeDelay(c.held[shard], now),
+	})
+	*c.shards.At(slot) = uint16(shard)
+	*c.entries.At(slot) = leaseEntry{occupancy: c.occupancies}
+	c.adoptUnclaimed(now, slot, key)
+}
+
+// remainingTTL returns the time until the session expires. Times of beats are rounded up, so the
+// TTL is its maximum.
+func (c *Controller) remainingTTL(now monotonic.Instant, ref session.Ref) time.Duration {
+	s, _ := c.table.Lookup(ref)
+	return min(max(s.Deadline.Sub(now), 0), c.cfg.Classes[s.Holder.Key.Class].Session.TTL)
+}
+
+func (c *Controller) grant(slot uint32) Grant {
+	class := &c.cfg.Classes[c.writes.Policy(slot)].Session
+	return Grant{Interval: class.Interval, TTL: class.TTL, Epoch: c.epoch(slot)}
 }

@@ -7,33 +7,34 @@ import (
 )
 
 const (
-	// departures is how many sessions that are gone are remembered for those who watch.
+	// maxDeletions is the number of deletions that are kept for watchers.
 	maxDeletions = 1 << 17
-	// nowhere ends the list of changes.
-	nowhere = ^uint32(0)
+	// noSlot ends the list of changes.
+	noSlot = ^uint32(0)
 )
 
-// changes are the sessions in the order of their last change, and those that are gone in the order in which they went. A
-// session that changes again moves to the end, so the list is never longer than there are sessions, however slow a reader is.
+// changeList is the list of sessions in the order of their last change, and the list of deletions.
+// A session that changes again moves to the end. So the list is never longer than the table,
+// however slow a watcher is.
 type changeList struct {
-	// revision counts changes; that of a session is what it was at its last one.
+	// revision counts changes.
 	revision   uint64
 	links      slab.Slab[changeLink] // by slot
 	head, tail uint32
-	// gone is in the order of revisions, and forgotten the revision of the newest that was dropped from it.
+	// deletions are ordered by revision. compacted is the revision of the newest one that was
+	// dropped.
 	deletions []deletion
 	compacted uint64
-	// readers are somewhere in the list.
-	readers map[*Subscription]struct{}
+	watchers  map[*Subscription]struct{}
 }
 
-// change is the place of a slot in the list; with revision 0 it is in none.
+// changeLink is the place of a slot in the list. A slot with revision 0 is not in the list.
 type changeLink struct {
-	revision       uint64
+	revision       uint64 // of the last change
 	next, previous uint32
 }
 
-// departure is a session that is gone.
+// deletion is a session that is gone.
 type deletion struct {
 	revision uint64
 	holder   session.Holder
@@ -43,76 +44,77 @@ type deletion struct {
 }
 
 func newChangeList() changeList {
-	return changeList{head: nowhere, tail: nowhere, readers: map[*Subscription]struct{}{}}
+	return changeList{head: noSlot, tail: noSlot, watchers: map[*Subscription]struct{}{}}
 }
 
-// touch moves a slot to the end, because it changed.
-func (c *changeList) touch(slot uint32) {
-	c.links.Extend(int(slot) + 1)
-	c.unlink(slot)
-	c.revision++
-	*c.links.At(slot) = changeLink{revision: c.revision, next: nowhere, previous: c.tail}
-	if c.tail == nowhere {
-		c.head = slot
+// touch moves a changed slot to the end.
+func (l *changeList) touch(slot uint32) {
+	l.links.Extend(int(slot) + 1)
+	l.unlink(slot)
+	l.revision++
+	*l.links.At(slot) = changeLink{revision: l.revision, next: noSlot, previous: l.tail}
+	if l.tail == noSlot {
+		l.head = slot
 	} else {
-		c.links.At(c.tail).next = slot
+		l.links.At(l.tail).next = slot
 	}
-	c.tail = slot
-	c.wake()
+	l.tail = slot
+	l.wakeWatchers()
 }
 
-// depart takes a slot out whose session is gone.
-func (c *changeList) delete(slot uint32, d deletion) {
-	c.unlink(slot)
-	c.revision++
-	d.revision = c.revision
-	if len(c.deletions) == maxDeletions {
-		// Half of them at once, so that a departure costs nothing on average.
-		c.compacted = c.deletions[maxDeletions/2-1].revision
-		c.deletions = append(make([]deletion, 0, maxDeletions), c.deletions[maxDeletions/2:]...)
+// delete removes the slot of a session that is gone.
+func (l *changeList) delete(slot uint32, d deletion) {
+	l.unlink(slot)
+	l.revision++
+	d.revision = l.revision
+	if len(l.deletions) == maxDeletions {
+		// Half of them are dropped at once, so that a deletion takes constant time on average.
+		l.compacted = l.deletions[maxDeletions/2-1].revision
+		l.deletions = append(make([]deletion, 0, maxDeletions), l.deletions[maxDeletions/2:]...)
 	}
-	c.deletions = append(c.deletions, d)
-	c.wake()
+	l.deletions = append(l.deletions, d)
+	l.wakeWatchers()
 }
 
-// leave unlinks a slot. Readers that stood on it stand on the one before: all up to there they have had.
-func (c *changeList) unlink(slot uint32) {
-	l := c.links.At(slot)
-	if l.revision == 0 {
+// unlink removes a slot from the list. The cursor of a watcher on it moves to the slot before,
+// which the watcher has seen.
+func (l *changeList) unlink(slot uint32) {
+	link := l.links.At(slot)
+	if link.revision == 0 {
 		return
 	}
-	for reader := range c.readers {
-		if reader.cursor == slot {
-			reader.cursor = l.previous
+	for watcher := range l.watchers {
+		if watcher.cursor == slot {
+			watcher.cursor = link.previous
 		}
 	}
-	if l.previous == nowhere {
-		c.head = l.next
+	if link.previous == noSlot {
+		l.head = link.next
 	} else {
-		c.links.At(l.previous).next = l.next
+		l.links.At(link.previous).next = link.next
 	}
-	if l.next == nowhere {
-		c.tail = l.previous
+	if link.next == noSlot {
+		l.tail = link.previous
 	} else {
-		c.links.At(l.next).previous = l.previous
+		l.links.At(link.next).previous = link.previous
 	}
-	*l = changeLink{}
+	*link = changeLink{}
 }
 
-func (c *changeList) wake() {
-	for reader := range c.readers {
+func (l *changeList) wakeWatchers() {
+	for watcher := range l.watchers {
 		select {
-		case reader.wake <- struct{}{}:
-		default: // it knows already
+		case watcher.wake <- struct{}{}:
+		default:
 		}
 	}
 }
 
-// after is the slot behind a cursor; false at the end.
-func (c *changeList) after(cursor uint32) (uint32, bool) {
-	next := c.head
-	if cursor != nowhere {
-		next = c.links.At(cursor).next
+// next returns the slot after the cursor. It is false at the end.
+func (l *changeList) next(cursor uint32) (uint32, bool) {
+	next := l.head
+	if cursor != noSlot {
+		next = l.links.At(cursor).next
 	}
-	return next, next != nowhere
+	return next, next != noSlot
 }

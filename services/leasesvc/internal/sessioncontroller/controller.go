@@ -16,67 +16,74 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// ErrEnded says that the Keeper has ended, and its sessions with it.
-var ErrStopped = errors.New("the sessions are not kept any more")
+// ErrStopped is returned after Run has returned. All sessions are gone then.
+var ErrStopped = errors.New("the session controller has stopped")
 
 const (
-	// waiting bounds the exchanges that may wait for the owner; the senders of further ones block.
+	// maxQueuedBatches is the number of batches that wait for the owner. Senders of further batches
+	// block.
 	maxQueuedBatches = 256
-	// share is how many sessions are looked at in one go: about a millisecond.
+	// maxTransitions is the number of sessions that one pass looks at: about a millisecond of work.
 	maxTransitions = 2000
-	// noShard marks the slots without a session. Shards are numbered below it.
+	// slotsPerCall is the number of slots that the owner scans in one call.
+	slotsPerCall = 5000
+	// noShard marks slots without a session. Shards have smaller numbers.
 	noShard = ^uint16(0)
+	// pauseTolerance is the longest gap between two readings of the clock that does not count as a
+	// pause of the process. The owner reads the clock with every tick.
+	pauseTolerance = time.Second
 )
 
-// Class is one kind of holder: where its Leases live, how it lives and how it is written.
+// Class is one kind of holder.
 type Class struct {
+	// Namespace is the namespace of the Leases. No two classes share one.
 	Namespace string
-	// Unowned classes have Leases that belong to no Node.
+	// Unowned classes have Leases that no Node owns.
 	Unowned bool
 	Session session.Class
 	Writes  writeback.Policy
 }
 
-// Config is what a Keeper is made of.
+// Config configures a Controller.
 type Config struct {
-	// Classes are numbered by their place: the first is session.ClassID 0. Their namespaces differ.
+	// Classes are indexed by session.ClassID.
 	Classes []Class
-	// Shards is how many shards there are, here and elsewhere; less than 65,535.
+	// Shards is the number of all shards, below 65,535.
 	Shards int
-	// Limit is how many sessions there may be in all shards together.
+	// Limit is the maximum number of sessions of all shards together.
 	Limit int
-	// Surveys tells that somebody makes them, so that the objects of new shards need not be written unseen at once.
+	// AdoptLeases says that BeginAdoption is called. The Leases of a new shard's holders then wait
+	// for adoption before their first write.
 	AdoptLeases bool
-	// Passed is called about forty times a second, after what was due has been done; it must not block. May be nil.
+	// OnTick is called about forty times a second, after the transitions that were due. It must not
+	// block. Optional.
 	OnTick func()
+	// Logger is required.
 	Logger *slog.Logger
 }
 
-// tolerance is how long the owner may go without reading its clock. It reads it with every tick of the wheel, so whoever
-// reads it later than that was not running, and neither was the receipt of beats.
-const pauseTolerance = time.Second
-
-// Keeper keeps the sessions of the shards that are held here. All methods but Run may be called by any goroutine, before and after it too.
+// Controller runs the sessions of the held shards. All methods are safe for concurrent use, also
+// before and after Run.
 type Controller struct {
 	cfg             Config
 	batches         chan *Batch
 	calls           chan func()
 	done            chan struct{} // closed by Run when it returns
-	instanceID      uint64        // told apart from all other Keepers by chance
-	shortestSuspect time.Duration // silence that makes a holder of any class suspect
+	instanceID      uint64
+	shortestSuspect time.Duration // of all classes
 	counts          counts
 	heartbeats      *session.Heartbeats
-	reader          atomic.Pointer[pauseclock.Reader] // nil before Run
+	clockReader     atomic.Pointer[pauseclock.Reader] // nil before Run
 	keyIndex        atomic.Pointer[keyIndex]
-	leadership      atomic.Pointer[leadership] // nil while no shard is kept
+	leadership      atomic.Pointer[leadership] // nil while no shard is held
 	backlog         atomic.Pointer[writeback.Backlog]
 
-	// What follows belongs to the goroutine in Run.
+	// The goroutine of Run owns the fields below.
 	clock       pauseclock.Clock
 	table       *session.Table
-	held        []*heldshards.Shard // by shard; nil where the shard is not kept here
-	heldSince   []monotonic.Instant // by shard: when kept began
-	leaving     []bool              // by shard: no holder is taken in any more
+	held        []*heldshards.Shard // by shard; nil if not held
+	heldSince   []monotonic.Instant // by shard
+	leaving     []bool              // by shard: registrations are refused, sessions are being dropped
 	adoptions   adoptions
 	writes      *writeback.Schedule
 	shards      slab.Slab[uint16]     // by slot
@@ -84,176 +91,180 @@ type Controller struct {
 	changes     changeList
 	exceptions  writeExceptions
 	occupancies uint64
-	ready       <-chan struct{}
-	// again is ready while the last pass has left something that is due.
-	moreDue <-chan struct{}
+	// moreDue is alwaysReady while the last pass left transitions that are due, otherwise nil.
+	moreDue     <-chan struct{}
+	alwaysReady chan struct{} // closed
 }
 
-// counts lets others see how many sessions there are without asking the owner.
+// counts are read without asking the owner.
 type counts struct {
 	alive, suspect, expired, paused, duplicates atomic.Int64
 }
 
-// New returns a Keeper without shards. It starts nothing.
+// New returns a Controller without shards. It starts nothing.
 func New(cfg Config) *Controller {
-	k := &Controller{
+	c := &Controller{
 		cfg:        cfg,
 		batches:    make(chan *Batch, maxQueuedBatches),
 		calls:      make(chan func()),
 		done:       make(chan struct{}),
 		instanceID: rand.Uint64(),
-		ready:      closed(),
 		held:       make([]*heldshards.Shard, cfg.Shards),
 		heldSince:  make([]monotonic.Instant, cfg.Shards),
 		leaving:    make([]bool, cfg.Shards),
 		adoptions:  newAdoptions(),
 		changes:    newChangeList(),
-		exceptions: newWriteExceptions(),
+		exceptions: newWriteExceptions(), alwaysReady: make(chan struct{}),
 	}
+	close(c.alwaysReady)
 	policies := make([]writeback.Policy, 0, len(cfg.Classes))
 	classes := make([]session.Class, 0, len(cfg.Classes))
-	for _, c := range cfg.Classes {
-		classes = append(classes, c.Session)
-		if k.shortestSuspect == 0 || c.Session.Suspect < k.shortestSuspect {
-			k.shortestSuspect = c.Session.Suspect
+	for _, class := range cfg.Classes {
+		classes = append(classes, class.Session)
+		if c.shortestSuspect == 0 || class.Session.Suspect < c.shortestSuspect {
+			c.shortestSuspect = class.Session.Suspect
 		}
-		policies = append(policies, c.Writes)
+		policies = append(policies, class.Writes)
 	}
-	k.table = session.NewTable(classes, cfg.Limit)
-	k.heartbeats = k.table.Heartbeats()
-	k.writes = writeback.NewSchedule(policies)
-	return k
+	c.table = session.NewTable(classes, cfg.Limit)
+	c.heartbeats = c.table.Heartbeats()
+	c.writes = writeback.NewSchedule(policies)
+	return c
 }
 
-// Run keeps the sessions until ctx ends. It may be called once.
-func (k *Controller) Run(ctx context.Context) error {
-	defer close(k.done)
-	k.clock = pauseclock.Start(session.Granularity, pauseTolerance)
-	k.reader.Store(k.clock.Reader())
+// Run owns the sessions until ctx ends. It may be called once.
+func (c *Controller) Run(ctx context.Context) error {
+	defer close(c.done)
+	c.clock = pauseclock.Start(session.Granularity, pauseTolerance)
+	c.clockReader.Store(c.clock.Reader())
 	ticker := time.NewTicker(session.Granularity)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case x := <-k.batches:
-			k.process(x)
-		case call := <-k.calls:
+		case b := <-c.batches:
+			c.process(b)
+		case call := <-c.calls:
 			call()
 		case <-ticker.C:
-			k.advance()
-			k.maintain()
-		case <-k.moreDue:
-			k.advance()
+			c.advance()
+			c.maintain()
+		case <-c.moreDue:
+			c.advance()
 		}
-		k.publish()
+		c.publishCounts()
 	}
 	return nil
 }
 
-func closed() <-chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}
+// Done returns a channel that is closed when Run returns.
+func (c *Controller) Done() <-chan struct{} { return c.done }
 
-// Done is closed once the Keeper answers no more.
-func (k *Controller) Done() <-chan struct{} { return k.done }
-
-// Counts is how many sessions there are, as of a moment ago.
-func (k *Controller) Counts() session.Counts {
-	return session.Counts{
-		Alive: int(k.counts.alive.Load()), Suspect: int(k.counts.suspect.Load()), Expired: int(k.counts.expired.Load()),
-	}
-}
-
-// Life tells this Keeper from all others, so that Versions of one are not taken for another's.
-func (k *Controller) InstanceID() uint64 { return k.instanceID }
-
-// Duplicates is how often it was found that two boots of one holder beat.
-func (k *Controller) Duplicates() int64 { return k.counts.duplicates.Load() }
-
-// Blind is how long in all the process could not receive.
-func (k *Controller) PausedTime() time.Duration { return time.Duration(k.counts.paused.Load()) }
-
-// do has the owner run call and waits until it has. With an error from ctx, call has not run and will not.
-func (k *Controller) do(ctx context.Context, call func()) error {
+// do lets the owner run call and waits for its end. After an error of ctx, call has not run and
+// will not.
+func (c *Controller) do(ctx context.Context, call func()) error {
 	ran := make(chan struct{})
-	asked := func() {
+	request := func() {
 		defer close(ran)
 		call()
 	}
 	select {
-	case k.calls <- asked:
-	case <-k.done:
+	case c.calls <- request:
+	case <-c.done:
 		return ErrStopped
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	<-ran // the owner runs a call as soon as it has taken it
+	<-ran // the owner runs each call that it has received
 	return nil
 }
 
-// Backlog is what is to be written and not under way, as of a moment ago.
-func (k *Controller) Backlog() writeback.Backlog {
-	if b := k.backlog.Load(); b != nil {
+// forEachSlotRange lets the owner run call on all slots, slotsPerCall at a time.
+func (c *Controller) forEachSlotRange(ctx context.Context, call func(first, end uint32)) error {
+	for first, slots := 0, 1; first < slots; first += slotsPerCall {
+		err := c.do(ctx, func() {
+			slots = c.shards.Len()
+			call(uint32(first), uint32(min(first+slotsPerCall, slots)))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// advance makes the transitions that are due, in portions.
+func (c *Controller) advance() {
+	now := c.now()
+	c.moreDue = nil
+	if c.table.Advance(now, maxTransitions, func(t session.Transition) { c.applyTransition(now, t) }) {
+		c.moreDue = c.alwaysReady
+		return
+	}
+	if c.cfg.OnTick != nil {
+		c.cfg.OnTick()
+	}
+}
+
+func (c *Controller) applyTransition(now monotonic.Instant, t session.Transition) {
+	slot := t.Ref.Slot()
+	switch t.To {
+	case session.Expired:
+		c.writes.HolderExpired(now, slot)
+		c.changes.touch(slot)
+	case session.Gone:
+		c.sessionGone(slot, t.Holder)
+	default:
+		c.changes.touch(slot)
+	}
+}
+
+// maintain runs with every tick.
+func (c *Controller) maintain() {
+	now := c.now()
+	c.adoptions.dropUnclaimed(now)
+	if b := c.writes.Backlog(now); b != c.Backlog() {
+		c.backlog.Store(&b)
+	}
+}
+
+func (c *Controller) publishCounts() {
+	counts := c.table.Counts()
+	c.counts.alive.Store(int64(counts.Alive))
+	c.counts.suspect.Store(int64(counts.Suspect))
+	c.counts.expired.Store(int64(counts.Expired))
+}
+
+// now reads the clock. Any call may be the first after a pause of the process, so each reports one.
+func (c *Controller) now() monotonic.Instant {
+	now, paused := c.clock.Read()
+	if paused > 0 {
+		c.counts.paused.Add(int64(paused))
+		c.cfg.Logger.Warn("process was paused; session deadlines are extended", "for", paused)
+	}
+	return now
+}
+
+// Counts returns the number of sessions by state, as of the last pass.
+func (c *Controller) Counts() session.Counts {
+	return session.Counts{
+		Alive: int(c.counts.alive.Load()), Suspect: int(c.counts.suspect.Load()), Expired: int(c.counts.expired.Load()),
+	}
+}
+
+// Backlog returns the writes that are due and not in flight, as of the last tick.
+func (c *Controller) Backlog() writeback.Backlog {
+	if b := c.backlog.Load(); b != nil {
 		return *b
 	}
 	return writeback.Backlog{}
 }
 
-// look does what needs to be done now and then.
-func (k *Controller) maintain() {
-	now := k.now()
-	k.adoptions.dropUnclaimed(now)
-	if b := k.writes.Backlog(now); b != k.Backlog() {
-		k.backlog.Store(&b)
-	}
-}
+// InstanceID is random. A Version is valid for the Controller with the same InstanceID only.
+func (c *Controller) InstanceID() uint64 { return c.instanceID }
 
-func (k *Controller) publish() {
-	c := k.table.Counts()
-	k.counts.alive.Store(int64(c.Alive))
-	k.counts.suspect.Store(int64(c.Suspect))
-	k.counts.expired.Store(int64(c.Expired))
-}
+// Duplicates counts the episodes in which two boots of one holder beat.
+func (c *Controller) Duplicates() int64 { return c.counts.duplicates.Load() }
 
-// now is the receiving time. Every use of it may be the first after the process stood still, so each looks.
-func (k *Controller) now() monotonic.Instant {
-	now, lost := k.clock.Read()
-	if lost > 0 {
-		k.counts.paused.Add(int64(lost))
-		k.cfg.Logger.Warn("nothing could be received for a while; deadlines are put off by as much", "for", lost)
-	}
-	return now
-}
-
-func (k *Controller) ticked() {
-	if k.cfg.OnTick != nil {
-		k.cfg.OnTick()
-	}
-}
-
-// advance makes transitions that are due, a share of them at a time, so that beats which only the owner can take need not
-// wait until a whole fleet has been declared silent.
-func (k *Controller) advance() {
-	now := k.now()
-	k.moreDue = nil
-	if k.table.Advance(now, maxTransitions, func(step session.Transition) { k.applyTransition(now, step) }) {
-		k.moreDue = k.ready
-		return
-	}
-	k.ticked()
-}
-
-func (k *Controller) applyTransition(now monotonic.Instant, step session.Transition) {
-	slot := step.Ref.Slot()
-	switch step.To {
-	case session.Expired:
-		k.writes.HolderExpired(now, slot)
-		k.changes.touch(slot)
-	case session.Gone:
-		k.sessionGone(slot, step.Holder)
-	default:
-		k.changes.touch(slot)
-	}
-}
+// PausedTime is the total time for which the process did not run.
+func (c *Controller) PausedTime() time.Duration { return time.Duration(c.counts.paused.Load()) }

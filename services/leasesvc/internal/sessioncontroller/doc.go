@@ -1,18 +1,23 @@
-// Package sessioncontroller runs the sessions of the shards that are held here: one goroutine owns the session table and the write slots
-// of all of them, everybody else asks it.
+// Package sessioncontroller runs the sessions of the held shards. One goroutine, the owner, owns
+// the session table and the schedule of Lease writes of all held shards; callers send it batches
+// and calls.
 //
-// Promise: a shard begins with its term, and only holders that have beaten under that term are known, or are known to have been
-// silent before it; so a takeover declares nobody dead who beat, and every such holder has its whole TTL. With the term all of
-// them are dropped, and who keeps the shard's term waits in Keep until every write made under it has returned. The Keeper decides
-// in memory: nothing it does waits for Kubernetes. Once Run has returned, every call answers ErrEnded.
+// Promise:
+//   - A shard's sessions begin with its term and are dropped with it. Only holders that beat under
+//     the term, or that a checkpoint names as silent, have a session. So a takeover expires no live
+//     holder and revives no expired one.
+//   - RunShard returns after all writes that were made under the shard's term.
+//   - The owner works in memory. It never waits for the kube-apiserver or etcd.
+//   - The clock stands still while the process does not run (stopped, starved, host suspended), so
+//     holders do not expire for beats that could not be received. See package pauseclock.
+//   - After Run has returned, all calls fail with ErrStopped.
 //
-// Time that the process could not receive in (stopped, starved, its host suspended) is not held against the holders: the
-// Keeper's clock stands still meanwhile.
+// Beats of Alive sessions do not pass through the owner. Batches wait in a bounded queue; callers
+// of Process block while it is full. Work on many sessions (transitions, the end of a shard, lists,
+// watches) is done in portions, so that batches are processed in between. A watch returns the
+// newest state of each session. A watcher that has missed more than 65,536 deletions gets
+// ErrCompacted.
 //
-// Beats of living holders go past the owner. What else comes waits in bounded queues: callers of Exchange wait while the Keeper
-// is behind. Work on many sessions is cut into shares, so that none of them keeps a beat waiting: transitions, the end of a shard,
-// lists, what watchers get. A watcher takes the newest state of each session; only one who is 65,536 deletions behind is cut off.
-//
-// The Keeper writes no object. Start hands out what there is to write, Begin says under which term, Finish takes what came of
-// it. It does not know which shard a holder belongs to, nor who else keeps one: its callers say so.
+// The controller writes no object. StartWrites returns what to write, WriteJob.BeginWrite gives the
+// term to write under, FinishWrite takes the result. Callers say which shard a holder belongs to.
 package sessioncontroller

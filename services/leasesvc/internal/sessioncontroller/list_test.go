@@ -12,40 +12,18 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// walk lists page by page and returns the resource names in the order they came.
-func walk(t testing.TB, k *sessioncontroller.Controller, q sessioncontroller.ListOptions) []string {
-	t.Helper()
-	var names []string
-	for {
-		page, more, err := k.List(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(page) > q.Limit {
-			t.Fatalf("a page of %d for a limit of %d", len(page), q.Limit)
-		}
-		for _, lease := range page {
-			q.After = lease.Holder.Key
-			names = append(names, classes[q.After.Class].Namespace+"/"+q.After.Name)
-		}
-		if !more {
-			return names
-		}
-	}
-}
-
-func TestPage_ListsEverySessionOnceInOrder(t *testing.T) {
+func TestList_ReturnsEverySessionOnceInOrder(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-c.-]{1,3}`), 0, 20, rapid.ID).Draw(r, "names")
 		class := session.ClassID(rapid.IntRange(0, 1).Draw(r, "class"))
 		limit := rapid.IntRange(1, 7).Draw(r, "limit")
 		synctest.Test(t, func(t *testing.T) {
-			k := newKeeper()
-			defer run(t, k)()
+			ctl := newController()
+			defer run(t, ctl)()
 			var want, wantClass []string
 			for i, name := range names {
 				key := session.Key{Class: session.ClassID(i % 2), Name: name}
-				introduce(t, k, session.Holder{Key: key, Boot: "1"})
+				register(t, ctl, session.Holder{Key: key, Boot: "1"})
 				full := classes[key.Class].Namespace + "/" + name
 				want = append(want, full)
 				if key.Class == class {
@@ -54,34 +32,34 @@ func TestPage_ListsEverySessionOnceInOrder(t *testing.T) {
 			}
 			slices.Sort(want)
 			slices.Sort(wantClass)
-			if got := walk(t, k, sessioncontroller.ListOptions{Limit: limit}); !slices.Equal(got, want) {
+			if got := listAll(t, ctl, sessioncontroller.ListOptions{Limit: limit}); !slices.Equal(got, want) {
 				t.Errorf("all: got %v, want %v", got, want)
 			}
 			marked := []bool{class == 0, class == 1}
-			if got := walk(t, k, sessioncontroller.ListOptions{Limit: limit, Classes: marked}); !slices.Equal(got, wantClass) {
+			if got := listAll(t, ctl, sessioncontroller.ListOptions{Limit: limit, Classes: marked}); !slices.Equal(got, wantClass) {
 				t.Errorf("class %d: got %v, want %v", class, got, wantClass)
 			}
-			if got := walk(t, k, sessioncontroller.ListOptions{Limit: limit, State: session.Expired}); got != nil {
+			if got := listAll(t, ctl, sessioncontroller.ListOptions{Limit: limit, State: session.Expired}); got != nil {
 				t.Errorf("expired: got %v, want none", got)
 			}
 		})
 	})
 }
 
-func TestPage_GoesOnBehindASessionThatIsGone(t *testing.T) {
+func TestList_ContinuesAfterASessionThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		for i := range 1200 { // more than the owner copies at a time
-			introduce(t, k, node(fmt.Sprintf("n%04d", i), "1"))
+		ctl := newController()
+		defer run(t, ctl)()
+		for i := range 1200 { // more than one chunk
+			register(t, ctl, node(fmt.Sprintf("n%04d", i), "1"))
 		}
-		first, more, err := k.List(t.Context(), sessioncontroller.ListOptions{Limit: 600})
+		first, more, err := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 600})
 		if err != nil || !more || len(first) != 600 {
 			t.Fatalf("first page: %d sessions, more %t, error %v", len(first), more, err)
 		}
 		last := first[599].Holder
-		k.CompleteRelease(hold(t, k, last))
-		rest, more, err := k.List(t.Context(), sessioncontroller.ListOptions{Limit: 1000, After: last.Key})
+		ctl.CompleteRelease(beginRelease(t, ctl, last))
+		rest, more, err := ctl.List(t.Context(), sessioncontroller.ListOptions{Limit: 1000, After: last.Key})
 		if err != nil || more || len(rest) != 600 || rest[0].Holder.Key.Name != "n0600" {
 			t.Errorf("second page: %d sessions, more %t, error %v", len(rest), more, err)
 		}

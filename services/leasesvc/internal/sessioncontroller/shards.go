@@ -3,130 +3,137 @@ package sessioncontroller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 )
 
-// enterPoll is how often it is looked whether the tenure before has left: it does so within milliseconds.
+// admitPoll is how often admitShard looks whether the previous term of the shard has ended. That
+// takes milliseconds.
 const admitPoll = 5 * time.Millisecond
 
-// NotKeptError says that the sessions of a shard are not kept here.
+// NotHeldError reports that the shard is not held here.
 type NotHeldError struct{ Shard int }
 
 func (e NotHeldError) Error() string {
 	return fmt.Sprintf("shard %d is not held here", e.Shard)
 }
 
-// Keep takes the shard's holders in until the tenure's term ends. Only those that are known to have been silent have sessions
-// at once: each counts as last heard as long ago as its Silence says, so that nobody who died long before the term gets
-// another grace period; who beats is heard as ever. It returns nil once the sessions have been dropped and every write made
-// under the tenure has returned. When the Keeper ends before the term does, it waits for the writes as well and returns
-// ErrEnded.
-func (k *Controller) RunShard(t *heldshards.Shard, silences ...session.Silence) error {
-	err := k.admitShard(t, silences)
+// RunShard runs the sessions of a shard until its term ends. The given silences open sessions of
+// holders that were silent before the term: such a holder counts as last heard so long ago, and
+// recovers with its next beat.
+//
+// RunShard returns nil after the sessions were dropped and all writes under the term have returned.
+// If the controller stops first, it waits for the writes too and returns ErrStopped.
+func (c *Controller) RunShard(shard *heldshards.Shard, silences ...session.Silence) error {
+	err := c.admitShard(shard, silences)
 	if err == nil {
 		select {
-		case <-t.Context().Done():
-			k.dropShard(t)
-		case <-k.done:
+		case <-shard.Context().Done():
+			c.dropShard(shard)
+		case <-c.done:
 			err = ErrStopped
 		}
 	}
-	t.Drain()
-	if t.Context().Err() != nil {
+	shard.Drain()
+	if shard.Context().Err() != nil {
 		return nil
 	}
 	return err
 }
 
-// leave takes no more holders of the shard in, then drops those there are, a share at a time.
-func (k *Controller) dropShard(t *heldshards.Shard) {
-	for next, over := 0, false; !over; {
-		err := k.do(context.Background(), func() {
-			k.leaving[t.ID()] = true
-			next, over = k.dropSessions(t, next)
-		})
-		if err != nil {
-			return // there is nobody left who could keep anything
-		}
-	}
-}
-
-// enter takes the shard in, once the tenure before it has left.
-func (k *Controller) admitShard(t *heldshards.Shard, silences []session.Silence) error {
+// admitShard waits until the sessions of the shard's previous term are dropped, and begins the new
+// term.
+func (c *Controller) admitShard(shard *heldshards.Shard, silences []session.Silence) error {
 	for {
-		entered := false
-		err := k.do(t.Context(), func() {
-			if entered = k.held[t.ID()] == nil; entered {
-				k.beginShard(t, silences)
+		admitted := false
+		err := c.do(shard.Context(), func() {
+			if admitted = c.held[shard.ID()] == nil; admitted {
+				c.beginShard(shard, silences)
 			}
 		})
-		if err != nil || entered {
+		if err != nil || admitted {
 			return err
 		}
 		select {
-		case <-t.Context().Done():
-			return context.Cause(t.Context())
+		case <-shard.Context().Done():
+			return context.Cause(shard.Context())
 		case <-time.After(admitPoll):
 		}
 	}
 }
 
-// keeps tells whether holders of a shard are taken in.
-func (k *Controller) admits(shard int) bool { return k.held[shard] != nil && !k.leaving[shard] }
-
-// admit begins without sessions but those of the silent, whatever a tenure before this one knew.
-func (k *Controller) beginShard(t *heldshards.Shard, silences []session.Silence) {
-	now := k.now()
-	k.held[t.ID()], k.heldSince[t.ID()] = t, now
-	if k.cfg.AdoptLeases {
-		k.adoptions.begin(t, now)
+func (c *Controller) beginShard(shard *heldshards.Shard, silences []session.Silence) {
+	now := c.now()
+	c.held[shard.ID()], c.heldSince[shard.ID()] = shard, now
+	if c.cfg.AdoptLeases {
+		c.adoptions.add(shard, now)
 	}
-	k.restore(t.ID(), silences)
-	k.publishLeadership()
-}
-
-// dismiss drops the sessions of a shard in a share of the slots, from first on, and returns where to go on. The shard is kept
-// until that is over.
-func (k *Controller) dropSessions(t *heldshards.Shard, first int) (next int, over bool) {
-	end := min(first+slotsPerCall, k.shards.Len())
-	for slot := uint32(first); int(slot) < end; slot++ {
-		if int(*k.shards.At(slot)) != t.ID() {
-			continue
+	for _, silence := range silences {
+		ref, outcome := c.table.Restore(now, silence)
+		if outcome != session.Opened {
+			continue // the table is full, or the holder has a session
 		}
-		s, _ := k.table.At(slot)
-		k.table.Forget(s.Ref)
-		k.sessionGone(slot, s.Holder)
+		slot := ref.Slot()
+		c.openSlot(now, slot, silence.Holder.Key, shard.ID())
+		if s, _ := c.table.Lookup(ref); s.State == session.Expired {
+			c.writes.HolderExpired(now, slot)
+		}
+		c.changes.touch(slot)
 	}
-	if end < k.shards.Len() {
-		return end, false
-	}
-	k.held[t.ID()], k.leaving[t.ID()] = nil, false
-	k.adoptions.end(t)
-	k.publishLeadership()
-	return 0, true
+	c.publishLeadership()
 }
 
-// reign lasts from the first shard to the last.
+// admits reports whether holders of the shard may register.
+func (c *Controller) admits(shard int) bool { return c.held[shard] != nil && !c.leaving[shard] }
+
+// dropShard drops the sessions of a shard in portions. The shard stays held until all are dropped.
+func (c *Controller) dropShard(shard *heldshards.Shard) {
+	id, ctx := shard.ID(), context.Background()
+	// The only error is ErrStopped; all sessions are gone then.
+	if c.do(ctx, func() { c.leaving[id] = true }) != nil {
+		return
+	}
+	if c.forEachSlotRange(ctx, func(first, end uint32) { c.dropSessions(id, first, end) }) != nil {
+		return
+	}
+	_ = c.do(ctx, func() {
+		c.held[id], c.leaving[id] = nil, false
+		c.adoptions.remove(shard)
+		c.publishLeadership()
+	})
+}
+
+func (c *Controller) dropSessions(shard int, first, end uint32) {
+	for slot := first; slot < end; slot++ {
+		if int(*c.shards.At(slot)) == shard {
+			s, _ := c.table.At(slot)
+			c.table.Forget(s.Ref)
+			c.sessionGone(slot, s.Holder)
+		}
+	}
+}
+
+// leadership lasts from the first held shard to the last one.
 type leadership struct {
 	ended chan struct{}
-	// epoch is the newest of the tenures.
+	// epoch is the newest epoch of the held shards.
 	epoch int64
 }
 
-// serving publishes what is kept. The channel is that of the reign before unless this is a new one.
-func (k *Controller) publishLeadership() {
-	last := k.leadership.Load()
+// publishLeadership publishes the held shards. The channel stays the same while any shard is held.
+func (c *Controller) publishLeadership() {
+	last := c.leadership.Load()
 	var next *leadership
-	for _, t := range k.held {
+	for _, shard := range c.held {
 		switch {
-		case t == nil:
+		case shard == nil:
 		case next == nil:
-			next = &leadership{epoch: t.Epoch()}
+			next = &leadership{epoch: shard.Epoch()}
 		default:
-			next.epoch = max(next.epoch, t.Epoch())
+			next.epoch = max(next.epoch, shard.Epoch())
 		}
 	}
 	switch {
@@ -137,24 +144,91 @@ func (k *Controller) publishLeadership() {
 	case next != nil:
 		next.ended = make(chan struct{})
 	}
-	k.leadership.Store(next)
+	c.leadership.Store(next)
 }
 
-// Serving returns a channel that is closed when the last shard has been lost; false while there is none.
-func (k *Controller) Leadership() (over <-chan struct{}, some bool) {
-	if r := k.leadership.Load(); r != nil {
-		return r.ended, true
+// Leadership returns a channel that is closed when the last held shard is lost. It is false while
+// no shard is held.
+func (c *Controller) Leadership() (ended <-chan struct{}, held bool) {
+	if l := c.leadership.Load(); l != nil {
+		return l.ended, true
 	}
 	return nil, false
 }
 
-// Epoch is that of the newest term of all shards kept here, 0 when there is none.
-func (k *Controller) Epoch() int64 {
-	if r := k.leadership.Load(); r != nil {
-		return r.epoch
+// Epoch returns the newest epoch of the held shards; 0 if there is none.
+func (c *Controller) Epoch() int64 {
+	if l := c.leadership.Load(); l != nil {
+		return l.epoch
 	}
 	return 0
 }
 
-// epoch is that of the term under which the session in a slot is kept.
-func (k *Controller) epoch(slot uint32) int64 { return k.held[*k.shards.At(slot)].Epoch() }
+// epoch returns the epoch of the term that has the session in a slot.
+func (c *Controller) epoch(slot uint32) int64 { return c.held[*c.shards.At(slot)].Epoch() }
+
+// CheckAbsent returns the held shard if it has been held for at least heldFor and the holder has no
+// session in it; otherwise nil. It fails with a NotHeldError if the shard is not held.
+func (c *Controller) CheckAbsent(ctx context.Context, key session.Key, shard int, heldFor time.Duration) (held *heldshards.Shard, err error) {
+	notHeld := false
+	err = c.do(ctx, func() {
+		notHeld = !c.admits(shard)
+		_, known := c.table.Get(key)
+		if !notHeld && !known && c.now().Sub(c.heldSince[shard]) >= heldFor {
+			held = c.held[shard]
+		}
+	})
+	if err == nil && notHeld {
+		err = NotHeldError{Shard: shard}
+	}
+	return held, err
+}
+
+// Silences returns the Suspect and Expired holders of each held shard with their silences, in no
+// order. A held shard without such holders has an empty list. A holder that beats during the call
+// may be listed or not.
+func (c *Controller) Silences(ctx context.Context) (map[int][]session.Silence, error) {
+	scan := &silenceScan{silences: map[int][]session.Silence{}}
+	if err := c.do(ctx, func() { scan.shards = slices.Clone(c.held) }); err != nil {
+		return nil, err
+	}
+	err := c.forEachSlotRange(ctx, func(first, end uint32) { c.collectSilences(scan, first, end) })
+	if err != nil {
+		return nil, err
+	}
+	err = c.do(ctx, func() { c.removeEndedShards(scan) })
+	return scan.silences, err
+}
+
+// silenceScan is one call of Silences. shards are those that were held at its begin. A shard that
+// ends during the scan is left out, because only a part of its sessions was seen.
+type silenceScan struct {
+	shards   []*heldshards.Shard
+	silences map[int][]session.Silence
+}
+
+func (c *Controller) collectSilences(scan *silenceScan, first, end uint32) {
+	now := c.now()
+	for slot := first; slot < end; slot++ {
+		shard := *c.shards.At(slot)
+		// Most slots are skipped after a look at two compact slabs.
+		if shard == noShard || now.Sub(c.table.LastBeat(slot)) < c.shortestSuspect {
+			continue
+		}
+		s, _ := c.table.At(slot)
+		if silence := now.Sub(s.LastBeat); silence >= c.cfg.Classes[s.Holder.Key.Class].Session.Suspect {
+			scan.silences[int(shard)] = append(scan.silences[int(shard)], session.Silence{Holder: s.Holder, For: silence})
+		}
+	}
+}
+
+func (c *Controller) removeEndedShards(scan *silenceScan) {
+	for id, shard := range scan.shards {
+		switch {
+		case shard == nil || shard != c.held[id] || !c.admits(id):
+			delete(scan.silences, id)
+		case scan.silences[id] == nil:
+			scan.silences[id] = []session.Silence{}
+		}
+	}
+}

@@ -19,46 +19,35 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// introduceIn makes one holder of a shard known.
-func introduceIn(t testing.TB, k *sessioncontroller.Controller, shard int, h session.Holder) sessioncontroller.RegisterResult {
-	t.Helper()
-	x := sessioncontroller.NewBatch()
-	x.Registrations = []sessioncontroller.Registration{{Holder: h, Shard: shard, Sequence: 1}}
-	if err := k.Process(t.Context(), x); err != nil {
-		t.Fatal(err)
-	}
-	return x.Results[0]
-}
-
-func TestExchange_HolderOfAShardThatIsNotKeptIsElsewhere(t *testing.T) {
+func TestProcess_HolderOfAShardThatIsNotHeldIsNotHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		elsewhere := sessioncontroller.RegisterResult{NotHeld: true}
-		if got := introduceIn(t, k, 1, node("b", "1")); got != elsewhere {
+		ctl := newController()
+		defer run(t, ctl)()
+		notHeld := sessioncontroller.RegisterResult{NotHeld: true}
+		if got := registerIn(t, ctl, 1, node("b", "1")); got != notHeld {
 			t.Errorf("before the term: %+v", got)
 		}
-		lose := keep(t, k, 1, 9)
-		met := introduceIn(t, k, 1, node("b", "1"))
-		if met.Outcome != session.Opened || met.Grant.Epoch != 9 {
-			t.Errorf("during the term: %+v, want opened at epoch 9", met)
+		endTerm := holdShard(t, ctl, 1, 9)
+		result := registerIn(t, ctl, 1, node("b", "1"))
+		if result.Outcome != session.Opened || result.Grant.Epoch != 9 {
+			t.Errorf("during the term: %+v, want opened at epoch 9", result)
 		}
-		kept := introduceIn(t, k, 0, node("a", "1"))
-		if got := beat(t, k, kept.Ref, met.Ref).Grant.Epoch; got != 9 {
+		kept := registerIn(t, ctl, 0, node("a", "1"))
+		if got := beat(t, ctl, kept.Ref, result.Ref).Grant.Epoch; got != 9 {
 			t.Errorf("beats of both shards got epoch %d, want the newer, 9", got)
 		}
-		lose()
-		x := beat(t, k, kept.Ref, met.Ref)
+		endTerm()
+		batch := beat(t, ctl, kept.Ref, result.Ref)
 		want := []sessioncontroller.RejectedBeat{{Index: 1, Outcome: session.Unknown}}
-		if diff := cmp.Diff(want, x.Rejected); diff != "" || x.Renewed != 1 || x.Grant.Epoch != 7 {
-			t.Errorf("after the term: %d renewed at epoch %d, missed (-want +got):\n%s", x.Renewed, x.Grant.Epoch, diff)
+		if diff := cmp.Diff(want, batch.Rejected); diff != "" || batch.Renewed != 1 || batch.Grant.Epoch != 7 {
+			t.Errorf("after the term: %d renewed at epoch %d, rejected (-want +got):\n%s", batch.Renewed, batch.Grant.Epoch, diff)
 		}
-		if got := introduceIn(t, k, 1, node("b", "1")); got != elsewhere {
+		if got := registerIn(t, ctl, 1, node("b", "1")); got != notHeld {
 			t.Errorf("after the term: %+v", got)
 		}
-		_, _, err := k.Get(t.Context(), node("b", "1").Key, 1)
-		_, held := k.BeginRelease(t.Context(), node("b", "1"), 1)
-		for what, err := range map[string]error{"get": err, "hold": held} {
+		_, _, err := ctl.Get(t.Context(), node("b", "1").Key, 1)
+		_, releaseErr := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
+		for what, err := range map[string]error{"get": err, "begin release": releaseErr} {
 			if want := (sessioncontroller.NotHeldError{Shard: 1}); !errors.Is(err, want) {
 				t.Errorf("%s: error %v, want %v", what, err, want)
 			}
@@ -66,149 +55,149 @@ func TestExchange_HolderOfAShardThatIsNotKeptIsElsewhere(t *testing.T) {
 	})
 }
 
-func TestKeep_DropsTheSessionsOfItsShardAndNoOthers(t *testing.T) {
+func TestRunShard_DropsTheSessionsOfItsShardOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		lose := keep(t, k, 1, 9)
+		ctl := newController()
+		defer run(t, ctl)()
+		endTerm := holdShard(t, ctl, 1, 9)
 		for i := range 10 {
-			introduceIn(t, k, i%2, node(fmt.Sprint("n", i), "1"))
+			registerIn(t, ctl, i%2, node(fmt.Sprint("n", i), "1"))
 		}
-		introduceIn(t, k, 1, agent("x"))
-		sub := watch(t, k, nil)
-		lose()
-		var dismissed []string
+		registerIn(t, ctl, 1, agent("x"))
+		sub := watch(t, ctl, nil)
+		endTerm()
+		var deleted []string
 		for _, c := range drain(t, sub) {
 			if c.Type != sessioncontroller.Deleted || c.State != session.Gone {
 				t.Errorf("%+v, want it deleted", c)
 			}
-			dismissed = append(dismissed, c.Name)
+			deleted = append(deleted, c.Name)
 		}
-		slices.Sort(dismissed)
-		if diff := cmp.Diff([]string{"n1", "n3", "n5", "n7", "n9", "x"}, dismissed); diff != "" {
+		slices.Sort(deleted)
+		if diff := cmp.Diff([]string{"n1", "n3", "n5", "n7", "n9", "x"}, deleted); diff != "" {
 			t.Errorf("deleted (-want +got):\n%s", diff)
 		}
-		if got, want := k.Counts(), (session.Counts{Alive: 5}); got != want {
+		if got, want := ctl.Counts(), (session.Counts{Alive: 5}); got != want {
 			t.Errorf("counts %+v, want %+v", got, want)
 		}
-		defer keep(t, k, 1, 11)()
-		if _, found, err := k.Get(t.Context(), node("n1", "1").Key, 1); found || err != nil {
-			t.Errorf("the next term knows a session of the one before: error %v", err)
+		defer holdShard(t, ctl, 1, 11)()
+		if _, found, err := ctl.Get(t.Context(), node("n1", "1").Key, 1); found || err != nil {
+			t.Errorf("the next term has a session of the previous term: error %v", err)
 		}
-		if got := introduceIn(t, k, 1, node("n1", "1")).Outcome; got != session.Opened {
+		if got := registerIn(t, ctl, 1, node("n1", "1")).Outcome; got != session.Opened {
 			t.Errorf("outcome %v in the next term, want opened", got)
 		}
 	})
 }
 
-func TestKeep_WaitsForTheWritesOfItsShardAndLetsNoneBegin(t *testing.T) {
+func TestRunShard_WaitsForWritesAndPreventsNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
+		ctl := newController()
+		defer run(t, ctl)()
 		ctx, cancel := context.WithCancel(t.Context())
-		kept := make(chan error, 1)
-		go func() { kept <- k.RunShard(heldshards.New(ctx, 1, 9)) }()
+		done := make(chan error, 1)
+		go func() { done <- ctl.RunShard(heldshards.New(ctx, 1, 9)) }()
 		synctest.Wait()
-		introduceIn(t, k, 1, node("b", "1"))
-		introduceIn(t, k, 1, node("c", "1"))
-		jobs := start(t, k)
+		registerIn(t, ctl, 1, node("b", "1"))
+		registerIn(t, ctl, 1, node("c", "1"))
+		jobs := startWrites(t, ctl)
 		write, end, ok := jobs[0].BeginWrite()
 		if !ok || len(jobs) != 2 {
 			t.Fatalf("%d jobs, begun %t", len(jobs), ok)
 		}
 		cancel()
 		synctest.Wait()
-		if len(kept) != 0 || write.Err() == nil {
-			t.Errorf("%d returned while a write was under way, whose context ended with %v", len(kept), write.Err())
+		if len(done) != 0 || write.Err() == nil {
+			t.Errorf("%d returned while a write was in flight, whose context ended with %v", len(done), write.Err())
 		}
 		if _, _, ok := jobs[1].BeginWrite(); ok {
 			t.Error("a write began after the end of its term")
 		}
 		end()
-		if err := <-kept; err != nil {
-			t.Errorf("keep: %v", err)
+		if err := <-done; err != nil {
+			t.Errorf("run shard: %v", err)
 		}
 		for _, job := range jobs {
-			finish(t, k, job, sessioncontroller.WriteResult{Lease: object("5", time.Now())})
+			finishWrite(t, ctl, job, sessioncontroller.WriteResult{Lease: leaseRecord("5", time.Now())})
 		}
-		if jobs := start(t, k); jobs != nil {
-			t.Errorf("jobs of a shard that is lost: %+v", jobs)
+		if jobs := startWrites(t, ctl); jobs != nil {
+			t.Errorf("jobs of a lost shard: %+v", jobs)
 		}
 	})
 }
 
-func TestKeep_WaitsForTheReleaseUnderWay(t *testing.T) {
+func TestRunShard_WaitsForAReleaseInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
+		ctl := newController()
+		defer run(t, ctl)()
 		ctx, cancel := context.WithCancel(t.Context())
-		kept := make(chan error, 1)
-		go func() { kept <- k.RunShard(heldshards.New(ctx, 1, 9)) }()
+		done := make(chan error, 1)
+		go func() { done <- ctl.RunShard(heldshards.New(ctx, 1, 9)) }()
 		synctest.Wait()
-		introduceIn(t, k, 1, node("b", "1"))
-		held, err := k.BeginRelease(t.Context(), node("b", "1"), 1)
+		registerIn(t, ctl, 1, node("b", "1"))
+		held, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, end, ok := held.BeginWrite()
 		waiting := make(chan error, 1)
 		go func() {
-			_, err := k.BeginRelease(t.Context(), node("b", "1"), 1)
+			_, err := ctl.BeginRelease(t.Context(), node("b", "1"), 1)
 			waiting <- err
 		}()
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		if !ok || len(kept) != 0 {
-			t.Errorf("begun %t, and %d returned before its end", ok, len(kept))
+		if !ok || len(done) != 0 {
+			t.Errorf("begun %t, and %d returned before its end", ok, len(done))
 		}
 		if err := <-waiting; !errors.Is(err, sessioncontroller.NotHeldError{Shard: 1}) {
-			t.Errorf("a release that waited for it ended with %v", err)
+			t.Errorf("a waiting release ended with %v", err)
 		}
 		end()
-		k.CompleteRelease(held)
-		if err := <-kept; err != nil {
-			t.Errorf("keep: %v", err)
+		ctl.CompleteRelease(held)
+		if err := <-done; err != nil {
+			t.Errorf("run shard: %v", err)
 		}
 	})
 }
 
-func TestKeep_ReturnsWithTheKeeperAndItsWrites(t *testing.T) {
+func TestRunShard_ReturnsWithTheControllerAfterItsWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
+		ctl := newController()
 		ctx, stop := context.WithCancel(t.Context())
-		go func() { _ = k.Run(ctx) }()
-		kept := make(chan error, 1)
-		go func() { kept <- k.RunShard(heldshards.New(t.Context(), 1, 9)) }()
+		go func() { _ = ctl.Run(ctx) }()
+		done := make(chan error, 1)
+		go func() { done <- ctl.RunShard(heldshards.New(t.Context(), 1, 9)) }()
 		synctest.Wait()
-		introduceIn(t, k, 1, node("b", "1"))
-		_, end, _ := start(t, k)[0].BeginWrite()
+		registerIn(t, ctl, 1, node("b", "1"))
+		_, end, _ := startWrites(t, ctl)[0].BeginWrite()
 		stop()
 		synctest.Wait()
-		if len(kept) != 0 {
-			t.Error("returned while a write was under way")
+		if len(done) != 0 {
+			t.Error("returned while a write was in flight")
 		}
 		end()
-		if err := <-kept; !errors.Is(err, sessioncontroller.ErrStopped) {
-			t.Errorf("error %v, want ErrEnded", err)
+		if err := <-done; !errors.Is(err, sessioncontroller.ErrStopped) {
+			t.Errorf("error %v, want ErrStopped", err)
 		}
 	})
 }
 
-func TestServing_LastsFromTheFirstShardToTheLast(t *testing.T) {
+func TestLeadership_LastsFromTheFirstShardToTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
+		ctl := newController()
 		ctx, stop := context.WithCancel(t.Context())
-		defer func() { <-k.Done() }()
+		defer func() { <-ctl.Done() }()
 		defer stop()
-		go func() { _ = k.Run(ctx) }()
-		if _, some := k.Leadership(); some || k.Epoch() != 0 {
-			t.Errorf("serving %t at epoch %d without a shard", some, k.Epoch())
+		go func() { _ = ctl.Run(ctx) }()
+		if _, some := ctl.Leadership(); some || ctl.Epoch() != 0 {
+			t.Errorf("leadership %t at epoch %d without a shard", some, ctl.Epoch())
 		}
-		loseTwo, loseThree := keep(t, k, 2, 5), keep(t, k, 3, 4)
-		over, some := k.Leadership()
-		if !some || k.Epoch() != 5 {
-			t.Errorf("serving %t at epoch %d, want 5", some, k.Epoch())
+		endTwo, endThree := holdShard(t, ctl, 2, 5), holdShard(t, ctl, 3, 4)
+		over, some := ctl.Leadership()
+		if !some || ctl.Epoch() != 5 {
+			t.Errorf("leadership %t at epoch %d, want 5", some, ctl.Epoch())
 		}
 		ended := func() bool {
 			select {
@@ -218,123 +207,124 @@ func TestServing_LastsFromTheFirstShardToTheLast(t *testing.T) {
 				return false
 			}
 		}
-		loseTwo()
-		if ended() || k.Epoch() != 4 {
-			t.Errorf("ended %t at epoch %d with one shard left, want 4", ended(), k.Epoch())
+		endTwo()
+		if ended() || ctl.Epoch() != 4 {
+			t.Errorf("ended %t at epoch %d with one shard left, want 4", ended(), ctl.Epoch())
 		}
-		loseThree()
-		if _, some := k.Leadership(); some || !ended() || k.Epoch() != 0 {
-			t.Errorf("serving %t, ended %t, epoch %d after the last", some, ended(), k.Epoch())
+		endThree()
+		if _, some := ctl.Leadership(); some || !ended() || ctl.Epoch() != 0 {
+			t.Errorf("leadership %t, ended %t, epoch %d after the last shard", some, ended(), ctl.Epoch())
 		}
 	})
 }
 
-// Shards come and go at random while holders beat and objects are written. Whatever happens, what is kept is what a naive
-// model says, and every write is made under the term of its holder's shard.
-func TestKeeper_ShardsComeAndGoAtRandom(t *testing.T) {
+// Shards are acquired and lost at random while holders beat and Leases are written. The sessions
+// agree with a model, and each write is made under the term of its holder's shard.
+func TestController_AgreesWithModelWhenShardsMove(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
-			w := &world{t: t, r: r, k: newKeeper(), lose: map[int]func(){}, alive: map[string]int{}}
+			sim := &simulation{t: t, r: r, ctl: newController(), endTerm: map[int]func(){}, alive: map[string]int{}}
 			ctx, stop := context.WithCancel(t.Context())
-			go func() { _ = w.k.Run(ctx) }()
+			go func() { _ = sim.ctl.Run(ctx) }()
 			for range rapid.IntRange(1, 30).Draw(r, "steps") {
-				w.step()
-				w.check()
+				sim.step()
+				sim.check()
 			}
-			for _, lose := range w.lose {
-				lose()
+			for _, endTerm := range sim.endTerm {
+				endTerm()
 			}
 			stop()
-			<-w.k.Done()
+			<-sim.ctl.Done()
 		})
 	})
 }
 
-type world struct {
-	t     *testing.T
-	r     *rapid.T
-	k     *sessioncontroller.Controller
-	epoch int64
-	lose  map[int]func()
-	alive map[string]int // shard by holder
+type simulation struct {
+	t       *testing.T
+	r       *rapid.T
+	ctl     *sessioncontroller.Controller
+	epoch   int64
+	endTerm map[int]func()
+	alive   map[string]int // shard by holder
 }
 
-func (w *world) step() {
-	shard := rapid.IntRange(0, 3).Draw(w.r, "shard")
-	switch rapid.SampledFrom([]string{"turn", "beat", "beat", "write"}).Draw(w.r, "what") {
-	case "turn":
-		w.turn(shard)
+func (sim *simulation) step() {
+	shard := rapid.IntRange(0, 3).Draw(sim.r, "shard")
+	switch rapid.SampledFrom([]string{"toggle", "beat", "beat", "write"}).Draw(sim.r, "what") {
+	case "toggle":
+		sim.toggleShard(shard)
 	case "beat":
-		h := node(fmt.Sprintf("s%d-%d", shard, rapid.IntRange(0, 2).Draw(w.r, "holder")), "1")
-		met := introduceIn(w.t, w.k, shard, h)
-		if _, kept := w.lose[shard]; met.NotHeld == kept {
-			w.t.Errorf("shard %d kept %t, met %+v", shard, kept, met)
+		h := node(fmt.Sprintf("s%d-%d", shard, rapid.IntRange(0, 2).Draw(sim.r, "holder")), "1")
+		result := registerIn(sim.t, sim.ctl, shard, h)
+		if _, kept := sim.endTerm[shard]; result.NotHeld == kept {
+			sim.t.Errorf("shard %d held %t, result %+v", shard, kept, result)
 		}
-		if !met.NotHeld {
-			w.alive[h.Key.Name] = shard
+		if !result.NotHeld {
+			sim.alive[h.Key.Name] = shard
 		}
 	case "write":
-		for _, job := range start(w.t, w.k) {
+		for _, job := range startWrites(sim.t, sim.ctl) {
 			_, end, ok := job.BeginWrite()
-			if _, known := w.alive[job.Name]; !ok || !known {
-				w.t.Errorf("write of %s begun %t, known %t", job.Name, ok, known)
+			if _, known := sim.alive[job.Name]; !ok || !known {
+				sim.t.Errorf("write of %s: begun %t, known %t", job.Name, ok, known)
 				continue
 			}
 			end()
-			finish(w.t, w.k, job, sessioncontroller.WriteResult{Lease: object("5", time.Now())})
+			finishWrite(sim.t, sim.ctl, job, sessioncontroller.WriteResult{Lease: leaseRecord("5", time.Now())})
 		}
 		time.Sleep(time.Second)
 	}
 }
 
-func (w *world) turn(shard int) {
-	if lose, kept := w.lose[shard]; kept {
-		lose()
-		delete(w.lose, shard)
-		for name, of := range w.alive {
+func (sim *simulation) toggleShard(shard int) {
+	if endTerm, kept := sim.endTerm[shard]; kept {
+		endTerm()
+		delete(sim.endTerm, shard)
+		for name, of := range sim.alive {
 			if of == shard {
-				delete(w.alive, name)
+				delete(sim.alive, name)
 			}
 		}
 		return
 	}
-	w.epoch++
-	w.lose[shard] = keep(w.t, w.k, shard, w.epoch)
+	sim.epoch++
+	sim.endTerm[shard] = holdShard(sim.t, sim.ctl, shard, sim.epoch)
 }
 
-func (w *world) check() {
-	page, more, err := w.k.List(w.t.Context(), sessioncontroller.ListOptions{Limit: 100})
+func (sim *simulation) check() {
+	page, more, err := sim.ctl.List(sim.t.Context(), sessioncontroller.ListOptions{Limit: 100})
 	if err != nil || more {
-		w.t.Fatalf("page: more %t, error %v", more, err)
+		sim.t.Fatalf("page: more %t, error %v", more, err)
 	}
 	got := map[string]int{}
 	for _, lease := range page {
-		got[lease.Holder.Key.Name] = w.alive[lease.Holder.Key.Name]
+		got[lease.Holder.Key.Name] = sim.alive[lease.Holder.Key.Name]
 		if lease.Write.State != writeback.Pending && lease.Write.ResourceVersion != "5" {
-			w.t.Errorf("write %+v", lease.Write)
+			sim.t.Errorf("write %+v", lease.Write)
 		}
 	}
-	if diff := cmp.Diff(w.alive, got); diff != "" {
-		w.t.Errorf("kept (-want +got):\n%s", diff)
+	if diff := cmp.Diff(sim.alive, got); diff != "" {
+		sim.t.Errorf("sessions (-want +got):\n%s", diff)
 	}
 }
 
-// One operation is the loss of one shard of 64, of a replica that keeps 130,000 holders: beats wait for it.
-func BenchmarkKeep_LoseAShardOf130kHolders(b *testing.B) {
+// One operation is the loss of one of 64 shards by a replica with 130,000 holders. Batches wait
+// meanwhile.
+func BenchmarkRunShard_LoseAShardOf130kHolders(b *testing.B) {
 	const shards, holders = 64, 130_000
-	k := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: shards, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
+	ctl := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: shards, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
 	ctx, stop := context.WithCancel(b.Context())
-	go func() { _ = k.Run(ctx) }()
-	lose := make([]func(), shards)
+	go func() { _ = ctl.Run(ctx) }()
+	endTerm := make([]func(), shards)
 	for shard := range shards {
-		lose[shard] = keep(b, k, shard, 1)
+		endTerm[shard] = holdShard(b, ctl, shard, 1)
 	}
 	fill := func(shard int) {
-		x := sessioncontroller.NewBatch()
+		batch := sessioncontroller.NewBatch()
 		for i := shard; i < holders; i += shards {
-			x.Registrations = append(x.Registrations, sessioncontroller.Registration{Holder: node(fmt.Sprint("node-", i), "1"), Shard: shard, Sequence: 1})
+			batch.Registrations = append(batch.Registrations, sessioncontroller.Registration{Holder: node(fmt.Sprint("node-", i), "1"), Shard: shard, Sequence: 1})
 		}
-		if err := k.Process(b.Context(), x); err != nil {
+		if err := ctl.Process(b.Context(), batch); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -343,15 +333,15 @@ func BenchmarkKeep_LoseAShardOf130kHolders(b *testing.B) {
 	}
 	for i := 0; b.Loop(); i++ {
 		shard := i % shards
-		lose[shard]()
+		endTerm[shard]()
 		b.StopTimer()
-		lose[shard] = keep(b, k, shard, 1)
+		endTerm[shard] = holdShard(b, ctl, shard, 1)
 		fill(shard)
 		b.StartTimer()
 	}
-	for _, lose := range lose {
-		lose()
+	for _, endTerm := range endTerm {
+		endTerm()
 	}
 	stop()
-	<-k.Done()
+	<-ctl.Done()
 }

@@ -1,48 +1,30 @@
 package sessioncontroller_test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// silent returns the silent of all shards, ordered, with their silences in whole seconds.
-func silent(t testing.TB, k *sessioncontroller.Controller) map[int][]session.Silence {
-	t.Helper()
-	silent, err := k.Silences(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, silences := range silent {
-		slices.SortFunc(silences, func(a, b session.Silence) int { return cmp.Compare(a.Holder.Key.Name, b.Holder.Key.Name) })
-		for i := range silences {
-			silences[i].For = silences[i].For.Round(time.Second)
-		}
-	}
-	return silent
-}
-
-func TestSilent_ListsTheSuspectAndTheExpiredOfEveryShard(t *testing.T) {
+func TestSilences_ListsSuspectAndExpiredHoldersByShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		lose := keep(t, k, 1, 8)
-		x := sessioncontroller.NewBatch()
-		x.Registrations = []sessioncontroller.Registration{
+		ctl := newController()
+		defer run(t, ctl)()
+		endTerm := holdShard(t, ctl, 1, 8)
+		batch := sessioncontroller.NewBatch()
+		batch.Registrations = []sessioncontroller.Registration{
 			{Holder: node("n0", "1")}, {Holder: node("n1", "1")}, {Holder: node("n2", "1"), Shard: 1}, {Holder: agent("a1"), Shard: 1},
 		}
-		if err := k.Process(t.Context(), x); err != nil {
+		if err := ctl.Process(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}
 		of := func(h session.Holder, silence time.Duration) session.Silence {
@@ -50,75 +32,75 @@ func TestSilent_ListsTheSuspectAndTheExpiredOfEveryShard(t *testing.T) {
 		}
 		expect := func(what string, want map[int][]session.Silence) {
 			t.Helper()
-			if diff := gocmp.Diff(want, silent(t, k)); diff != "" {
+			if diff := cmp.Diff(want, silences(t, ctl)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", what, diff)
 			}
 		}
 		expect("at the start", map[int][]session.Silence{0: {}, 1: {}})
 		time.Sleep(4 * time.Second)
-		expect("short classes first", map[int][]session.Silence{0: {}, 1: {of(agent("a1"), 4*time.Second)}})
+		expect("a class with a short Suspect time", map[int][]session.Silence{0: {}, 1: {of(agent("a1"), 4*time.Second)}})
 		time.Sleep(20 * time.Second)
-		beat(t, k, x.Results[0].Ref)
+		beat(t, ctl, batch.Results[0].Ref)
 		time.Sleep(6 * time.Second)
-		expect("who beats is not silent", map[int][]session.Silence{
+		expect("a holder that beats is not listed", map[int][]session.Silence{
 			0: {of(node("n1", "1"), 30*time.Second)}, 1: {of(agent("a1"), 30*time.Second), of(node("n2", "1"), 30*time.Second)},
 		})
-		lose()
-		expect("a shard that left", map[int][]session.Silence{0: {of(node("n1", "1"), 30*time.Second)}})
+		endTerm()
+		expect("after the end of a shard", map[int][]session.Silence{0: {of(node("n1", "1"), 30*time.Second)}})
 	})
 }
 
-func TestSilent_IsWhatTheNextTenureBeginsWith(t *testing.T) {
+func TestSilences_ReturnsThoseThatRunShardWasGiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
+		ctl := newController()
+		defer run(t, ctl)()
 		ctx, cancel := context.WithCancel(t.Context())
-		kept := make(chan error, 1)
+		done := make(chan error, 1)
 		given := []session.Silence{{Holder: node("n1", "1"), For: 50 * time.Second}, {Holder: node("n2", "1"), For: 10 * time.Second}}
-		go func() { kept <- k.RunShard(heldshards.New(ctx, 2, 9), given...) }()
+		go func() { done <- ctl.RunShard(heldshards.New(ctx, 2, 9), given...) }()
 		synctest.Wait()
 		want := map[int][]session.Silence{0: {}, 2: given[:1]}
-		if diff := gocmp.Diff(want, silent(t, k)); diff != "" {
+		if diff := cmp.Diff(want, silences(t, ctl)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		cancel()
-		if err := <-kept; err != nil {
+		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// A look at a large replica of which one holder in a hundred is dead.
-func BenchmarkSilent(b *testing.B) {
+// One operation scans a large replica with one expired holder in a hundred.
+func BenchmarkSilences(b *testing.B) {
 	const holders = 100_000
-	k := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: 4, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
+	ctl := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: 4, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	go func() { _ = k.Run(ctx) }()
-	var dead []session.Silence
+	go func() { _ = ctl.Run(ctx) }()
+	var expired []session.Silence
 	for i := range holders / 100 {
-		dead = append(dead, session.Silence{Holder: node(fmt.Sprintf("dead-%d", i), "1"), For: time.Minute})
+		expired = append(expired, session.Silence{Holder: node(fmt.Sprintf("expired-%d", i), "1"), For: time.Minute})
 	}
-	kept := make(chan error, 1)
-	go func() { kept <- k.RunShard(heldshards.New(ctx, 0, 7), dead...) }()
-	for !holds(b, k, 0) {
+	done := make(chan error, 1)
+	go func() { done <- ctl.RunShard(heldshards.New(ctx, 0, 7), expired...) }()
+	for !isHeld(b, ctl, 0) {
 		time.Sleep(time.Millisecond)
 	}
-	for first := 0; first < holders-len(dead); first += 1000 {
-		x := sessioncontroller.NewBatch()
-		for i := range min(1000, holders-len(dead)-first) {
-			x.Registrations = append(x.Registrations, sessioncontroller.Registration{Holder: node(fmt.Sprintf("node-%d", first+i), "1")})
+	for first := 0; first < holders-len(expired); first += 1000 {
+		batch := sessioncontroller.NewBatch()
+		for i := range min(1000, holders-len(expired)-first) {
+			batch.Registrations = append(batch.Registrations, sessioncontroller.Registration{Holder: node(fmt.Sprintf("node-%d", first+i), "1")})
 		}
-		if err := k.Process(ctx, x); err != nil {
+		if err := ctl.Process(ctx, batch); err != nil {
 			b.Fatal(err)
 		}
 	}
 	for b.Loop() {
-		found, err := k.Silences(ctx)
-		if err != nil || len(found[0]) != len(dead) {
-			b.Fatalf("%d silent, error %v", len(found[0]), err)
+		found, err := ctl.Silences(ctx)
+		if err != nil || len(found[0]) != len(expired) {
+			b.Fatalf("%d silences, error %v", len(found[0]), err)
 		}
 	}
 	cancel()
-	<-kept
+	<-done
 }

@@ -10,88 +10,88 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// ErrForgotten says that changes are not remembered any more which a reader has not had.
-var ErrCompacted = errors.New("what was deleted since is not remembered any more")
+// ErrCompacted is returned to a watcher that has missed deletions which are no longer kept. The
+// watcher must start again with the zero Version.
+var ErrCompacted = errors.New("changes since the requested version are no longer available")
 
-const (
-	// batchEvents is how many events a reader gets at a time, and stride how many slots the owner looks at for them: few
-	// enough that no beat waits longer than for a moment.
-	maxEvents    = 500
-	slotsPerCall = 5000
-)
+// maxEvents is the number of events that a watcher gets at a time.
+const maxEvents = 500
 
-// EventType says what happened to a session.
+// EventType is the type of an Event.
 type EventType uint8
 
 const (
-	// Added sessions began, or were there before.
+	// Added sessions began, or existed when the watch began.
 	Added EventType = iota
-	// Modified sessions changed in state, boot or last write.
+	// Modified sessions changed their state, their boot or the state of their Lease.
 	Modified
-	// Deleted sessions were released or forgotten, or their shard has left. Their Lease has a holder, an epoch and what is
-	// known of the object, and no times.
+	// Deleted sessions are gone. The Lease of the event has a holder, an epoch, a shard and the
+	// last object, but no times.
 	Deleted
-	// Bookmark is the end of what was there at the beginning. It has no Lease.
+	// Bookmark follows the sessions that existed when the watch began. It has no Lease.
 	Bookmark
 )
 
-// Event is how one session stands after it changed.
+// Event is the state of one session after a change.
 type Event struct {
 	Type  EventType
 	Lease Lease
-	// Version is where to begin again behind this event; the zero Version where there is no such place.
+	// Version resumes a watch after this event. It is zero for events before the first Bookmark.
 	Version Version
 }
 
-// Version is a moment in the life of one Keeper. The zero Version is before everything.
+// Version is a position in the changes of one Controller. The zero Version is before all changes.
 type Version struct {
-	// Revision counts changes, Sessions those that ever began.
+	// Revision counts changes, Sessions counts sessions that began.
 	Revision, Sessions uint64
 }
 
-// Subscription is how sessions stand and what changes. The newest state of each wins: a reader that is slow skips states and
-// never misses the last. Next and Close are called by one goroutine.
+// Subscription is one watch. It returns the newest state of each session: a slow watcher skips
+// states, but never the last one. One goroutine calls its methods.
 type Subscription struct {
 	controller *Controller
 	classes    []bool        // by session.ClassID; nil for all
-	wake       chan struct{} // has an item when there may be something new
+	wake       chan struct{} // has an item if there may be a change
 
-	// What follows belongs to the owner.
+	// The owner of the sessions owns the fields below.
 	phase    watchPhase
-	listed   int     // slots that were shown, while walking
-	position Version // all changes up to here have been had
-	cursor   uint32  // the last slot in the list of changes that was had
+	listed   int     // slots that were listed
+	position Version // all changes up to here were returned
+	cursor   uint32  // the last returned slot in the list of changes
 }
 
+// watchPhase is the phase of a Subscription. A new watch begins with listing, a resumed one with
+// seeking.
 type watchPhase uint8
 
 const (
-	// walking readers get everything there is, slot by slot.
+	// listing returns the existing sessions by slot.
 	listing watchPhase = iota
-	// seeking readers have their cursor behind their position, and go back.
+	// seeking moves the cursor back to the position.
 	seeking
-	// following readers go along the list of changes.
+	// following returns the changes after the cursor.
 	following
 )
 
-// Watch subscribes to the sessions of the classes that are marked, or of all for nil. It begins behind the given Version, or
-// with everything for the zero one; ErrForgotten says that this is not possible. The subscriber calls Close in the end.
-func (k *Controller) Watch(ctx context.Context, classes []bool, since Version) (*Subscription, error) {
-	s := &Subscription{controller: k, classes: classes, wake: make(chan struct{}, 1)}
-	var refused error
-	err := k.do(ctx, func() {
-		c := &k.changes
-		s.position, s.cursor = Version{Revision: c.revision, Sessions: k.occupancies}, c.tail
+// Watch subscribes to the sessions of the selected classes; nil selects all. It begins after the
+// given Version, or with all existing sessions for the zero Version. It fails with ErrCompacted if
+// it cannot begin after the Version. The caller must Close the subscription.
+func (c *Controller) Watch(ctx context.Context, classes []bool, since Version) (*Subscription, error) {
+	s := &Subscription{controller: c, classes: classes, wake: make(chan struct{}, 1)}
+	var failure error
+	err := c.do(ctx, func() {
+		l := &c.changes
+		s.position, s.cursor = Version{Revision: l.revision, Sessions: c.occupancies}, l.tail
 		if since != (Version{}) {
-			if since.Revision < c.compacted || since.Revision > c.revision {
-				refused = ErrCompacted
+			if since.Revision < l.compacted || since.Revision > l.revision {
+				failure = ErrCompacted
 				return
 			}
 			s.phase, s.position = seeking, since
 		}
-		c.readers[s] = struct{}{}
+		l.watchers[s] = struct{}{}
 	})
-	if err = errors.Join(err, refused); err != nil {
+	if err = errors.Join(err, failure); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -99,30 +99,31 @@ func (k *Controller) Watch(ctx context.Context, classes []bool, since Version) (
 
 // Close ends a subscription. It may be repeated.
 func (s *Subscription) Close() {
-	// The only error is that nothing is kept any more, and the subscription is gone with it.
-	_ = s.controller.do(context.Background(), func() { delete(s.controller.changes.readers, s) })
+	// The only error is ErrStopped; all subscriptions are gone then.
+	_ = s.controller.do(context.Background(), func() { delete(s.controller.changes.watchers, s) })
 }
 
-// Next waits for events and returns them in their order. ErrForgotten says that the reader was too slow, ErrEnded that nothing
-// is kept any more.
+// Next blocks until there are events and returns them in order. It fails with ErrCompacted if the
+// watcher was too slow.
 func (s *Subscription) Next(ctx context.Context) ([]Event, error) { return s.next(ctx, nil) }
 
-// Within is as Next, but returns no events when there were none for as long as patience; with 0, when there are none now.
-func (s *Subscription) NextWithin(ctx context.Context, patience time.Duration) ([]Event, error) {
-	timer := time.NewTimer(patience)
+// NextWithin is as Next, but returns no events if none comes within the timeout. With timeout 0 it
+// does not wait.
+func (s *Subscription) NextWithin(ctx context.Context, timeout time.Duration) ([]Event, error) {
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	return s.next(ctx, timer.C)
 }
 
-func (s *Subscription) next(ctx context.Context, quiet <-chan time.Time) ([]Event, error) {
+func (s *Subscription) next(ctx context.Context, timeout <-chan time.Time) ([]Event, error) {
 	for {
 		var (
-			events []Event
-			more   bool
-			failed error
+			events  []Event
+			more    bool
+			failure error
 		)
-		err := s.controller.do(ctx, func() { events, more, failed = s.controller.collect(s) })
-		if err = errors.Join(err, failed); err != nil {
+		err := s.controller.do(ctx, func() { events, more, failure = s.controller.collect(s) })
+		if err = errors.Join(err, failure); err != nil {
 			return nil, err
 		}
 		if len(events) > 0 {
@@ -133,7 +134,7 @@ func (s *Subscription) next(ctx context.Context, quiet <-chan time.Time) ([]Even
 		}
 		select {
 		case <-s.wake:
-		case <-quiet:
+		case <-timeout:
 			return nil, nil
 		case <-s.controller.done:
 			return nil, ErrStopped
@@ -143,93 +144,97 @@ func (s *Subscription) next(ctx context.Context, quiet <-chan time.Time) ([]Even
 	}
 }
 
-// Version is behind all events that Next has returned.
+// Version returns the Version after all returned events.
 func (s *Subscription) Version(ctx context.Context) (v Version, err error) {
 	err = s.controller.do(ctx, func() { v = s.position })
 	return v, err
 }
 
-// collect returns what a reader gets next. With more there is something left, even if nothing was found yet.
-func (k *Controller) collect(s *Subscription) (events []Event, more bool, err error) {
+func (s *Subscription) selects(class session.ClassID) bool {
+	return s.classes == nil || s.classes[class]
+}
+
+// collect returns the next events. more reports whether to call it again, also if there are no
+// events yet.
+func (c *Controller) collect(s *Subscription) (events []Event, more bool, err error) {
 	switch s.phase {
 	case listing:
-		events = k.listExisting(s)
-		return events, true, nil
+		return c.listExisting(s), true, nil
 	case seeking:
-		k.seekPosition(s)
+		c.seekPosition(s)
 		return nil, true, nil
 	}
-	if s.position.Revision < k.changes.compacted {
+	if s.position.Revision < c.changes.compacted {
 		return nil, false, ErrCompacted
 	}
-	events, more = k.collectChanges(s)
+	events, more = c.collectChanges(s)
 	return events, more, nil
 }
 
-func (k *Controller) listExisting(s *Subscription) (events []Event) {
-	end := min(s.listed+slotsPerCall, k.table.Slots())
+func (c *Controller) listExisting(s *Subscription) (events []Event) {
+	end := min(s.listed+slotsPerCall, c.table.Slots())
 	for ; s.listed < end && len(events) < maxEvents; s.listed++ {
-		if view, taken := k.table.At(uint32(s.listed)); taken && s.wants(view.Holder.Key.Class) {
-			events = append(events, Event{Type: Added, Lease: k.lease(view)})
+		if view, ok := c.table.At(uint32(s.listed)); ok && s.selects(view.Holder.Key.Class) {
+			events = append(events, Event{Type: Added, Lease: c.lease(view)})
 		}
 	}
-	if s.listed >= k.table.Slots() {
+	if s.listed >= c.table.Slots() {
 		s.phase = following
 		events = append(events, Event{Type: Bookmark, Version: s.position})
 	}
 	return events
 }
 
-func (k *Controller) seekPosition(s *Subscription) {
+func (c *Controller) seekPosition(s *Subscription) {
 	for range slotsPerCall {
-		if s.cursor == nowhere || k.changes.links.At(s.cursor).revision <= s.position.Revision {
+		if s.cursor == noSlot || c.changes.links.At(s.cursor).revision <= s.position.Revision {
 			s.phase = following
 			return
 		}
-		s.cursor = k.changes.links.At(s.cursor).previous
+		s.cursor = c.changes.links.At(s.cursor).previous
 	}
 }
 
-// follow merges the sessions that changed with those that are gone.
-func (k *Controller) collectChanges(s *Subscription) (events []Event, more bool) {
-	c := &k.changes
-	gone := c.deletions[sort.Search(len(c.deletions), func(i int) bool { return c.deletions[i].revision > s.position.Revision }):]
+// collectChanges merges changed sessions and deletions by revision.
+func (c *Controller) collectChanges(s *Subscription) (events []Event, more bool) {
+	l := &c.changes
+	deletions := l.deletions[sort.Search(len(l.deletions), func(i int) bool { return l.deletions[i].revision > s.position.Revision }):]
 	for range slotsPerCall {
 		if len(events) == maxEvents {
 			return events, true
 		}
-		slot, changed := c.after(s.cursor)
+		slot, changed := l.next(s.cursor)
 		switch {
-		case !changed && len(gone) == 0:
-			// Everything that ever began has been had, so who began later is Added.
-			s.position = Version{Revision: c.revision, Sessions: k.occupancies}
+		case !changed && len(deletions) == 0:
+			// All sessions that ever began were returned, so a later session is Added.
+			s.position = Version{Revision: l.revision, Sessions: c.occupancies}
 			return events, false
-		case !changed || len(gone) > 0 && gone[0].revision < c.links.At(slot).revision:
-			events = k.deleteEvent(s, events, &gone[0])
-			gone = gone[1:]
+		case !changed || len(deletions) > 0 && deletions[0].revision < l.links.At(slot).revision:
+			events = c.appendDeletion(s, events, &deletions[0])
+			deletions = deletions[1:]
 		default:
-			events = k.changeEvent(s, events, slot)
+			events = c.appendChange(s, events, slot)
 		}
 	}
 	return events, true
 }
 
-func (k *Controller) changeEvent(s *Subscription, events []Event, slot uint32) []Event {
-	s.cursor, s.position.Revision = slot, k.changes.links.At(slot).revision
-	view, _ := k.table.At(slot)
-	if !s.wants(view.Holder.Key.Class) {
+func (c *Controller) appendChange(s *Subscription, events []Event, slot uint32) []Event {
+	s.cursor, s.position.Revision = slot, c.changes.links.At(slot).revision
+	view, _ := c.table.At(slot)
+	if !s.selects(view.Holder.Key.Class) {
 		return events
 	}
-	what := Modified
-	if k.entries.At(slot).occupancy > s.position.Sessions {
-		what = Added
+	eventType := Modified
+	if c.entries.At(slot).occupancy > s.position.Sessions {
+		eventType = Added
 	}
-	return append(events, Event{Type: what, Lease: k.lease(view), Version: s.position})
+	return append(events, Event{Type: eventType, Lease: c.lease(view), Version: s.position})
 }
 
-func (k *Controller) deleteEvent(s *Subscription, events []Event, d *deletion) []Event {
+func (c *Controller) appendDeletion(s *Subscription, events []Event, d *deletion) []Event {
 	s.position.Revision = d.revision
-	if !s.wants(d.holder.Key.Class) {
+	if !s.selects(d.holder.Key.Class) {
 		return events
 	}
 	lease := Lease{
@@ -240,8 +245,4 @@ func (k *Controller) deleteEvent(s *Subscription, events []Event, d *deletion) [
 		lease.Write.State, lease.Write.Reason = writeback.Written, writeback.Renewal
 	}
 	return append(events, Event{Type: Deleted, Lease: lease, Version: s.position})
-}
-
-func (s *Subscription) wants(class session.ClassID) bool {
-	return s.classes == nil || s.classes[class]
 }

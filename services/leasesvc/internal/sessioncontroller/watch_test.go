@@ -9,136 +9,101 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
-// names are what changed, with a sign for how.
-func names(changes []change) (all []string) {
-	signs := map[sessioncontroller.EventType]string{sessioncontroller.Added: "+", sessioncontroller.Modified: "~", sessioncontroller.Deleted: "-", sessioncontroller.Bookmark: "|"}
-	for _, c := range changes {
-		all = append(all, signs[c.Type]+c.Name)
-	}
-	return all
-}
-
-func expectNames(t *testing.T, what string, got []change, want ...string) {
-	t.Helper()
-	if diff := cmp.Diff(want, names(got)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-func TestWatch_ShowsWhatIsThenWhatChangesOfItsClasses(t *testing.T) {
+func TestWatch_ReturnsExistingSessionsThenChangesOfItsClasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		introduce(t, k, node("a", "1"), agent("x"))
-		all, err := k.Watch(t.Context(), nil, sessioncontroller.Version{})
+		ctl := newController()
+		defer run(t, ctl)()
+		register(t, ctl, node("a", "1"), agent("x"))
+		all, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer all.Close()
-		agents, err := k.Watch(t.Context(), []bool{false, true}, sessioncontroller.Version{})
+		agents, err := ctl.Watch(t.Context(), []bool{false, true}, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer agents.Close()
 		expectNames(t, "all at the start", drain(t, all), "+a", "+x", "|")
 		expectNames(t, "agents at the start", drain(t, agents), "+x", "|")
-		introduce(t, k, node("a", "2"), node("b", "1"), agent("y"))
+		register(t, ctl, node("a", "2"), node("b", "1"), agent("y"))
 		expectNames(t, "all", drain(t, all), "~a", "+b", "+y")
 		expectNames(t, "agents", drain(t, agents), "+y")
 	})
 }
 
-func TestWatch_SlowReaderSkipsStatesAndNeverMissesTheLast(t *testing.T) {
+func TestWatch_SlowWatcherSkipsStatesButNotTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		sub := watch(t, k, nil)
+		ctl := newController()
+		defer run(t, ctl)()
+		sub := watch(t, ctl, nil)
 		defer sub.Close()
 		for boot := range 1000 {
-			introduce(t, k, node("a", fmt.Sprint(boot)), node("b", fmt.Sprint(boot)))
+			register(t, ctl, node("a", fmt.Sprint(boot)), node("b", fmt.Sprint(boot)))
 		}
-		introduce(t, k, node("a", "last"))
+		register(t, ctl, node("a", "last"))
 		expectNames(t, "after 2,001 changes", drain(t, sub), "+b", "+a")
 	})
 }
 
-// versions follows a watch and notes the version behind each event.
-func versions(t *testing.T, sub *sessioncontroller.Subscription) (all []sessioncontroller.Version) {
-	t.Helper()
-	for {
-		events, err := sub.NextWithin(t.Context(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(events) == 0 {
-			return all
-		}
-		for _, e := range events {
-			all = append(all, e.Version)
-		}
-	}
-}
-
-func TestWatch_ResumesBehindAnyVersion(t *testing.T) {
+func TestWatch_ResumesAfterAnyVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		defer run(t, k)()
-		introduce(t, k, node("a", "1"), node("b", "1"), node("c", "1"))
-		first, err := k.Watch(t.Context(), nil, sessioncontroller.Version{})
+		ctl := newController()
+		defer run(t, ctl)()
+		register(t, ctl, node("a", "1"), node("b", "1"), node("c", "1"))
+		first, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		start := versions(t, first)
 		if bookmark := start[len(start)-1]; bookmark == (sessioncontroller.Version{}) || start[0] != (sessioncontroller.Version{}) {
-			t.Errorf("versions %v at the start, want one behind all and none before", start)
+			t.Errorf("versions %v at the start, want one on the bookmark only", start)
 		}
-		introduce(t, k, node("a", "2"))
-		introduce(t, k, node("d", "1"))
-		hold, err := k.BeginRelease(t.Context(), node("b", "1"), 0)
+		register(t, ctl, node("a", "2"))
+		register(t, ctl, node("d", "1"))
+		hold, err := ctl.BeginRelease(t.Context(), node("b", "1"), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.CompleteRelease(hold)
-		behind := versions(t, first)
+		ctl.CompleteRelease(hold)
+		after := versions(t, first)
 		first.Close()
 		for name, c := range map[string]struct {
 			since sessioncontroller.Version
 			want  []string
 		}{
 			"the start":      {since: start[len(start)-1], want: []string{"~a", "+d", "-b"}},
-			"the takeover":   {since: behind[0], want: []string{"+d", "-b"}},
-			"the new holder": {since: behind[1], want: []string{"-b"}},
-			"the end":        {since: behind[2]},
+			"the takeover":   {since: after[0], want: []string{"+d", "-b"}},
+			"the new holder": {since: after[1], want: []string{"-b"}},
+			"the end":        {since: after[2]},
 		} {
-			sub, err := k.Watch(t.Context(), nil, c.since)
+			sub, err := ctl.Watch(t.Context(), nil, c.since)
 			if err != nil {
 				t.Fatal(err)
 			}
-			expectNames(t, "behind "+name, drain(t, sub), c.want...)
+			expectNames(t, "after "+name, drain(t, sub), c.want...)
 			sub.Close()
 		}
-		if _, err := k.Watch(t.Context(), nil, sessioncontroller.Version{Revision: 1 << 40}); !errors.Is(err, sessioncontroller.ErrCompacted) {
-			t.Errorf("a version of the future: error %v, want ErrForgotten", err)
+		if _, err := ctl.Watch(t.Context(), nil, sessioncontroller.Version{Revision: 1 << 40}); !errors.Is(err, sessioncontroller.ErrCompacted) {
+			t.Errorf("a future version: error %v, want ErrCompacted", err)
 		}
 	})
 }
 
-func TestWatch_NextWaitsAndEndsWithTheKeeper(t *testing.T) {
+func TestNext_WaitsAndEndsWithTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper()
-		stop := run(t, k)
-		sub := watch(t, k, nil)
+		ctl := newController()
+		stop := run(t, ctl)
+		sub := watch(t, ctl, nil)
 		got := make(chan error, 1)
 		go func() {
 			events, err := sub.Next(t.Context())
 			if len(events) != 1 || events[0].Type != sessioncontroller.Added {
-				t.Errorf("events %v, want one that was added", events)
+				t.Errorf("events %v, want one Added", events)
 			}
 			if err == nil {
 				events, err = sub.Next(t.Context())
@@ -149,32 +114,32 @@ func TestWatch_NextWaitsAndEndsWithTheKeeper(t *testing.T) {
 			got <- err
 		}()
 		synctest.Wait()
-		introduce(t, k, node("a", "1"))
+		register(t, ctl, node("a", "1"))
 		synctest.Wait()
 		stop()
 		if err := <-got; !errors.Is(err, sessioncontroller.ErrStopped) {
-			t.Errorf("error %v, want ErrEnded", err)
+			t.Errorf("error %v, want ErrStopped", err)
 		}
 	})
 }
 
-// A crowd of sessions and somebody who reads all of them: beats that only the owner can take go in between.
-func TestWatch_OwnerIsNeverHeldForLong(t *testing.T) {
+// Batches are processed while a watcher lists many sessions.
+func TestWatch_DoesNotDelayBatches(t *testing.T) {
 	const holders = 100_000
-	k := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: 4, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
-	defer run(t, k)()
+	ctl := sessioncontroller.New(sessioncontroller.Config{Classes: classes, Shards: 4, Limit: holders, Logger: slog.New(slog.DiscardHandler)})
+	defer run(t, ctl)()
 	for i := 0; i < holders; i += 1000 {
-		batch := make([]session.Holder, 1000)
-		for j := range batch {
-			batch[j] = node(fmt.Sprintf("node-%d", i+j), "1")
+		chunk := make([]session.Holder, 1000)
+		for j := range chunk {
+			chunk[j] = node(fmt.Sprintf("node-%d", i+j), "1")
 		}
-		introduce(t, k, batch...)
+		register(t, ctl, chunk...)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	read := make(chan int, 1)
 	go func() {
 		defer cancel()
-		sub, err := k.Watch(ctx, nil, sessioncontroller.Version{})
+		sub, err := ctl.Watch(ctx, nil, sessioncontroller.Version{})
 		seen := 0
 		for err == nil {
 			var events []sessioncontroller.Event
@@ -186,11 +151,11 @@ func TestWatch_OwnerIsNeverHeldForLong(t *testing.T) {
 		}
 		read <- seen
 	}()
-	// The machine is not quiet, so it is the usual wait that counts.
+	// The machine may be loaded, so a tenth of the batches may wait longer.
 	var waits, long int
 	for ctx.Err() == nil {
 		begin := time.Now()
-		introduce(t, k, node("node-7", "1"))
+		register(t, ctl, node("node-7", "1"))
 		if waits++; time.Since(begin) > 20*time.Millisecond {
 			long++
 		}
@@ -199,6 +164,6 @@ func TestWatch_OwnerIsNeverHeldForLong(t *testing.T) {
 		t.Errorf("%d events, want %d sessions and a bookmark", seen, holders)
 	}
 	if waits < 20 || long > waits/10 {
-		t.Errorf("%d of %d beats waited longer than 20 ms while all sessions were read", long, waits)
+		t.Errorf("%d of %d batches waited longer than 20 ms", long, waits)
 	}
 }

@@ -7,105 +7,214 @@ import (
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// ErrNoOwner says that an object was not written because there is nobody whom it could belong to.
-var ErrNoOwner = errors.New("nobody owns the lease")
+var (
+	// ErrNoOwner reports a Lease that was not written because the Node that must own it does not
+	// exist.
+	ErrNoOwner = errors.New("the Node that owns the Lease does not exist")
+	// ErrSuperseded reports a release by a boot that does not have the session.
+	ErrSuperseded = errors.New("another boot of the holder has the session")
+)
 
-// Job is one object to write. Who gets it asks Begin, and gives it to Finish once, whatever happened.
+// WriteJob is one Lease to write. The caller calls BeginWrite before the write, and FinishWrite in
+// any case.
 type WriteJob struct {
-	// Tenure is that of the holder's shard.
+	// Shard is the holder's shard.
 	Shard           *heldshards.Shard
 	Namespace, Name string
-	// Class is the name of the holder's class if its Leases belong to no Node; empty if they do.
+	// Class is the name of the holder's class if no Node owns its Leases; otherwise it is empty.
 	Class    string
 	Duration time.Duration
 	Reason   writeback.Reason
-	// RenewTime is when the holder was last heard, by the wall clock.
+	// RenewTime is the time of the holder's last beat.
 	RenewTime time.Time
-	// Lapsed is set for a holder that has expired, and to then: its object shall say so.
+	// ExpireTime is set if the holder has expired. The Lease must show it.
 	ExpireTime time.Time
-	// Last is the object as last written, or found, in this term.
+	// Last is the Lease as it was last written or adopted in this term.
 	Last writeback.LeaseRecord
 
 	occupancy uint64
 	write     writeback.Write
 }
 
-// Begin is called before the write. With ok, the write is made with ctx, which carries the term of the holder's shard, and
-// end called when it has returned: the term is not given up before. Without, the term is over and nothing may be written.
+// BeginWrite returns the context of the write; the caller calls end after the write. The term of
+// the shard is not given up before. It is false if the term has ended; then nothing may be written.
 func (j *WriteJob) BeginWrite() (ctx context.Context, end func(), ok bool) {
 	return j.Shard.BeginWrite()
 }
 
-// Result is what came of a Job.
+// WriteResult is the result of a WriteJob.
 type WriteResult struct {
-	// Lease is the object as written; only without an error.
+	// Lease is the Lease after the write. It is not used if Err is set.
 	Lease writeback.LeaseRecord
-	// Err is nil, wraps ErrNoOwner, or is another failure.
+	// Err may wrap ErrNoOwner.
 	Err error
-	// Pause is how long the kube-apiserver asked to be left alone after a failure; 0 when it did not.
+	// Pause is the pause that the kube-apiserver asked for; 0 for none.
 	Pause time.Duration
 }
 
-// Start returns at most budget objects that are to be written now, the most urgent first. None of them is handed out again
-// before its Finish.
-func (k *Controller) StartWrites(ctx context.Context, budget int) (jobs []WriteJob, err error) {
-	err = k.do(ctx, func() {
-		now := k.now()
-		for _, w := range k.writes.Start(now, k.lastBeat, budget) {
-			jobs = append(jobs, k.newJob(now, w))
+// StartWrites returns at most limit due Leases, the most urgent first. A Lease is not returned
+// again before FinishWrite.
+func (c *Controller) StartWrites(ctx context.Context, limit int) (jobs []WriteJob, err error) {
+	err = c.do(ctx, func() {
+		now := c.now()
+		for _, w := range c.writes.Start(now, c.table.LastBeat, limit) {
+			jobs = append(jobs, c.newJob(now, w))
 		}
 	})
 	return jobs, err
 }
 
-func (k *Controller) lastBeat(slot uint32) monotonic.Instant {
-	return k.table.LastBeat(slot)
-}
-
-func (k *Controller) newJob(now monotonic.Instant, w writeback.Write) WriteJob {
-	s, _ := k.table.At(w.Slot)
-	class := &k.cfg.Classes[s.Holder.Key.Class]
+func (c *Controller) newJob(now monotonic.Instant, w writeback.Write) WriteJob {
+	s, _ := c.table.At(w.Slot)
+	class, e := &c.cfg.Classes[s.Holder.Key.Class], c.entries.At(w.Slot)
 	job := WriteJob{
-		Shard:     k.held[*k.shards.At(w.Slot)],
+		Shard:     c.held[*c.shards.At(w.Slot)],
 		Namespace: class.Namespace, Name: s.Holder.Key.Name, Duration: class.Writes.Duration, Reason: w.Reason,
-		RenewTime: k.clock.Wall(now, w.Beat), Last: k.entries.At(w.Slot).lease,
-		occupancy: k.entries.At(w.Slot).occupancy, write: w,
+		RenewTime: c.clock.WallTime(now, w.Beat), Last: e.lease,
+		occupancy: e.occupancy, write: w,
 	}
 	if class.Unowned {
 		job.Class = class.Session.Name
 	}
 	if w.Reason == writeback.Expired {
-		job.ExpireTime = k.clock.Wall(now, min(s.Deadline, now))
+		job.ExpireTime = c.clock.WallTime(now, min(s.Deadline, now))
 	}
 	return job
 }
 
-// Finish takes what came of a Job, and forgets it if the holder or its shard is not kept any more. ErrEnded says that nothing is.
-func (k *Controller) FinishWrite(job WriteJob, result WriteResult) error {
-	return k.do(context.Background(), func() { k.finishWrite(job, result) })
+// FinishWrite takes the result of a job. It drops the result if the session is gone.
+func (c *Controller) FinishWrite(job WriteJob, result WriteResult) error {
+	return c.do(context.Background(), func() { c.finishWrite(job, result) })
 }
 
-func (k *Controller) finishWrite(job WriteJob, result WriteResult) {
+func (c *Controller) finishWrite(job WriteJob, result WriteResult) {
 	slot := job.write.Slot
-	e := k.entries.At(slot)
+	e := c.entries.At(slot)
 	if e.occupancy != job.occupancy {
-		return // the holder was forgotten, or its shard lost, while its object was written
+		return // the session is gone
 	}
-	switch now := k.now(); {
+	switch now := c.now(); {
 	case result.Err == nil:
-		k.writes.Succeeded(now, job.write)
+		c.writes.Succeeded(now, job.write)
 		e.lease, e.writeTime = result.Lease, time.Now().UnixNano()
-		delete(k.exceptions.errors, slot)
+		delete(c.exceptions.errors, slot)
 	case errors.Is(result.Err, ErrNoOwner):
-		k.writes.NoOwner(now, job.write)
-		delete(k.exceptions.errors, slot) // the state says it, for as many as there are
+		c.writes.NoOwner(now, job.write)
+		delete(c.exceptions.errors, slot) // writeback.NoOwner says the same
 	default:
-		k.writes.Failed(now, job.write, result.Pause)
-		k.exceptions.errors[slot] = result.Err.Error()
+		c.writes.Failed(now, job.write, result.Pause)
+		c.exceptions.errors[slot] = result.Err.Error()
 	}
-	k.exceptions.notifyIdle(slot)
-	k.changes.touch(slot)
+	c.exceptions.notifyIdle(slot)
+	c.changes.touch(slot)
+}
+
+// Release is the release of a session in progress. Its Lease is not written meanwhile, so that it
+// can be deleted. The caller calls AbortRelease or CompleteRelease once.
+type Release struct {
+	Namespace, Name string
+
+	shard     *heldshards.Shard
+	holder    session.Holder
+	slot      uint32
+	occupancy uint64
+}
+
+// BeginWrite is called before the deletion; see WriteJob.BeginWrite.
+func (r *Release) BeginWrite() (ctx context.Context, end func(), ok bool) {
+	return r.shard.BeginWrite()
+}
+
+// BeginRelease waits until no write of the holder's Lease is in flight and prevents new ones. It
+// returns nil if there is no session. It fails with a NotHeldError if the shard is not held, and
+// with ErrSuperseded if another boot has the session.
+func (c *Controller) BeginRelease(ctx context.Context, h session.Holder, shard int) (*Release, error) {
+	for {
+		var (
+			release *Release
+			busy    <-chan struct{}
+			failure error
+		)
+		if err := c.do(ctx, func() { release, busy, failure = c.beginRelease(h, shard) }); err != nil {
+			return nil, err
+		}
+		if busy == nil {
+			return release, failure
+		}
+		select {
+		case <-busy:
+		case <-c.done:
+			return nil, ErrStopped
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (c *Controller) beginRelease(h session.Holder, shard int) (*Release, <-chan struct{}, error) {
+	if !c.admits(shard) {
+		return nil, nil, NotHeldError{Shard: shard}
+	}
+	ref, outcome := c.table.Find(h)
+	switch outcome {
+	case session.Unknown:
+		return nil, nil, nil
+	case session.Superseded:
+		return nil, nil, ErrSuperseded
+	}
+	slot := ref.Slot()
+	if c.writes.Busy(slot) {
+		return nil, c.exceptions.waitIdle(slot), nil
+	}
+	c.writes.Suspend(slot)
+	return &Release{
+		Namespace: c.cfg.Classes[h.Key.Class].Namespace, Name: h.Key.Name,
+		shard: c.held[shard], holder: h, slot: slot, occupancy: c.entries.At(slot).occupancy,
+	}, nil, nil
+}
+
+// AbortRelease keeps the session, because its Lease was not deleted.
+func (c *Controller) AbortRelease(r *Release) {
+	c.endRelease(r, func() { c.writes.Resume(c.now(), r.slot) })
+}
+
+// CompleteRelease ends the session after its Lease was deleted. If another boot took the session
+// over meanwhile, the session continues and gets a new Lease.
+func (c *Controller) CompleteRelease(r *Release) {
+	c.endRelease(r, func() {
+		if _, outcome := c.table.Release(r.holder); outcome == session.Renewed {
+			c.sessionGone(r.slot, r.holder)
+			return
+		}
+		c.reopenSlot(r)
+		c.changes.touch(r.slot)
+	})
+}
+
+// reopenSlot plans a new Lease for a session that continues.
+func (c *Controller) reopenSlot(r *Release) {
+	now := c.now()
+	c.writes.Open(now, r.slot, writeback.SlotOptions{
+		Policy: c.writes.Policy(r.slot), Phase: writeback.Phase(r.holder.Key.Name),
+	})
+	if s, _ := c.table.At(r.slot); s.State == session.Expired {
+		c.writes.HolderExpired(now, r.slot)
+	}
+	delete(c.exceptions.errors, r.slot)
+	*c.entries.At(r.slot) = leaseEntry{occupancy: r.occupancy}
+}
+
+func (c *Controller) endRelease(r *Release, end func()) {
+	// The only error is ErrStopped; all sessions are gone then.
+	_ = c.do(context.Background(), func() {
+		if c.entries.At(r.slot).occupancy != r.occupancy {
+			return // the session is gone
+		}
+		end()
+		c.exceptions.notifyIdle(r.slot)
+	})
 }

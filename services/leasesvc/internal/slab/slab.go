@@ -1,34 +1,36 @@
-// Package slab keeps one value for every slot of a table.
+// Package slab stores values by slot number: a Slab keeps one value for each slot, a Wheel keeps
+// the slots that wait for a deadline.
 //
-// Promise: a value never moves, so a growing column copies nothing and its pointers stay good. Growth costs one block at a
-// time, and never twice the memory.
+// Promise: values never move in memory. A Slab grows by one block at a time and copies nothing, so
+// pointers into it stay valid. A Wheel costs 8 bytes for each slot and no timer; filing and
+// removing a slot take constant time.
 //
-// A Column belongs to one goroutine. It knows nothing of what it keeps.
+// Both belong to one goroutine. The package reads no clock.
 package slab
 
-// Block is how many values are allocated together.
+// BlockSize is the number of values that are allocated together.
 const BlockSize = 1024
 
-// Column is a list of values that only grows. The zero Column is empty.
+// Slab is a list of values that only grows. The zero Slab is empty.
 type Slab[T any] struct {
 	blocks []*[BlockSize]T
 	length int
 }
 
-// Len is how many values there are.
-func (c *Slab[T]) Len() int { return c.length }
+// Len returns the number of values.
+func (s *Slab[T]) Len() int { return s.length }
 
 // At returns the value of a slot, which must be below Len.
-func (c *Slab[T]) At(slot uint32) *T { return &c.blocks[slot/BlockSize][slot%BlockSize] }
+func (s *Slab[T]) At(slot uint32) *T { return &s.blocks[slot/BlockSize][slot%BlockSize] }
 
-// Extend adds zero values until there are n at least.
-func (c *Slab[T]) Extend(n int) {
-	for len(c.blocks)*BlockSize < n {
-		c.blocks = append(c.blocks, new([BlockSize]T))
+// Extend adds zero values until Len is at least n.
+func (s *Slab[T]) Extend(n int) {
+	for len(s.blocks)*BlockSize < n {
+		s.blocks = append(s.blocks, new([BlockSize]T))
 	}
-	c.length = max(c.length, n)
+	s.length = max(s.length, n)
 }
 
-// Blocks are all values in their order, the last block filled up with zero values. The list must not be changed; a longer one
-// follows each Extend that added a block.
-func (c *Slab[T]) Blocks() []*[BlockSize]T { return c.blocks }
+// Blocks returns all values in order; the last block is filled up with zero values. The caller must
+// not change the list. After an Extend that adds a block, Blocks returns a longer list.
+func (s *Slab[T]) Blocks() []*[BlockSize]T { return s.blocks }

@@ -6,18 +6,18 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/slab"
 )
 
-func TestColumn_ValuesStayWhereTheyAre(t *testing.T) {
-	var c slab.Slab[int]
-	c.Extend(1)
-	first := c.At(0)
+func TestSlab_ValuesDoNotMove(t *testing.T) {
+	var s slab.Slab[int]
+	s.Extend(1)
+	first := s.At(0)
 	*first = 7
-	c.Extend(3 * slab.BlockSize)
-	*c.At(3*slab.BlockSize - 1) = 9
-	c.Extend(2)
-	if got := c.At(0); got != first || *got != 7 {
+	s.Extend(3 * slab.BlockSize)
+	*s.At(3*slab.BlockSize - 1) = 9
+	s.Extend(2)
+	if got := s.At(0); got != first || *got != 7 {
 		t.Errorf("the first value moved to %p with %d", got, *got)
 	}
-	if c.Len() != 3*slab.BlockSize || *c.At(3*slab.BlockSize - 1) != 9 {
-		t.Errorf("length %d, last value %d", c.Len(), *c.At(3*slab.BlockSize - 1))
+	if s.Len() != 3*slab.BlockSize || *s.At(3*slab.BlockSize - 1) != 9 {
+		t.Errorf("length %d, last value %d", s.Len(), *s.At(3*slab.BlockSize - 1))
 	}
 }

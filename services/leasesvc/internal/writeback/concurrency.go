@@ -6,148 +6,158 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Window is how long is observed before the number is changed.
+// ObservationWindow is how long writes are observed before the limit changes.
 const ObservationWindow = 250 * time.Millisecond
 
 const (
-	// slack is how many times the quickest latency lately is still no sign of too much, if it is above swift.
-	latencyFactor  = 4
+	// initialConcurrency is the limit at the start.
+	initialConcurrency = 4
+	// A latency is too high if it exceeds slowFactor times the base latency and minSlowLatency.
+	slowFactor     = 4
 	minSlowLatency = 100 * time.Millisecond
-	// tolerated is of how many answered writes one may fail: some objects fail by themselves.
-	toleratedFailures = 8
-	// relief is by which part of it the latency must fall after a cut if it is to be for the number of writes.
-	cutEffect = 8
-	// forgetting is by which part per Window the quickest latency is taken for longer, so that a kube-apiserver which got
-	// slower for good becomes the measure in minutes.
-	latencyDecay = 256
-	// minPause doubles to maxPause while nothing gets through.
+	// The limit still grows if one of failureTolerance answered writes failed: single Leases may
+	// fail by themselves.
+	failureTolerance = 8
+	// A cut was effective if the latency fell by more than this part.
+	cutEffectPart = 8
+	// baseDecayPart is the part by which the base latency grows per window, so that a permanently
+	// slower kube-apiserver becomes the base within minutes.
+	baseDecayPart = 256
+	// The pause between probes doubles between these bounds while no write is answered.
 	minProbePause = 200 * time.Millisecond
 	maxProbePause = 5 * time.Second
 )
 
-// Observation is how the writes went that ended in one Window.
+// Observation summarizes the writes that ended in one window.
 type Observation struct {
-	// Answered writes are those that the kube-apiserver took or refused for their content.
+	// Answered counts writes that the kube-apiserver accepted or refused for their content.
 	Answered int
-	// Throttled writes are those that it asked to make later.
+	// Throttled counts writes that it asked to repeat later (429).
 	Throttled int
-	// Failed writes got no answer, or that of a kube-apiserver that is out of order.
+	// Failed counts writes without an answer or with a server error.
 	Failed int
-	// Latency is the mean of the answered ones.
+	// Latency is the mean latency of the answered writes.
 	Latency time.Duration
-	// Pause is how long the kube-apiserver asked to be left alone, at most.
+	// Pause is the longest pause that the kube-apiserver asked for.
 	Pause time.Duration
-	// Full tells that as many were under way as might be.
-	Full bool
+	// Saturated reports whether the limit was used up.
+	Saturated bool
 }
 
-// Pace is how many writes may be under way. The zero Pace allows none; it is a value, and its methods leave it as it is.
+// ConcurrencyLimit is the number of writes that may be in flight. It adapts by additive increase
+// and multiplicative decrease (AIMD) with a slow start:
+//   - Throttling or a high latency halves the limit. A high latency that a cut did not lower has
+//     another cause. It becomes the base latency, because Leases would lapse if fewer of them were
+//     written.
+//   - A good, saturated window adds one, or doubles the limit below half of the last limit that was
+//     too high.
+//   - While no write is answered, the limit is one, with pauses that double to 5 s. The first
+//     answer ends this.
+//
+// It is a value: methods return the changed limit. The zero ConcurrencyLimit allows no write.
 type ConcurrencyLimit struct {
-	max   int
-	limit float64
-	// steep is below what the limit doubles.
+	ceiling int
+	limit   float64
+	// slowStart is the limit below which it doubles.
 	slowStart   float64
 	baseLatency time.Duration
-	// strain is the latency for which the limit was last cut; 0 when all has been quick since. It says nothing new until settled,
-	// when the writes that were under way at the cut have ended.
+	// cutLatency is the latency for which the limit was last cut; 0 if the latency has been low
+	// since. Until cutUntil the writes that were in flight at the cut still end.
 	cutLatency time.Duration
 	cutUntil   monotonic.Instant
-	// silence is the last pause in a row of Windows in which nothing got through.
-	pause       time.Duration
+	// probePause is the last pause while no write is answered.
+	probePause  time.Duration
 	pausedUntil monotonic.Instant
 }
 
-// begin is how many writes may be under way at first.
-const initialConcurrency = 4
-
-// New returns a Pace of at most ceiling, which is 1 at least.
+// NewConcurrencyLimit returns a limit between 1 and ceiling.
 func NewConcurrencyLimit(ceiling int) ConcurrencyLimit {
-	return ConcurrencyLimit{max: ceiling, limit: float64(min(initialConcurrency, ceiling)), slowStart: float64(ceiling)}
+	return ConcurrencyLimit{ceiling: ceiling, limit: float64(min(initialConcurrency, ceiling)), slowStart: float64(ceiling)}
 }
 
-// Limit is how many writes may be under way now, of those that may be at all; 0 during a pause.
-func (p ConcurrencyLimit) At(now monotonic.Instant) int {
-	if now < p.pausedUntil {
+// At returns how many writes may be in flight now; 0 during a pause.
+func (c ConcurrencyLimit) At(now monotonic.Instant) int {
+	if now < c.pausedUntil {
 		return 0
 	}
-	return int(p.limit)
+	return int(c.limit)
 }
 
-// After returns the Pace that follows an observation.
-func (p ConcurrencyLimit) Next(now monotonic.Instant, o Observation) ConcurrencyLimit {
+// Next returns the limit after an observation.
+func (c ConcurrencyLimit) Next(now monotonic.Instant, o Observation) ConcurrencyLimit {
 	switch {
 	case o.Answered+o.Throttled+o.Failed == 0:
-		return p
+		return c
 	case o.Answered == 0 && o.Throttled == 0:
-		return p.withoutAnswer(now)
+		return c.unanswered(now)
 	case o.Throttled > 0:
-		p = p.decreased()
-		p.pausedUntil = max(p.pausedUntil, now.Add(min(o.Pause, maxProbePause)))
-	case p.slow(o.Latency):
-		p = p.afterSlow(now, o.Latency)
-	case o.Full && o.Failed <= o.Answered/toleratedFailures:
-		p = p.increased()
+		c = c.halved()
+		c.pausedUntil = max(c.pausedUntil, now.Add(min(o.Pause, maxProbePause)))
+	case c.isSlow(o.Latency):
+		c = c.slowed(now, o.Latency)
+	case o.Saturated && o.Failed <= o.Answered/failureTolerance:
+		c = c.increased()
 	}
-	p.pause = 0
-	return p.measuredLatency(o)
+	c.probePause = 0
+	return c.withLatency(o)
 }
 
-func (p ConcurrencyLimit) decreased() ConcurrencyLimit {
-	p.limit = max(p.limit/2, 1)
-	p.slowStart = p.limit
-	return p
+func (c ConcurrencyLimit) halved() ConcurrencyLimit {
+	c.limit = max(c.limit/2, 1)
+	c.slowStart = c.limit
+	return c
 }
 
-// strained cuts the limit for a latency, once for as long as that lasts. Where a cut made it no quicker, it is not for our
-// writes that the kube-apiserver takes longer: that becomes the measure, or Leases would lapse for want of writes that it bears.
-func (p ConcurrencyLimit) afterSlow(now monotonic.Instant, latency time.Duration) ConcurrencyLimit {
+// slowed cuts the limit for a high latency, or accepts the latency if the last cut did not lower
+// it.
+func (c ConcurrencyLimit) slowed(now monotonic.Instant, latency time.Duration) ConcurrencyLimit {
 	switch {
-	case now < p.cutUntil:
-	case p.cutLatency > 0 && latency > p.cutLatency-p.cutLatency/cutEffect:
-		p.baseLatency, p.cutLatency = max(p.baseLatency, latency/2), 0
+	case now < c.cutUntil:
+	case c.cutLatency > 0 && latency > c.cutLatency-c.cutLatency/cutEffectPart:
+		c.baseLatency, c.cutLatency = max(c.baseLatency, latency/2), 0
 	default:
-		p = p.decreased()
-		p.cutLatency, p.cutUntil = latency, now.Add(2*latency)
+		c = c.halved()
+		c.cutLatency, c.cutUntil = latency, now.Add(2*latency)
 	}
-	return p
+	return c
 }
 
-func (p ConcurrencyLimit) increased() ConcurrencyLimit {
-	if p.limit < p.slowStart {
-		p.limit = min(2*p.limit, p.slowStart)
+func (c ConcurrencyLimit) increased() ConcurrencyLimit {
+	if c.limit < c.slowStart {
+		c.limit = min(2*c.limit, c.slowStart)
 	} else {
-		p.limit++
+		c.limit++
 	}
-	p.limit = min(p.limit, float64(p.max))
-	return p
+	c.limit = min(c.limit, float64(c.ceiling))
+	return c
 }
 
-// silent goes down to one try at a time, and remembers half of what went well before the silence.
-func (p ConcurrencyLimit) withoutAnswer(now monotonic.Instant) ConcurrencyLimit {
-	if p.pause == 0 {
-		p.slowStart = max(p.limit/2, 1)
+// unanswered allows one probe after a pause. The slow start later leads back to half of the limit.
+func (c ConcurrencyLimit) unanswered(now monotonic.Instant) ConcurrencyLimit {
+	if c.probePause == 0 {
+		c.slowStart = max(c.limit/2, 1)
 	}
-	p.limit = 1
-	p.pause = min(max(2*p.pause, minProbePause), maxProbePause)
-	p.pausedUntil = max(p.pausedUntil, now.Add(p.pause))
-	return p
+	c.limit = 1
+	c.probePause = min(max(2*c.probePause, minProbePause), maxProbePause)
+	c.pausedUntil = max(c.pausedUntil, now.Add(c.probePause))
+	return c
 }
 
-func (p ConcurrencyLimit) slow(latency time.Duration) bool {
-	return p.baseLatency > 0 && latency > max(latencyFactor*p.baseLatency, minSlowLatency)
+func (c ConcurrencyLimit) isSlow(latency time.Duration) bool {
+	return c.baseLatency > 0 && latency > max(slowFactor*c.baseLatency, minSlowLatency)
 }
 
-func (p ConcurrencyLimit) measuredLatency(o Observation) ConcurrencyLimit {
+func (c ConcurrencyLimit) withLatency(o Observation) ConcurrencyLimit {
 	if o.Answered == 0 {
-		return p
+		return c
 	}
-	if !p.slow(o.Latency) {
-		p.cutLatency = 0
+	if !c.isSlow(o.Latency) {
+		c.cutLatency = 0
 	}
-	if p.baseLatency == 0 || o.Latency < p.baseLatency {
-		p.baseLatency = o.Latency
+	if c.baseLatency == 0 || o.Latency < c.baseLatency {
+		c.baseLatency = o.Latency
 	} else {
-		p.baseLatency += min(p.baseLatency/latencyDecay+1, o.Latency-p.baseLatency)
+		c.baseLatency += min(c.baseLatency/baseDecayPart+1, o.Latency-c.baseLatency)
 	}
-	return p
+	return c
 }

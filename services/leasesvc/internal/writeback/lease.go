@@ -31,15 +31,15 @@ type LeaseUpdate struct {
 	Namespace string
 	// Name is the name of the Lease, of its holder and, if Class is empty, of its Node.
 	Name string
-	// Class is empty if the Node of the same name owns the Lease. Otherwise the Lease has no owner and carries
-	// ClassLabel with this value.
+	// Class is empty if the Node of the same name owns the Lease. Otherwise the Lease has no owner
+	// and carries ClassLabel with this value.
 	Class string
 	// Duration is rounded up to whole seconds; the object holds at least one second.
 	Duration time.Duration
 	// RenewTime is the time of the holder's last beat.
 	RenewTime time.Time
-	// ExpireTime is set if the holder has expired. The Lease is then written so that it lapses at this time. Duration
-	// is the longest duration that it may get.
+	// ExpireTime is set if the holder has expired. The Lease is then written so that it lapses at
+	// this time. Duration is the longest duration that it may get.
 	ExpireTime time.Time
 	// Last is the record of the last write or read, or the zero LeaseRecord.
 	Last LeaseRecord
@@ -53,7 +53,8 @@ func (u *LeaseUpdate) owner(node types.UID) string {
 	return string(node)
 }
 
-// NewLease returns the Lease to create. node is the UID of the owner; it is not used if the update has a class.
+// NewLease returns the Lease to create. node is the UID of the owner; it is not used if the update
+// has a class.
 func NewLease(u LeaseUpdate, node types.UID) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: u.Name, Namespace: u.Namespace},
@@ -71,7 +72,8 @@ func NewLease(u LeaseUpdate, node types.UID) *coordinationv1.Lease {
 	return lease
 }
 
-// UpdatedLease returns a copy of last with the update applied. It fails with ErrTerminating or ErrForeignHolder.
+// UpdatedLease returns a copy of last with the update applied. It fails with ErrTerminating or
+// ErrForeignHolder.
 func UpdatedLease(last *coordinationv1.Lease, u LeaseUpdate, node types.UID) (*coordinationv1.Lease, error) {
 	if last.DeletionTimestamp != nil {
 		return nil, ErrTerminating
@@ -95,8 +97,8 @@ func UpdatedLease(last *coordinationv1.Lease, u LeaseUpdate, node types.UID) (*c
 	return next, nil
 }
 
-// expire shortens the Lease so that it has lapsed at u.ExpireTime. The renewTime does not pass the last beat, because
-// readers take any later renewTime for a beat.
+// expire shortens the Lease so that it has lapsed at u.ExpireTime. The renewTime does not pass the
+// last beat, because readers take any later renewTime for a beat.
 func expire(lease *coordinationv1.Lease, u LeaseUpdate) {
 	lastBeat := u.RenewTime.Truncate(time.Microsecond)
 	if before := lease.Spec.RenewTime; before != nil && before.After(lastBeat) {
@@ -119,7 +121,8 @@ func HeldBy(lease *coordinationv1.Lease, holder string) bool {
 	return lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == holder
 }
 
-// OwnedByOtherNode reports whether a Node with another UID owns the Lease. It is false if no Node owns it.
+// OwnedByOtherNode reports whether a Node with another UID owns the Lease. It is false if no Node
+// owns it.
 func OwnedByOtherNode(lease *coordinationv1.Lease, uid types.UID) bool {
 	return slices.ContainsFunc(lease.OwnerReferences, func(ref metav1.OwnerReference) bool {
 		return refersToNode(ref) && ref.UID != uid
@@ -141,8 +144,8 @@ func RenewedByUs(lease *coordinationv1.Lease) bool {
 	return ours
 }
 
-// Orphaned reports whether this service created and last renewed the Lease for a holder of the class, the Lease has no
-// owner, and it lapsed more than retention before now.
+// Orphaned reports whether this service created and last renewed the Lease for a holder of the
+// class, the Lease has no owner, and it lapsed more than retention before now.
 func Orphaned(lease *coordinationv1.Lease, class string, now time.Time, retention time.Duration) bool {
 	spec := &lease.Spec
 	switch {
@@ -170,9 +173,12 @@ func nodeReference(node string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}
 }
 
-func refersToNode(ref metav1.OwnerReference) bool { return ref.APIVersion == "v1" && ref.Kind == "Node" }
+func refersToNode(ref metav1.OwnerReference) bool {
+	return ref.APIVersion == "v1" && ref.Kind == "Node"
+}
 
-// laterThan returns t, or the microsecond after before if t is not later. Readers compare renewTimes in microseconds.
+// laterThan returns t, or the microsecond after before if t is not later. Readers compare
+// renewTimes in microseconds.
 func laterThan(before *metav1.MicroTime, t time.Time) time.Time {
 	t = t.Truncate(time.Microsecond)
 	if before == nil || t.After(before.Time) {

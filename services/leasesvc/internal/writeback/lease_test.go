@@ -12,18 +12,18 @@ import (
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 123456789, time.UTC)
 
-var renewal = LeaseUpdate{Namespace: "kube-node-lease", Name: "n1", Duration: 40 * time.Second, RenewTime: noon}
+var testUpdate = LeaseUpdate{Namespace: "kube-node-lease", Name: "n1", Duration: 40 * time.Second, RenewTime: noon}
 
-func micro(t time.Time) *metav1.MicroTime { return &metav1.MicroTime{Time: t} }
+func microTime(t time.Time) *metav1.MicroTime { return &metav1.MicroTime{Time: t} }
 
 func leaseWith(change func(*coordinationv1.Lease)) *coordinationv1.Lease {
-	l := NewLease(renewal, "uid-1")
+	l := NewLease(testUpdate, "uid-1")
 	l.ResourceVersion = "7"
 	change(l)
 	return l
 }
 
-func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
+func TestUpdatedLease_KeepsForeignContent(t *testing.T) {
 	foreign := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d", UID: "x"}
 	withFlag := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "uid-1", BlockOwnerDeletion: new(true)}
 	for name, change := range map[string]struct{ before, after func(*coordinationv1.Lease) }{
@@ -44,7 +44,7 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 				l.OwnerReferences = []metav1.OwnerReference{foreign, nodeReference("n1", "uid-1")}
 			},
 		},
-		"owned by an earlier Node of the name": {
+		"owned by an earlier Node with the name": {
 			before: func(l *coordinationv1.Lease) {
 				l.OwnerReferences = []metav1.OwnerReference{nodeReference("n1", "uid-0"), foreign}
 			},
@@ -57,12 +57,12 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 			after:  func(*coordinationv1.Lease) {},
 		},
 		"earlier time": {
-			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = micro(noon.Add(-time.Hour)) },
-			after:  func(l *coordinationv1.Lease) { l.Spec.RenewTime = micro(noon.Truncate(time.Microsecond)) },
+			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Add(-time.Hour)) },
+			after:  func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Truncate(time.Microsecond)) },
 		},
-		"time of a writer whose clock is ahead": {
-			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = micro(noon.Add(time.Hour)) },
-			after:  func(l *coordinationv1.Lease) { l.Spec.RenewTime = micro(noon.Add(time.Hour + time.Microsecond)) },
+		"writer with a clock ahead": {
+			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Add(time.Hour)) },
+			after:  func(l *coordinationv1.Lease) { l.Spec.RenewTime = microTime(noon.Add(time.Hour + time.Microsecond)) },
 		},
 		"no time": {
 			before: func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil },
@@ -70,11 +70,11 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 		},
 	} {
 		last := leaseWith(change.before)
-		if last.Spec.RenewTime != nil && name != "time of a writer whose clock is ahead" {
-			last.Spec.RenewTime = micro(noon.Add(-time.Second))
+		if last.Spec.RenewTime != nil && name != "writer with a clock ahead" {
+			last.Spec.RenewTime = microTime(noon.Add(-time.Second))
 		}
 		untouched := last.DeepCopy()
-		got, err := UpdatedLease(last, renewal, "uid-1")
+		got, err := UpdatedLease(last, testUpdate, "uid-1")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -82,16 +82,16 @@ func TestRenewed_TouchesOnlyWhatItMust(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		if diff := cmp.Diff(untouched, last); diff != "" {
-			t.Errorf("%s: the last object was changed:\n%s", name, diff)
+			t.Errorf("%s: last was changed:\n%s", name, diff)
 		}
 	}
 }
 
-func TestRenewed_RefusesWhatIsNotTheHolders(t *testing.T) {
-	if _, err := UpdatedLease(leaseWith(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }), renewal, "uid-1"); !errors.Is(err, ErrForeignHolder) {
+func TestUpdatedLease_FailsForForeignAndTerminatingLeases(t *testing.T) {
+	if _, err := UpdatedLease(leaseWith(func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }), testUpdate, "uid-1"); !errors.Is(err, ErrForeignHolder) {
 		t.Errorf("another holder: error %v, want ErrForeignHolder", err)
 	}
-	if _, err := UpdatedLease(leaseWith(func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.Now()) }), renewal, "uid-1"); !errors.Is(err, ErrTerminating) {
+	if _, err := UpdatedLease(leaseWith(func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.Now()) }), testUpdate, "uid-1"); !errors.Is(err, ErrTerminating) {
 		t.Errorf("being deleted: error %v, want ErrTerminating", err)
 	}
 }

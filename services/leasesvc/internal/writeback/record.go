@@ -13,8 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// LeaseRecord is the last known state of a Lease, in 48 bytes. It is enough to write the Lease again without a read. A
-// Lease with content that this package does not write is kept whole. The zero LeaseRecord means that no Lease is known.
+// LeaseRecord is the last known state of a Lease, in 48 bytes. It is enough to write the Lease
+// again without a read. A Lease with content that this package does not write is kept whole. The
+// zero LeaseRecord means that no Lease is known.
 type LeaseRecord struct {
 	uid     [16]byte
 	version uint64
@@ -44,8 +45,8 @@ func NewLeaseRecord(lease *coordinationv1.Lease) LeaseRecord {
 	return r
 }
 
-// ownerHashOf returns the hash of the owner. plain is false if the Lease has content beside the times that NewLease
-// does not write.
+// ownerHashOf returns the hash of the owner. plain is false if the Lease has content beside the
+// times that NewLease does not write.
 func ownerHashOf(lease *coordinationv1.Lease) (ownerHash uint32, plain bool) {
 	spec := &lease.Spec
 	switch {
@@ -123,8 +124,8 @@ func (r *LeaseRecord) Writable(holder string) bool {
 	return r.whole.DeletionTimestamp == nil && (by == nil || *by == "" || *by == holder)
 }
 
-// Lease returns the recorded Lease, which the caller must not change. It is false if the Lease must be read instead:
-// none is known, or its owner is not the one of the update.
+// Lease returns the recorded Lease, which the caller must not change. It is false if the Lease must
+// be read instead: none is known, or its owner is not the one of the update.
 func (r *LeaseRecord) Lease(u LeaseUpdate, node types.UID) (*coordinationv1.Lease, bool) {
 	if r.whole != nil {
 		return r.whole, true
@@ -139,8 +140,8 @@ func (r *LeaseRecord) Lease(u LeaseUpdate, node types.UID) (*coordinationv1.Leas
 	return lease, true
 }
 
-// hashOwner collides for two UIDs once in four billion pairs. The Lease then gets the owner from the Node cache without
-// a confirmation by the kube-apiserver.
+// hashOwner collides for two UIDs once in four billion pairs. The Lease then gets the owner from
+// the Node cache without a confirmation by the kube-apiserver.
 func hashOwner(s string) uint32 {
 	hash := fnv.New32a()
 	hash.Write([]byte(s))
@@ -150,7 +151,8 @@ func hashOwner(s string) uint32 {
 // uidDashes are the positions of the dashes in a UID.
 var uidDashes = [...]int{8, 13, 18, 23}
 
-// parseUID reads a UID in the lower-case form that kube-apiservers write. ok is false for any other form.
+// parseUID reads a UID in the lower-case form that kube-apiservers write. ok is false for any other
+// form.
 func parseUID(uid types.UID) (parsed [16]byte, ok bool) {
 	digits := strings.ReplaceAll(string(uid), "-", "")
 	if len(digits) != 2*len(parsed) {

@@ -18,8 +18,8 @@ const (
 	nodeUID  = types.UID("7c9e6679-7425-40de-944b-e07fc1f90ae7")
 )
 
-// stored is a Lease as a kube-apiserver returns it after a renewal.
-func stored(r LeaseUpdate, change func(*coordinationv1.Lease)) *coordinationv1.Lease {
+// storedLease is a Lease as the kube-apiserver returns it.
+func storedLease(r LeaseUpdate, change func(*coordinationv1.Lease)) *coordinationv1.Lease {
 	l := NewLease(r, nodeUID)
 	l.UID, l.ResourceVersion = leaseUID, "7"
 	if change != nil {
@@ -28,42 +28,42 @@ func stored(r LeaseUpdate, change func(*coordinationv1.Lease)) *coordinationv1.L
 	return l
 }
 
-func TestKnown_RestoresWhatItWasMadeOf(t *testing.T) {
-	agent := renewal
+func TestLeaseRecord_ReturnsTheLeaseItWasMadeOf(t *testing.T) {
+	agent := testUpdate
 	agent.Class = "agent"
 	for name, c := range map[string]struct {
 		renewal LeaseUpdate
 		change  func(*coordinationv1.Lease)
 		plain   bool
 	}{
-		"of a node":       {renewal: renewal, plain: true},
+		"of a node":       {renewal: testUpdate, plain: true},
 		"of an agent":     {renewal: agent, plain: true},
-		"annotated":       {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Annotations = map[string]string{"a": "b"} }},
-		"labelled":        {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Labels = map[string]string{"a": "b"} }},
+		"annotated":       {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.Annotations = map[string]string{"a": "b"} }},
+		"labelled":        {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.Labels = map[string]string{"a": "b"} }},
 		"labelled, agent": {renewal: agent, change: func(l *coordinationv1.Lease) { l.Labels["a"] = "b" }},
-		"another owner":   {renewal: renewal, change: func(l *coordinationv1.Lease) { l.OwnerReferences[0].Kind = "Machine" }},
-		"owner that blocks": {renewal: renewal, change: func(l *coordinationv1.Lease) {
+		"another owner":   {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.OwnerReferences[0].Kind = "Machine" }},
+		"owner that blocks": {renewal: testUpdate, change: func(l *coordinationv1.Lease) {
 			l.OwnerReferences[0].BlockOwnerDeletion = new(true)
 		}},
-		"no time":        {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil }},
-		"acquired":       {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Spec.AcquireTime = micro(noon) }},
-		"terminating":    {renewal: renewal, change: func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.NewTime(noon)) }},
-		"another holder": {renewal: renewal, change: func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }},
-		"other UID":      {renewal: renewal, change: func(l *coordinationv1.Lease) { l.UID = types.UID(strings.ToUpper(string(leaseUID))) }},
-		"other version":  {renewal: renewal, change: func(l *coordinationv1.Lease) { l.ResourceVersion = "007" }},
+		"no time":        {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.Spec.RenewTime = nil }},
+		"acquired":       {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.Spec.AcquireTime = microTime(noon) }},
+		"terminating":    {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.DeletionTimestamp = new(metav1.NewTime(noon)) }},
+		"another holder": {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("other") }},
+		"other UID":      {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.UID = types.UID(strings.ToUpper(string(leaseUID))) }},
+		"other version":  {renewal: testUpdate, change: func(l *coordinationv1.Lease) { l.ResourceVersion = "007" }},
 	} {
-		lease := stored(c.renewal, c.change)
+		lease := storedLease(c.renewal, c.change)
 		known := NewLeaseRecord(lease)
 		if got := known.whole == nil; got != c.plain {
-			t.Errorf("%s: kept in 48 bytes %t, want %t", name, got, c.plain)
+			t.Errorf("%s: compact %t, want %t", name, got, c.plain)
 		}
 		got, ok := known.Lease(c.renewal, nodeUID)
 		if !ok {
-			t.Errorf("%s: not restored", name)
+			t.Errorf("%s: not returned", name)
 			continue
 		}
 		if diff := cmp.Diff(lease, got); diff != "" {
-			t.Errorf("%s (-was +restored):\n%s", name, diff)
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		if known.UID() != lease.UID || known.ResourceVersion() != lease.ResourceVersion {
 			t.Errorf("%s: %s@%s, want %s@%s", name, known.UID(), known.ResourceVersion(), lease.UID, lease.ResourceVersion)
@@ -71,25 +71,25 @@ func TestKnown_RestoresWhatItWasMadeOf(t *testing.T) {
 	}
 }
 
-func TestKnown_OfAnotherNodeHasToBeRead(t *testing.T) {
-	known := NewLeaseRecord(stored(renewal, nil))
-	if _, ok := known.Lease(renewal, leaseUID); ok {
-		t.Error("restored for a Node of another UID")
+func TestLeaseRecord_LeaseOfAnotherNodeMustBeRead(t *testing.T) {
+	known := NewLeaseRecord(storedLease(testUpdate, nil))
+	if _, ok := known.Lease(testUpdate, leaseUID); ok {
+		t.Error("returned for a Node with another UID")
 	}
 	var none LeaseRecord
-	if _, ok := none.Lease(renewal, nodeUID); ok || none.Exists() {
-		t.Error("something was restored from nothing")
+	if _, ok := none.Lease(testUpdate, nodeUID); ok || none.Exists() {
+		t.Error("the zero record returned a Lease")
 	}
 }
 
-func TestKnown_Takes48Bytes(t *testing.T) {
+func TestLeaseRecord_Takes48Bytes(t *testing.T) {
 	if size := unsafe.Sizeof(LeaseRecord{}); size > 48 {
-		t.Errorf("a Known takes %d bytes", size)
+		t.Errorf("a LeaseRecord takes %d bytes", size)
 	}
 }
 
-func TestRenewed_ExpiredLeaseReadsAsLapsed(t *testing.T) {
-	heard := noon.Truncate(time.Microsecond)
+func TestUpdatedLease_ExpiredHoldersLeaseReadsAsLapsed(t *testing.T) {
+	lastBeat := noon.Truncate(time.Microsecond)
 	for name, c := range map[string]struct {
 		renewed  time.Time // in the Lease before
 		seconds  int32
@@ -97,19 +97,19 @@ func TestRenewed_ExpiredLeaseReadsAsLapsed(t *testing.T) {
 		want     time.Time
 		duration int32
 	}{
-		"refreshed a while ago":    {heard.Add(-4 * time.Minute), 500, 20 * time.Second, heard, 20},
-		"carries the last beat":    {heard, 500, 20 * time.Second, heard, 20},
-		"part of a second":         {heard, 500, 20*time.Second + 900*time.Millisecond, heard, 20},
-		"short already":            {heard.Add(-time.Minute), 15, 20 * time.Second, heard, 15},
-		"of a clock ahead":         {heard.Add(5 * time.Second), 500, 20 * time.Second, heard.Add(5 * time.Second), 15},
-		"of a clock far ahead":     {heard.Add(time.Hour), 500, 20 * time.Second, heard.Add(time.Hour), 1},
-		"silent for half a second": {heard, 500, time.Second / 2, heard, 1},
+		"renewed before the beat":  {lastBeat.Add(-4 * time.Minute), 500, 20 * time.Second, lastBeat, 20},
+		"carries the last beat":    {lastBeat, 500, 20 * time.Second, lastBeat, 20},
+		"part of a second":         {lastBeat, 500, 20*time.Second + 900*time.Millisecond, lastBeat, 20},
+		"lapsed already":           {lastBeat.Add(-time.Minute), 15, 20 * time.Second, lastBeat, 15},
+		"clock ahead":              {lastBeat.Add(5 * time.Second), 500, 20 * time.Second, lastBeat.Add(5 * time.Second), 15},
+		"clock far ahead":          {lastBeat.Add(time.Hour), 500, 20 * time.Second, lastBeat.Add(time.Hour), 1},
+		"silent for half a second": {lastBeat, 500, time.Second / 2, lastBeat, 1},
 	} {
-		last := stored(renewal, func(l *coordinationv1.Lease) {
-			l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = micro(c.renewed), new(c.seconds)
+		last := storedLease(testUpdate, func(l *coordinationv1.Lease) {
+			l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = microTime(c.renewed), new(c.seconds)
 		})
-		r := renewal
-		r.Duration, r.ExpireTime = 500*time.Second, heard.Add(c.lapsed)
+		r := testUpdate
+		r.Duration, r.ExpireTime = 500*time.Second, lastBeat.Add(c.lapsed)
 		got, err := UpdatedLease(last, r, nodeUID)
 		if err != nil {
 			t.Fatal(err)
@@ -124,8 +124,8 @@ func TestRenewed_ExpiredLeaseReadsAsLapsed(t *testing.T) {
 	}
 }
 
-func TestOrphaned_IsOnlyWhatWeMadeAndRenewed(t *testing.T) {
-	agent := renewal
+func TestOrphaned_LeaseMustBeCreatedAndRenewedHere(t *testing.T) {
+	agent := testUpdate
 	agent.Class = "agent"
 	entry := func(manager, field string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{
@@ -134,7 +134,7 @@ func TestOrphaned_IsOnlyWhatWeMadeAndRenewed(t *testing.T) {
 		}
 	}
 	ours := func(change func(*coordinationv1.Lease)) *coordinationv1.Lease {
-		return stored(agent, func(l *coordinationv1.Lease) {
+		return storedLease(agent, func(l *coordinationv1.Lease) {
 			l.ManagedFields = []metav1.ManagedFieldsEntry{entry(FieldManager, "renewTime")}
 			change(l)
 		})
@@ -146,8 +146,8 @@ func TestOrphaned_IsOnlyWhatWeMadeAndRenewed(t *testing.T) {
 		now   time.Time
 		want  bool
 	}{
-		"long gone":     {ours(none), late, true},
-		"not for long":  {ours(none), noon.Add(40*time.Second + 59*time.Second), false},
+		"long lapsed":   {ours(none), late, true},
+		"not long yet":  {ours(none), noon.Add(40*time.Second + 59*time.Second), false},
 		"another class": {ours(func(l *coordinationv1.Lease) { l.Labels[ClassLabel] = "sidecar" }), late, false},
 		"no label":      {ours(func(l *coordinationv1.Lease) { l.Labels = nil }), late, false},
 		"owned":         {ours(func(l *coordinationv1.Lease) { l.OwnerReferences = []metav1.OwnerReference{nodeReference("n", "u")} }), late, false},
@@ -158,7 +158,7 @@ func TestOrphaned_IsOnlyWhatWeMadeAndRenewed(t *testing.T) {
 		"shared with another": {ours(func(l *coordinationv1.Lease) {
 			l.ManagedFields = append(l.ManagedFields, entry("kubectl", "renewTime"))
 		}), late, false},
-		"nobody knows": {ours(func(l *coordinationv1.Lease) { l.ManagedFields = nil }), late, false},
+		"no managed fields": {ours(func(l *coordinationv1.Lease) { l.ManagedFields = nil }), late, false},
 	} {
 		if got := Orphaned(c.lease, "agent", c.now, time.Minute); got != c.want {
 			t.Errorf("%s: orphaned %t, want %t", name, got, c.want)

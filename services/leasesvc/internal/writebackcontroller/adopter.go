@@ -14,93 +14,93 @@ import (
 )
 
 const (
-	// listTimeout bounds one reading of all Leases; of a million it takes some seconds.
+	// listTimeout bounds one list of all Leases. A list of a million takes some seconds.
 	listTimeout = time.Minute
-	// listPause is the time between two readings of which the first failed.
-	listPause = 2 * time.Second
+	// listRetryPause is the pause after a failed list.
+	listRetryPause = 2 * time.Second
 )
 
-// Lister reads Leases. *Writer is one.
+// LeaseLister lists Leases. *LeaseWriter is one.
 type LeaseLister interface {
 	List(ctx context.Context, namespace, selector string, visit func([]coordinationv1.Lease) error) error
 }
 
-// Surveyed is whoever wants to know of the Leases that there were before its terms. *sessioncontroller.Keeper is one.
+// AdoptionSource takes existing Leases. *sessioncontroller.Controller is one.
 type AdoptionSource interface {
 	Done() <-chan struct{}
 	AdoptionPending() bool
 	BeginAdoption(ctx context.Context) (*sessioncontroller.Adoption, error)
-	Adopt(ctx context.Context, found []sessioncontroller.ExistingLease) error
-	FinishAdoption(ctx context.Context, s *sessioncontroller.Adoption) error
+	Adopt(ctx context.Context, leases []sessioncontroller.ExistingLease) error
+	FinishAdoption(ctx context.Context, a *sessioncontroller.Adoption) error
 }
 
-// Adoption reads the Leases of shards that were taken over, all at once: a page of 500 costs the kube-apiserver no more than a
-// few reads one by one, and a Lease that was read can be written without another read, when it is time for it and not before.
+// Adopter lists the Leases of acquired shards. A page of 500 costs the kube-apiserver no more than
+// a few single reads. An adopted Lease is written when it is due, and without a read.
 type Adopter struct {
 	leases LeaseLister
 	logger *slog.Logger
 }
 
-// NewAdoption returns an Adoption that reads through leases.
+// NewAdopter returns an Adopter.
 func NewAdopter(leases LeaseLister, logger *slog.Logger) *Adopter {
 	return &Adopter{leases: leases, logger: logger}
 }
 
-// Run reads whenever there is need, until ctx ends or the keeper does. A reading that fails is made again; meanwhile Leases are
-// written unseen once they have waited long enough.
-func (a *Adopter) Run(ctx context.Context, k AdoptionSource) error {
+// Run lists whenever an adoption is pending, until ctx ends or the source stops. It repeats a
+// failed list; the sessions wait for adoption for a limited time only.
+func (a *Adopter) Run(ctx context.Context, source AdoptionSource) error {
 	for {
 		pause := pollPeriod
-		if k.AdoptionPending() {
-			err := a.adopt(ctx, k)
+		if source.AdoptionPending() {
+			err := a.adopt(ctx, source)
 			if ctx.Err() != nil || errors.Is(err, sessioncontroller.ErrStopped) {
 				return nil
 			}
 			if err != nil {
-				a.logger.WarnContext(ctx, "the leases of new shards could not be read; they are written unseen until they can", "error", err)
-				pause = listPause
+				a.logger.WarnContext(ctx, "cannot list the leases of acquired shards; writing them without adoption", "error", err)
+				pause = listRetryPause
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-k.Done():
+		case <-source.Done():
 			return nil
 		case <-time.After(pause):
 		}
 	}
 }
 
-func (a *Adopter) adopt(ctx context.Context, k AdoptionSource) error {
-	s, err := k.BeginAdoption(ctx)
-	if err != nil || s == nil {
+func (a *Adopter) adopt(ctx context.Context, source AdoptionSource) error {
+	adoption, err := source.BeginAdoption(ctx)
+	if err != nil || adoption == nil {
 		return err
 	}
 	begin, count := time.Now(), 0
-	list, cancel := context.WithTimeout(ctx, listTimeout)
+	listCtx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	for class, namespace := range s.Namespaces {
-		err := a.leases.List(list, namespace, "", func(leases []coordinationv1.Lease) error {
+	for class, namespace := range adoption.Namespaces {
+		err := a.leases.List(listCtx, namespace, "", func(leases []coordinationv1.Lease) error {
 			count += len(leases)
-			return k.Adopt(ctx, existing(session.ClassID(class), leases))
+			return source.Adopt(ctx, existingLeases(session.ClassID(class), leases))
 		})
 		if err != nil {
 			return err
 		}
 	}
-	if err := k.FinishAdoption(ctx, s); err != nil {
+	if err := source.FinishAdoption(ctx, adoption); err != nil {
 		return err
 	}
-	a.logger.InfoContext(ctx, "read the leases of new shards", "leases", count, "took", time.Since(begin))
+	a.logger.InfoContext(ctx, "adopted the leases of acquired shards", "leases", count, "took", time.Since(begin))
 	return nil
 }
 
-func existing(class session.ClassID, leases []coordinationv1.Lease) []sessioncontroller.ExistingLease {
-	objects := make([]sessioncontroller.ExistingLease, 0, len(leases))
+func existingLeases(class session.ClassID, leases []coordinationv1.Lease) []sessioncontroller.ExistingLease {
+	existing := make([]sessioncontroller.ExistingLease, 0, len(leases))
 	for i := range leases {
-		objects = append(objects, sessioncontroller.ExistingLease{
+		existing = append(existing, sessioncontroller.ExistingLease{
 			Key: session.Key{Class: class, Name: leases[i].Name}, Lease: writeback.NewLeaseRecord(&leases[i]),
 		})
 	}
-	return objects
+	return existing
 }

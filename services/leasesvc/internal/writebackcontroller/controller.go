@@ -1,13 +1,3 @@
-// Package writebackcontroller carries what is to be written from the keeper to the kube-apiserver and brings back what came of it.
-//
-// Promise: at most Config.Workers writes are under way, and no more than package pace allows after how the last ones went,
-// each bounded by Config.Timeout; what is most urgent when some more may begin is written next. A write is made under the term of its job and never after it. Every job that was taken is
-// finished, also when the loop ends. A beat never waits for any of it: a slow or absent kube-apiserver makes objects late, not
-// sessions.
-//
-// A pass fails when writes were tried and none succeeded, or when one panicked. A panic costs that one write, which is tried
-// again, and no worker. A Lease without a Node, or one that another holder has, is a state of that Lease and no failure of
-// the loop.
 package writebackcontroller
 
 import (
@@ -28,71 +18,70 @@ import (
 )
 
 const (
-	// poll is how often the keeper is asked for work while there is little.
+	// pollPeriod is how often due writes are asked for while there are few.
 	pollPeriod = 100 * time.Millisecond
-	// pass is the time whose writes are judged together: long enough that one failure among many successes is not a pass.
+	// passPeriod is the time whose writes make up one pass.
 	passPeriod = time.Second
-	// batch is how many writes are taken at a time, at most: enough to keep the workers busy, few enough that what becomes
-	// urgent meanwhile waits only milliseconds.
+	// maxBatch is the number of writes that are taken at a time. It keeps the workers busy, and a
+	// write that becomes urgent waits for milliseconds only.
 	maxBatch = 64
+	// foreignHolderPause is the pause after ErrForeignHolder, because each attempt costs a read.
+	foreignHolderPause = time.Minute
+	// maxPause bounds the pause that the kube-apiserver may ask for. A proxy may ask for an hour;
+	// Leases would lapse.
+	maxPause = 10 * time.Second
 )
 
-// Source has the jobs. *sessioncontroller.Keeper is one.
+// WriteSource has the due writes. *sessioncontroller.Controller is one.
 type WriteSource interface {
-	// Start hands out at most budget jobs.
-	StartWrites(ctx context.Context, budget int) ([]sessioncontroller.WriteJob, error)
-	// Finish takes what came of a job.
+	// StartWrites returns at most limit jobs.
+	StartWrites(ctx context.Context, limit int) ([]sessioncontroller.WriteJob, error)
+	// FinishWrite takes the result of a job.
 	FinishWrite(sessioncontroller.WriteJob, sessioncontroller.WriteResult) error
-	// Backlog is what could be started, as of a moment ago. It does not block.
+	// Backlog does not block.
 	Backlog() writeback.Backlog
 }
 
-// Writer writes one object. *Writer is one.
+// ObjectWriter writes one Lease. *LeaseWriter is one.
 type ObjectWriter interface {
-	Write(ctx context.Context, r writeback.LeaseUpdate) (writeback.LeaseRecord, Verb, error)
+	Write(ctx context.Context, u writeback.LeaseUpdate) (writeback.LeaseRecord, Verb, error)
 }
 
-// Config is what a Loop is made of.
+// Config configures a Controller. All fields are required.
 type Config struct {
+	// Workers is the maximum number of concurrent writes.
 	Workers int
+	// Timeout bounds one write.
 	Timeout time.Duration
 	Metrics *Metrics
-	// Logger gets the stack of a write that panicked.
-	Logger *slog.Logger
+	Logger  *slog.Logger
 }
 
-// errTermOver is what came of a job whose term ended before its write began.
-var errTermOver = errors.New("the term of the holder's shard is over")
-
-// panicError is a write that panicked.
-type panicError struct{ value any }
-
-func (e *panicError) Error() string { return fmt.Sprintf("the write panicked: %v", e.value) }
-
-// Loop is the work for one source after another; Run may be called again after it has returned.
+// Controller writes the due Leases. Run may be called again after it has returned.
 type Controller struct {
 	cfg     Config
 	writer  ObjectWriter
 	limiter *limiter
 }
 
-// New returns a Loop that writes through writer.
+// New returns a Controller.
 func New(cfg Config, writer ObjectWriter) *Controller {
 	return &Controller{cfg: cfg, writer: writer, limiter: newLimiter(cfg.Workers)}
 }
 
-// Run writes what source has until ctx ends or source does. It reports a pass at once and every second from then on.
-func (l *Controller) Run(ctx context.Context, source WriteSource, report func(error)) error {
-	r := &run{Controller: l, source: source, jobs: make(chan sessioncontroller.WriteJob)}
+// Run writes what is due until ctx ends or the source stops. It reports a pass at once and then
+// every second.
+func (c *Controller) Run(ctx context.Context, source WriteSource, report func(error)) error {
+	r := &run{Controller: c, source: source, jobs: make(chan sessioncontroller.WriteJob)}
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer close(r.jobs)
-	for range l.cfg.Workers {
+	for range c.cfg.Workers {
 		workers.Go(func() { r.work(ctx) })
 	}
 	ticker := time.NewTicker(pollPeriod)
 	defer ticker.Stop()
-	defer l.cfg.Metrics.show(0, writeback.Backlog{})
+	defer c.cfg.Metrics.setBacklog(0, writeback.Backlog{})
 	var reported time.Time
 	for {
 		more, err := r.distribute(ctx)
@@ -100,8 +89,8 @@ func (l *Controller) Run(ctx context.Context, source WriteSource, report func(er
 			return nil
 		}
 		if now := time.Now(); now.Sub(reported) >= passPeriod {
-			report(errors.Join(err, r.tally.take()))
-			r.cfg.Metrics.show(r.limiter.limit(), source.Backlog())
+			report(errors.Join(err, r.result.take()))
+			c.cfg.Metrics.setBacklog(c.limiter.limit(), source.Backlog())
 			reported = now
 		}
 		if more {
@@ -120,64 +109,70 @@ type run struct {
 	*Controller
 	source WriteSource
 	jobs   chan sessioncontroller.WriteJob // closed by Run
-	tally  passResult
+	result passResult
 }
 
-// distribute gives the workers what they can begin at once, and tells whether there may be more.
+// distribute gives the workers as many writes as may start now. more reports whether further ones
+// may be due.
 func (r *run) distribute(ctx context.Context) (more bool, err error) {
-	budget := min(maxBatch, r.limiter.await(ctx))
-	jobs, err := r.source.StartWrites(ctx, budget)
+	limit := min(maxBatch, r.limiter.await(ctx))
+	jobs, err := r.source.StartWrites(ctx, limit)
 	if err != nil {
 		return false, err
 	}
 	for _, job := range jobs {
 		r.limiter.begin()
-		r.jobs <- job // there are as many workers as the gate has room for
+		r.jobs <- job // does not block for long: the limit is at most the number of workers
 	}
-	return len(jobs) == budget, nil
+	return len(jobs) == limit, nil
 }
 
 func (r *run) work(ctx context.Context) {
 	for job := range r.jobs {
 		result := r.write(ctx, job)
-		// The only error is that nothing is kept any more, and nobody is left who would want to know.
+		// The only error is ErrStopped; the result is not needed then.
 		_ = r.source.FinishWrite(job, result)
 	}
 }
 
-// write writes under the job's term, bounded by the end of ctx and by Timeout.
+// write makes one write under the term of the job's shard. The end of ctx and the timeout cancel
+// it.
 func (r *run) write(ctx context.Context, job sessioncontroller.WriteJob) sessioncontroller.WriteResult {
-	held, end, ok := job.BeginWrite()
+	termCtx, end, ok := job.BeginWrite()
 	if !ok {
 		r.limiter.end(inconclusive, 0, 0)
-		return sessioncontroller.WriteResult{Err: errTermOver}
+		return sessioncontroller.WriteResult{Err: errTermEnded}
 	}
 	defer end()
-	write, cancel := context.WithTimeout(held, r.cfg.Timeout)
+	writeCtx, cancel := context.WithTimeout(termCtx, r.cfg.Timeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	begin := time.Now()
-	lease, verb, err := r.try(write, job)
+	lease, verb, err := r.tryWrite(writeCtx, job)
 	if errors.Is(err, nodestore.ErrNodeMissing) {
 		err = fmt.Errorf("%w: %w", sessioncontroller.ErrNoOwner, err)
 	}
-	took, verdict := time.Since(begin), outcomeOf(verb, err)
-	if held.Err() == nil {
-		r.tally.note(err) // what the end of a term does to its writes says nothing about the loop
+	took, outcome := time.Since(begin), outcomeOf(verb, err)
+	if termCtx.Err() == nil {
+		r.result.add(err)
 	} else {
-		verdict = inconclusive
+		outcome = inconclusive // the end of the term cancelled the write
 	}
-	r.limiter.end(verdict, took, pauseIn(err))
+	r.limiter.end(outcome, took, pauseOf(err))
 	r.cfg.Metrics.observe(job.Reason, verb, err, took)
-	return sessioncontroller.WriteResult{Lease: lease, Err: err, Pause: pauseAfter(err)}
+	result := sessioncontroller.WriteResult{Lease: lease, Err: err, Pause: pauseOf(err)}
+	if errors.Is(err, writeback.ErrForeignHolder) {
+		result.Pause = foreignHolderPause
+	}
+	return result
 }
 
-// try makes one write. A panic in it is an error of it.
-func (r *run) try(ctx context.Context, job sessioncontroller.WriteJob) (lease writeback.LeaseRecord, verb Verb, err error) {
+// tryWrite turns a panic of the write into an error.
+func (r *run) tryWrite(ctx context.Context, job sessioncontroller.WriteJob) (lease writeback.LeaseRecord, verb Verb, err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			lease, verb, err = writeback.LeaseRecord{}, VerbNone, &panicError{value: value}
-			r.cfg.Logger.ErrorContext(ctx, "writing a lease panicked, it will be tried again",
+			r.cfg.Logger.ErrorContext(ctx, "lease write panicked",
 				"namespace", job.Namespace, "lease", job.Name, "panic", value, "stack", string(debug.Stack()))
 		}
 	}()
@@ -187,63 +182,57 @@ func (r *run) try(ctx context.Context, job sessioncontroller.WriteJob) (lease wr
 	})
 }
 
-const (
-	// strangerPause is how long a Lease is left alone that is another's: to find out costs a read each time.
-	foreignHolderPause = time.Minute
-	// maxPause is the longest that one Lease waits because it was asked to: a proxy may ask for an hour, and Leases lapse.
-	maxPause = 10 * time.Second
-)
+// errTermEnded is the result of a job whose term ended before its write began.
+var errTermEnded = errors.New("the term of the holder's shard has ended")
 
-// pauseAfter is how long the object is left alone at least.
-func pauseAfter(err error) time.Duration {
-	if errors.Is(err, writeback.ErrForeignHolder) {
-		return foreignHolderPause
-	}
-	return pauseIn(err)
-}
+// panicError is the error of a write that panicked.
+type panicError struct{ value any }
 
-// pauseIn is how long the kube-apiserver wants to be left alone, as far as that can be granted.
-func pauseIn(err error) time.Duration {
+func (e *panicError) Error() string { return fmt.Sprintf("the write panicked: %v", e.value) }
+
+// pauseOf returns the pause that the kube-apiserver asked for, at most maxPause.
+func pauseOf(err error) time.Duration {
 	seconds, _ := apierrors.SuggestsClientDelay(err)
 	return time.Duration(min(max(seconds, 0), int(maxPause/time.Second))) * time.Second
 }
 
-// tally is how the writes of a pass went.
-type passResult struct {
-	mu        sync.Mutex // guards what follows
-	succeeded bool
-	failed    error // the first
-	panicked  error // the first
+// isLeaseState reports whether the error describes the state of one Lease. Other errors are
+// failures of the controller.
+func isLeaseState(err error) bool {
+	return errors.Is(err, sessioncontroller.ErrNoOwner) || errors.Is(err, writeback.ErrForeignHolder) || errors.Is(err, writeback.ErrTerminating)
 }
 
-func (t *passResult) note(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// passResult collects the results of a pass. It is safe for concurrent use.
+type passResult struct {
+	mu         sync.Mutex // guards all fields
+	succeeded  bool
+	firstError error
+	firstPanic error
+}
+
+func (p *passResult) add(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var panicked *panicError
 	switch {
 	case err == nil:
-		t.succeeded = true
+		p.succeeded = true
 	case errors.As(err, &panicked):
-		t.panicked = cmp.Or(t.panicked, err)
-	case !isLeaseState(err) && t.failed == nil:
-		t.failed = err
+		p.firstPanic = cmp.Or(p.firstPanic, err)
+	case !isLeaseState(err) && p.firstError == nil:
+		p.firstError = err
 	}
 }
 
-// take returns the failure of the pass, if it was one, and begins the next.
-func (t *passResult) take() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	failed := t.failed
-	if t.succeeded {
-		failed = nil
+// take returns the error of the pass and begins the next pass.
+func (p *passResult) take() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.firstError
+	if p.succeeded {
+		err = nil
 	}
-	failed = cmp.Or(t.panicked, failed)
-	t.succeeded, t.failed, t.panicked = false, nil, nil
-	return failed
-}
-
-// isState tells errors that describe a Lease from errors that describe the world.
-func isLeaseState(err error) bool {
-	return errors.Is(err, sessioncontroller.ErrNoOwner) || errors.Is(err, writeback.ErrForeignHolder) || errors.Is(err, writeback.ErrTerminating)
+	err = cmp.Or(p.firstPanic, err)
+	p.succeeded, p.firstError, p.firstPanic = false, nil, nil
+	return err
 }

@@ -23,16 +23,16 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
-// source hands out its jobs once and keeps what came of them.
-type source struct {
+// fakeSource returns each job once and records the results.
+type fakeSource struct {
 	mu       sync.Mutex
 	jobs     []sessioncontroller.WriteJob
 	finished map[string]sessioncontroller.WriteResult
 }
 
-// newSource has a job for each name, under a term that ends with ctx.
-func newSource(ctx context.Context, names ...string) *source {
-	s := &source{finished: map[string]sessioncontroller.WriteResult{}}
+// newFakeSource has one job for each name, under a term that ends with ctx.
+func newFakeSource(ctx context.Context, names ...string) *fakeSource {
+	s := &fakeSource{finished: map[string]sessioncontroller.WriteResult{}}
 	held := heldshards.New(ctx, 0, 1)
 	for _, name := range names {
 		s.jobs = append(s.jobs, sessioncontroller.WriteJob{Shard: held, Name: name})
@@ -40,7 +40,7 @@ func newSource(ctx context.Context, names ...string) *source {
 	return s
 }
 
-func (s *source) StartWrites(_ context.Context, budget int) ([]sessioncontroller.WriteJob, error) {
+func (s *fakeSource) StartWrites(_ context.Context, budget int) ([]sessioncontroller.WriteJob, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	jobs := s.jobs[:min(budget, len(s.jobs))]
@@ -48,34 +48,35 @@ func (s *source) StartWrites(_ context.Context, budget int) ([]sessioncontroller
 	return jobs, nil
 }
 
-func (s *source) Backlog() writeback.Backlog {
+func (s *fakeSource) Backlog() writeback.Backlog {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return writeback.Backlog{Firsts: len(s.jobs)}
 }
 
-func (s *source) FinishWrite(job sessioncontroller.WriteJob, result sessioncontroller.WriteResult) error {
+func (s *fakeSource) FinishWrite(job sessioncontroller.WriteJob, result sessioncontroller.WriteResult) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.finished[job.Name] = result
 	return nil
 }
 
-// written is what every write that succeeds leaves.
+// written is the record of each successful write.
 var written = writeback.NewLeaseRecord(&coordinationv1.Lease{})
 
-// apiserver takes most of a second for each write, fails as its names say and sees how many come at a time.
-type apiserver struct {
-	mu         sync.Mutex
-	busy, peak int
-	failures   map[string]error
-	panics     map[string]bool
-	hangs      bool
+// fakeAPIServer takes 900 ms for each write and records the concurrency. It fails and panics for
+// given names.
+type fakeAPIServer struct {
+	mu             sync.Mutex
+	inFlight, peak int
+	failures       map[string]error
+	panics         map[string]bool
+	hangs          bool
 }
 
-func (a *apiserver) Write(ctx context.Context, r writeback.LeaseUpdate) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
-	a.enter(1)
-	defer a.enter(-1)
+func (a *fakeAPIServer) Write(ctx context.Context, r writeback.LeaseUpdate) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
+	a.addInFlight(1)
+	defer a.addInFlight(-1)
 	took := 900 * time.Millisecond
 	if a.hangs {
 		took = time.Hour
@@ -94,81 +95,81 @@ func (a *apiserver) Write(ctx context.Context, r writeback.LeaseUpdate) (writeba
 	return written, writebackcontroller.VerbUpdate, nil
 }
 
-func (a *apiserver) enter(n int) {
+func (a *fakeAPIServer) addInFlight(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.busy += n
-	a.peak = max(a.peak, a.busy)
+	a.inFlight += n
+	a.peak = max(a.peak, a.inFlight)
 }
 
-type harness struct {
-	loop     *writebackcontroller.Controller
-	registry *prometheus.Registry
-	reports  []error
+type fixture struct {
+	controller *writebackcontroller.Controller
+	registry   *prometheus.Registry
+	reports    []error
 }
 
-func newHarness(t *testing.T, api *apiserver) *harness {
+func newFixture(t *testing.T, api *fakeAPIServer) *fixture {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	metrics, err := writebackcontroller.NewMetrics(registry)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &harness{
-		loop: writebackcontroller.New(writebackcontroller.Config{
+	return &fixture{
+		controller: writebackcontroller.New(writebackcontroller.Config{
 			Workers: 4, Timeout: 10 * time.Second, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
 		}, api),
 		registry: registry,
 	}
 }
 
-// run runs the loop for d of the bubble's time.
-func (h *harness) run(t *testing.T, s writebackcontroller.WriteSource, d time.Duration) {
+// run runs the controller for d.
+func (h *fixture) run(t *testing.T, s writebackcontroller.WriteSource, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	if err := h.loop.Run(ctx, s, func(err error) { h.reports = append(h.reports, err) }); err != nil {
+	if err := h.controller.Run(ctx, s, func(err error) { h.reports = append(h.reports, err) }); err != nil {
 		t.Errorf("run: %v", err)
 	}
 }
 
-func TestRun_WritesEverythingWithBoundedConcurrency(t *testing.T) {
+func TestRun_MakesAllWritesWithBoundedConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var names []string
 		for i := range 200 {
 			names = append(names, fmt.Sprint(i))
 		}
-		s, api := newSource(t.Context(), names...), &apiserver{}
-		newHarness(t, api).run(t, s, 50*time.Second)
+		s, api := newFakeSource(t.Context(), names...), &fakeAPIServer{}
+		newFixture(t, api).run(t, s, 50*time.Second)
 		if len(s.finished) != 200 || api.peak != 4 {
 			t.Errorf("%d finished with %d at a time, want 200 with 4", len(s.finished), api.peak)
 		}
 	})
 }
 
-func TestRun_FinishesWhatItTookWhenItEnds(t *testing.T) {
+func TestRun_FinishesItsJobsWhenItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSource(t.Context(), "a", "b", "c", "d", "e", "f")
-		newHarness(t, &apiserver{}).run(t, s, 500*time.Millisecond)
+		s := newFakeSource(t.Context(), "a", "b", "c", "d", "e", "f")
+		newFixture(t, &fakeAPIServer{}).run(t, s, 500*time.Millisecond)
 		if len(s.finished) != 4 || len(s.jobs) != 2 {
-			t.Errorf("%d finished and %d not taken, want the 4 that there was room for and the others", len(s.finished), len(s.jobs))
+			t.Errorf("%d finished and %d not taken, want 4 and 2", len(s.finished), len(s.jobs))
 		}
 		for name, result := range s.finished {
 			if result.Err == nil {
-				t.Errorf("%s was written after the end", name)
+				t.Errorf("%s was written after Run was cancelled", name)
 			}
 		}
 	})
 }
 
-func TestRun_EndOfATermEndsItsWritesAndNoOthers(t *testing.T) {
+func TestRun_EndOfATermCancelsItsWritesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const ends = 500 * time.Millisecond // in the middle of the first writes
+		const ends = 500 * time.Millisecond // during the first writes
 		lost, cancel := context.WithTimeout(t.Context(), ends)
 		defer cancel()
-		s, gone := newSource(t.Context(), "a", "b"), newSource(lost, "x", "y", "z")
+		s, gone := newFakeSource(t.Context(), "a", "b"), newFakeSource(lost, "x", "y", "z")
 		s.jobs = append(s.jobs, gone.jobs...)
-		h := newHarness(t, &apiserver{})
+		h := newFixture(t, &fakeAPIServer{})
 		h.run(t, s, 3*time.Second)
 		want := map[string]bool{"a": true, "b": true, "x": false, "y": false, "z": false}
 		got := map[string]bool{}
@@ -179,14 +180,14 @@ func TestRun_EndOfATermEndsItsWritesAndNoOthers(t *testing.T) {
 			t.Errorf("written (-want +got):\n%s", diff)
 		}
 		if failed := errors.Join(h.reports...); failed != nil {
-			t.Errorf("reported %v; the end of a term is no failure", failed)
+			t.Errorf("reported %v, want nil for the end of a term", failed)
 		}
 	})
 }
 
 func TestRun_PanicCostsOneWriteAndIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		names := []string{"bad", "bad too", "bad as well", "worse"} // as many as there are workers
+		names := []string{"bad", "bad too", "bad as well", "worse"} // one for each worker
 		bad := map[string]bool{}
 		for _, name := range names {
 			bad[name] = true
@@ -194,7 +195,7 @@ func TestRun_PanicCostsOneWriteAndIsReported(t *testing.T) {
 		for i := range 20 {
 			names = append(names, fmt.Sprint(i))
 		}
-		s, h := newSource(t.Context(), names...), newHarness(t, &apiserver{panics: bad})
+		s, h := newFakeSource(t.Context(), names...), newFixture(t, &fakeAPIServer{panics: bad})
 		h.run(t, s, 10*time.Second)
 		for _, name := range names {
 			result, finished := s.finished[name]
@@ -206,27 +207,27 @@ func TestRun_PanicCostsOneWriteAndIsReported(t *testing.T) {
 			t.Errorf("reported %v, want the panic", got)
 		}
 		if last := h.reports[len(h.reports)-1]; last != nil {
-			t.Errorf("the last pass is said to have failed: %v", last)
+			t.Errorf("the last pass failed: %v", last)
 		}
 	})
 }
 
-func TestRun_ReportsAPassInWhichNothingWorked(t *testing.T) {
+func TestRun_ReportsAPassWithoutSuccess(t *testing.T) {
 	outage := errors.New("connection refused")
 	gone := fmt.Errorf("node: %w", nodestore.ErrNodeMissing)
 	for name, c := range map[string]struct {
 		failures map[string]error
 		want     error
 	}{
-		"all well":            {},
+		"all succeed":         {},
 		"some fail":           {failures: map[string]error{"a": outage}},
 		"all fail":            {failures: map[string]error{"a": outage, "b": outage}, want: outage},
 		"none has a Node":     {failures: map[string]error{"a": gone, "b": writeback.ErrForeignHolder}},
 		"no Node and failure": {failures: map[string]error{"a": gone, "b": outage}, want: outage},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			h := newHarness(t, &apiserver{failures: c.failures})
-			h.run(t, newSource(t.Context(), "a", "b"), 1500*time.Millisecond)
+			h := newFixture(t, &fakeAPIServer{failures: c.failures})
+			h.run(t, newFakeSource(t.Context(), "a", "b"), 1500*time.Millisecond)
 			if got := errors.Join(h.reports...); !errors.Is(got, c.want) || (c.want == nil) != (got == nil) {
 				t.Errorf("%s: reported %v, want %v", name, got, c.want)
 			}
@@ -234,8 +235,8 @@ func TestRun_ReportsAPassInWhichNothingWorked(t *testing.T) {
 	}
 }
 
-// A loop that is silent for long is taken for stuck, and its process restarted, in the middle of an outage.
-func TestRun_ReportsInTimeHoweverFewTheWorkersAre(t *testing.T) {
+// A loop without reports counts as stalled, and its process would be restarted during an outage.
+func TestRun_ReportsInTimeWithAnyNumberOfWorkers(t *testing.T) {
 	for _, workers := range []int{1, 4, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout = 10 * time.Second
@@ -245,28 +246,28 @@ func TestRun_ReportsInTimeHoweverFewTheWorkersAre(t *testing.T) {
 			}
 			l := writebackcontroller.New(writebackcontroller.Config{
 				Workers: workers, Timeout: timeout, Metrics: metrics, Logger: slog.New(slog.DiscardHandler),
-			}, &apiserver{hangs: true})
+			}, &fakeAPIServer{hangs: true})
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			last, longest, failures := time.Now(), time.Duration(0), 0
-			err = l.Run(ctx, newSource(t.Context(), make([]string, 1000)...), func(err error) {
+			err = l.Run(ctx, newFakeSource(t.Context(), make([]string, 1000)...), func(err error) {
 				last, longest = time.Now(), max(longest, time.Since(last))
 				if errors.Is(err, context.DeadlineExceeded) {
 					failures++
 				}
 			})
 			if err != nil || failures == 0 || longest > 2*timeout {
-				t.Errorf("%d workers: %v, %d failed passes, longest silence %v; want some, and %v at most", workers, err, failures, longest, 2*timeout)
+				t.Errorf("%d workers: error %v, %d failed passes, longest gap %v; want failed passes and a gap of at most %v", workers, err, failures, longest, 2*timeout)
 			}
 		})
 	}
 }
 
-func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
+func TestRun_PassesResultsToTheSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttled := apierrors.NewTooManyRequests("later", 3)
-		s := newSource(t.Context(), "a", "b", "c", "d")
-		h := newHarness(t, &apiserver{failures: map[string]error{
+		s := newFakeSource(t.Context(), "a", "b", "c", "d")
+		h := newFixture(t, &fakeAPIServer{failures: map[string]error{
 			"a": nodestore.ErrNodeMissing, "b": throttled, "d": apierrors.NewTooManyRequests("much later", 3600),
 		}})
 		h.run(t, s, 1500*time.Millisecond)
@@ -277,7 +278,7 @@ func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 			t.Errorf("b: %+v, want a pause of 3 s", got)
 		}
 		if got := s.finished["d"].Pause; got != 10*time.Second {
-			t.Errorf("d, which was asked to wait for an hour, waits %v, want 10 s: Leases lapse", got)
+			t.Errorf("d: pause %v, want the maximum of 10 s", got)
 		}
 		want := sessioncontroller.WriteResult{Lease: written}
 		if diff := cmp.Diff(want, s.finished["c"], cmp.AllowUnexported(writeback.LeaseRecord{})); diff != "" {
@@ -290,7 +291,7 @@ func TestRun_TellsTheKeeperWhatCameOfIt(t *testing.T) {
 	})
 }
 
-// writes is trivet_lease_writes_total by "reason/verb/result".
+// writes returns trivet_lease_writes_total by "reason/verb/result".
 func writes(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

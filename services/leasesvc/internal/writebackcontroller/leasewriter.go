@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// maxAttempts bounds how often one call reads a Lease again after another writer changed it. Callers repeat with a
-	// backoff, so it is small.
+	// maxAttempts bounds how often one call reads a Lease again after another writer changed it.
+	// Callers repeat with a backoff, so it is small.
 	maxAttempts = 3
-	// listPageSize is the limit of one list request. The kube-apiserver serves pages from its watch cache.
+	// listPageSize is the limit of one list request. The kube-apiserver serves pages from its watch
+	// cache.
 	listPageSize = 500
 )
 
@@ -40,8 +41,8 @@ type Nodes interface {
 	Confirm(ctx context.Context, name string) (types.UID, error)
 }
 
-// LeaseWriter writes Leases. It keeps no state and is safe for concurrent use, with one call at a time for each Lease.
-// The context of each write must carry the held term.
+// LeaseWriter writes Leases. It keeps no state and is safe for concurrent use, with one call at a
+// time for each Lease. The context of each write must carry the held term.
 type LeaseWriter struct {
 	leases coordinationclient.LeasesGetter
 	nodes  Nodes
@@ -52,9 +53,9 @@ func NewLeaseWriter(leases coordinationclient.LeasesGetter, nodes Nodes) *LeaseW
 	return &LeaseWriter{leases: leases, nodes: nodes}
 }
 
-// Write creates or updates the Lease. It returns the record of the Lease after the write, and the verb of the last write
-// that it tried, also with an error. Errors wrap those of Nodes and of the kube-apiserver, writeback.ErrForeignHolder and
-// writeback.ErrTerminating.
+// Write creates or updates the Lease. It returns the record of the Lease after the write, and the
+// verb of the last write that it tried, also with an error. Errors wrap those of Nodes and of the
+// kube-apiserver, writeback.ErrForeignHolder and writeback.ErrTerminating.
 //
 // An expired holder gets no new Lease. A Lease that shows the expiry already is not written.
 func (w *LeaseWriter) Write(ctx context.Context, u writeback.LeaseUpdate) (writeback.LeaseRecord, Verb, error) {
@@ -93,8 +94,9 @@ func (w *LeaseWriter) Write(ctx context.Context, u writeback.LeaseUpdate) (write
 	return writeback.LeaseRecord{}, verb, fmt.Errorf("gave up after %d attempts: %w", maxAttempts, err)
 }
 
-// isStale reports whether a write failed because the Lease changed after it was last read. An update of a Lease that was
-// deleted would create it again; the UID in its body makes that a conflict. A create gets NotFound for its namespace.
+// isStale reports whether a write failed because the Lease changed after it was last read. An
+// update of a Lease that was deleted would create it again; the UID in its body makes that a
+// conflict. A create gets NotFound for its namespace.
 func isStale(verb Verb, err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || verb == VerbUpdate && apierrors.IsNotFound(err)
 }
@@ -113,7 +115,8 @@ func (w *LeaseWriter) get(ctx context.Context, namespace, name string) (*coordin
 
 func (w *LeaseWriter) create(ctx context.Context, u writeback.LeaseUpdate, node types.UID) (*coordinationv1.Lease, Verb, error) {
 	if u.Last.Exists() && u.Class == "" {
-		// The Lease was deleted between two writes, perhaps with its Node, whose deletion the cache may not show yet.
+		// The Lease was deleted between two writes, perhaps with its Node, whose deletion the cache
+		// may not show yet.
 		confirmed, err := w.nodes.Confirm(ctx, u.Name)
 		if err != nil {
 			return nil, VerbNone, err
@@ -129,7 +132,8 @@ func (w *LeaseWriter) create(ctx context.Context, u writeback.LeaseUpdate, node 
 
 func (w *LeaseWriter) update(ctx context.Context, last *coordinationv1.Lease, u writeback.LeaseUpdate, node types.UID) (*coordinationv1.Lease, Verb, error) {
 	if u.Class == "" && writeback.OwnedByOtherNode(last, node) {
-		// The cache and the Lease disagree about the current Node of this name; the kube-apiserver decides.
+		// The cache and the Lease disagree about the current Node of this name; the kube-apiserver
+		// decides.
 		confirmed, err := w.nodes.Confirm(ctx, u.Name)
 		if err != nil {
 			return nil, VerbNone, err
@@ -150,8 +154,8 @@ func (w *LeaseWriter) update(ctx context.Context, last *coordinationv1.Lease, u 
 	return updated, VerbUpdate, nil
 }
 
-// Delete removes the Lease of a holder if this service was the last to renew it. It leaves any other Lease and then
-// returns nil, as it does if there is no Lease.
+// Delete removes the Lease of a holder if this service was the last to renew it. It leaves any
+// other Lease and then returns nil, as it does if there is no Lease.
 func (w *LeaseWriter) Delete(ctx context.Context, namespace, name string) error {
 	var err error
 	for range maxAttempts {
@@ -166,8 +170,8 @@ func (w *LeaseWriter) Delete(ctx context.Context, namespace, name string) error 
 	return fmt.Errorf("gave up after %d attempts: %w", maxAttempts, err)
 }
 
-// Own returns the Lease if it names the holder and this service was the last to renew it. Otherwise it returns nil. A
-// Lease that a kubelet renews for itself is thus never deleted here.
+// Own returns the Lease if it names the holder and this service was the last to renew it. Otherwise
+// it returns nil. A Lease that a kubelet renews for itself is thus never deleted here.
 func (w *LeaseWriter) Own(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
 	lease, err := w.get(ctx, namespace, name)
 	if err != nil || lease == nil || !writeback.HeldBy(lease, name) || !writeback.RenewedByUs(lease) {
@@ -176,8 +180,8 @@ func (w *LeaseWriter) Own(ctx context.Context, namespace, name string) (*coordin
 	return lease, nil
 }
 
-// DeleteUnchanged deletes a Lease with its UID and resourceVersion as preconditions. It returns nil if the Lease is
-// already gone, and a conflict if it has changed.
+// DeleteUnchanged deletes a Lease with its UID and resourceVersion as preconditions. It returns nil
+// if the Lease is already gone, and a conflict if it has changed.
 func (w *LeaseWriter) DeleteUnchanged(ctx context.Context, lease *coordinationv1.Lease) error {
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}}
 	err := w.leases.Leases(lease.Namespace).Delete(ctx, lease.Name, options)
@@ -187,8 +191,9 @@ func (w *LeaseWriter) DeleteUnchanged(ctx context.Context, lease *coordinationv1
 	return fmt.Errorf("delete lease %s/%s: %w", lease.Namespace, lease.Name, err)
 }
 
-// List calls visit with each page of the Leases of a namespace, in the order of their names. The label selector may be
-// empty. It stops at the first error of visit and returns it. visit may keep the page.
+// List calls visit with each page of the Leases of a namespace, in the order of their names. The
+// label selector may be empty. It stops at the first error of visit and returns it. visit may keep
+// the page.
 func (w *LeaseWriter) List(ctx context.Context, namespace, selector string, visit func([]coordinationv1.Lease) error) error {
 	options := metav1.ListOptions{LabelSelector: selector, Limit: listPageSize}
 	for {

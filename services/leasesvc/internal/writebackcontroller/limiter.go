@@ -12,136 +12,138 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// gate lets writes begin as its pace allows, and learns from how they end. It is safe for concurrent use.
+// limiter applies a writeback.ConcurrencyLimit and feeds it with the outcomes of writes. It is safe
+// for concurrent use.
 type limiter struct {
 	origin time.Time
-	ended  chan struct{} // holds a token when a write has ended since somebody looked
+	ended  chan struct{} // has an item if a write ended since the last await
 
-	mu          sync.Mutex // guards what follows
+	mu          sync.Mutex // guards the fields below
 	concurrency writeback.ConcurrencyLimit
 	inFlight    int
 	window      window
-	// row is how many writes failed since the last that was answered.
+	// consecutiveFailures counts failed writes since the last answered one.
 	consecutiveFailures int
-	// slowed is when trouble was last taken in. Writes that began before it say nothing new when they meet the same trouble.
+	// cutAt is when the limit was last cut. Writes that began before it meet the same trouble and
+	// are not counted.
 	cutAt monotonic.Instant
 }
 
-// window is what has been observed since it began.
+// window collects the outcomes since its begin.
 type window struct {
-	began monotonic.Instant
-	seen  writeback.Observation
-	took  time.Duration // by all answered writes together
+	began   monotonic.Instant
+	seen    writeback.Observation
+	latency time.Duration // sum over the answered writes
 }
 
 func newLimiter(workers int) *limiter {
 	return &limiter{origin: time.Now(), ended: make(chan struct{}, 1), concurrency: writeback.NewConcurrencyLimit(workers)}
 }
 
-func (g *limiter) now() monotonic.Instant { return monotonic.Instant(time.Since(g.origin)) }
+func (l *limiter) now() monotonic.Instant { return monotonic.Instant(time.Since(l.origin)) }
 
-// limit is how many writes may be under way now.
-func (g *limiter) limit() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.concurrency.At(g.now())
+// limit returns how many writes may be in flight now.
+func (l *limiter) limit() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.concurrency.At(l.now())
 }
 
-// room waits for a moment until some more writes may begin, and returns how many may.
-func (g *limiter) await(ctx context.Context) int {
-	patience := time.NewTimer(pollPeriod)
-	defer patience.Stop()
+// await waits up to pollPeriod until several writes may begin, and returns how many may.
+func (l *limiter) await(ctx context.Context) int {
+	timeout := time.NewTimer(pollPeriod)
+	defer timeout.Stop()
 	for {
-		free, enough := g.free()
+		free, enough := l.free()
 		if enough {
 			return free
 		}
 		select {
 		case <-ctx.Done():
 			return 0
-		case <-patience.C:
+		case <-timeout.C:
 			return free
-		case <-g.ended:
+		case <-l.ended:
 		}
 	}
 }
 
-// free is how many writes may begin, and whether that is worth asking for some. What has to wait is noted.
-func (g *limiter) free() (free int, enough bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	limit := g.concurrency.At(g.now())
-	free = max(limit-g.inFlight, 0)
+// free returns how many writes may begin. enough reports whether that is worth a call to the
+// source.
+func (l *limiter) free() (free int, enough bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	limit := l.concurrency.At(l.now())
+	free = max(limit-l.inFlight, 0)
 	enough = free > limit/8
 	if limit > 0 && !enough {
-		g.window.seen.Full = true
+		l.window.seen.Saturated = true
 	}
 	return free, enough
 }
 
-// enter begins a write for which there is room.
-func (g *limiter) begin() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inFlight++
+func (l *limiter) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.inFlight++
 }
 
-// leave ends a write that was let in. Trouble is reacted to at once, or a window's worth of writes would run into it.
-func (g *limiter) end(v writeOutcome, took, pause time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := g.now()
-	g.inFlight--
-	stale := now.Add(-took) < g.cutAt
+// end records the outcome of a write. Throttling and an outage end the window at once, because the
+// writes of a whole window would fail otherwise.
+func (l *limiter) end(outcome writeOutcome, took, pause time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	l.inFlight--
+	beforeCut := now.Add(-took) < l.cutAt
 	switch {
-	case v == answered:
-		g.consecutiveFailures = 0
-		g.window.seen.Answered++
-		g.window.took += took
-	case v == throttled && !stale:
-		g.consecutiveFailures = 0
-		g.window.seen.Throttled++
-		g.window.seen.Pause = pause
-		g.slow(now)
-	case v == failed && !stale:
-		g.consecutiveFailures++
-		g.window.seen.Failed++
-		if g.consecutiveFailures >= g.concurrency.At(now) {
-			g.window = window{seen: writeback.Observation{Failed: g.consecutiveFailures}}
-			g.slow(now)
+	case outcome == answered:
+		l.consecutiveFailures = 0
+		l.window.seen.Answered++
+		l.window.latency += took
+	case outcome == throttled && !beforeCut:
+		l.consecutiveFailures = 0
+		l.window.seen.Throttled++
+		l.window.seen.Pause = pause
+		l.cut(now)
+	case outcome == failed && !beforeCut:
+		l.consecutiveFailures++
+		l.window.seen.Failed++
+		if l.consecutiveFailures >= l.concurrency.At(now) {
+			l.window = window{seen: writeback.Observation{Failed: l.consecutiveFailures}}
+			l.cut(now)
 		}
 	}
-	if now.Sub(g.window.began) >= writeback.ObservationWindow {
-		g.learn(now)
+	if now.Sub(l.window.began) >= writeback.ObservationWindow {
+		l.endWindow(now)
 	}
 	select {
-	case g.ended <- struct{}{}:
+	case l.ended <- struct{}{}:
 	default:
 	}
 }
 
-func (g *limiter) slow(now monotonic.Instant) {
-	g.learn(now)
-	g.cutAt, g.consecutiveFailures = now, 0
+func (l *limiter) cut(now monotonic.Instant) {
+	l.endWindow(now)
+	l.cutAt, l.consecutiveFailures = now, 0
 }
 
-// learn ends a window.
-func (g *limiter) learn(now monotonic.Instant) {
-	if seen := &g.window.seen; seen.Answered > 0 {
-		seen.Latency = g.window.took / time.Duration(seen.Answered)
+func (l *limiter) endWindow(now monotonic.Instant) {
+	if seen := &l.window.seen; seen.Answered > 0 {
+		seen.Latency = l.window.latency / time.Duration(seen.Answered)
 	}
-	g.concurrency = g.concurrency.Next(now, g.window.seen)
-	g.window = window{began: now}
+	l.concurrency = l.concurrency.Next(now, l.window.seen)
+	l.window = window{began: now}
 }
 
-// verdict is what the end of a write says about the kube-apiserver.
+// writeOutcome is what a write says about the kube-apiserver.
 type writeOutcome uint8
 
 const (
 	answered writeOutcome = iota
 	throttled
 	failed
-	// unheard writes were not sent, or were broken off for reasons of our own.
+	// inconclusive writes were not sent, or were cancelled here.
 	inconclusive
 )
 

@@ -16,67 +16,67 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
-// strained is a kube-apiserver that throttles whoever comes while as many as it bears are there already.
-type strained struct {
-	mu        sync.Mutex
-	bears     int // 0 while it is away
-	busy      int
-	served    int
-	refused   int
-	peak      int
-	takes     time.Duration
-	throttles error
+// limitedAPIServer throttles writes beyond its capacity.
+type limitedAPIServer struct {
+	mu            sync.Mutex
+	capacity      int // 0 during an outage
+	inFlight      int
+	served        int
+	rejected      int
+	peak          int
+	latency       time.Duration
+	throttleError error
 }
 
-func newStrained(bears int) *strained {
-	return &strained{bears: bears, takes: 10 * time.Millisecond, throttles: apierrors.NewTooManyRequests("later", 1)}
+func newLimitedAPIServer(bears int) *limitedAPIServer {
+	return &limitedAPIServer{capacity: bears, latency: 10 * time.Millisecond, throttleError: apierrors.NewTooManyRequests("later", 1)}
 }
 
-func (a *strained) Write(ctx context.Context, _ writeback.LeaseUpdate) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
-	if err := a.enter(); err != nil {
+func (a *limitedAPIServer) Write(ctx context.Context, _ writeback.LeaseUpdate) (writeback.LeaseRecord, writebackcontroller.Verb, error) {
+	if err := a.begin(); err != nil {
 		return writeback.LeaseRecord{}, writebackcontroller.VerbUpdate, err
 	}
-	time.Sleep(a.takes)
+	time.Sleep(a.latency)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.busy--
+	a.inFlight--
 	a.served++
 	return written, writebackcontroller.VerbUpdate, ctx.Err()
 }
 
-func (a *strained) enter() error {
+func (a *limitedAPIServer) begin() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.bears == 0:
-		a.refused++
+	case a.capacity == 0:
+		a.rejected++
 		return fmt.Errorf("dial tcp: connection refused")
-	case a.busy >= a.bears:
-		a.refused++
-		return a.throttles
+	case a.inFlight >= a.capacity:
+		a.rejected++
+		return a.throttleError
 	}
-	a.busy++
-	a.peak = max(a.peak, a.busy)
+	a.inFlight++
+	a.peak = max(a.peak, a.inFlight)
 	return nil
 }
 
-func (a *strained) set(bears int) {
+func (a *limitedAPIServer) setCapacity(bears int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.bears = bears
+	a.capacity = bears
 }
 
-// take returns what was served and refused since the last call.
-func (a *strained) take() (served, refused int) {
+// takeCounts returns the served and rejected writes since the last call.
+func (a *limitedAPIServer) takeCounts() (served, rejected int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	served, refused = a.served, a.refused
-	a.served, a.refused = 0, 0
-	return served, refused
+	served, rejected = a.served, a.rejected
+	a.served, a.rejected = 0, 0
+	return served, rejected
 }
 
-// flood has an endless backlog for a loop with 32 workers, in the background of the test's bubble.
-func flood(t *testing.T, api *strained) (registry *prometheus.Registry, end func()) {
+// runBacklog runs a controller with 32 workers and an endless backlog until end is called.
+func runBacklog(t *testing.T, api *limitedAPIServer) (registry *prometheus.Registry, end func()) {
 	t.Helper()
 	registry = prometheus.NewRegistry()
 	metrics, err := writebackcontroller.NewMetrics(registry)
@@ -90,59 +90,60 @@ func flood(t *testing.T, api *strained) (registry *prometheus.Registry, end func
 	names := make([]string, 500_000)
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := l.Run(ctx, newSource(ctx, names...), func(error) {}); err != nil {
+		if err := l.Run(ctx, newFakeSource(ctx, names...), func(error) {}); err != nil {
 			t.Errorf("run: %v", err)
 		}
 	})
 	return registry, func() { cancel(); running.Wait() }
 }
 
-func TestRun_TakesWhatTheAPIServerBears(t *testing.T) {
+func TestRun_ConcurrencyFollowsTheCapacityOfTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := newStrained(8)
-		_, end := flood(t, api)
+		api := newLimitedAPIServer(8)
+		_, end := runBacklog(t, api)
 		defer end()
 		time.Sleep(5 * time.Second)
-		api.take()
+		api.takeCounts()
 		time.Sleep(20 * time.Second)
-		served, refused := api.take()
-		// 8 at a time of 10 ms each are 16,000 in 20 s; each that is refused costs a pause of a second.
-		if served < 5000 || refused > served/100 {
-			t.Errorf("served %d, refused %d in 20 s", served, refused)
+		served, rejected := api.takeCounts()
+		// 8 writes of 10 ms at a time are 16,000 in 20 s. Each rejected write costs a pause of a
+		// second.
+		if served < 5000 || rejected > served/100 {
+			t.Errorf("served %d, rejected %d in 20 s", served, rejected)
 		}
 	})
 }
 
-func TestRun_OutageIsProbedNowAndThenAndForgottenSoon(t *testing.T) {
+func TestRun_OutageIsProbedAndRecoveryIsFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := newStrained(32)
-		registry, end := flood(t, api)
+		api := newLimitedAPIServer(32)
+		registry, end := runBacklog(t, api)
 		defer end()
 		time.Sleep(10 * time.Second)
-		api.set(0)
+		api.setCapacity(0)
 		time.Sleep(time.Minute)
-		api.take()
+		api.takeCounts()
 		time.Sleep(4 * time.Minute)
-		if served, refused := api.take(); served > 0 || refused > 4*60/5+1 {
-			t.Errorf("served %d, tried %d in four minutes without a kube-apiserver; want a try every 5 s at most", served, refused)
+		if served, rejected := api.takeCounts(); served > 0 || rejected > 4*60/5+1 {
+			t.Errorf("served %d, tried %d in an outage of four minutes; want at most one probe every 5 s", served, rejected)
 		}
 		if got := gauge(t, registry, "trivet_lease_writes_limit"); got > 1 {
-			t.Errorf("limit %v, want one try at a time", got)
+			t.Errorf("limit %v, want 1", got)
 		}
-		api.set(32)
+		api.setCapacity(32)
 		time.Sleep(10 * time.Second)
-		api.take()
+		api.takeCounts()
 		time.Sleep(time.Second)
-		if served, _ := api.take(); served < 2000 {
+		if served, _ := api.takeCounts(); served < 2000 {
 			t.Errorf("served %d in the eleventh second after the outage, want two thirds of the 3,200 before", served)
 		}
 		if got := gauge(t, registry, "trivet_lease_writes_pending"); got == 0 {
-			t.Error("nothing is said to be pending")
+			t.Error("trivet_lease_writes_pending is 0")
 		}
 	})
 }
 
-// gauge is the sum over the labels of a metric.
+// gauge returns the sum of a metric over its labels.
 func gauge(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()

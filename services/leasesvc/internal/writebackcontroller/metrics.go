@@ -13,41 +13,51 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// Metrics counts writes of Lease objects.
+// Reasons of deletions, values of a metric's label. Reasons of other writes are those of package
+// writeback.
+const (
+	// Released Leases were deleted because their holders were released.
+	Released = "released"
+	// Orphaned Leases were deleted because their holders have been gone for long. The value is kept
+	// for compatibility.
+	Orphaned = "swept"
+)
+
+// Metrics are the metrics of Lease writes.
 type Metrics struct {
-	writes  *prometheus.CounterVec
-	seconds prometheus.Histogram
-	limit   prometheus.Gauge
-	pending *prometheus.GaugeVec
-	oldest  prometheus.Gauge
-	written atomic.Int64
+	writes    *prometheus.CounterVec
+	seconds   prometheus.Histogram
+	limit     prometheus.Gauge
+	pending   *prometheus.GaugeVec
+	oldest    prometheus.Gauge
+	succeeded atomic.Int64
 }
 
-// NewMetrics registers trivet_lease_write*; nil leaves them unregistered.
+// NewMetrics registers trivet_lease_write*. With nil they stay unregistered.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "trivet_lease_writes_total",
-			Help: "Writes of Lease objects by reason, by verb (none: none was tried) and by result.",
+			Help: "Writes of Lease objects by reason, verb (none: no write was tried) and result.",
 		}, []string{"reason", "verb", "result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "trivet_lease_write_duration_seconds",
-			Help:    "How long it took to write one Lease object, reads before it included.",
+			Help:    "Duration of one Lease write, including reads before it.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}),
+		limit: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "trivet_lease_writes_limit",
+			Help: "Current limit of concurrent Lease writes; 0 during a pause. It adapts to the kube-apiserver.",
+		}),
+		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "trivet_lease_writes_pending",
+			Help: "Lease writes that are due and not in flight, by priority: transition, create, renewal.",
+		}, []string{"priority"}),
+		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "trivet_lease_writes_oldest_pending_seconds",
+			Help: "How long the next Lease write has been due.",
+		}),
 	}
-	m.limit = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "trivet_lease_writes_limit",
-		Help: "How many Lease objects may be written at a time now, after how the last writes went; 0 during a pause.",
-	})
-	m.pending = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "trivet_lease_writes_pending",
-		Help: "Lease objects that are due and not being written, by priority: transition, create, renewal.",
-	}, []string{"priority"})
-	m.oldest = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "trivet_lease_writes_oldest_pending_seconds",
-		Help: "How long the Lease object has been due that is to be written next.",
-	})
 	if registerer == nil {
 		return m, nil
 	}
@@ -59,24 +69,15 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Written is how many writes have succeeded.
-func (m *Metrics) Written() int64 { return m.written.Load() }
+// Written returns the number of successful writes, without deletions.
+func (m *Metrics) Written() int64 { return m.succeeded.Load() }
 
-// Reasons of deletes; those of other writes are writeback's.
-const (
-	// Released Leases were those of holders that said farewell.
-	Released = "released"
-	// Swept Leases were made here for holders that have been gone for long.
-	Orphaned = "swept"
-)
-
-// Deleted counts a delete that was tried, for Released or Swept.
+// Deleted counts a deletion that was tried. The reason is Released or Orphaned.
 func (m *Metrics) Deleted(reason string, err error) {
 	m.writes.WithLabelValues(reason, string(VerbDelete), resultOf(err)).Inc()
 }
 
-// show tells how the writing stands.
-func (m *Metrics) show(limit int, b writeback.Backlog) {
+func (m *Metrics) setBacklog(limit int, b writeback.Backlog) {
 	m.limit.Set(float64(limit))
 	m.pending.WithLabelValues("transition").Set(float64(b.Transitions))
 	m.pending.WithLabelValues("create").Set(float64(b.Firsts))
@@ -90,7 +91,7 @@ func (m *Metrics) observe(reason writeback.Reason, verb Verb, err error, took ti
 		m.seconds.Observe(took.Seconds())
 	}
 	if err == nil {
-		m.written.Add(1)
+		m.succeeded.Add(1)
 	}
 }
 

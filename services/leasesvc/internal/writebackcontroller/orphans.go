@@ -14,51 +14,53 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
-// Deleter finds and deletes Leases. *Writer is one.
+// LeaseDeleter lists and deletes Leases. *LeaseWriter is one.
 type LeaseDeleter interface {
 	LeaseLister
-	DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error
+	DeleteUnchanged(ctx context.Context, lease *coordinationv1.Lease) error
 }
 
-// Attendance says who has no session. *sessioncontroller.Keeper is one.
+// AbsenceChecker checks that a holder has no session. *sessioncontroller.Controller is one.
 type AbsenceChecker interface {
-	CheckAbsent(ctx context.Context, key session.Key, shard int, kept time.Duration) (*heldshards.Shard, error)
+	CheckAbsent(ctx context.Context, key session.Key, shard int, heldFor time.Duration) (*heldshards.Shard, error)
 }
 
-// Litter is a class whose Leases belong to no Node.
+// OrphanClass is a class whose Leases no Node owns.
 type OrphanClass struct {
 	ID              session.ClassID
 	Name, Namespace string
-	// Patience is how long a Lease has lapsed, and its shard been kept here without hearing of its holder, before it is deleted.
+	// Retention is how long a Lease must have lapsed, and its shard must have been held here
+	// without its holder, before it is deleted.
 	Retention time.Duration
 }
 
-// Sweep deletes the Leases of holders that are gone for good and that no garbage collector will ever remove, because they
-// belong to no Node. It touches none but those that this service made and was the last to renew.
+// OrphanCollector deletes the orphaned Leases: no Node owns them, so the garbage collector never
+// deletes them. It deletes only Leases that this service created and was the last to renew. All
+// fields are required.
 type OrphanCollector struct {
-	// Classes are those to look at.
 	Classes []OrphanClass
-	// Shard of a holder.
+	// Shard returns the shard of a holder.
 	Shard   func(session.Key) int
 	Leases  LeaseDeleter
 	Metrics *Metrics
-	// Timeout bounds a delete.
+	// Timeout bounds one deletion.
 	Timeout time.Duration
 }
 
-// Once looks at all Leases of the classes and returns the first error; what was not deleted is found again.
-func (s *OrphanCollector) Collect(ctx context.Context, present AbsenceChecker) error {
-	var failed error
-	for i := range s.Classes {
-		class := &s.Classes[i]
-		list, cancel := context.WithTimeout(ctx, listTimeout)
-		err := s.Leases.List(list, class.Namespace, writeback.ClassLabel+"="+class.Name, func(leases []coordinationv1.Lease) error {
+// Collect looks at all Leases of the classes once. It returns the errors of deletions; the next
+// Collect repeats them.
+func (o *OrphanCollector) Collect(ctx context.Context, absences AbsenceChecker) error {
+	var failures error
+	for i := range o.Classes {
+		class := &o.Classes[i]
+		listCtx, cancel := context.WithTimeout(ctx, listTimeout)
+		err := o.Leases.List(listCtx, class.Namespace, writeback.ClassLabel+"="+class.Name, func(leases []coordinationv1.Lease) error {
 			for i := range leases {
-				err := s.consider(ctx, present, class, &leases[i])
+				err := o.collectLease(ctx, absences, class, &leases[i])
 				if errors.Is(err, sessioncontroller.ErrStopped) || ctx.Err() != nil {
 					return err
 				}
-				failed = errors.Join(failed, err)
+				failures = errors.Join(failures, err)
 			}
 			return nil
 		})
@@ -67,38 +69,38 @@ func (s *OrphanCollector) Collect(ctx context.Context, present AbsenceChecker) e
 			return err
 		}
 	}
-	return failed
+	return failures
 }
 
-func (s *OrphanCollector) consider(ctx context.Context, present AbsenceChecker, class *OrphanClass, lease *coordinationv1.Lease) error {
+func (o *OrphanCollector) collectLease(ctx context.Context, absences AbsenceChecker, class *OrphanClass, lease *coordinationv1.Lease) error {
 	if !writeback.Orphaned(lease, class.Name, time.Now(), class.Retention) {
 		return nil
 	}
 	key := session.Key{Class: class.ID, Name: lease.Name}
-	held, err := present.CheckAbsent(ctx, key, s.Shard(key), class.Retention)
-	var elsewhere sessioncontroller.NotHeldError
-	if errors.As(err, &elsewhere) {
+	shard, err := absences.CheckAbsent(ctx, key, o.Shard(key), class.Retention)
+	var notHeld sessioncontroller.NotHeldError
+	if errors.As(err, &notHeld) {
 		return nil
 	}
-	if err != nil || held == nil {
+	if err != nil || shard == nil {
 		return err
 	}
-	return s.delete(ctx, held, lease)
+	return o.deleteLease(ctx, shard, lease)
 }
 
-func (s *OrphanCollector) delete(ctx context.Context, held *heldshards.Shard, lease *coordinationv1.Lease) error {
-	under, end, ok := held.BeginWrite()
+func (o *OrphanCollector) deleteLease(ctx context.Context, shard *heldshards.Shard, lease *coordinationv1.Lease) error {
+	termCtx, end, ok := shard.BeginWrite()
 	if !ok {
 		return nil
 	}
 	defer end()
-	write, cancel := context.WithTimeout(under, s.Timeout)
+	deleteCtx, cancel := context.WithTimeout(termCtx, o.Timeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	err := s.Leases.DeleteUnchanged(write, lease)
-	s.Metrics.Deleted(Orphaned, err)
-	if apierrors.IsConflict(err) || under.Err() != nil {
-		return nil // its holder is back, or the shard has gone
+	err := o.Leases.DeleteUnchanged(deleteCtx, lease)
+	o.Metrics.Deleted(Orphaned, err)
+	if apierrors.IsConflict(err) || termCtx.Err() != nil {
+		return nil // the holder is back, or the term has ended
 	}
 	return err
 }

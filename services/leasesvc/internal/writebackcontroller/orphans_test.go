@@ -20,34 +20,34 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
-// drawer has Leases of agents, and notes which are deleted.
-type drawer struct {
+// fakeLeases has Leases of agents and records deletions.
+type fakeLeases struct {
 	leases  []coordinationv1.Lease
 	deleted []string
 }
 
-func (d *drawer) List(_ context.Context, _, selector string, visit func([]coordinationv1.Lease) error) error {
+func (l *fakeLeases) List(_ context.Context, _, selector string, visit func([]coordinationv1.Lease) error) error {
 	if selector != "trivet.dev/holder-class=agent" {
 		return fmt.Errorf("listed by %q", selector)
 	}
-	return visit(d.leases)
+	return visit(l.leases)
 }
 
-func (d *drawer) DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error {
+func (l *fakeLeases) DeleteUnchanged(ctx context.Context, seen *coordinationv1.Lease) error {
 	if seen.Name == "changed" {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, seen.Name, nil)
 	}
-	d.deleted = append(d.deleted, seen.Name)
+	l.deleted = append(l.deleted, seen.Name)
 	return ctx.Err()
 }
 
-// attendance knows of one shard that is held, and of who is present in it.
-type attendance struct {
+// fakeAbsences has one held shard and the holders that are present in it.
+type fakeAbsences struct {
 	held    *heldshards.Shard
 	present []string
 }
 
-func (a attendance) CheckAbsent(_ context.Context, key session.Key, shard int, kept time.Duration) (*heldshards.Shard, error) {
+func (a fakeAbsences) CheckAbsent(_ context.Context, key session.Key, shard int, kept time.Duration) (*heldshards.Shard, error) {
 	switch {
 	case shard != a.held.ID():
 		return nil, sessioncontroller.NotHeldError{Shard: shard}
@@ -57,7 +57,7 @@ func (a attendance) CheckAbsent(_ context.Context, key session.Key, shard int, k
 	return a.held, nil
 }
 
-func litter(name string, lapsed time.Duration) coordinationv1.Lease {
+func orphanedLease(name string, lapsed time.Duration) coordinationv1.Lease {
 	return coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Labels: map[string]string{writeback.ClassLabel: "agent"},
@@ -72,12 +72,12 @@ func litter(name string, lapsed time.Duration) coordinationv1.Lease {
 	}
 }
 
-func TestSweep_DeletesOnlyWhoIsLongGoneFromAShardHeldHere(t *testing.T) {
-	kube := litter("kube", time.Hour)
+func TestCollect_DeletesOrphanedLeasesOfHeldShardsOnly(t *testing.T) {
+	kube := orphanedLease("kube", time.Hour)
 	kube.ManagedFields = nil
-	d := &drawer{leases: []coordinationv1.Lease{
-		litter("changed", time.Hour), litter("elsewhere", time.Hour), litter("gone", time.Hour), kube,
-		litter("late", 30*time.Second), litter("present", time.Hour), litter("too", time.Hour),
+	leases := &fakeLeases{leases: []coordinationv1.Lease{
+		orphanedLease("changed", time.Hour), orphanedLease("elsewhere", time.Hour), orphanedLease("gone", time.Hour), kube,
+		orphanedLease("late", 30*time.Second), orphanedLease("present", time.Hour), orphanedLease("too", time.Hour),
 	}}
 	metrics, err := writebackcontroller.NewMetrics(nil)
 	if err != nil {
@@ -91,19 +91,19 @@ func TestSweep_DeletesOnlyWhoIsLongGoneFromAShardHeldHere(t *testing.T) {
 			}
 			return 0
 		},
-		Leases: d, Metrics: metrics, Timeout: time.Second,
+		Leases: leases, Metrics: metrics, Timeout: time.Second,
 	}
 	term, end := context.WithCancel(t.Context())
-	here := attendance{held: heldshards.New(term, 0, 1), present: []string{"present"}}
+	here := fakeAbsences{held: heldshards.New(term, 0, 1), present: []string{"present"}}
 	if err := s.Collect(t.Context(), here); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{"gone", "too"}, d.deleted); diff != "" {
+	if diff := cmp.Diff([]string{"gone", "too"}, leases.deleted); diff != "" {
 		t.Errorf("deleted (-want +got):\n%s", diff)
 	}
 	end()
-	d.deleted = nil
-	if err := s.Collect(t.Context(), here); err != nil || d.deleted != nil {
-		t.Errorf("after the term: deleted %v, error %v", d.deleted, err)
+	leases.deleted = nil
+	if err := s.Collect(t.Context(), here); err != nil || leases.deleted != nil {
+		t.Errorf("after the term: deleted %v, error %v", leases.deleted, err)
 	}
 }
