@@ -53,10 +53,10 @@ func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
 		return all
 	}
 	// The turn goes to n0, whose shard a holds as well, so one write does for both.
-	if diff := cmp.Diff([]string{"banish n0 shard=true zones=true"}, steps(pa)); diff != "" {
+	if diff := cmp.Diff([]string{"add-no-execute n0 shard=true zones=true"}, steps(pa)); diff != "" {
 		t.Errorf("a (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"tidy n1 shard=true zones=false"}, steps(pb)); diff != "" {
+	if diff := cmp.Diff([]string{"sync-taints n1 shard=true zones=false"}, steps(pb)); diff != "" {
 		t.Errorf("b (-want +got):\n%s", diff)
 	}
 	if pa.Counts[nodehealth.Alive] != 4 || pb.Counts[nodehealth.Alive] != 4 {
@@ -69,7 +69,7 @@ func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
 		b.carryOut(step)
 	}
 	a.now = a.now.Add(10 * time.Second)
-	if diff := cmp.Diff([]string{"banish n1 shard=false zones=true"}, steps(a.plan())); diff != "" {
+	if diff := cmp.Diff([]string{"add-no-execute n1 shard=false zones=true"}, steps(a.plan())); diff != "" {
 		t.Errorf("a in the next turn (-want +got):\n%s", diff)
 	}
 	a.expectTaints("n0", corev1.TaintNodeUnschedulable+":NoSchedule", notReadySchedule, notReadyExecute)

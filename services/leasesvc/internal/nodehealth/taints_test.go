@@ -126,7 +126,7 @@ func TestPlan_MostUrgentStepsComeFirst(t *testing.T) {
 	for _, step := range plan.Steps {
 		got = append(got, step.Kind.String()+" "+step.Node.Name)
 	}
-	if diff := cmp.Diff([]string{"restore n1", "declare n0", "banish n2"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"remove-no-execute n1", "mark-unknown n0", "add-no-execute n2"}, got); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
 	}
 	// A step that found no room has not cost its zone the turn.

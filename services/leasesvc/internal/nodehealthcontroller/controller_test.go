@@ -109,10 +109,10 @@ func TestRun_SilentNodeIsDeclaredTaintedAndItsPodsMarkedWithinASecond(t *testing
 				t.Errorf("written before the deadline: %v", got)
 			}
 			f.beat(2*time.Second, "n0")
-			f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0")
+			f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
 			f.report("n0", corev1.ConditionTrue)
 			f.beat(time.Second)
-			f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0", "restore n0")
+			f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0", "remove-no-execute n0")
 		})
 		if diff := cmp.Diff([]string{"not ready n0", "not ready pod-n0"}, f.events); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
@@ -247,7 +247,7 @@ func TestRun_LaggingWatchCausesNoSecondWrite(t *testing.T) {
 			f.thaw()
 			time.Sleep(time.Second)
 		})
-		f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0")
+		f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
 	})
 }
 
@@ -270,7 +270,7 @@ func TestRun_LostRaceIsRunAgainOnTheNewObject(t *testing.T) {
 			f.thaw()
 			time.Sleep(2 * time.Second)
 		})
-		f.expectWrites(t, "banish n0")
+		f.expectWrites(t, "add-no-execute n0")
 	})
 }
 
@@ -336,7 +336,7 @@ func TestRun_MetricsAreUpstreams(t *testing.T) {
 		for name, want := range map[string]float64{
 			"node_collector_evictions_total": 1, "node_collector_unhealthy_nodes_in_zone": 1, "node_collector_zone_health": 75,
 			"node_collector_zone_size": 4, "node_collector_update_node_health_duration_seconds": 2,
-			"trivet_node_health alive": 3, "trivet_node_health dead": 1, "trivet_node_writes_total ok declare": 1,
+			"trivet_node_health alive": 3, "trivet_node_health dead": 1, "trivet_node_writes_total ok mark-unknown": 1,
 		} {
 			if got[name] != want {
 				t.Errorf("%s is %v, want %v", name, got[name], want)
@@ -418,7 +418,7 @@ func TestRun_PodsThatComeLaterAreMarked(t *testing.T) {
 		f := newFleet(4)
 		run(t, f, func() {
 			f.beat(52*time.Second, "n0")
-			f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0")
+			f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
 			f.do(func() {
 				late := f.live.pods["pod-n1"].DeepCopy()
 				late.Name, late.UID, late.Spec.NodeName = "late", "uid-late", "n0"
@@ -426,7 +426,7 @@ func TestRun_PodsThatComeLaterAreMarked(t *testing.T) {
 			})
 			f.beat(2*time.Second, "n0")
 		})
-		f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0", "unready late")
+		f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0", "unready late")
 	})
 }
 
@@ -436,10 +436,10 @@ func TestRun_PodThatCouldNotBeMarkedIsTriedAgain(t *testing.T) {
 		f.stuck["pod-n0"] = true
 		run(t, f, func() {
 			f.beat(60*time.Second, "n0")
-			f.expectWrites(t, "declare n0", "banish n0")
+			f.expectWrites(t, "mark-unknown n0", "add-no-execute n0")
 			f.do(func() { delete(f.stuck, "pod-n0") })
 			f.beat(15*time.Second, "n0")
 		})
-		f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0")
+		f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
 	})
 }

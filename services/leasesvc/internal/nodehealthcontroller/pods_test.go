@@ -88,7 +88,7 @@ func TestRun_ManyPodsAreMarkedWithinSeconds(t *testing.T) {
 		})
 		run(t, f, func() {
 			f.beat(55*time.Second, "n0")
-			marked := slices.DeleteFunc(f.written(), func(write string) bool { return write == "declare n0" || write == "banish n0" })
+			marked := slices.DeleteFunc(f.written(), func(write string) bool { return write == "mark-unknown n0" || write == "add-no-execute n0" })
 			if got := len(marked); got != pods+1 {
 				t.Errorf("five seconds after its node was declared %d pods are marked, want %d", got, pods+1)
 			}

@@ -205,7 +205,7 @@ func TestRun_ShardThatComesHasAWholeGrace(t *testing.T) {
 		time.Sleep(40 * time.Second)
 		f.expectWrites(t)
 		time.Sleep(2 * time.Second)
-		f.expectWrites(t, "b: declare n0", "b: banish n0", "unready pod-n0")
+		f.expectWrites(t, "b: mark-unknown n0", "b: add-no-execute n0", "unready pod-n0")
 	})
 }
 
