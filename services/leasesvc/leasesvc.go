@@ -75,7 +75,7 @@ type Service struct {
 	member     term.Member
 	leadership Leadership
 	logger     *slog.Logger
-	nodes      *nodestore.NodeIndex
+	nodes      *nodestore.Store
 	writer     *leaseobject.Writer
 	renewal    *renewal.Loop
 	adoption   *renewal.Adoption
@@ -106,9 +106,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.nodeHealth, err = newNodeHealth(s, deps); err != nil {
 		return nil, err
 	}
-	if s.nodes, err = s.nodeHealth.index(); err != nil {
-		return nil, err
-	}
+	s.nodes = s.nodeHealth.store
 	if s.writes, err = renewal.NewMetrics(deps.Metrics); err != nil {
 		return nil, err
 	}
@@ -121,7 +119,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}, s.writer)
 	s.adoption = renewal.NewAdoption(s.writer, deps.Logger)
 	s.orphans = newSweep(s)
-	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth.reliability(), deps); err != nil {
+	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth, deps); err != nil {
 		return nil, err
 	}
 	if s.checkpoints, err = newCheckpoints(s, deps); err != nil {

@@ -29,13 +29,9 @@ func (s *Service) facts(ctx context.Context, edition *nodehealthcontroller.Snaps
 // gather adds what the objects say, and which pods have to leave.
 func (s *Service) gather(f *explain.Facts) {
 	name := f.Node.Name
-	if watch := s.nodeHealth.latest.Cache(); watch != nil {
-		f.Pods = watch.Pods(name)
-		if lease := watch.Lease(name); lease != (nodehealth.Lease{}) {
-			f.Lease = &explain.Lease{
-				Version: lease.Version, RenewTime: lease.RenewTime, Duration: lease.Duration, Holder: watch.LeaseHolder(name),
-			}
-		}
+	f.Pods = s.nodes.Pods(name)
+	if lease, holder := s.nodes.Lease(name); lease != (nodehealth.Lease{}) {
+		f.Lease = &explain.Lease{Version: lease.Version, RenewTime: lease.RenewTime, Duration: lease.Duration, Holder: holder}
 	}
 	pending, running := s.eviction.pending(name)
 	if !running {

@@ -12,6 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/leaseobject"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
@@ -32,8 +33,8 @@ type nodeHealth struct {
 	loop    *nodehealthcontroller.Controller
 	rules   nodehealth.Rules
 	objects nodestore.Config
-	// latest is what the loop watches, for others who want to know Nodes, and census what it comes to.
-	latest    *nodestore.Latest
+	// store caches Nodes, Leases and Pods for both loops and for the writers of Leases.
+	store     *nodestore.Store
 	publisher *nodehealthcontroller.Publisher
 }
 
@@ -48,9 +49,13 @@ func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
 	}
 	cfg := s.cfg.NodeHealth
 	n := &nodeHealth{
-		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(), latest: &nodestore.Latest{}, publisher: nodehealthcontroller.NewPublisher(),
-		objects: nodestore.Config{Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, Logger: deps.Logger},
+		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(), publisher: nodehealthcontroller.NewPublisher(),
+		objects: nodestore.Config{
+			Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, RenewedByUs: leaseobject.RenewedByUs, Logger: deps.Logger,
+			NodeHealth: selection.Enabled(NodeHealthLoop, true), Eviction: selection.Enabled(TaintEvictionLoop, true),
+		},
 	}
+	n.store = nodestore.New(deps.Kube, n.objects)
 	n.rules.FirstBeat = s.firstBeat()
 	n.loop = nodehealthcontroller.New(nodehealthcontroller.Config{
 		Rules: n.rules, Workers: cfg.ConcurrentWrites, Shards: s.cfg.Shards, ShardOf: n.shardOf, Publisher: n.publisher,
@@ -88,29 +93,17 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	objects, err := nodestore.NewCache(n.kube, n.objects)
-	if err != nil {
-		return err
-	}
 	events := nodestore.NewNodeEvents(ctx, n.kube)
 	defer events.Close()
 	sessions := newNodeSessions(n.service)
 	running.Go(func() { sessions.run(ctx) })
-	running.Go(func() { n.latest.Follow(objects, ctx.Done()) })
 	return n.loop.Run(ctx, nodehealthcontroller.Cluster{
-		Cache: objects, Writer: nodestore.NewWriter(n.kube, n.objects), Events: events, Sessions: sessions, HeldShards: n.service.board,
+		Cache:  n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
+		Writer: nodestore.NewWriter(n.kube, n.objects), Events: events, Sessions: sessions, HeldShards: n.service.board,
 	}, report)
 }
 
-// index says under which UID Nodes exist. They are watched once, whether the loop runs or not.
-func (n *nodeHealth) index() (*nodestore.NodeIndex, error) {
-	if n.enabled {
-		return nodestore.NodeIndexOver(n.kube, n.latest), nil
-	}
-	return nodestore.NewNodeIndex(n.kube)
-}
-
-// doubts is what those who act on taints ask before.
+// reliability tells taint eviction which taints must not evict.
 func (n *nodeHealth) reliability() evictioncontroller.NodeHealth {
 	if n.enabled {
 		return n

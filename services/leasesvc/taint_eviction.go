@@ -3,7 +3,6 @@ package leasesvc
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
@@ -11,6 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/evictioncontroller"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 )
 
 // TaintEvictionLoop is the loop that does the work of upstream's taint-eviction controller, as --loops takes it. It runs where
@@ -40,19 +40,18 @@ func (c *TaintEvictionConfig) validate() []error {
 
 // taintEviction is the loop taint-eviction.
 type taintEviction struct {
-	kube   kubernetes.Interface
-	loop   *evictioncontroller.Controller
-	health evictioncontroller.NodeHealth
-	logger *slog.Logger
+	kube  kubernetes.Interface
+	loop  *evictioncontroller.Controller
+	nodes *nodeHealth
 }
 
-func newTaintEviction(cfg TaintEvictionConfig, health evictioncontroller.NodeHealth, deps Deps) (*taintEviction, error) {
+func newTaintEviction(cfg TaintEvictionConfig, nodes *nodeHealth, deps Deps) (*taintEviction, error) {
 	metrics, err := evictioncontroller.NewMetrics(deps.Metrics)
 	if err != nil {
 		return nil, err
 	}
 	return &taintEviction{
-		kube: deps.Kube, health: health, logger: deps.Logger,
+		kube: deps.Kube, nodes: nodes,
 		loop: evictioncontroller.New(evictioncontroller.Config{
 			Rules: eviction.Rules{Rate: cfg.QPS}, Workers: evictionWorkers, Metrics: metrics, Logger: deps.Logger,
 		}),
@@ -63,14 +62,11 @@ func newTaintEviction(cfg TaintEvictionConfig, health evictioncontroller.NodeHea
 func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	objects, err := evictioncontroller.NewPodCache(e.kube, e.logger)
-	if err != nil {
-		return err
-	}
-	events := evictioncontroller.NewRecorder(ctx, e.kube)
+	events := nodestore.NewEvictionEvents(ctx, e.kube)
 	defer events.Close()
 	return e.loop.Run(ctx, evictioncontroller.Cluster{
-		Cache: objects, Writer: evictioncontroller.NewPodWriter(e.kube), Events: events, NodeHealth: e.health,
+		Cache:  e.nodes.store.Subscribe(nodestore.Nodes|nodestore.Pods, nodestore.Nodes|nodestore.Pods),
+		Writer: nodestore.NewWriter(e.kube, e.nodes.objects), Events: events, NodeHealth: e.nodes.reliability(),
 	}, report)
 }
 

@@ -109,7 +109,7 @@ func TestRun_EvictsEachPodInItsTime(t *testing.T) {
 		time.Sleep(time.Minute)
 		x.expect(map[string]float64{"elsewhere": 0, "plain": 1, "brief": 11, "newcomer": 61, "long": 101})
 		for name, after := range x.town.leavers() {
-			if late := after % time.Second; late > 2*evictioncontroller.Tick {
+			if late := after % time.Second; late > 2*evictioncontroller.Interval {
 				t.Errorf("%s was %v late", name, late)
 			}
 		}

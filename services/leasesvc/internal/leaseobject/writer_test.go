@@ -25,17 +25,14 @@ type bench struct {
 	kube      kubernetes.Interface
 	namespace string
 	node      string
-	index     *nodestore.NodeIndex
+	index     *nodestore.Store
 	writer    *leaseobject.Writer
 	time      time.Time
 }
 
 func newBench(t *testing.T) *bench {
 	kube := testkit.Kube(t)
-	index, err := nodestore.NewNodeIndex(kube)
-	if err != nil {
-		t.Fatal(err)
-	}
+	index := nodestore.New(kube, nodestore.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -195,7 +192,7 @@ func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
 	b := newBench(t)
 	uid := b.addNode()
 	last := b.mustWrite(leaseobject.Known{}, leaseobject.Create)
-	late := leaseobject.NewWriter(b.kube.CoordinationV1(), lateNodes{NodeIndex: b.index, uid: uid})
+	late := leaseobject.NewWriter(b.kube.CoordinationV1(), lateNodes{Store: b.index, uid: uid})
 	b.removeNode()
 	if err := late.Delete(t.Context(), b.namespace, b.node); err != nil {
 		t.Fatal(err)
@@ -211,7 +208,7 @@ func TestWrite_VanishedLeaseOfDeletedNodeIsNotMadeAgain(t *testing.T) {
 
 // lateNodes is an index whose watch has not delivered the end of a Node yet.
 type lateNodes struct {
-	*nodestore.NodeIndex
+	*nodestore.Store
 	uid types.UID
 }
 

@@ -172,6 +172,9 @@ func TestRun_CacheThatStaysBehindIsThrownAway(t *testing.T) {
 			t.Errorf("run ended with %v", err)
 		}
 		<-over
+		if f.relists != 1 {
+			t.Errorf("the cache was relisted %d times, want once", f.relists)
+		}
 		if f.writes != nil {
 			t.Errorf("written: %v", f.writes)
 		}

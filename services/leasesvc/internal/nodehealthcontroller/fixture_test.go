@@ -54,6 +54,7 @@ type fleet struct {
 	// onCompare is called for each reading of Leases, by the goroutine that reads.
 	onCompare func(samples []nodehealth.Sample)
 	synced    chan struct{}
+	relists   int
 }
 
 // newFleet has ready nodes n0 to n<count-1> with Leases, and one ready pod on each.
@@ -170,6 +171,8 @@ func (f *fleet) Run(ctx context.Context) error {
 }
 
 func (f *fleet) Synced() <-chan struct{} { return f.synced }
+
+func (f *fleet) Relist() { f.do(func() { f.relists++ }) }
 
 func (f *fleet) Changed() map[string]struct{} {
 	f.mu.Lock()

@@ -153,7 +153,7 @@ func TestRun_ReplicasDivideTheNodesAndOneHasTheZones(t *testing.T) {
 			if _, err := fmt.Sscanf(write, "%1s: %s %s", &by, &what, &node); err != nil {
 				continue // of a pod
 			}
-			if owner := map[string]string{"n0": "a", "n1": "b"}[node]; what == "banish" && by != "a" || what != "banish" && by != owner {
+			if owner := map[string]string{"n0": "a", "n1": "b"}[node]; what == "add-no-execute" && by != "a" || what != "add-no-execute" && by != owner {
 				t.Errorf("%s is not for %s to do", write, by)
 			}
 		}
