@@ -40,7 +40,7 @@ func (s *Service) gather(f *explain.Facts) {
 	f.Eviction = &explain.Eviction{}
 	for _, p := range pending {
 		f.Eviction.Pending = append(f.Eviction.Pending, explain.Pending{
-			Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, Held: p.HeldBy, LastError: p.LastError,
+			Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, HeldBy: p.HeldBy, LastError: p.LastError,
 		})
 	}
 }
