@@ -100,7 +100,7 @@ func withNoExecute() explain.Facts {
 
 func situations() map[string]func() explain.Facts {
 	return map[string]func() explain.Facts{
-		"healthy, beats":  lives,
+		"healthy, beats":  alive,
 		"healthy, renews": renews,
 		"suspect session": func() explain.Facts {
 			f := alive()
