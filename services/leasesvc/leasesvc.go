@@ -21,7 +21,6 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeapi"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
@@ -71,7 +70,6 @@ type Service struct {
 
 	heldShards *heldshards.Set
 	sessions   atomic.Pointer[sessioncontroller.Controller] // nil while its loop does not run
-	nodes      *nodestore.NodeIndex
 	leases     *writebackcontroller.LeaseWriter
 	writes     *writebackcontroller.Metrics
 	nodeHealth *nodeHealth
@@ -101,16 +99,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if s.nodeHealth, err = newNodeHealth(s, deps); err != nil {
 		return nil, err
 	}
-	if s.nodes, err = s.nodeHealth.nodeIndex(); err != nil {
-		return nil, err
-	}
-	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth.taintReliability(), deps); err != nil {
+	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth, deps); err != nil {
 		return nil, err
 	}
 	if s.writes, err = writebackcontroller.NewMetrics(deps.Metrics); err != nil {
 		return nil, err
 	}
-	s.leases = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodes)
+	s.leases = writebackcontroller.NewLeaseWriter(deps.Kube.CoordinationV1(), s.nodeHealth.store)
 	if s.checkpoints, err = newCheckpoints(s, deps); err != nil {
 		return nil, err
 	}
@@ -129,7 +124,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	if deps.Ready != nil {
-		deps.Ready.Add("nodes", s.nodes.Check)
+		deps.Ready.Add("nodes", s.nodeHealth.store.Check)
 	}
 	return s, registerMetrics(deps.Metrics, s)
 }
@@ -186,16 +181,11 @@ func (s *Service) newNodeAPI(replica string) *nodeapi.Server {
 	return nodeapi.New(nodeapi.Config{
 		Service: ServiceName, Replica: replica, Loop: NodeHealthLoop, Enabled: s.nodeHealth.enabled,
 		Catalog: s.catalog, Namespace: s.nodeNamespace(), Excludes: s.nodeHealth.rules.Excludes,
-		Owners: s.owners, HeldShards: s.heldShards, Publisher: s.nodeHealth.publisher, Evictions: s.eviction.controller,
+		Owners: s.owners, HeldShards: s.heldShards, Publisher: s.nodeHealth.publisher, Store: s.nodeHealth.store,
+		Evictions: s.eviction.controller,
 		Sessions: func() nodeapi.Sessions {
 			if sessions := s.sessions.Load(); sessions != nil {
 				return sessions
-			}
-			return nil
-		},
-		Cache: func() nodeapi.Cache {
-			if cache := s.nodeHealth.latest.Cache(); cache != nil {
-				return cache
 			}
 			return nil
 		},
@@ -232,7 +222,7 @@ func (s *Service) Counts() map[string]int64 {
 func (s *Service) Run(ctx context.Context) error {
 	s.cfg.warn(s.logger, s.nodeHealth.enabled)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.nodes.Run(ctx) })
+	group.Go(func() error { return s.nodeHealth.store.Run(ctx) })
 	// The loops outlive the terms, because the session controller must end the sessions of a shard
 	// before its term ends.
 	loops, endLoops := context.WithCancel(context.WithoutCancel(ctx))

@@ -2,7 +2,6 @@ package leasesvc
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodestore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/writeback"
 )
 
 // evictionWorkers is the number of concurrent evictions, each with three requests. Upstream has no
@@ -26,14 +26,14 @@ const evictionWorkers = 16
 // nodeHealth is the loop node-health. Each replica watches all Nodes, and acts for the Nodes of the
 // shards that it holds.
 type nodeHealth struct {
-	service    *Service
-	enabled    bool
-	kube       kubernetes.Interface
-	controller *nodehealthcontroller.Controller
-	rules      nodehealth.Rules
-	store      nodestore.Config
-	// latest is the cache of the current run, and publisher its results.
-	latest    *nodestore.Latest
+	service     *Service
+	enabled     bool
+	kube        kubernetes.Interface
+	controller  *nodehealthcontroller.Controller
+	rules       nodehealth.Rules
+	storeConfig nodestore.Config
+	// store caches Nodes, Leases and Pods for both loops and for the writers of Leases.
+	store     *nodestore.Store
 	publisher *nodehealthcontroller.Publisher
 }
 
@@ -49,9 +49,13 @@ func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
 	cfg := s.cfg.NodeHealth
 	n := &nodeHealth{
 		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(),
-		store:  nodestore.Config{Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, Logger: deps.Logger},
-		latest: &nodestore.Latest{}, publisher: nodehealthcontroller.NewPublisher(),
+		publisher: nodehealthcontroller.NewPublisher(),
+		storeConfig: nodestore.Config{
+			Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, RenewedByUs: writeback.RenewedByUs, Logger: deps.Logger,
+			NodeHealth: selection.Enabled(NodeHealthLoop, true), Eviction: selection.Enabled(TaintEvictionLoop, true),
+		},
 	}
+	n.store = nodestore.New(deps.Kube, n.storeConfig)
 	n.rules.FirstBeat = s.firstBeat()
 	n.controller = nodehealthcontroller.New(nodehealthcontroller.Config{
 		Rules: n.rules, Workers: cfg.ConcurrentWrites, Shards: s.cfg.Shards, Publisher: n.publisher,
@@ -83,13 +87,9 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cache, err := nodestore.NewCache(n.kube, n.store)
-	if err != nil {
-		return err
-	}
 	events := nodestore.NewNodeEvents(ctx, n.kube)
 	defer events.Close()
-	sessions := nodehealthcontroller.NewSessionTracker(n.service.catalog.Mark(n.store.Namespace))
+	sessions := nodehealthcontroller.NewSessionTracker(n.service.catalog.Mark(n.storeConfig.Namespace))
 	running.Go(func() {
 		sessions.Run(ctx, func() nodehealthcontroller.SessionWatcher {
 			if current := n.service.sessions.Load(); current != nil {
@@ -98,20 +98,11 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 			return nil
 		})
 	})
-	running.Go(func() { n.latest.Follow(cache, ctx.Done()) })
 	return n.controller.Run(ctx, nodehealthcontroller.Cluster{
-		Cache: cache, Writer: nodestore.NewWriter(n.kube, n.store), Events: events, Sessions: sessions,
+		Cache:  n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
+		Writer: nodestore.NewWriter(n.kube, n.storeConfig), Events: events, Sessions: sessions,
 		HeldShards: n.service.heldShards,
 	}, report)
-}
-
-// nodeIndex uses the cache of the loop if the loop is enabled, so that the replica watches Nodes
-// once.
-func (n *nodeHealth) nodeIndex() (*nodestore.NodeIndex, error) {
-	if n.enabled {
-		return nodestore.NodeIndexOver(n.kube, n.latest), nil
-	}
-	return nodestore.NewNodeIndex(n.kube)
 }
 
 // taintReliability tells taint eviction which taints are reliable. Taints of upstream's controller
@@ -127,17 +118,16 @@ func (n *nodeHealth) taintReliability() evictioncontroller.NodeHealth {
 type taintEviction struct {
 	kube       kubernetes.Interface
 	controller *evictioncontroller.Controller
-	health     evictioncontroller.NodeHealth
-	logger     *slog.Logger
+	nodes      *nodeHealth
 }
 
-func newTaintEviction(cfg TaintEvictionConfig, health evictioncontroller.NodeHealth, deps Deps) (*taintEviction, error) {
+func newTaintEviction(cfg TaintEvictionConfig, nodes *nodeHealth, deps Deps) (*taintEviction, error) {
 	metrics, err := evictioncontroller.NewMetrics(deps.Metrics)
 	if err != nil {
 		return nil, err
 	}
 	return &taintEviction{
-		kube: deps.Kube, health: health, logger: deps.Logger,
+		kube: deps.Kube, nodes: nodes,
 		controller: evictioncontroller.New(evictioncontroller.Config{
 			Rules: eviction.Rules{Rate: cfg.QPS}, Workers: evictionWorkers, Metrics: metrics, Logger: deps.Logger,
 		}),
@@ -149,13 +139,10 @@ func newTaintEviction(cfg TaintEvictionConfig, health evictioncontroller.NodeHea
 func (e *taintEviction) run(ctx context.Context, report loop.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cache, err := evictioncontroller.NewPodCache(e.kube, e.logger)
-	if err != nil {
-		return err
-	}
-	events := evictioncontroller.NewRecorder(ctx, e.kube)
+	events := nodestore.NewEvictionEvents(ctx, e.kube)
 	defer events.Close()
 	return e.controller.Run(ctx, evictioncontroller.Cluster{
-		Cache: cache, Writer: evictioncontroller.NewPodWriter(e.kube), Events: events, NodeHealth: e.health,
+		Cache:  e.nodes.store.Subscribe(nodestore.Nodes|nodestore.Pods, nodestore.Nodes|nodestore.Pods),
+		Writer: nodestore.NewWriter(e.kube, e.nodes.storeConfig), Events: events, NodeHealth: e.nodes.taintReliability(),
 	}, report)
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // crowd is as many Nodes of 110 pods, all tainted, with 300 s to go.
-func crowd(nodes int) map[string]eviction.NodeEvictions {
+func taintedNodes(nodes int) map[string]eviction.NodeEvictions {
 	wards := map[string]eviction.NodeEvictions{}
 	node := newNode(noExecute("a"))
 	for i := range nodes {
@@ -25,7 +25,7 @@ func crowd(nodes int) map[string]eviction.NodeEvictions {
 
 // A pass while 110,000 pods wait, none of which is due.
 func BenchmarkPlan_ThousandTaintedNodes(b *testing.B) {
-	state := eviction.State{Nodes: crowd(1000)}
+	state := eviction.State{Nodes: taintedNodes(1000)}
 	b.ReportAllocs()
 	for b.Loop() {
 		if plan := (eviction.Rules{}).Plan(seconds, state, 64); plan.Waiting != 110_000 {
@@ -36,7 +36,7 @@ func BenchmarkPlan_ThousandTaintedNodes(b *testing.B) {
 
 // A pass while 110,000 pods are due and there is room for a few.
 func BenchmarkPlan_AllAreDue(b *testing.B) {
-	state := eviction.State{Nodes: crowd(1000)}
+	state := eviction.State{Nodes: taintedNodes(1000)}
 	b.ReportAllocs()
 	for b.Loop() {
 		if plan := (eviction.Rules{}).Plan(400*seconds, state, 64); len(plan.Evictions) != 64 {
@@ -46,7 +46,7 @@ func BenchmarkPlan_AllAreDue(b *testing.B) {
 }
 
 // One of 110 pods of a tainted Node changes.
-func BenchmarkSee(b *testing.B) {
+func BenchmarkObserve(b *testing.B) {
 	var all []*corev1.Pod
 	for j := range 110 {
 		all = append(all, newPod(fmt.Sprintf("p%d", j), tolerates("a", 300)))

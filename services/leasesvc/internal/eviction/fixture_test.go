@@ -62,14 +62,14 @@ func newNode(taints ...corev1.Taint) *corev1.Node {
 func pods(all ...*corev1.Pod) []*corev1.Pod { return all }
 
 // look is one look at a Node; nodes and pods of several follow each other.
-type look struct {
+type observed struct {
 	at   monotonic.Instant
 	node *corev1.Node
 	pods []*corev1.Pod
 }
 
 // after returns the Ward after the looks, of which the first is the first of the term.
-func after(t *testing.T, looks ...look) eviction.NodeEvictions {
+func after(t *testing.T, looks ...observed) eviction.NodeEvictions {
 	t.Helper()
 	var ward eviction.NodeEvictions
 	for _, l := range looks {

@@ -13,64 +13,64 @@ import (
 )
 
 // What upstream's tests of pods and nodes that are created and updated are about.
-func TestSee_WhoHasToLeaveAndWhen(t *testing.T) {
+func TestObserve_PendingPods(t *testing.T) {
 	schedule := corev1.Taint{Key: "a", Effect: corev1.TaintEffectNoSchedule}
 	terminating := newPod("p")
 	terminating.DeletionTimestamp = &metav1.Time{Time: wall(0)}
 	finished := newPod("p")
 	finished.Status.Phase = corev1.PodSucceeded
 	plain, brief, patient := newPod("p"), newPod("p", tolerates("a", 10)), newPod("p", tolerates("a"))
-	empty := look{node: newNode()}
+	empty := observed{node: newNode()}
 	for name, c := range map[string]struct {
-		looks []look
+		looks []observed
 		want  map[string]float64
 	}{
-		"a node without taints":     {looks: []look{empty, {at: 5 * seconds, node: newNode(), pods: pods(plain)}}},
-		"taints of other effects":   {looks: []look{empty, {at: 5 * seconds, node: newNode(schedule), pods: pods(plain)}}},
-		"a taint comes":             {looks: []look{{node: newNode(), pods: pods(plain)}, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(plain)}}, want: map[string]float64{"p": 5}},
-		"a tolerated taint comes":   {looks: []look{{node: newNode(), pods: pods(brief)}, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}}, want: map[string]float64{"p": 15}},
-		"one of two is tolerated":   {looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a"), noExecute("b")), pods: pods(patient)}}, want: map[string]float64{"p": 5}},
-		"a pod comes":               {looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a"))}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(plain)}}, want: map[string]float64{"p": 9}},
-		"a pod that tolerates":      {looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a"))}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}}, want: map[string]float64{"p": 19}},
-		"one that always tolerates": {looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(patient)}}},
+		"a node without taints":     {looks: []observed{empty, {at: 5 * seconds, node: newNode(), pods: pods(plain)}}},
+		"taints of other effects":   {looks: []observed{empty, {at: 5 * seconds, node: newNode(schedule), pods: pods(plain)}}},
+		"a taint comes":             {looks: []observed{{node: newNode(), pods: pods(plain)}, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(plain)}}, want: map[string]float64{"p": 5}},
+		"a tolerated taint comes":   {looks: []observed{{node: newNode(), pods: pods(brief)}, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}}, want: map[string]float64{"p": 15}},
+		"one of two is tolerated":   {looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a"), noExecute("b")), pods: pods(patient)}}, want: map[string]float64{"p": 5}},
+		"a pod comes":               {looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a"))}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(plain)}}, want: map[string]float64{"p": 9}},
+		"a pod that tolerates":      {looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a"))}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}}, want: map[string]float64{"p": 19}},
+		"one that always tolerates": {looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(patient)}}},
 		"nothing changes": {
-			looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}},
+			looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}},
 			want:  map[string]float64{"p": 15},
 		},
-		"the taint goes": {looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(), pods: pods(brief)}}},
+		"the taint goes": {looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(), pods: pods(brief)}}},
 		"the taint goes and comes": {
-			looks: []look{
+			looks: []observed{
 				empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(), pods: pods(brief)},
 				{at: 12 * seconds, node: newNode(noExecute("a")), pods: pods(brief)},
 			},
 			want: map[string]float64{"p": 22},
 		},
 		"the toleration is taken away": {
-			looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(plain)}},
+			looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(plain)}},
 			want:  map[string]float64{"p": 5},
 		},
 		"the toleration is made longer": {
-			looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(newPod("p", tolerates("a", 100)))}},
+			looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(newPod("p", tolerates("a", 100)))}},
 			want:  map[string]float64{"p": 105},
 		},
 		"the toleration loses its end": {
-			looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(patient)}},
+			looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(patient)}},
 		},
 		"a second taint is tolerated for less long": {
-			looks: []look{
+			looks: []observed{
 				empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(newPod("p", tolerates("a", 100), tolerates("b", 10)))},
 				{at: 20 * seconds, node: newNode(noExecute("a"), noExecute("b")), pods: pods(newPod("p", tolerates("a", 100), tolerates("b", 10)))},
 			},
 			want: map[string]float64{"p": 30},
 		},
 		"only the taint that was tolerated for a time goes": {
-			looks: []look{
+			looks: []observed{
 				empty, {at: 5 * seconds, node: newNode(noExecute("a"), noExecute("b")), pods: pods(newPod("p", tolerates("a"), tolerates("b", 10)))},
 				{at: 9 * seconds, node: newNode(noExecute("a")), pods: pods(newPod("p", tolerates("a"), tolerates("b", 10)))},
 			},
 		},
 		"a pod that stayed for one taint meets another": {
-			looks: []look{
+			looks: []observed{
 				empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(newPod("p", tolerates("a"), tolerates("b", 10)))},
 				{at: 9 * seconds, node: newNode(noExecute("a"), noExecute("b")), pods: pods(newPod("p", tolerates("a"), tolerates("b", 10)))},
 				{at: 11 * seconds, node: newNode(noExecute("a"), noExecute("b")), pods: pods(newPod("p", tolerates("a"), tolerates("b", 10)))},
@@ -78,14 +78,14 @@ func TestSee_WhoHasToLeaveAndWhen(t *testing.T) {
 			want: map[string]float64{"p": 19},
 		},
 		"many pods, each by its own": {
-			looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(
+			looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(
 				newPod("x", tolerates("a", 30)), newPod("y"), newPod("z", tolerates("a")), newPod("w", tolerates("a", 1)),
 			)}},
 			want: map[string]float64{"x": 35, "y": 5, "w": 6},
 		},
-		"one that is being deleted":                {looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(terminating)}}},
-		"one that has finished":                    {looks: []look{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(finished)}}, want: map[string]float64{"p": 5}},
-		"the node is another one of the same name": {looks: []look{{node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: anotherNode(noExecute("a")), pods: pods(brief)}}, want: map[string]float64{"p": 19}},
+		"one that is being deleted":                {looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(terminating)}}},
+		"one that has finished":                    {looks: []observed{empty, {at: 5 * seconds, node: newNode(noExecute("a")), pods: pods(finished)}}, want: map[string]float64{"p": 5}},
+		"the node is another one of the same name": {looks: []observed{{node: newNode(noExecute("a")), pods: pods(brief)}, {at: 9 * seconds, node: anotherNode(noExecute("a")), pods: pods(brief)}}, want: map[string]float64{"p": 19}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.want == nil {
@@ -104,7 +104,7 @@ func anotherNode(taints ...corev1.Taint) *corev1.Node {
 	return node
 }
 
-func TestSee_HealthTaintsThatSwapGoOnCounting(t *testing.T) {
+func TestObserve_ReplacedHealthTaintContinuesToCount(t *testing.T) {
 	const down, gone = corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable
 	for name, c := range map[string]struct {
 		tolerations []corev1.Toleration
@@ -121,7 +121,7 @@ func TestSee_HealthTaintsThatSwapGoOnCounting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			on := pods(newPod("p", c.tolerations...))
-			looks := []look{
+			looks := []observed{
 				{node: newNode(), pods: on}, {at: 10 * seconds, node: newNode(noExecute(down)), pods: on}, {at: 100 * seconds, node: newNode(noExecute(gone)), pods: on},
 			}
 			want := map[string]float64{"p": c.due}
@@ -132,7 +132,7 @@ func TestSee_HealthTaintsThatSwapGoOnCounting(t *testing.T) {
 				t.Errorf("due (-want +got):\n%s", diff)
 			}
 			// With both for a moment, as upstream writes them.
-			looks = append(looks[:2:2], look{at: 100 * seconds, node: newNode(noExecute(down), noExecute(gone)), pods: on}, look{at: 101 * seconds, node: newNode(noExecute(gone)), pods: on})
+			looks = append(looks[:2:2], observed{at: 100 * seconds, node: newNode(noExecute(down), noExecute(gone)), pods: on}, observed{at: 101 * seconds, node: newNode(noExecute(gone)), pods: on})
 			if diff := cmp.Diff(want, dues(after(t, looks...))); diff != "" {
 				t.Errorf("due after both (-want +got):\n%s", diff)
 			}
@@ -140,9 +140,9 @@ func TestSee_HealthTaintsThatSwapGoOnCounting(t *testing.T) {
 	}
 }
 
-func TestSee_ANodeThatFlapsBetweenHealthTaintsKeepsNobodyForEver(t *testing.T) {
+func TestObserve_FlappingHealthTaintsKeepNoPodForever(t *testing.T) {
 	on := pods(newPod("p", tolerates(corev1.TaintNodeNotReady, 300), tolerates(corev1.TaintNodeUnreachable, 300)))
-	ward := after(t, look{node: newNode(), pods: on})
+	ward := after(t, observed{node: newNode(), pods: on})
 	for i := range 20 {
 		key := []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable}[i%2]
 		at := 10*seconds + 100*seconds*monotonic.Instant(i)
@@ -154,7 +154,7 @@ func TestSee_ANodeThatFlapsBetweenHealthTaintsKeepsNobodyForEver(t *testing.T) {
 }
 
 // What a new term knows: nothing but what the objects say of the time before.
-func TestSee_ANewTermCountsOn(t *testing.T) {
+func TestObserve_NewTermContinuesToCount(t *testing.T) {
 	const now = 1000 * seconds
 	tolerance := eviction.ClockTolerance.Seconds()
 	owned := newNode(noExecute("a"))
@@ -183,7 +183,7 @@ func TestSee_ANewTermCountsOn(t *testing.T) {
 		"a pod that does not tolerate the old taint": {node: newNode(added("a", 100*seconds)), pod: scheduled(newPod("p"), 0), due: 100 + tolerance},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ward := after(t, look{at: now, node: c.node, pods: pods(c.pod)})
+			ward := after(t, observed{at: now, node: c.node, pods: pods(c.pod)})
 			if diff := cmp.Diff(map[string]float64{"p": c.due}, dues(ward)); diff != "" {
 				t.Errorf("due (-want +got):\n%s", diff)
 			}
@@ -193,39 +193,39 @@ func TestSee_ANewTermCountsOn(t *testing.T) {
 			}
 		})
 	}
-	if got := dues(after(t, look{at: now, node: newNode(old), pods: pods(waiting)})); got["p"] > 1000 {
+	if got := dues(after(t, observed{at: now, node: newNode(old), pods: pods(waiting)})); got["p"] > 1000 {
 		t.Errorf("a taint of the year 1 is due at %v", got["p"])
 	}
 }
 
-func TestSee_WhatWasSeenToComeCountsByOurOwnTime(t *testing.T) {
+func TestObserve_ObservedTaintCountsByTheTimeOfTheProcess(t *testing.T) {
 	for name, taint := range map[string]corev1.Taint{
 		"its clock is behind": added("a", -1000*seconds),
 		"its clock is ahead":  added("a", 9000*seconds),
 	} {
 		pod := scheduled(newPod("p", tolerates("a", 300)), -5000*seconds)
-		got := dues(after(t, look{node: newNode(), pods: pods(pod)}, look{at: 10 * seconds, node: newNode(taint), pods: pods(pod)}))
+		got := dues(after(t, observed{node: newNode(), pods: pods(pod)}, observed{at: 10 * seconds, node: newNode(taint), pods: pods(pod)}))
 		if diff := cmp.Diff(map[string]float64{"p": 310}, got); diff != "" {
 			t.Errorf("%s: due (-want +got):\n%s", name, diff)
 		}
 	}
 }
 
-func TestSee_ATaintThatCameBackUnseenIsANewOne(t *testing.T) {
+func TestObserve_TaintAddedAgainIsANewOne(t *testing.T) {
 	on := pods(newPod("p", tolerates("a", 300)))
 	got := dues(after(t,
-		look{node: newNode(), pods: on}, look{at: 10 * seconds, node: newNode(added("a", 10*seconds)), pods: on},
-		look{at: 200 * seconds, node: newNode(added("a", 150*seconds)), pods: on},
+		observed{node: newNode(), pods: on}, observed{at: 10 * seconds, node: newNode(added("a", 10*seconds)), pods: on},
+		observed{at: 200 * seconds, node: newNode(added("a", 150*seconds)), pods: on},
 	))
 	if diff := cmp.Diff(map[string]float64{"p": 500}, got); diff != "" {
 		t.Errorf("due (-want +got):\n%s", diff)
 	}
 }
 
-func TestSpared_AreThoseWhoMayStay(t *testing.T) {
+func TestCancelled_PodsThatMayStay(t *testing.T) {
 	terminating := newPod("deleted")
 	terminating.DeletionTimestamp = &metav1.Time{Time: wall(0)}
-	before := after(t, look{node: newNode()}, look{at: seconds, node: newNode(noExecute("a")), pods: pods(
+	before := after(t, observed{node: newNode()}, observed{at: seconds, node: newNode(noExecute("a")), pods: pods(
 		newPod("freed", tolerates("a", 60)), newPod("deleted"), newPod("gone"), newPod("kept"),
 	)})
 	left := pods(newPod("freed", tolerates("a")), terminating, newPod("kept"))
@@ -235,7 +235,7 @@ func TestSpared_AreThoseWhoMayStay(t *testing.T) {
 	}
 }
 
-func TestTaintWriters_KeepWhatTellsTheTime(t *testing.T) {
+func TestTaintManagers_KeepTheTimeOfTheLastWrite(t *testing.T) {
 	node := newNode()
 	node.ManagedFields = []metav1.ManagedFieldsEntry{
 		{Manager: "kubelet", Time: &metav1.Time{Time: wall(9)}, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{}}`)},

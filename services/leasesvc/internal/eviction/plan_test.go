@@ -31,10 +31,10 @@ func ward(t *testing.T, taint string, due map[string]int64) eviction.NodeEvictio
 	for name, at := range due {
 		all = append(all, newPod(name, tolerates(taint, at)))
 	}
-	return after(t, look{node: newNode()}, look{node: newNode(noExecute(taint)), pods: all})
+	return after(t, observed{node: newNode()}, observed{node: newNode(noExecute(taint)), pods: all})
 }
 
-func TestPlan_WhoWasDueFirstLeavesFirst(t *testing.T) {
+func TestPlan_PodThatWasDueFirstLeavesFirst(t *testing.T) {
 	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{
 		"n1": ward(t, "a", map[string]int64{"late": 50, "first": 10, "not yet": 100}),
 		"n2": ward(t, "a", map[string]int64{"second": 20, "busy": 5, "failed": 6}),
@@ -54,7 +54,7 @@ func TestPlan_WhoWasDueFirstLeavesFirst(t *testing.T) {
 }
 
 // However little room there is, those who leave are the first of those who would leave if there were enough.
-func TestPlan_LittleRoomChangesNoOrder(t *testing.T) {
+func TestPlan_LimitDoesNotChangeTheOrder(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		state := eviction.State{Nodes: map[string]eviction.NodeEvictions{}, Unreliable: map[string]string{}, Paused: map[types.UID]monotonic.Instant{}}
@@ -68,7 +68,7 @@ func TestPlan_LittleRoomChangesNoOrder(t *testing.T) {
 				}
 			}
 			node := fmt.Sprintf("n%d", i)
-			state.Nodes[node] = after(t, look{node: newNode()}, look{node: newNode(noExecute("a"), noExecute(corev1.TaintNodeUnreachable)), pods: all})
+			state.Nodes[node] = after(t, observed{node: newNode()}, observed{node: newNode(noExecute("a"), noExecute(corev1.TaintNodeUnreachable)), pods: all})
 			if r.IntN(3) == 0 {
 				state.Unreliable[node] = "in doubt"
 			}
@@ -83,12 +83,12 @@ func TestPlan_LittleRoomChangesNoOrder(t *testing.T) {
 	}
 }
 
-func TestPlan_WhileHealthIsInDoubtOnlyOthersEvict(t *testing.T) {
+func TestPlan_UnreliableHealthTaintsDoNotEvict(t *testing.T) {
 	const down = corev1.TaintNodeUnreachable
 	on := pods(
 		newPod("only-down", tolerates("a")), newPod("both"), newPod("a-later", tolerates("a", 60)), newPod("a-first", tolerates(down, 60)),
 	)
-	w := after(t, look{node: newNode(), pods: on}, look{node: newNode(noExecute(down), noExecute("a")), pods: on})
+	w := after(t, observed{node: newNode(), pods: on}, observed{node: newNode(noExecute(down), noExecute("a")), pods: on})
 	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}, Unreliable: map[string]string{"n": "blind"}}
 	plan := eviction.Rules{}.Plan(10*seconds, state, 100)
 	if diff := cmp.Diff([]string{"a-first", "both"}, names(plan)); diff != "" {
@@ -141,7 +141,7 @@ func TestPlan_KeepsItsRateInEveryWindow(t *testing.T) {
 	}
 }
 
-func TestPlan_ALongPauseEarnsNoBurst(t *testing.T) {
+func TestPlan_LongPauseAllowsNoBurst(t *testing.T) {
 	rules := eviction.Rules{Rate: 10}
 	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": ward(t, "a", map[string]int64{"p0": 0})}}
 	state.RateLimit = rules.Plan(0, state, 10).RateLimit
@@ -155,11 +155,11 @@ func TestPlan_ALongPauseEarnsNoBurst(t *testing.T) {
 	}
 }
 
-func TestHolds_OnlyWhatTheNodeStillSays(t *testing.T) {
+func TestHolds_OnlyIfTheNodeStillHasTheTaint(t *testing.T) {
 	const down, gone = corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable
 	pod := scheduled(newPod("p", tolerates("a", 10), tolerates(down, 10), tolerates(gone, 10)), -1000*seconds)
 	evict := func(key string) *eviction.Eviction {
-		w := after(t, look{node: newNode(), pods: pods(pod)}, look{node: newNode(added(key, 0)), pods: pods(pod)})
+		w := after(t, observed{node: newNode(), pods: pods(pod)}, observed{node: newNode(added(key, 0)), pods: pods(pod)})
 		plan := eviction.Rules{}.Plan(20*seconds, eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": w}}, 1)
 		return &plan.Evictions[0]
 	}

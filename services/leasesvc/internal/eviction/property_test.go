@@ -167,7 +167,7 @@ func (m *model) toleratesAll(pod *corev1.Pod) bool {
 
 // Whatever happens, and however often the term changes: nobody leaves early, nobody who tolerates everything leaves at all,
 // equal inputs make equal plans, and who has to leave does so in the end.
-func TestProperty_NobodyLeavesEarlyAndNobodyStaysForEver(t *testing.T) {
+func TestProperty_NoPodLeavesEarlyOrStaysForever(t *testing.T) {
 	for seed := range uint64(300) {
 		m := &model{
 			r: rand.New(rand.NewPCG(seed, 7)), now: 1000 * seconds, taints: map[string]monotonic.Instant{}, stated: map[string]time.Time{},

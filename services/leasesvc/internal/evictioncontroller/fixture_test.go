@@ -17,40 +17,40 @@ import (
 )
 
 // town is a cluster in memory whose watch is at once, unless it is frozen.
-type town struct {
+type fakeCluster struct {
 	begin  time.Time
 	synced chan struct{}
 	broken chan struct{} // closing it ends the watch
 
-	mu      sync.Mutex // guards what follows
-	nodes   map[string]*corev1.Node
-	pods    map[string]*corev1.Pod
-	changed map[string]struct{}
-	frozen  map[string]*corev1.Node // what the watch says of Nodes instead
-	doubts  map[string]string
-	version int                    // of the last Node
-	answer  func(pod string) error // what an eviction is refused with
-	slow    time.Duration          // what an answer takes
+	mu         sync.Mutex // guards what follows
+	nodes      map[string]*corev1.Node
+	pods       map[string]*corev1.Pod
+	changed    map[string]struct{}
+	frozen     map[string]*corev1.Node // what the watch says of Nodes instead
+	unreliable map[string]string
+	version    int                    // of the last Node
+	answer     func(pod string) error // what an eviction is refused with
+	slow       time.Duration          // what an answer takes
 
-	gone    map[string]time.Duration // when pods were evicted
-	spared  []string
-	tries   []string
-	working int
-	most    int // evictions at the same time
+	evictedAt map[string]time.Duration // when pods were evicted
+	cancelled []string
+	attempts  []string
+	working   int
+	most      int // evictions at the same time
 }
 
-func newTown() *town {
-	t := &town{
+func newFakeCluster() *fakeCluster {
+	t := &fakeCluster{
 		begin: time.Now(), synced: make(chan struct{}), broken: make(chan struct{}),
 		nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}, changed: map[string]struct{}{},
-		doubts: map[string]string{}, gone: map[string]time.Duration{}, answer: func(string) error { return nil },
+		unreliable: map[string]string{}, evictedAt: map[string]time.Duration{}, answer: func(string) error { return nil },
 	}
 	close(t.synced)
 	return t
 }
 
 // node makes or replaces a Node in a zone that is called as its first letter, with NoExecute taints.
-func (t *town) node(name string, keys ...string) {
+func (t *fakeCluster) node(name string, keys ...string) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("uid-of-" + name), Labels: map[string]string{corev1.LabelTopologyZone: name[:1]},
 	}}
@@ -66,7 +66,7 @@ func (t *town) node(name string, keys ...string) {
 }
 
 // pod puts a pod on a Node that tolerates everything for some seconds; not at all for less than 0.
-func (t *town) pod(name, node string, seconds int64) {
+func (t *fakeCluster) pod(name, node string, seconds int64) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-of-" + name)},
 		Spec:       corev1.PodSpec{NodeName: node},
@@ -81,14 +81,14 @@ func (t *town) pod(name, node string, seconds int64) {
 }
 
 // freeze keeps the watch from telling of what changes about Nodes.
-func (t *town) freeze() {
+func (t *fakeCluster) freeze() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.frozen = maps.Clone(t.nodes)
 }
 
 // thaw has it tell all.
-func (t *town) thaw() {
+func (t *fakeCluster) thaw() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.frozen = nil
@@ -97,29 +97,29 @@ func (t *town) thaw() {
 	}
 }
 
-func (t *town) doubt(zone, why string) {
+func (t *fakeCluster) setUnreliable(zone, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.doubts[":\x00:"+zone] = why
+	t.unreliable[":\x00:"+zone] = why
 	if why == "" {
-		delete(t.doubts, ":\x00:"+zone)
+		delete(t.unreliable, ":\x00:"+zone)
 	}
 }
 
-func (t *town) refuse(answer func(pod string) error) {
+func (t *fakeCluster) answerWith(answer func(pod string) error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.answer = answer
 }
 
 // leavers tells after how long pods were evicted.
-func (t *town) leavers() map[string]time.Duration {
+func (t *fakeCluster) evicted() map[string]time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return maps.Clone(t.gone)
+	return maps.Clone(t.evictedAt)
 }
 
-func (t *town) Run(ctx context.Context) error {
+func (t *fakeCluster) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -128,9 +128,9 @@ func (t *town) Run(ctx context.Context) error {
 	}
 }
 
-func (t *town) Synced() <-chan struct{} { return t.synced }
+func (t *fakeCluster) Synced() <-chan struct{} { return t.synced }
 
-func (t *town) Changed() map[string]struct{} {
+func (t *fakeCluster) Changed() map[string]struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	changed := t.changed
@@ -138,7 +138,7 @@ func (t *town) Changed() map[string]struct{} {
 	return changed
 }
 
-func (t *town) Node(name string) *corev1.Node {
+func (t *fakeCluster) Node(name string) *corev1.Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.frozen != nil {
@@ -147,7 +147,7 @@ func (t *town) Node(name string) *corev1.Node {
 	return t.nodes[name]
 }
 
-func (t *town) Pods(node string) []*corev1.Pod {
+func (t *fakeCluster) Pods(node string) []*corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var on []*corev1.Pod
@@ -159,25 +159,25 @@ func (t *town) Pods(node string) []*corev1.Pod {
 	return on
 }
 
-func (t *town) TaintsUnreliable(zone string) (why string, doubted bool) {
+func (t *fakeCluster) TaintsUnreliable(zone string) (why string, doubted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	why, doubted = t.doubts[zone]
+	why, doubted = t.unreliable[zone]
 	return why, doubted
 }
 
-func (t *town) Evicted(*eviction.Eviction) {}
+func (t *fakeCluster) Evicted(*eviction.Eviction) {}
 
-func (t *town) EvictionCancelled(w eviction.PendingPod) {
+func (t *fakeCluster) EvictionCancelled(w eviction.PendingPod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.spared = append(t.spared, w.Pod.Name)
+	t.cancelled = append(t.cancelled, w.Pod.Name)
 }
 
 // clerk is the town's Writer; as a type of its own, because Node means another thing to it.
-type clerk struct{ *town }
+type fakeWriter struct{ *fakeCluster }
 
-func (c clerk) Node(ctx context.Context, name string) (*corev1.Node, error) {
+func (c fakeWriter) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (c clerk) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	return c.nodes[name], nil
 }
 
-func (c clerk) Evict(ctx context.Context, e *eviction.Eviction) error {
+func (c fakeWriter) Evict(ctx context.Context, e *eviction.Eviction) error {
 	c.mu.Lock()
 	c.working++
 	c.most = max(c.most, c.working)
@@ -201,7 +201,7 @@ func (c clerk) Evict(ctx context.Context, e *eviction.Eviction) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.working--
-	c.tries = append(c.tries, fmt.Sprintf("%s at %v", e.Pod.Name, time.Since(c.begin).Round(time.Second)))
+	c.attempts = append(c.attempts, fmt.Sprintf("%s at %v", e.Pod.Name, time.Since(c.begin).Round(time.Second)))
 	if err == nil {
 		err = answer(e.Pod.Name)
 	}
@@ -213,6 +213,6 @@ func (c clerk) Evict(ctx context.Context, e *eviction.Eviction) error {
 	}
 	delete(c.pods, e.Pod.Name)
 	c.changed[e.Node] = struct{}{}
-	c.gone[e.Pod.Name] = time.Since(c.begin)
+	c.evictedAt[e.Pod.Name] = time.Since(c.begin)
 	return nil
 }

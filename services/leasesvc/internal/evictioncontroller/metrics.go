@@ -11,7 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 )
 
-// Metrics are those of upstream's controller, under its names, and what it does not tell.
+// Metrics are those of the taint-eviction controller of Kubernetes under their names, and a few more.
 type Metrics struct {
 	deletions prometheus.Counter
 	latency   prometheus.Histogram
@@ -29,16 +29,16 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "taint_eviction_controller_pod_deletion_duration_seconds",
 			Help:    "Seconds from when a pod had to leave to its deletion.",
-			Buckets: []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240}, // upstream's
+			Buckets: []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240}, // as in Kubernetes
 		}),
 		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "trivet_taint_eviction_pods", Help: "Pods that have to leave their node: waiting until they are due, due, or due and held by a doubt.",
+			Name: "trivet_taint_eviction_pods", Help: "Pods that must leave their node: waiting until they are due, due, or due and held while node health is unreliable.",
 		}, []string{"state"}),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "trivet_taint_eviction_tries_total", Help: "Evictions tried, by how they ended, and pods that may stay after all.",
+			Name: "trivet_taint_eviction_tries_total", Help: "Evictions tried, by result, and evictions cancelled before they were due.",
 		}, []string{"result"}),
 	}
-	for _, result := range []string{"ok", "gone", "withdrawn", "conflict", "error", "spared"} {
+	for _, result := range []string{"ok", "gone", "withdrawn", "conflict", "error", "cancelled"} {
 		m.results.WithLabelValues(result)
 	}
 	if registerer == nil {
@@ -52,17 +52,16 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// observe shows what a pass found.
 func (m *Metrics) observe(plan *eviction.Plan) {
 	m.pending.WithLabelValues("waiting").Set(float64(plan.Waiting))
 	m.pending.WithLabelValues("due").Set(float64(plan.Due - plan.Held))
 	m.pending.WithLabelValues("held").Set(float64(plan.Held))
 }
 
-// reset takes back what only the holder of the term knows.
+// reset removes what only the holder of the term knows.
 func (m *Metrics) reset() { m.pending.Reset() }
 
-func (m *Metrics) evicted(err error, late time.Duration) {
+func (m *Metrics) ended(err error, late time.Duration) {
 	m.results.WithLabelValues(outcomeOf(err)).Inc()
 	if err == nil {
 		m.deletions.Inc()
@@ -70,7 +69,7 @@ func (m *Metrics) evicted(err error, late time.Duration) {
 	}
 }
 
-func (m *Metrics) spared() { m.results.WithLabelValues("spared").Inc() }
+func (m *Metrics) cancelled() { m.results.WithLabelValues("cancelled").Inc() }
 
 func outcomeOf(err error) string {
 	switch {

@@ -10,68 +10,59 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Pending is a pod that has to leave its Node.
+// PendingEviction is a Pod that must leave its Node.
 type PendingEviction struct {
 	Namespace, Name string
 	UID             types.UID
-	// ResourceVersion of the pod as decided from.
+	// ResourceVersion of the Pod that was decided from.
 	ResourceVersion string
 	// Taint is "key=value:effect".
 	Taint string
-	// Since is from when the pod's toleration counts and Due when it is over, by the wall clock of this process.
+	// Since is when the toleration of the Pod begins to count, Due when it is over, by the wall clock of this process.
 	Since, Due time.Time
-	// Held says why it is not evicted although it may be due; empty otherwise.
+	// HeldBy is why the Pod is not evicted even if it is due, or "".
 	HeldBy string
-	// Evicted tells that it was deleted just now.
+	// Evicted says that the Pod was just deleted.
 	Evicted bool
-	// Failures is how often its eviction failed, LastError how the last time.
+	// Failures is how often the eviction failed, LastError the last failure.
 	Failures  int
 	LastError string
 }
 
-// snapshot is what a round knew at the end of a pass. Nobody writes to it.
+// snapshot is the state after a pass. It is immutable.
 type snapshot struct {
-	origin  time.Time
-	tainted map[string]eviction.NodeEvictions
-	doubted map[string]string
-	tries   map[types.UID]try
+	start      time.Time
+	nodes      map[string]eviction.NodeEvictions
+	unreliable map[string]string
+	attempts   map[types.UID]attempt
 }
 
-func (r *round) snapshot() *snapshot {
-	s := &snapshot{
-		origin: r.origin, doubted: r.doubted,
-		tainted: maps.Clone(r.tainted), tries: map[types.UID]try{},
-	}
-	for uid, t := range r.tries {
-		if t.done || t.failures > 0 {
-			s.tries[uid] = t
+func (r *run) snapshot() *snapshot {
+	s := &snapshot{start: r.start, unreliable: r.unreliable, nodes: maps.Clone(r.pending), attempts: map[types.UID]attempt{}}
+	for uid, a := range r.attempts {
+		if a.done || a.failures > 0 {
+			s.attempts[uid] = a
 		}
 	}
 	return s
 }
 
-// Pending returns the pods that have to leave a Node, the first that is due first. running is false where the loop does not run,
-// or has not listed the cluster yet: then nothing is known here.
-func (l *Controller) Pending(node string) (pending []PendingEviction, running bool) {
-	s := l.snapshot.Load()
-	if s == nil {
-		return nil, false
+func (s *snapshot) pending(node string) (pending []PendingEviction) {
+	for _, p := range s.nodes[node].Pending {
+		a := s.attempts[p.Pod.UID]
+		e := PendingEviction{
+			Namespace: p.Pod.Namespace, Name: p.Pod.Name, UID: p.Pod.UID, ResourceVersion: p.Pod.ResourceVersion,
+			Taint: p.Taint.ToString(), Since: s.wall(p.Since), Due: s.wall(p.Due), Evicted: a.done, Failures: a.failures,
+		}
+		if eviction.FromNodeHealth(&p.Taint) {
+			e.HeldBy = s.unreliable[node]
+		}
+		if a.err != nil {
+			e.LastError = a.err.Error()
+		}
+		pending = append(pending, e)
 	}
-	for _, wait := range s.tainted[node].Pending {
-		t := s.tries[wait.Pod.UID]
-		p := PendingEviction{
-			Namespace: wait.Pod.Namespace, Name: wait.Pod.Name, UID: wait.Pod.UID, ResourceVersion: wait.Pod.ResourceVersion,
-			Taint: wait.Taint.ToString(), Since: s.wall(wait.Since), Due: s.wall(wait.Due), Evicted: t.done, Failures: t.failures,
-		}
-		if eviction.FromNodeHealth(&wait.Taint) {
-			p.HeldBy = s.doubted[node]
-		}
-		if t.err != nil {
-			p.LastError = t.err.Error()
-		}
-		pending = append(pending, p)
-	}
-	return pending, true
+	return pending
 }
 
-func (s *snapshot) wall(i monotonic.Instant) time.Time { return s.origin.Add(i.Sub(0)).Round(0) }
+func (s *snapshot) wall(i monotonic.Instant) time.Time { return s.start.Add(i.Sub(0)).Round(0) }

@@ -2,8 +2,6 @@ package evictioncontroller
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -16,169 +14,158 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// round is one term. Its fields belong to the goroutine in run, but for jobs and results, by which the workers hear and speak,
-// and origin, which nobody writes.
-type round struct {
+// run is one term. Its fields belong to the goroutine that passes, except jobs and results, and start, which is constant.
+type run struct {
 	Config
 	Cluster
 	report  func(error)
 	publish func(*snapshot)
 
-	origin time.Time
-	now    monotonic.Instant
-	// wards are those of all Nodes, tainted those among them that have pods waiting, with their Nodes' zones.
-	wards   map[string]eviction.NodeEvictions
-	tainted map[string]eviction.NodeEvictions
-	zones   map[string]string
-	doubted map[string]string
-	// answered are Nodes as they were read past the cache, until that has them as new.
-	answered map[string]*corev1.Node
-	tries    map[types.UID]try
-	pace     eviction.RateLimit
-	changed  bool  // since the last snapshot
-	failed   error // the last eviction, unless one has succeeded since
+	start time.Time
+	now   monotonic.Instant
+	// nodes are all Nodes. pending are those with pending Pods, zones their zones, and unreliable those whose node health is unreliable.
+	nodes      map[string]eviction.NodeEvictions
+	pending    map[string]eviction.NodeEvictions
+	zones      map[string]string
+	unreliable map[string]string
+	// live are Nodes as they were read past the cache, until the cache has them.
+	live      map[string]*corev1.Node
+	attempts  map[types.UID]attempt
+	rateLimit eviction.RateLimit
+	changed   bool  // since the last snapshot
+	failed    error // of the last eviction
 
 	heldOn   []string // as last logged
 	reportAt monotonic.Instant
 
 	jobs    chan eviction.Eviction
 	results chan result
-	free    int // how many more jobs there is room for
+	free    int // how many more jobs fit
 }
 
-func newRound(cfg Config, cluster Cluster, report func(error)) *round {
-	room := 4 * cfg.Workers
-	return &round{
-		Config: cfg, Cluster: cluster, report: report, publish: func(*snapshot) {}, origin: time.Now(),
-		wards: map[string]eviction.NodeEvictions{}, tainted: map[string]eviction.NodeEvictions{}, zones: map[string]string{},
-		doubted: map[string]string{}, answered: map[string]*corev1.Node{}, tries: map[types.UID]try{}, changed: true,
-		jobs: make(chan eviction.Eviction, room), results: make(chan result, room), free: room,
+func newRun(cfg Config, cluster Cluster, report func(error), publish func(*snapshot)) *run {
+	size := 4 * cfg.Workers
+	return &run{
+		Config: cfg, Cluster: cluster, report: report, publish: publish, start: time.Now(),
+		nodes: map[string]eviction.NodeEvictions{}, pending: map[string]eviction.NodeEvictions{}, zones: map[string]string{},
+		unreliable: map[string]string{}, live: map[string]*corev1.Node{}, attempts: map[types.UID]attempt{}, changed: true,
+		jobs: make(chan eviction.Eviction, size), results: make(chan result, size), free: size,
 	}
 }
 
-func (r *round) run(ctx context.Context, watched <-chan error) error {
-	defer close(r.jobs)
-	ticker := time.NewTicker(Tick)
-	defer ticker.Stop()
-	for {
-		r.pass()
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-watched:
-			if ctx.Err() != nil {
-				return nil
-			}
-			return errors.Join(errEnded, err)
-		case <-ticker.C:
-		}
-	}
-}
-
-func (r *round) pass() {
+func (r *run) pass() {
 	r.now = r.instant(time.Now())
-	r.listen()
+	r.collectResults()
 	for name := range r.Cache.Changed() {
-		r.see(name)
+		r.observe(name)
 	}
-	r.ask()
-	r.forget()
+	r.askNodeHealth()
+	r.forgetAttempts()
 	plan := r.Rules.Plan(r.now, eviction.State{
-		Nodes: r.tainted, Unreliable: r.doubted, Paused: r.paused(), RateLimit: r.pace,
+		Nodes: r.pending, Unreliable: r.unreliable, Paused: r.paused(), RateLimit: r.rateLimit,
 	}, r.free)
-	r.pace = plan.RateLimit
+	r.rateLimit = plan.RateLimit
 	for _, e := range plan.Evictions {
-		r.start(e)
+		r.evict(e)
 	}
 	if r.changed {
 		r.changed = false
 		r.publish(r.snapshot())
 	}
 	r.Metrics.observe(&plan)
-	r.tell(&plan)
+	r.logHeld(&plan)
+	r.reportFailure()
 }
 
-func (r *round) instant(t time.Time) monotonic.Instant { return monotonic.Instant(t.Sub(r.origin)) }
+func (r *run) instant(t time.Time) monotonic.Instant { return monotonic.Instant(t.Sub(r.start)) }
 
-// see takes in a Node and its pods. Most of what changes are pods on Nodes without taints, which costs a glance.
-func (r *round) see(name string) {
+// observe takes in a Node and its Pods. Most changes are of Pods on Nodes without taints, so these must be cheap.
+func (r *run) observe(name string) {
 	node := r.Cache.Node(name)
-	if answer := r.answered[name]; answer != nil && node != nil && nodehealth.NewerNode(answer, node) {
-		node = answer
+	if live := r.live[name]; live != nil && node != nil && nodehealth.NewerNode(live, node) {
+		node = live
 	} else {
-		delete(r.answered, name)
+		delete(r.live, name)
 	}
-	before, known := r.wards[name]
+	before, known := r.nodes[name]
 	if node == nil {
-		delete(r.wards, name)
-		r.keep(name, "", eviction.NodeEvictions{})
+		delete(r.nodes, name)
+		r.setPending(name, "", eviction.NodeEvictions{})
 		return
 	}
-	pods := []*corev1.Pod(nil)
-	if len(node.Spec.Taints) > 0 || len(before.Pending) > 0 {
+	var pods []*corev1.Pod
+	if hasNoExecute(node) || len(before.Pending) > 0 {
 		pods = r.Cache.Pods(name)
 	} else if known && before.UID == node.UID && len(before.Taints) == 0 {
 		return
 	}
-	now := time.Now() // not before it was read: what came with it counts from now at the earliest
+	now := time.Now() // not before the cache was read: what is new in it counts from now at the earliest
 	after := before.Observe(r.instant(now), now, node, pods)
-	for _, wait := range before.Cancelled(after, pods) {
-		r.Logger.Info("pod may stay", "pod", wait.Pod.Namespace+"/"+wait.Pod.Name, "node", name, "taint", wait.Taint.ToString())
-		r.Metrics.spared()
-		r.Events.EvictionCancelled(wait)
+	for _, cancelled := range before.Cancelled(after, pods) {
+		pod := cancelled.Pod
+		r.Logger.Info("eviction cancelled", "pod", pod.Namespace+"/"+pod.Name, "node", name, "taint", cancelled.Taint.ToString())
+		r.Metrics.cancelled()
+		r.Events.EvictionCancelled(cancelled)
 	}
-	r.wards[name] = after
-	r.keep(name, nodehealth.ZoneOf(node.Labels), after)
+	r.nodes[name] = after
+	r.setPending(name, nodehealth.ZoneOf(node.Labels), after)
 }
 
-// keep keeps a Ward among those that have pods waiting, or takes it out.
-func (r *round) keep(name, zone string, ward eviction.NodeEvictions) {
-	_, was := r.tainted[name]
-	if len(ward.Pending) == 0 {
-		delete(r.tainted, name)
+func hasNoExecute(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute })
+}
+
+func (r *run) setPending(name, zone string, node eviction.NodeEvictions) {
+	_, was := r.pending[name]
+	if len(node.Pending) == 0 {
+		delete(r.pending, name)
 		delete(r.zones, name)
 		r.changed = r.changed || was
 		return
 	}
-	r.tainted[name], r.zones[name], r.changed = ward, zone, true
+	r.pending[name], r.zones[name], r.changed = node, zone, true
 }
 
-// ask finds the Nodes whose taints node health doubts.
-func (r *round) ask() {
-	doubted, asked := map[string]string{}, map[string]string{}
+// askNodeHealth finds the Nodes whose node health is unreliable.
+func (r *run) askNodeHealth() {
+	unreliable, ofZone := map[string]string{}, map[string]string{}
 	for name, zone := range r.zones {
-		why, known := asked[zone]
-		if !known {
-			if reason, doubt := r.NodeHealth.TaintsUnreliable(zone); doubt {
-				why = cmp.Or(reason, "node health is in doubt")
+		reason, asked := ofZone[zone]
+		if !asked {
+			if why, is := r.NodeHealth.TaintsUnreliable(zone); is {
+				reason = cmp.Or(why, "node health is unreliable")
 			}
-			asked[zone] = why
+			ofZone[zone] = reason
 		}
-		if why != "" {
-			doubted[name] = why
+		if reason != "" {
+			unreliable[name] = reason
 		}
 	}
-	r.changed = r.changed || !maps.Equal(doubted, r.doubted)
-	r.doubted = doubted
+	r.changed = r.changed || !maps.Equal(unreliable, r.unreliable)
+	r.unreliable = unreliable
 }
 
-// tell logs for whom it waits, and reports every second.
-func (r *round) tell(plan *eviction.Plan) {
-	if !slices.Equal(plan.HeldOn, r.heldOn) {
-		r.heldOn = plan.HeldOn
-		if plan.Held > 0 {
-			node := plan.HeldOn[0]
-			r.Logger.Warn("pods stay although they are due, as node health is in doubt", "pods", plan.Held, "nodes", len(plan.HeldOn),
-				"node", node, "why", r.doubted[node])
-		} else {
-			r.Logger.Info("no pod stays because of a doubt any more")
-		}
+// logHeld logs when the set of Nodes with held Pods changes.
+func (r *run) logHeld(plan *eviction.Plan) {
+	if slices.Equal(plan.HeldOn, r.heldOn) {
+		return
 	}
+	r.heldOn = plan.HeldOn
+	if plan.Held == 0 {
+		r.Logger.Info("no eviction is held any more")
+		return
+	}
+	node := plan.HeldOn[0]
+	r.Logger.Warn("due evictions are held while node health is unreliable", "pods", plan.Held, "nodes", len(plan.HeldOn),
+		"node", node, "reason", r.unreliable[node])
+}
+
+func (r *run) reportFailure() {
 	if r.now < r.reportAt {
 		return
 	}
 	r.reportAt = r.now.Add(reportEvery)
-	if !r.struggles() {
+	if !r.retries() {
 		r.failed = nil
 	}
 	r.report(r.failed)

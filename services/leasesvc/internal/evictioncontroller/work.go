@@ -16,60 +16,61 @@ import (
 )
 
 const (
-	// raceMin and raceMax bound how long a pod waits after somebody else wrote it, or its Node: about as long as the watch needs to
-	// say so. It doubles with each, for a watch that hangs.
-	raceMin = 4 * Tick
-	raceMax = 5 * time.Second
-	// donePause is longer than the watch needs to say that a deleted pod is terminating or gone.
+	// conflictMin and conflictMax bound the backoff after a write conflict, which the watch resolves. It doubles in case the watch hangs.
+	conflictMin = 4 * Interval
+	conflictMax = 5 * time.Second
+	// donePause is longer than the watch takes to deliver the deletion of a Pod.
 	donePause = 5 * time.Second
-	// pauseMin and pauseMax bound the pause after other failures; it doubles with each.
-	pauseMin = time.Second
-	pauseMax = 30 * time.Second
-	// endless is a pause that something else ends.
-	endless = monotonic.Instant(1<<63 - 1)
+	// backoffMin and backoffMax bound the backoff after other failures. It doubles with each.
+	backoffMin = time.Second
+	backoffMax = 30 * time.Second
+	// running means that an eviction is running, so the attempt has no end yet.
+	running = monotonic.Instant(1<<63 - 1)
 )
 
-// errWithdrawn is the end of an eviction that did not hold.
-var errWithdrawn = errors.New("the Node has changed and the pod need not leave now")
+// errWithdrawn ends an eviction that does not hold any more.
+var errWithdrawn = errors.New("the Node has changed and the Pod need not leave now")
 
-// try is how the eviction of one pod fares.
-type try struct {
-	// until is when the pod may be evicted again: endless while an eviction is under way.
+// attempt is the eviction of one Pod.
+type attempt struct {
+	// until is when the Pod may be evicted again; running while an eviction is running.
 	until    monotonic.Instant
 	failures int
 	err      error // the last failure
-	races    int   // lost in a row
-	done     bool  // deleted, and the watch does not know it yet
+	// conflicts are those in a row.
+	conflicts int
+	// done says that the Pod was deleted and the cache does not know it yet.
+	done bool
 }
 
-// result is what came of an eviction.
+// result is the end of an eviction.
 type result struct {
 	eviction.Eviction
-	// live is the Node as it was read, nil when it was not or does not exist.
+	// live is the Node as it was read; nil if it was not read or does not exist.
 	live *corev1.Node
 	err  error
 }
 
-// start hands out an eviction; there is room for it.
-func (r *round) start(e eviction.Eviction) {
-	t := r.tries[e.Pod.UID]
-	t.until = endless
-	r.tries[e.Pod.UID] = t
+// evict gives an eviction to the workers. There must be a free place.
+func (r *run) evict(e eviction.Eviction) {
+	a := r.attempts[e.Pod.UID]
+	a.until = running
+	r.attempts[e.Pod.UID] = a
 	r.free--
 	r.jobs <- e
 }
 
-// work evicts until there is nobody left.
-func (r *round) work(ctx context.Context) {
+// work evicts until jobs is closed.
+func (r *run) work(ctx context.Context) {
 	for e := range r.jobs {
-		live, err := r.evict(ctx, &e)
-		r.results <- result{Eviction: e, live: live, err: err} // has room for all jobs there can be
+		live, err := r.do(ctx, &e)
+		r.results <- result{Eviction: e, live: live, err: err} // has a place for each job
 	}
 }
 
-// evict reads the Node first: the cache may be behind, or the taint be taken away at the last moment.
-func (r *round) evict(ctx context.Context, e *eviction.Eviction) (live *corev1.Node, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// do reads the Node first: the cache may be behind, or the taint may just have been removed.
+func (r *run) do(ctx context.Context, e *eviction.Eviction) (live *corev1.Node, err error) {
+	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
 	live, err = r.Writer.Node(ctx, e.Node)
 	if err != nil {
@@ -82,8 +83,8 @@ func (r *round) evict(ctx context.Context, e *eviction.Eviction) (live *corev1.N
 	return live, r.Writer.Evict(ctx, e)
 }
 
-// listen takes in what came of the evictions that are done.
-func (r *round) listen() {
+// collectResults takes in the evictions that have ended.
+func (r *run) collectResults() {
 	for {
 		select {
 		case result := <-r.results:
@@ -94,15 +95,15 @@ func (r *round) listen() {
 	}
 }
 
-func (r *round) take(result result) {
+func (r *run) take(result result) {
 	e := &result.Eviction
 	r.free++
 	r.changed = true
 	late := r.now.Sub(e.Due)
-	r.Metrics.evicted(result.err, late)
-	before := r.tries[e.Pod.UID]
-	after := r.after(before, result.err)
-	r.tries[e.Pod.UID] = after
+	r.Metrics.ended(result.err, late)
+	before := r.attempts[e.Pod.UID]
+	after := r.nextAttempt(before, result.err)
+	r.attempts[e.Pod.UID] = after
 	pod := e.Pod.Namespace + "/" + e.Pod.Name
 	switch {
 	case result.err == nil:
@@ -110,61 +111,60 @@ func (r *round) take(result result) {
 		r.Logger.Info("evicted pod", "pod", pod, "node", e.Node, "taint", e.Taint.ToString(), "tolerated", e.Due.Sub(e.Since), "late", late)
 		r.Events.Evicted(e)
 	case errors.Is(result.err, errWithdrawn):
-		r.learn(result.live)
+		r.observeLive(result.live)
 	case after.failures > before.failures:
 		r.failed = fmt.Errorf("evict pod %s from node %q: %w", pod, e.Node, result.err)
-		r.Logger.Warn("pod not evicted, which is tried again", "pod", pod, "node", e.Node, "failures", after.failures, "error", result.err)
+		r.Logger.Warn("cannot evict pod, retrying", "pod", pod, "node", e.Node, "failures", after.failures, "error", result.err)
 	}
 }
 
-// learn takes in a Node that the watch may not have yet, so that the other pods on it are not tried in vain.
-func (r *round) learn(live *corev1.Node) {
+// observeLive takes in a Node that the cache may not have yet, so that its other Pods are not evicted in vain.
+func (r *run) observeLive(live *corev1.Node) {
 	if live == nil {
-		return // the watch will tell
+		return // the watch delivers the deletion
 	}
-	if nodehealth.NewerNode(live, r.answered[live.Name]) {
-		r.answered[live.Name] = live
+	if nodehealth.NewerNode(live, r.live[live.Name]) {
+		r.live[live.Name] = live
 	}
-	r.see(live.Name)
+	r.observe(live.Name)
 }
 
-// after is how a try stands once it has ended.
-func (r *round) after(t try, err error) try {
+func (r *run) nextAttempt(a attempt, err error) attempt {
 	switch {
 	case err == nil, apierrors.IsNotFound(err):
-		return try{until: r.now.Add(donePause), done: true}
+		return attempt{until: r.now.Add(donePause), done: true}
 	case apierrors.IsConflict(err), errors.Is(err, errWithdrawn):
-		wait := min(raceMin<<min(t.races, 10), raceMax)
-		return try{until: r.now.Add(wait), failures: t.failures, err: t.err, races: t.races + 1}
+		wait := min(conflictMin<<min(a.conflicts, 10), conflictMax)
+		return attempt{until: r.now.Add(wait), failures: a.failures, err: a.err, conflicts: a.conflicts + 1}
 	}
-	wait := min(pauseMin<<min(t.failures, 10), pauseMax)
+	wait := min(backoffMin<<min(a.failures, 10), backoffMax)
 	if seconds, given := apierrors.SuggestsClientDelay(err); given {
 		wait = max(wait, time.Duration(seconds)*time.Second)
 	}
-	return try{until: r.now.Add(wait), failures: t.failures + 1, err: err}
+	return attempt{until: r.now.Add(wait), failures: a.failures + 1, err: err}
 }
 
-// forget drops tries that led to no further one for long, so that only pods that have to leave are remembered.
-func (r *round) forget() {
-	for uid, t := range r.tries {
-		if t.until != endless && r.now >= t.until && (t.failures+t.races == 0 || r.now >= t.until.Add(pauseMax)) {
-			delete(r.tries, uid)
+// forgetAttempts drops attempts without a retry for long: their Pods need not leave any more.
+func (r *run) forgetAttempts() {
+	for uid, a := range r.attempts {
+		if a.until != running && r.now >= a.until && (a.failures+a.conflicts == 0 || r.now >= a.until.Add(backoffMax)) {
+			delete(r.attempts, uid)
 		}
 	}
 }
 
-func (r *round) paused() map[types.UID]monotonic.Instant {
-	paused := make(map[types.UID]monotonic.Instant, len(r.tries))
-	for uid, t := range r.tries {
-		paused[uid] = t.until
+func (r *run) paused() map[types.UID]monotonic.Instant {
+	paused := make(map[types.UID]monotonic.Instant, len(r.attempts))
+	for uid, a := range r.attempts {
+		paused[uid] = a.until
 	}
 	return paused
 }
 
-// struggles tells whether a pod waits after a failure; one that failed may be gone.
-func (r *round) struggles() bool {
-	for _, t := range r.tries {
-		if t.failures > 0 {
+// retries returns whether an eviction that failed is to be retried.
+func (r *run) retries() bool {
+	for _, a := range r.attempts {
+		if a.failures > 0 {
 			return true
 		}
 	}

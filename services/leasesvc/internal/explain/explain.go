@@ -1,20 +1,18 @@
 package explain
 
-import (
-	"time"
-)
+import "time"
 
-// Verdict says how a link stands.
+// Verdict is the state of a link.
 type Verdict uint8
 
 const (
 	// Good: as it should be.
 	Good Verdict = iota + 1
-	// Doubtful: not as it should be, and nothing follows from it yet.
+	// Doubtful: not as it should be, without consequences yet.
 	Doubtful
-	// Broken: not as it should be, and what follows is its consequence.
+	// Broken: not as it should be, and the cause of what follows.
 	Broken
-	// Unseen: it could not be looked at.
+	// Unseen: this replica cannot see it.
 	Unseen
 	// Absent: it does not apply.
 	Absent
@@ -38,7 +36,7 @@ const (
 	CodeEviction   = "EVICTION"
 )
 
-// Where links are found, beside the names of loops.
+// Sources of links: objects, or the loops of leasesvc.
 const (
 	fromSession  = "session"
 	fromLease    = "lease-object"
@@ -48,61 +46,53 @@ const (
 	fromEviction = "taint-eviction"
 )
 
-// Object names an object of Kubernetes.
+// Object identifies a Kubernetes object.
 type Object struct{ APIVersion, Kind, Namespace, Name, UID string }
 
 // Link is one piece of evidence.
 type Link struct {
 	Code    string
 	Verdict Verdict
-	// Finding is one sentence, Next what to do or look at; empty when there is nothing to do.
+	// Finding is one sentence. Next is what to do, or "".
 	Finding, Next string
 	Source        string
-	// Object is the zero Object when what was looked at is none.
+	// Object is the object that was read, if any.
 	Object  Object
 	Version string
-	// Time is when it came to be so, or when it was seen.
+	// Time is when it became so, or when it was seen.
 	Time time.Time
 }
 
 // Chain is the evidence for one Node.
 type Chain struct {
 	Links []Link
-	// FirstBroken is the place of the first broken link, -1 without one.
+	// FirstBroken is the index of the first broken link, or -1.
 	FirstBroken int
-	// Silence is for how long the Node has not been heard; 0 while it gives signs of life.
+	// Silence is how long the Node has given no sign of life; 0 for a Node that gives them in time.
 	Silence time.Duration
 }
 
-// Explain puts the chain together.
+// Explain returns the chain of a Node.
 func Explain(f Facts) Chain {
 	c := Chain{FirstBroken: -1, Silence: f.silence()}
-	for _, link := range []func(Facts) Link{
-		sessionLink, beatLink, deadlineLink, leaseLink, readyLink, noScheduleLink, zoneLink, noExecuteLink, podsLink, evictionLink,
+	for i, l := range []Link{
+		sessionLink(f), beatLink(f), deadlineLink(f), leaseLink(f), readyLink(f),
+		noScheduleLink(f), zoneLink(f), noExecuteLink(f), podsLink(f), evictionLink(f),
 	} {
-		l := link(f)
 		if l.Time.IsZero() {
 			l.Time = f.Now
 		}
 		if l.Verdict == Broken && c.FirstBroken < 0 {
-			c.FirstBroken = len(c.Links)
+			c.FirstBroken = i
 		}
 		c.Links = append(c.Links, l)
 	}
 	return c
 }
 
-// silence is counted only for nodes that are not heard in time.
 func (f *Facts) silence() time.Duration {
 	if f.Health != Suspect && f.Health != Silent && f.Health != Unknown || f.Heard.IsZero() {
 		return 0
 	}
 	return max(f.Now.Sub(f.Heard), 0)
-}
-
-// nodeLink is a link that was found in the Node.
-func (f *Facts) nodeLink(code string) Link {
-	return Link{Code: code, Source: fromNode, Version: f.Node.ResourceVersion, Object: Object{
-		APIVersion: "v1", Kind: "Node", Name: f.Node.Name, UID: string(f.Node.UID),
-	}}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-var update = flag.Bool("update", false, "write the chains as they are now to testdata")
+var update = flag.Bool("update", false, "write the present chains to testdata")
 
 func now() time.Time { return time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC) }
 
 func before(d time.Duration) time.Time { return now().Add(-d) }
 
-// node reports the readiness since a while ago.
+// node returns a Node that has the readiness for a while.
 func node(ready corev1.ConditionStatus, since time.Duration) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-7", UID: "uid-7", ResourceVersion: "4711"}}
 	if ready == "" {
@@ -47,8 +47,8 @@ func tainted(n *corev1.Node, since time.Duration, key string, effects ...corev1.
 	return n
 }
 
-// lives is a node that beats over gRPC, in a zone where all is well.
-func lives() explain.Facts {
+// alive is a node that beats over gRPC, in a normal zone.
+func alive() explain.Facts {
 	return explain.Facts{
 		NodeStatus: explain.NodeStatus{
 			Node: node(corev1.ConditionTrue, time.Hour), Health: explain.Ready, Heard: before(3 * time.Second), By: nodehealth.SessionBeat,
@@ -64,9 +64,9 @@ func lives() explain.Facts {
 	}
 }
 
-// renews is the same for a node whose kubelet writes its own Lease.
+// renews is alive without a session: its kubelet writes the Lease.
 func renews() explain.Facts {
-	f := lives()
+	f := alive()
 	f.Session, f.By, f.Heard, f.Deadline = nil, nodehealth.LeaseRenewal, before(4*time.Second), now().Add(46*time.Second)
 	f.Lease.RenewTime = before(4 * time.Second)
 	return f
@@ -78,9 +78,9 @@ func pod(name string, ready corev1.ConditionStatus, since time.Duration) *corev1
 	return p
 }
 
-// dead is a node that was declared half a minute ago after its session had expired.
+// dead is a node that was marked Unknown half a minute ago, after its session had expired.
 func dead() explain.Facts {
-	f := lives()
+	f := alive()
 	f.Node = tainted(node(corev1.ConditionUnknown, 30*time.Second), 30*time.Second, corev1.TaintNodeUnreachable, corev1.TaintEffectNoSchedule)
 	f.Health, f.Heard, f.Deadline = explain.Unknown, before(50*time.Second), before(30*time.Second)
 	f.Session.State, f.Session.Beat, f.Session.Deadline = nodehealth.SessionExpired, f.Heard, f.Deadline
@@ -90,8 +90,8 @@ func dead() explain.Facts {
 	return f
 }
 
-// banished is one that has its NoExecute taint, too.
-func banished() explain.Facts {
+// withNoExecute is dead and has its NoExecute taint, too.
+func withNoExecute() explain.Facts {
 	f := dead()
 	tainted(f.Node, 20*time.Second, corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute)
 	f.Zone.Waiting = 1
@@ -100,10 +100,10 @@ func banished() explain.Facts {
 
 func situations() map[string]func() explain.Facts {
 	return map[string]func() explain.Facts{
-		"healthy, beats":  lives,
+		"healthy, beats":  alive,
 		"healthy, renews": renews,
 		"suspect session": func() explain.Facts {
-			f := lives()
+			f := alive()
 			f.Health, f.Heard = explain.Suspect, before(14*time.Second)
 			f.Session.State, f.Session.Beat, f.Session.Deadline = nodehealth.SessionSuspect, f.Heard, now().Add(6*time.Second)
 			return f
@@ -114,25 +114,25 @@ func situations() map[string]func() explain.Facts {
 			f.Lease.RenewTime = f.Heard
 			return f
 		},
-		"silent, held by doubt": func() explain.Facts {
+		"silent, held": func() explain.Facts {
 			f := renews()
 			f.Health, f.Heard, f.Deadline, f.HeldBy = explain.Silent, before(55*time.Second), before(5*time.Second), nodehealth.MassSilenceReason
 			f.TaintsHeldBy, f.Lease.RenewTime = f.HeldBy, f.Heard
 			return f
 		},
-		"silent, about to be declared": func() explain.Facts {
+		"silent, about to be marked": func() explain.Facts {
 			f := dead()
 			f.Node, f.Health, f.Pods = node(corev1.ConditionTrue, time.Hour), explain.Silent, []*corev1.Pod{pod("web", corev1.ConditionTrue, time.Hour)}
 			f.Deadline = before(200 * time.Millisecond)
 			return f
 		},
-		"declared, waits for its turn": dead,
-		"declared, whole cluster down": func() explain.Facts {
+		"marked unknown, waits for its rate": dead,
+		"marked unknown, whole cluster down": func() explain.Facts {
 			f := dead()
 			f.Zone.State, f.Zone.Rate, f.Zone.NotReady = nodehealth.FullDisruption, 0, 40
 			return f
 		},
-		"declared, first seen silent": func() explain.Facts {
+		"marked unknown, first seen silent": func() explain.Facts {
 			f := dead()
 			f.Session, f.By, f.Heard, f.Deadline = nil, nodehealth.GraceStart, before(3*time.Hour), before(3*time.Hour-50*time.Second)
 			return f
@@ -144,7 +144,7 @@ func situations() map[string]func() explain.Facts {
 			return f
 		},
 		"beats but kubelet says not ready": func() explain.Facts {
-			f := lives()
+			f := alive()
 			f.Node = tainted(node(corev1.ConditionFalse, 90*time.Second), 90*time.Second, corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
 			f.Health = explain.NotReady
 			return f
@@ -160,12 +160,12 @@ func situations() map[string]func() explain.Facts {
 			return f
 		},
 		"lease cannot be written": func() explain.Facts {
-			f := lives()
+			f := alive()
 			f.Session.WriteError = "update lease kube-node-lease/node-7: etcdserver: request timed out"
 			return f
 		},
-		"lease of somebody else": func() explain.Facts {
-			f := lives()
+		"lease of another holder": func() explain.Facts {
+			f := alive()
 			f.Lease.Holder = "node-8"
 			return f
 		},
@@ -176,45 +176,45 @@ func situations() map[string]func() explain.Facts {
 			return f
 		},
 		"beats, never reported": func() explain.Facts {
-			f := lives()
+			f := alive()
 			f.Node, f.Health, f.Pods = node("", 0), explain.HealthOf(node("", 0), nodehealth.Alive), nil
 			return f
 		},
 		"excluded": func() explain.Facts {
-			f := lives()
+			f := alive()
 			f.Excluded = true
 			return f
 		},
 		"cordoned": func() explain.Facts {
-			f := lives()
+			f := alive()
 			f.Node.Spec.Unschedulable = true
 			tainted(f.Node, time.Minute, corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
 			return f
 		},
 		"heard again, not yet reported": func() explain.Facts {
-			f := banished()
+			f := withNoExecute()
 			f.Health, f.Heard, f.Deadline = explain.NotReady, before(time.Second), time.Time{}
 			f.Session.State, f.Session.Beat, f.Session.Deadline = nodehealth.SessionAlive, f.Heard, now().Add(19*time.Second)
 			return f
 		},
-		"banished, evicted elsewhere": banished,
-		"banished, pods tolerate": func() explain.Facts {
-			f := banished()
+		"tainted, evicted elsewhere": withNoExecute,
+		"tainted, pods tolerate": func() explain.Facts {
+			f := withNoExecute()
 			f.Eviction = &explain.Eviction{}
 			return f
 		},
-		"banished, pods have to leave": func() explain.Facts {
-			f := banished()
+		"tainted, pods have to leave": func() explain.Facts {
+			f := withNoExecute()
 			f.Eviction = &explain.Eviction{Pending: []explain.Pending{
 				{Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now().Add(280 * time.Second)},
 				{Name: "shop/job", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now().Add(290 * time.Second)},
 			}}
 			return f
 		},
-		"banished, eviction held": func() explain.Facts {
-			f := banished()
+		"tainted, eviction held": func() explain.Facts {
+			f := withNoExecute()
 			f.Eviction = &explain.Eviction{Pending: []explain.Pending{{
-				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), Held: nodehealth.MassSilenceReason,
+				Name: "shop/web", Taint: "node.kubernetes.io/unreachable:NoExecute", Due: now(), HeldBy: nodehealth.MassSilenceReason,
 			}}}
 			f.TaintsHeldBy = nodehealth.MassSilenceReason
 			return f
@@ -232,7 +232,7 @@ func situations() map[string]func() explain.Facts {
 	}
 }
 
-// Each situation is a file that reads as what a person gets to see.
+// Each situation has a file with what a user sees.
 func TestExplain(t *testing.T) {
 	for name, facts := range situations() {
 		t.Run(name, func(t *testing.T) {
@@ -271,8 +271,8 @@ func rendered(f explain.Facts, c explain.Chain) string {
 	return b.String()
 }
 
-// Every chain has all links in their order, and a first broken one that is the first that is broken.
-func TestExplain_ChainIsWhole(t *testing.T) {
+// FirstBroken is the first broken link of a chain, which always has all links.
+func TestExplain_HasAllLinksInOrder(t *testing.T) {
 	codes := []string{
 		"SESSION", "LAST_BEAT", "DEADLINE", "LEASE_OBJECT", "READY_CONDITION", "NO_SCHEDULE_TAINT", "ZONE", "NO_EXECUTE_TAINT", "PODS", "EVICTION",
 	}
@@ -286,7 +286,7 @@ func TestExplain_ChainIsWhole(t *testing.T) {
 				first = i
 			}
 			if l.Finding == "" || l.Verdict == 0 || l.Time.IsZero() || l.Source == "" {
-				t.Errorf("%s: link %s is not whole: %+v", name, l.Code, l)
+				t.Errorf("%s: link %s is not complete: %+v", name, l.Code, l)
 			}
 		}
 		if diff := cmp.Diff(codes, got); diff != "" {
@@ -298,7 +298,7 @@ func TestExplain_ChainIsWhole(t *testing.T) {
 	}
 }
 
-// What objects contain may be anything; what is shown of it is bounded and one line.
+// Objects may contain any text; what is shown of it is bounded and one line.
 func TestExplain_TakesAnyObject(t *testing.T) {
 	f := renews()
 	f.Health = explain.NotReady

@@ -8,27 +8,27 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// Health is what is believed of a Node, with what its kubelet says of itself.
+// Health is the assessed health of a Node together with its Ready condition.
 type Health uint8
 
 const (
-	// Starting nodes have no Ready condition and time left to get one.
+	// Starting nodes have no Ready condition, and their startup grace period has not ended.
 	Starting Health = iota
-	// Ready nodes give signs of life and say that they are ready.
+	// Ready nodes give signs of life and are ready.
 	Ready
-	// NotReady nodes give signs of life and do not say that they are ready.
+	// NotReady nodes give signs of life and are not ready.
 	NotReady
-	// Suspect nodes have not been heard in time.
+	// Suspect nodes miss signs of life.
 	Suspect
-	// Silent nodes have used up their time and are not declared.
+	// Silent nodes have used up their grace period and are not marked Unknown.
 	Silent
-	// Unknown nodes were declared.
+	// Unknown nodes are silent and marked Unknown.
 	Unknown
 )
 
-// HealthOf is the health of a Node that was judged.
-func HealthOf(node *corev1.Node, believed nodehealth.Health) Health {
-	switch believed {
+// HealthOf returns the Health of a Node that was assessed.
+func HealthOf(node *corev1.Node, assessed nodehealth.Health) Health {
+	switch assessed {
 	case nodehealth.Starting:
 		return Starting
 	case nodehealth.Suspect:
@@ -40,48 +40,48 @@ func HealthOf(node *corev1.Node, believed nodehealth.Health) Health {
 	}
 	switch ready := condition(node, corev1.NodeReady); {
 	case ready == nil:
-		return Starting // it beats already
+		return Starting // a node that beats stays Starting until its kubelet reports
 	case ready.Status == corev1.ConditionTrue:
 		return Ready
 	}
 	return NotReady
 }
 
-// Standing is how a Node stands, in times by the wall clock. Times that are not known are zero.
+// NodeStatus is the status of a Node, with wall-clock times. Times that are not known are zero.
 type NodeStatus struct {
 	Node   *corev1.Node
 	Health Health
-	// Heard is the last sign of life by By, or with nodehealth.Reprieve that before which silence does not count.
+	// Heard is the last sign of life by By, or with nodehealth.GraceStart the start of the grace period.
 	Heard time.Time
 	By    nodehealth.SignSource
-	// Deadline is when the node is silent; zero while a session keeps it alive.
+	// Deadline is when the node becomes silent; zero while a session keeps it alive.
 	Deadline time.Time
-	// HeldBy says why it is not declared although it is silent.
+	// HeldBy is why the node is silent and not marked Unknown, or "".
 	HeldBy string
 }
 
-// Facts are all that is known of a Node.
+// Facts are what a replica knows of a Node.
 type Facts struct {
 	NodeStatus
-	// Now is when it was looked at.
+	// Now is the time of the answer.
 	Now time.Time
-	// Shard is that of the Node, and Epoch that of the term under which it is judged.
+	// Shard is that of the Node, Epoch that of the term of the shard.
 	Shard int
 	Epoch int64
-	// Sessions tells whether sessions are kept here at all; Session is nil when the Node has none.
+	// Sessions says whether this replica has a session table. Session is nil if the Node has none.
 	Sessions bool
 	Session  *Session
-	// Lease is nil when there is none; Namespace is where it would be.
+	// Lease is nil if there is none. Namespace is where it would be.
 	Lease     *Lease
 	Namespace string
-	// Zone is that of the Node, and Excluded tells that the Node does not count in it.
+	// Zone is that of the Node. Excluded says that the Node does not count in it.
 	Zone     nodehealth.Zone
 	Excluded bool
-	// Doubt says why no taint that evicts is added in the zone; empty when they are.
+	// TaintsHeldBy is why no NoExecute taint is added in the zone, or "".
 	TaintsHeldBy string
 	// Pods are those on the Node.
 	Pods []*corev1.Pod
-	// Eviction is nil where pods are not evicted by this replica.
+	// Eviction is nil if this replica does not evict Pods.
 	Eviction *Eviction
 }
 
@@ -89,10 +89,10 @@ type Facts struct {
 type Session struct {
 	State nodehealth.Session
 	Boot  string
-	// Epoch is that of the term under which it is kept.
+	// Epoch is that of the term of the session.
 	Epoch                 int64
 	Start, Beat, Deadline time.Time
-	// WriteError is why the Lease could not be written; empty when it could, or need not be.
+	// WriteError is why the Lease could not be written, or "".
 	WriteError string
 }
 
@@ -104,16 +104,16 @@ type Lease struct {
 	Holder    string
 }
 
-// Eviction is which pods have to leave the Node.
+// Eviction is which Pods must leave the Node.
 type Eviction struct {
-	// Pending are ordered by when they are due.
+	// Pending are ordered by Due.
 	Pending []Pending
 }
 
-// Pending is a pod that has to leave.
+// Pending is a Pod that must leave.
 type Pending struct {
-	Name, Taint, Held, LastError string
-	Due                          time.Time
+	Name, Taint, HeldBy, LastError string
+	Due                            time.Time
 }
 
 func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {

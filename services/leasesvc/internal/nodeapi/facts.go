@@ -18,20 +18,18 @@ func (s *Server) facts(ctx context.Context, snapshot *nodehealthcontroller.Snaps
 		NodeStatus: statusOfNode(snapshot, node), Now: snapshot.At.Wall, Shard: node.Shard, Epoch: node.Epoch,
 		Sessions: s.Sessions() != nil, Session: sessionFacts(lease),
 		Namespace: s.Namespace, Excluded: s.Excludes(node.Object),
+		Pods: s.Store.Pods(node.Object.Name), Lease: leaseFacts(s.Store.Lease(node.Object.Name)),
 	}
 	addLastBeat(&f.NodeStatus, lease)
 	f.Zone, _ = snapshot.Zone(node.Zone)
 	f.Zone.Name = zoneName(f.Zone.Name)
 	f.TaintsHeldBy, _ = s.Publisher.TaintsUnreliable(node.Zone)
-	if cache := s.Cache(); cache != nil {
-		f.Pods, f.Lease = cache.Pods(node.Object.Name), leaseFacts(cache, node.Object.Name)
-	}
 	if pending, running := s.Evictions.Pending(node.Object.Name); running {
 		f.Eviction = &explain.Eviction{}
 		for i := range pending {
 			p := &pending[i]
 			f.Eviction.Pending = append(f.Eviction.Pending, explain.Pending{
-				Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, Held: p.HeldBy, LastError: p.LastError,
+				Name: p.Namespace + "/" + p.Name, Taint: p.Taint, Due: p.Due, HeldBy: p.HeldBy, LastError: p.LastError,
 			})
 		}
 	}
@@ -88,12 +86,11 @@ func sessionFacts(lease *sessioncontroller.Lease) *explain.Session {
 	}
 }
 
-func leaseFacts(cache Cache, node string) *explain.Lease {
-	lease := cache.Lease(node)
+func leaseFacts(lease nodehealth.Lease, holder string) *explain.Lease {
 	if lease == (nodehealth.Lease{}) {
 		return nil
 	}
 	return &explain.Lease{
-		Version: lease.Version, RenewTime: lease.RenewTime, Duration: lease.Duration, Holder: cache.LeaseHolder(node),
+		Version: lease.Version, RenewTime: lease.RenewTime, Duration: lease.Duration, Holder: holder,
 	}
 }

@@ -47,9 +47,8 @@ type Config struct {
 	HeldShards HeldShards
 	Publisher  Publisher
 	// Sessions returns the session controller; nil while its loop does not run.
-	Sessions func() Sessions
-	// Cache returns the cache of Nodes, Leases and pods; nil until it is filled.
-	Cache     func() Cache
+	Sessions  func() Sessions
+	Store     Store
 	Evictions Evictions
 }
 
@@ -73,12 +72,11 @@ type Sessions interface {
 	Get(ctx context.Context, key session.Key, shard int) (lease sessioncontroller.Lease, found bool, err error)
 }
 
-// Cache reads what belongs to a Node. *nodestore.Cache implements it.
-type Cache interface {
+// Store reads what belongs to a Node, from a cache. *nodestore.Store implements it.
+type Store interface {
 	Pods(node string) []*corev1.Pod
-	// Lease returns the zero Lease if there is none.
-	Lease(node string) nodehealth.Lease
-	LeaseHolder(node string) string
+	// Lease returns zero values if there is no Lease.
+	Lease(node string) (lease nodehealth.Lease, holder string)
 }
 
 // Evictions reads which pods must leave a Node. *evictioncontroller.Controller implements it.

@@ -1,24 +1,20 @@
 package nodehealth
 
-import (
-	"time"
+import "github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
-)
-
-// Health is what is believed of a node.
+// Health is the assessed health of a node.
 type Health uint8
 
 const (
-	// Starting nodes have no Ready condition and time left to get one.
+	// Starting nodes have no Ready condition, and their startup grace period has not ended.
 	Starting Health = iota
-	// Alive nodes give signs of life, whatever they report.
+	// Alive nodes give signs of life, whatever their Ready condition is.
 	Alive
 	// Suspect nodes have been silent for half their grace period, or their session is suspect.
 	Suspect
-	// Silent nodes have used up their grace period and are not declared yet.
+	// Silent nodes have used up their grace period and are not marked Unknown yet.
 	Silent
-	// Dead nodes are Silent and declared.
+	// Dead nodes are silent and marked Unknown.
 	Dead
 )
 
@@ -26,79 +22,71 @@ func (h Health) String() string {
 	return [...]string{"starting", "alive", "suspect", "silent", "dead"}[h]
 }
 
-// Judgement is the health of a node at one moment, and what it rests on.
+// Assessment is the health of a node at one moment, with its reasons.
 type Assessment struct {
 	Health Health
-	// Heard is the last sign of life, or the beginning of the grace period, by By. It is 0 where the owner of the session alone
-	// knows: while that is suspect, and once it has expired without another sign of life.
+	// Heard is the last sign of life, or with GraceStart the start of the grace period. It is 0 if only the session table knows: while
+	// the session is suspect, and after it expired without another sign of life.
 	Heard monotonic.Instant
 	By    SignSource
-	// Deadline is when the node is silent if nothing is heard; 0 while a session keeps it alive, which has a deadline of its own.
+	// Deadline is when the node becomes silent. It is 0 while a session keeps it alive, which has a deadline of its own.
 	Deadline monotonic.Instant
 }
 
-// Judge tells how a node stands at the given time. It knows nothing better than others of a Node that is not in Charge here.
-func (r Rules) Assess(now monotonic.Instant, m ClusterState, s *NodeState) Assessment {
-	switch s.pulse.session {
+// Assess returns the health of a Node whose shard this replica holds.
+func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Assessment {
+	switch s.signs.session {
 	case SessionAlive:
 		return Assessment{Health: Alive, Heard: now, By: SessionBeat}
 	case SessionSuspect:
 		return Assessment{Health: Suspect, By: SessionBeat}
 	}
-	if s.traits.declared {
-		// Who was declared stays so until heard after it, reprieve or not.
-		if raw := r.patience(s, 0, 0); raw.Heard <= s.declared || now > raw.Deadline {
-			raw.Health = Dead
-			return raw
+	if s.traits.unknown {
+		// A Node that is marked stays dead until a later sign of life. A new grace period does not revive it.
+		if a := r.deadline(s, 0, 0); a.Heard <= s.unknownSince || now > a.Deadline {
+			a.Health = Dead
+			return a
 		}
 	}
-	j := r.patience(s, m.floor, s.Ownership.HeldSince)
+	a := r.deadline(s, c.graceStart, s.Ownership.HeldSince)
 	switch {
-	case now > j.Deadline:
-		j.Health = Silent
+	case now > a.Deadline:
+		a.Health = Silent
 	case s.traits.ready == "":
-		j.Health = Starting
-	case now.Sub(j.Heard) > r.suspectAfter(r.graceOf(s)) || s.pulse.session == SessionExpired:
-		j.Health = Suspect
+		a.Health = Starting
+	case now.Sub(a.Heard) > r.graceOf(s)/2 || s.signs.session == SessionExpired:
+		a.Health = Suspect
 	default:
-		j.Health = Alive
+		a.Health = Alive
 	}
-	return j
+	return a
 }
 
-func (r Rules) graceOf(s *NodeState) time.Duration {
-	if s.traits.ready == "" {
-		return r.StartupGracePeriod
+// deadline returns Heard, By and Deadline of a node without a living session. The grace period starts at graceStart or heldSince at the
+// earliest. heldSince does not count for a session that expired here: the previous holder of the shard handed over its silence.
+func (r Rules) deadline(s *NodeState, graceStart, heldSince monotonic.Instant) Assessment {
+	if s.signs.session == SessionExpired {
+		return r.deadlineAfterExpiry(s, graceStart)
 	}
-	return r.GracePeriod
-}
-
-// patience is until when a node without a living session may be silent, and what that is counted from: never from before floor,
-// and from before since only where the session was kept here and expired. Whoever hands a shard over says which of its holders
-// are silent and for how long; all others have a whole grace period in which to come.
-func (r Rules) patience(s *NodeState, floor, since monotonic.Instant) Assessment {
-	if s.pulse.session == SessionExpired {
-		return r.afterExpiry(s, floor)
-	}
-	heard, by := s.pulse.last()
-	if floor = max(floor, since); floor > heard {
-		heard, by = floor, GraceStart
+	heard, by := s.signs.last()
+	if start := max(graceStart, heldSince); start > heard {
+		heard, by = start, GraceStart
 	}
 	return Assessment{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s))}
 }
 
-// afterExpiry ends all patience with the session, unless the node gave signs of life in another way, or silence does not count.
-func (r Rules) afterExpiry(s *NodeState, floor monotonic.Instant) Assessment {
-	heard, by := s.pulse.contradiction()
-	some := heard > 0
-	if s.traits.ready == "" && s.pulse.begun >= heard {
-		heard, by, some = s.pulse.begun, GraceStart, true // beating already, it has the time left to report
+// deadlineAfterExpiry returns the expiry of the session, unless another sign of life or a new grace period allows more.
+func (r Rules) deadlineAfterExpiry(s *NodeState, graceStart monotonic.Instant) Assessment {
+	heard, by := s.signs.lastBesideSession()
+	found := heard > 0
+	if s.traits.ready == "" && s.signs.first >= heard {
+		heard, by, found = s.signs.first, GraceStart, true // a node that beat keeps its startup grace period
 	}
-	if floor > heard {
-		heard, by, some = floor, GraceStart, true
+	if graceStart > heard {
+		heard, by, found = graceStart, GraceStart, true
 	}
-	if deadline := heard.Add(r.graceOf(s)); some && deadline > s.pulse.expired {
+	if deadline := heard.Add(r.graceOf(s)); found && deadline > s.signs.expired {
 		return Assessment{Heard: heard, By: by, Deadline: deadline}
 	}
-	return Assessment{By: SessionBeat, Deadline: s.pulse.expired}
+	return Assessment{By: SessionBeat, Deadline: s.signs.expired}
 }

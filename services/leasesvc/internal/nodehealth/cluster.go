@@ -3,184 +3,242 @@ package nodehealth
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Memory is what a pass hands to the next one. The zero Memory has seen nothing and checked nothing, so it declares nobody
-// before its first self-check. Its methods return a new Memory.
+// ClusterState is what one pass hands to the next one. The zero ClusterState has passed no self-check, so no Node is marked
+// Unknown before the first one. Its methods return a new ClusterState.
 type ClusterState struct {
-	// floor is the moment before which no silence counts.
-	floor monotonic.Instant
-	// down tells that every zone was fully disrupted in the last pass.
-	down bool
-	// turns are by zone; a zone that is gone for a moment keeps its turn.
-	turns map[string]turn
-	// checked is when the last self-check that passed was begun; seen tells that there was one.
-	checked monotonic.Instant
-	seen    bool
-	late    lapse
-	outage  lapse
-	stale   lapse
-	// stalest is the newest Lease that was read and that the cache did not have yet.
-	stalest Sample
+	// graceStart is the moment before which silence does not count.
+	graceStart monotonic.Instant
+	// allDown says that every zone was fully disrupted in the last pass.
+	allDown bool
+	// limiters are by zone. A zone without Nodes keeps its limiter.
+	limiters map[string]limiter
+	// checked is when the last passed self-check began. hasChecked says that there was one.
+	checked    monotonic.Instant
+	hasChecked bool
+	late       period
+	outage     period
+	stale      period
+	// newest is the newest Lease that was read and is newer than the cache.
+	newest Sample
 }
 
-// lapse is a time in which the process could not see.
-type lapse struct {
+// period is an open period of time.
+type period struct {
 	on    bool
 	since monotonic.Instant
 }
 
-func (l lapse) begun(now monotonic.Instant) lapse {
-	if l.on {
-		return l
+func (p period) begun(now monotonic.Instant) period {
+	if p.on {
+		return p
 	}
-	return lapse{on: true, since: now}
+	return period{on: true, since: now}
 }
 
-// Cause says why the process is blind.
+// Cause is why the process is blind.
 type Cause string
 
 // Causes of blindness.
 const (
 	// Unchecked: no self-check has passed yet.
 	Unchecked Cause = "unchecked"
-	// Unreachable: the kube-apiserver does not answer, so nodes could not renew either.
+	// Unreachable: kube-apiserver does not answer, so kubelets cannot renew Leases either.
 	Unreachable Cause = "apiserver-unreachable"
-	// Stale: a Lease is newer than the cache has it.
+	// Stale: a Lease is newer than in the cache.
 	Stale Cause = "stale-cache"
-	// Late: the process was not running for a while.
+	// Late: the process did not run for a while.
 	Late Cause = "late"
 )
 
-// Blindness is why nothing is declared at the moment, and since when.
+// Blindness is why no Node is marked Unknown at the moment, and since when.
 type Blindness struct {
 	Cause  Cause
 	Since  monotonic.Instant
 	Detail string
 }
 
-// String says it for people, without the time.
+// String describes the blindness without its time.
 func (b Blindness) String() string {
-	what := map[Cause]string{
-		Unchecked:   "nothing has been checked since the start",
-		Unreachable: "kube-apiserver does not answer, so nodes could not renew either",
+	text := map[Cause]string{
+		Unchecked:   "no self-check has passed since the start",
+		Unreachable: "kube-apiserver does not answer, so kubelets cannot renew Leases either",
 		Stale:       "the cache of Leases is behind",
 		Late:        "the process did not run for a while",
 	}[b.Cause]
 	if b.Detail != "" {
-		what += ": " + b.Detail
+		text += ": " + b.Detail
 	}
-	return what
+	return text
 }
 
-// Blind tells whether and why nothing may be declared.
-func (m ClusterState) Blind() (Blindness, bool) {
+// Blind returns whether and why no Node may be marked Unknown.
+func (c ClusterState) Blind() (Blindness, bool) {
 	switch {
-	case m.outage.on:
-		return Blindness{Cause: Unreachable, Since: m.outage.since}, true
-	case m.stale.on:
-		detail := fmt.Sprintf("the Lease of node %q has reached version %s", m.stalest.Node, m.stalest.LeaseVersion)
-		return Blindness{Cause: Stale, Since: m.stale.since, Detail: detail}, true
-	case m.late.on:
-		return Blindness{Cause: Late, Since: m.late.since}, true
-	case !m.seen:
+	case c.outage.on:
+		return Blindness{Cause: Unreachable, Since: c.outage.since}, true
+	case c.stale.on:
+		detail := fmt.Sprintf("the Lease of node %q has reached version %s", c.newest.Node, c.newest.LeaseVersion)
+		return Blindness{Cause: Stale, Since: c.stale.since, Detail: detail}, true
+	case c.late.on:
+		return Blindness{Cause: Late, Since: c.late.since}, true
+	case !c.hasChecked:
 		return Blindness{Cause: Unchecked}, true
 	}
 	return Blindness{}, false
 }
 
-// Delayed notes that the process did not run, up to now.
-func (m ClusterState) Delayed(now monotonic.Instant) ClusterState {
-	m.late = lapse{on: true, since: now}
-	return m
+// Delayed notes that the process did not run for a while, up to now.
+func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
+	c.late = period{on: true, since: now}
+	return c
 }
 
-// Checked notes a self-check that was begun at started and got its answers. After an outage every node is owed a new grace
-// period: it could not renew any more than we could read. The check has passed if it found no Lease that is newer than the
-// cache has it.
-func (m ClusterState) CheckPassed(started, now monotonic.Instant, contradictions []Sample) ClusterState {
-	if m.outage.on && now.Sub(m.outage.since) >= outage {
-		m.floor = now
+// CheckPassed notes the answers of a self-check that began at started. newer are Leases that are newer than in the cache. With one of
+// them the check only ends the outage. After an outage every node gets a new grace period: kubelets could not renew Leases either.
+func (c ClusterState) CheckPassed(started, now monotonic.Instant, newer []Sample) ClusterState {
+	if c.outage.on && now.Sub(c.outage.since) >= minOutage {
+		c.graceStart = now
 	}
-	m.outage = lapse{}
-	for _, c := range contradictions {
-		m = m.CacheBehind(now, c)
+	c.outage = period{}
+	for _, sample := range newer {
+		c = c.CacheBehind(now, sample)
 	}
-	if len(contradictions) > 0 {
-		return m
+	if len(newer) > 0 {
+		return c
 	}
-	if started >= m.late.since {
-		m.late = lapse{}
+	if started >= c.late.since {
+		c.late = period{}
 	}
-	if started >= m.stale.since {
-		m.stale, m.stalest = lapse{}, Sample{}
+	if started >= c.stale.since {
+		c.stale, c.newest = period{}, Sample{}
 	}
-	m.checked, m.seen = max(m.checked, started), true
-	return m
+	c.checked, c.hasChecked = max(c.checked, started), true
+	return c
 }
 
-// Unanswered notes that the kube-apiserver did not answer a self-check. The outage is taken to have begun with the last check
-// that passed.
-func (m ClusterState) CheckFailed(now monotonic.Instant) ClusterState {
-	if m.seen {
-		now = min(now, m.checked)
+// CheckFailed notes that kube-apiserver did not answer a self-check. The outage counts from the last self-check that passed.
+func (c ClusterState) CheckFailed(now monotonic.Instant) ClusterState {
+	if c.hasChecked {
+		now = min(now, c.checked)
 	}
-	m.outage = m.outage.begun(now)
-	return m
+	c.outage = c.outage.begun(now)
+	return c
 }
 
-// Contradicted notes that the Lease of a node is at a version which the cache has not reached: whatever the cache says of
-// others is in doubt, too, until it has.
-func (m ClusterState) CacheBehind(now monotonic.Instant, live Sample) ClusterState {
-	m.stale = m.stale.begun(now)
-	if Newer(live.LeaseVersion, m.stalest.LeaseVersion) {
-		m.stalest = live
+// CacheBehind notes a Lease that is newer than in the cache. Until the cache has it, no other Lease in the cache is trusted.
+func (c ClusterState) CacheBehind(now monotonic.Instant, live Sample) ClusterState {
+	c.stale = c.stale.begun(now)
+	if Newer(live.LeaseVersion, c.newest.LeaseVersion) {
+		c.newest = live
 	}
-	return m
+	return c
 }
 
-// caughtUp ends the doubt that a contradiction raised, if the cache has got there or the Node is gone.
-func (m ClusterState) caughtUp(subjects []NodeState) ClusterState {
-	if !m.stale.on {
-		return m
+// withoutStale ends Stale if the cache has the newest Lease, or if its Node does not exist.
+func (c ClusterState) withoutStale(nodes []NodeState) ClusterState {
+	if !c.stale.on {
+		return c
 	}
-	for i := range subjects {
-		s := &subjects[i]
-		if s.Node.Name == m.stalest.Node && Newer(m.stalest.LeaseVersion, s.LeaseVersion()) {
-			return m
+	for i := range nodes {
+		s := &nodes[i]
+		if s.Node.Name == c.newest.Node && Newer(c.newest.LeaseVersion, s.LeaseVersion()) {
+			return c
 		}
 	}
-	m.stale, m.stalest = lapse{}, Sample{}
-	return m
+	c.stale, c.newest = period{}, Sample{}
+	return c
 }
 
-// after is the Memory once the zones have been counted. Nodes of a cluster that was wholly down are owed a new grace period
-// when it comes back, for what was wrong with all of them was hardly the nodes.
-func (m ClusterState) after(now monotonic.Instant, down bool) ClusterState {
-	if m.down && !down {
-		m.floor = now
+// withAllDown sets whether all zones are down. When that ends every node gets a new grace period, because one cause for all is
+// more likely than many.
+func (c ClusterState) withAllDown(now monotonic.Instant, down bool) ClusterState {
+	if c.allDown && !down {
+		c.graceStart = now
 	}
-	m.down = down
-	return m
+	c.allDown = down
+	return c
 }
 
-// taken is the Memory after a node of the zone had its turn.
-func (m ClusterState) taken(now monotonic.Instant, zone string) ClusterState {
-	turns := maps.Clone(m.turns)
-	if turns == nil {
-		turns = map[string]turn{}
+// withTaint notes that a Node of a zone got its NoExecute taint, here or by another replica. An older taint changes nothing.
+func (c ClusterState) withTaint(at monotonic.Instant, zone string) ClusterState {
+	if l := c.limiters[zone]; l.used && l.last >= at {
+		return c
 	}
-	turns[zone] = turn{last: now, used: true}
-	m.turns = turns
-	return m
+	limiters := maps.Clone(c.limiters)
+	if limiters == nil {
+		limiters = map[string]limiter{}
+	}
+	limiters[zone] = limiter{last: at, used: true}
+	c.limiters = limiters
+	return c
 }
 
-// observed notes a turn that another replica let a node of the zone have.
-func (m ClusterState) observed(at monotonic.Instant, zone string) ClusterState {
-	if t := m.turns[zone]; t.used && t.last >= at {
-		return m
+// fellSilent returns whether a Node counts for a mass silence: its deadline passed within the window, or since the last self-check.
+// A Node that was marked Unknown before this process saw its silence does not count.
+func (c ClusterState) fellSilent(now monotonic.Instant, s *NodeState, a Assessment) bool {
+	past := now.Sub(a.Deadline)
+	switch a.Health {
+	case Silent:
+		return past < massSilenceWindow || a.Deadline >= c.checked
+	case Dead:
+		return past < massSilenceWindow && past >= 0 && a.By != GraceStart && s.unknownSince >= a.Deadline
 	}
-	return m.taken(at, zone)
+	return false
+}
+
+// suspects returns whether a Node is part of a mass silence and fell silent since the last self-check.
+func (c ClusterState) suspects(m MassSilence, s *NodeState, a Assessment) bool {
+	return a.Deadline >= c.checked && m.Has(s.traits.zone, s.Ownership.Shard)
+}
+
+// SelfCheck asks for Leases to be read past the cache.
+type SelfCheck struct {
+	// Urgent says that Nodes wait for it before they are marked Unknown.
+	Urgent bool
+	// Samples are Leases to read, with their versions in the cache. If it is empty, any answer of kube-apiserver passes the check.
+	Samples []Sample
+}
+
+// Sample is one version of the Lease of a Node.
+type Sample struct{ Node, LeaseVersion string }
+
+func sampleOf(s *NodeState) Sample { return Sample{Node: s.Node.Name, LeaseVersion: s.LeaseVersion()} }
+
+// selfCheck returns a self-check: at once if Nodes wait for one, else every checkEvery. It samples silent nodes, and without them one
+// Node after the other.
+func (c ClusterState) selfCheck(now monotonic.Instant, waiting bool, silent []silentNode, nodes []NodeState) *SelfCheck {
+	_, blind := c.Blind()
+	urgent := blind || waiting
+	if !urgent && now.Sub(c.checked) < checkEvery {
+		return nil
+	}
+	check := &SelfCheck{Urgent: urgent, Samples: c.suspectLeases(silent, nodes)}
+	if len(check.Samples) == 0 && len(nodes) > 0 {
+		next := int(now.Sub(0)/checkEvery) % len(nodes)
+		check.Samples = []Sample{sampleOf(&nodes[next])}
+	}
+	return check
+}
+
+// suspectLeases returns Leases of silent nodes, and the Lease that is newer than in the cache.
+func (c ClusterState) suspectLeases(silent []silentNode, nodes []NodeState) []Sample {
+	var suspect []Sample
+	slices.SortFunc(silent, func(a, b silentNode) int { return compareNodes(a.NodeState, b.NodeState) })
+	for _, s := range silent[:min(len(silent), checkSamples)] {
+		suspect = append(suspect, sampleOf(s.NodeState))
+	}
+	if !c.stale.on {
+		return suspect
+	}
+	for i := range nodes {
+		if nodes[i].Node.Name == c.newest.Node {
+			suspect = append(suspect, sampleOf(&nodes[i]))
+		}
+	}
+	return suspect
 }

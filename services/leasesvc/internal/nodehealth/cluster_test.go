@@ -10,26 +10,26 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-func TestPlan_FreshMemoryDeclaresNobody(t *testing.T) {
-	w := newWorld(t, 2)
-	w.memory = nodehealth.ClusterState{}
-	w.deaf = true
+func TestPlan_NewProcessMarksNoNode(t *testing.T) {
+	w := newFixture(t, 2)
+	w.cluster = nodehealth.ClusterState{}
+	w.noAnswer = true
 	w.run(time.Hour)
 	w.expectReady("n0", corev1.ConditionTrue)
 	want := nodehealth.Blindness{Cause: nodehealth.Unchecked}
-	if got, blind := w.memory.Blind(); !blind || got != want {
+	if got, blind := w.cluster.Blind(); !blind || got != want {
 		t.Errorf("blindness %v, want %v", got, want)
 	}
 }
 
-func TestPlan_OutageDeclaresNobodyAndGivesAFullGraceAfterwards(t *testing.T) {
-	w := newWorld(t, 10)
+func TestPlan_OutageMarksNoNodeAndGivesANewGracePeriod(t *testing.T) {
+	w := newFixture(t, 10)
 	w.report("n9", corev1.ConditionFalse)
 	w.run(20*time.Second, w.names...)
-	w.deaf = true
-	w.memory = w.memory.CheckFailed(w.now)
+	w.noAnswer = true
+	w.cluster = w.cluster.CheckFailed(w.now)
 	w.run(5 * time.Minute)
-	w.deaf = false
+	w.noAnswer = false
 	w.run(49*time.Second, "n0")
 	for _, name := range w.names[:9] {
 		w.expectReady(name, corev1.ConditionTrue)
@@ -40,12 +40,12 @@ func TestPlan_OutageDeclaresNobodyAndGivesAFullGraceAfterwards(t *testing.T) {
 }
 
 func TestPlan_NodeDeadBeforeAnOutageStaysDead(t *testing.T) {
-	w := newWorld(t, 4)
+	w := newFixture(t, 4)
 	w.run(60*time.Second, "n1", "n2", "n3")
-	w.deaf = true
-	w.memory = w.memory.CheckFailed(w.now)
+	w.noAnswer = true
+	w.cluster = w.cluster.CheckFailed(w.now)
 	w.run(time.Minute)
-	w.deaf = false
+	w.noAnswer = false
 	w.run(time.Second)
 	if got := w.health("n0"); got != nodehealth.Dead {
 		t.Errorf("after the outage n0 is %v, want dead", got)
@@ -54,34 +54,34 @@ func TestPlan_NodeDeadBeforeAnOutageStaysDead(t *testing.T) {
 }
 
 func TestPlan_OneUnansweredCheckOnlyWaits(t *testing.T) {
-	w := newWorld(t, 4)
+	w := newFixture(t, 4)
 	w.run(50*time.Second, "n1", "n2", "n3")
-	w.memory = w.memory.CheckFailed(w.now)
+	w.cluster = w.cluster.CheckFailed(w.now)
 	w.run(time.Second, "n1", "n2", "n3")
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
 
 func TestPlan_LateProcessWaitsForASelfCheckBegunAfterwards(t *testing.T) {
-	w := newWorld(t, 4)
+	w := newFixture(t, 4)
 	w.run(50*time.Second, "n1", "n2", "n3")
-	w.deaf = true
+	w.noAnswer = true
 	before := w.now
 	w.now = w.now.Add(100 * time.Millisecond)
-	w.memory = w.memory.Delayed(w.now)
-	w.memory = w.memory.CheckPassed(before, w.now, nil)
+	w.cluster = w.cluster.Delayed(w.now)
+	w.cluster = w.cluster.CheckPassed(before, w.now, nil)
 	w.run(time.Second, "n1", "n2", "n3")
 	w.expectReady("n0", corev1.ConditionTrue)
-	w.memory = w.memory.CheckPassed(w.now, w.now, nil)
+	w.cluster = w.cluster.CheckPassed(w.now, w.now, nil)
 	w.pass()
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
 
 func TestPlan_StaleCacheWaitsUntilItHasCaughtUp(t *testing.T) {
-	w := newWorld(t, 4)
+	w := newFixture(t, 4)
 	w.run(45*time.Second, "n1", "n2", "n3")
 	live := nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now)}
-	w.memory = w.memory.CheckPassed(w.now, w.now, []nodehealth.Sample{{Node: "n2", LeaseVersion: live.Version}})
-	w.deaf = true
+	w.cluster = w.cluster.CheckPassed(w.now, w.now, []nodehealth.Sample{{Node: "n2", LeaseVersion: live.Version}})
+	w.noAnswer = true
 	w.run(20 * time.Second)
 	w.expectReady("n0", corev1.ConditionTrue)
 	w.leases["n2"] = live
@@ -101,9 +101,9 @@ func TestPlan_ManySilentTogetherWaitForASelfCheck(t *testing.T) {
 		"all of two hundreds": {200, 200, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, c.nodes)
+			w := newFixture(t, c.nodes)
 			w.run(45*time.Second, w.names...)
-			w.deaf = true
+			w.noAnswer = true
 			w.run(50*time.Second, w.names[c.silent:]...)
 			w.now = w.now.Add(100 * time.Millisecond)
 			plan := w.plan()
@@ -119,7 +119,7 @@ func TestPlan_ManySilentTogetherWaitForASelfCheck(t *testing.T) {
 			if diff := cmp.Diff(nodehealth.MassSilence{Zones: []string{""}, Shards: []int{0}}, plan.MassSilence); diff != "" {
 				t.Errorf("doubted zones (-want +got):\n%s", diff)
 			}
-			w.deaf = false
+			w.noAnswer = false
 			w.pass()
 			w.expectReady("n0", corev1.ConditionUnknown)
 		})
@@ -127,23 +127,23 @@ func TestPlan_ManySilentTogetherWaitForASelfCheck(t *testing.T) {
 }
 
 // Three may die without a doubt, but the fourth within five seconds makes it one.
-func TestPlan_DeathsOneAfterTheOtherAddUp(t *testing.T) {
-	w := newWorld(t, 10)
+func TestPlan_NodesThatFallSilentOneAfterTheOtherAddUp(t *testing.T) {
+	w := newFixture(t, 10)
 	w.run(30*time.Second, w.names...)
 	for _, name := range []string{"n0", "n1", "n2", "n3"} {
 		w.now = w.now.Add(time.Second)
 		w.renew(name, 0)
-		w.see()
+		w.observe()
 	}
 	w.run(49900*time.Millisecond-3*time.Second, w.names[4:]...)
-	w.deaf = true
+	w.noAnswer = true
 	held := 0
 	for range 40 {
 		w.now = w.now.Add(100 * time.Millisecond)
 		plan := w.plan()
 		held = plan.Held
 		for _, step := range plan.Steps {
-			w.carryOut(step)
+			w.apply(step)
 		}
 	}
 	w.expectReady("n2", corev1.ConditionUnknown)
@@ -153,12 +153,12 @@ func TestPlan_DeathsOneAfterTheOtherAddUp(t *testing.T) {
 	}
 }
 
-func TestPlan_BlindProcessAddsNoTaintThatEvictsAndRemovesAll(t *testing.T) {
-	w := newWorld(t, 9)
+func TestPlan_BlindProcessAddsNoNoExecuteTaintAndRemovesAll(t *testing.T) {
+	w := newFixture(t, 9)
 	w.report("n0", corev1.ConditionFalse)
 	w.pass()
-	w.deaf = true
-	w.memory = w.memory.CheckFailed(w.now)
+	w.noAnswer = true
+	w.cluster = w.cluster.CheckFailed(w.now)
 	w.report("n0", corev1.ConditionTrue)
 	w.report("n1", corev1.ConditionFalse)
 	w.run(20 * time.Second)
@@ -168,7 +168,7 @@ func TestPlan_BlindProcessAddsNoTaintThatEvictsAndRemovesAll(t *testing.T) {
 
 // Upstream asks for the Lease of a dead node in each pass.
 func TestPlan_LongDeadNodesCostNothing(t *testing.T) {
-	w := newWorld(t, 9)
+	w := newFixture(t, 9)
 	w.run(2*time.Minute, w.names[3:]...)
 	w.now = w.now.Add(100 * time.Millisecond)
 	plan := w.plan()
@@ -182,10 +182,10 @@ func TestPlan_LongDeadNodesCostNothing(t *testing.T) {
 }
 
 // A replica that takes over finds the dead declared, and does not give them another life.
-func TestPlan_TakeoverKeepsTheDead(t *testing.T) {
-	w := newWorld(t, 9)
+func TestPlan_TakeoverKeepsDeadNodesDead(t *testing.T) {
+	w := newFixture(t, 9)
 	w.run(time.Minute, w.names[1:]...)
-	w.subjects, w.memory, w.now = map[string]nodehealth.NodeState{}, nodehealth.ClusterState{}, 0
+	w.states, w.cluster, w.now = map[string]nodehealth.NodeState{}, nodehealth.ClusterState{}, 0
 	plan := w.plan()
 	if plan.Counts[nodehealth.Dead] != 1 || plan.Steps != nil {
 		t.Errorf("counts %v and steps %v, want one dead and nothing to do", plan.Counts, plan.Steps)
@@ -203,11 +203,11 @@ func TestPlan_TakeoverKeepsTheDead(t *testing.T) {
 // however many they are.
 func TestPlan_QuietPassesCopyNothing(t *testing.T) {
 	allocations := func(nodes int) float64 {
-		w := newWorld(t, nodes)
+		w := newFixture(t, nodes)
 		w.run(time.Second, w.names...)
-		subjects := w.see()
+		subjects := w.observe()
 		return testing.AllocsPerRun(10, func() {
-			w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
+			w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 		})
 	}
 	if few, many := allocations(10), allocations(2000); many > few {

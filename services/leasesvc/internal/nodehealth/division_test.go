@@ -12,23 +12,23 @@ import (
 )
 
 // colleague is another replica that sees the same objects, and holds what the first does not.
-func (w *world) colleague() *world {
+func (w *fixture) colleague() *fixture {
 	c := *w
-	c.memory = nodehealth.ClusterState{}.CheckPassed(w.now, w.now, nil)
-	c.subjects = map[string]nodehealth.NodeState{}
-	c.charges = map[string]nodehealth.Ownership{}
+	c.cluster = nodehealth.ClusterState{}.CheckPassed(w.now, w.now, nil)
+	c.states = map[string]nodehealth.NodeState{}
+	c.ownership = map[string]nodehealth.Ownership{}
 	c.sessions = map[string]nodehealth.Session{}
-	c.see()
+	c.observe()
 	return &c
 }
 
 // share gives a node to one of two replicas.
-func share(name string, to, from *world) {
-	to.charges[name], from.charges[name] = nodehealth.Ownership{Held: true, HeldSince: to.now}, nodehealth.Ownership{}
+func share(name string, to, from *fixture) {
+	to.ownership[name], from.ownership[name] = nodehealth.Ownership{Held: true, HeldSince: to.now}, nodehealth.Ownership{}
 }
 
-func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
-	a := newWorld(t, 8)
+func TestPlan_NodeOfAnotherReplicaOnlyCountsInItsZone(t *testing.T) {
+	a := newFixture(t, 8)
 	b := a.colleague()
 	b.zones = false
 	for i, name := range a.names {
@@ -53,23 +53,23 @@ func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
 		return all
 	}
 	// The turn goes to n0, whose shard a holds as well, so one write does for both.
-	if diff := cmp.Diff([]string{"banish n0 shard=true zones=true"}, steps(pa)); diff != "" {
+	if diff := cmp.Diff([]string{"add-no-execute n0 shard=true zones=true"}, steps(pa)); diff != "" {
 		t.Errorf("a (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"tidy n1 shard=true zones=false"}, steps(pb)); diff != "" {
+	if diff := cmp.Diff([]string{"sync-taints n1 shard=true zones=false"}, steps(pb)); diff != "" {
 		t.Errorf("b (-want +got):\n%s", diff)
 	}
 	if pa.Counts[nodehealth.Alive] != 4 || pb.Counts[nodehealth.Alive] != 4 {
 		t.Errorf("counts %v and %v, want four alive each", pa.Counts, pb.Counts)
 	}
 	for _, step := range pa.Steps {
-		a.carryOut(step)
+		a.apply(step)
 	}
 	for _, step := range pb.Steps {
-		b.carryOut(step)
+		b.apply(step)
 	}
 	a.now = a.now.Add(10 * time.Second)
-	if diff := cmp.Diff([]string{"banish n1 shard=false zones=true"}, steps(a.plan())); diff != "" {
+	if diff := cmp.Diff([]string{"add-no-execute n1 shard=false zones=true"}, steps(a.plan())); diff != "" {
 		t.Errorf("a in the next turn (-want +got):\n%s", diff)
 	}
 	a.expectTaints("n0", corev1.TaintNodeUnschedulable+":NoSchedule", notReadySchedule, notReadyExecute)
@@ -78,10 +78,10 @@ func TestPlan_NodesOfOthersGetNothingButTheirZoneCounts(t *testing.T) {
 
 // A node whose session is elsewhere may show no sign of life here for minutes. That is nobody's business here, and raises no
 // doubt.
-func TestPlan_SilenceOfNodesInOtherHandsIsNoSilence(t *testing.T) {
-	w := newWorld(t, 40)
+func TestPlan_NodeOfAnotherReplicaIsNeverSilent(t *testing.T) {
+	w := newFixture(t, 40)
 	for _, name := range w.names[:30] {
-		w.charges[name] = nodehealth.Ownership{Shard: 1}
+		w.ownership[name] = nodehealth.Ownership{Shard: 1}
 	}
 	if steps := w.run(10*time.Minute, w.names[30:]...); len(steps) != 0 {
 		t.Errorf("steps %v", steps)
@@ -92,19 +92,19 @@ func TestPlan_SilenceOfNodesInOtherHandsIsNoSilence(t *testing.T) {
 	}
 }
 
-func TestPlan_TakeoverGivesAWholeGraceToAllButTheDead(t *testing.T) {
-	w := newWorld(t, 9)
+func TestPlan_TakeoverGivesANewGracePeriodToAllButDeadNodes(t *testing.T) {
+	w := newFixture(t, 9)
 	w.run(time.Minute, w.names[1:]...)
 	w.expectReady("n0", corev1.ConditionUnknown)
 	// Another replica has watched all along without a shard.
 	b := w.colleague()
 	for _, name := range b.names {
-		b.charges[name] = nodehealth.Ownership{}
+		b.ownership[name] = nodehealth.Ownership{}
 	}
 	b.run(100*time.Second, b.names[1:]...)
 	b.run(30 * time.Second) // nobody is heard any more, say because the one that kept all sessions is gone
 	for _, name := range b.names {
-		b.charges[name] = nodehealth.Ownership{Held: true, HeldSince: b.now}
+		b.ownership[name] = nodehealth.Ownership{Held: true, HeldSince: b.now}
 	}
 	b.pass()
 	if got := b.health("n0"); got != nodehealth.Dead {
@@ -118,15 +118,15 @@ func TestPlan_TakeoverGivesAWholeGraceToAllButTheDead(t *testing.T) {
 
 // Nodes of one shard that fall silent together have perhaps the replica in common, wherever they are.
 func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
-	w := newWorld(t, 0)
+	w := newFixture(t, 0)
 	for i := range 120 {
 		name := fmt.Sprintf("n%03d", i)
 		w.add(name, corev1.ConditionTrue)
 		w.label(name, corev1.LabelTopologyZone, fmt.Sprint(i/10%4))
-		w.charges[name] = nodehealth.Ownership{Held: true, Shard: i % 10}
+		w.ownership[name] = nodehealth.Ownership{Held: true, Shard: i % 10}
 	}
 	w.run(20*time.Second, w.names...)
-	w.deaf = true
+	w.noAnswer = true
 	var alive []string
 	for i, name := range w.names {
 		if i%10 != 3 || i > 70 {
@@ -139,14 +139,14 @@ func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
 	if !plan.MassSilence.Equal(nodehealth.MassSilence{Shards: []int{3}}) || plan.Held != 7 {
 		t.Errorf("doubted %v and %d held, want shard 3 and seven", plan.MassSilence, plan.Held)
 	}
-	w.deaf = false
+	w.noAnswer = false
 	w.pass()
 	w.expectReady("n003", corev1.ConditionUnknown)
 }
 
 // Whoever gets the zones goes on at the pace of the one before, as the taints show it.
-func TestPlan_TakeoverOfTheZonesKeepsTheirPace(t *testing.T) {
-	a := newWorld(t, 40)
+func TestPlan_TakeoverOfTheZonesKeepsTheirRates(t *testing.T) {
+	a := newFixture(t, 40)
 	a.now = a.now.Add(time.Second)
 	b := a.colleague()
 	b.zones = false
@@ -167,7 +167,7 @@ func TestPlan_TakeoverOfTheZonesKeepsTheirPace(t *testing.T) {
 }
 
 // All replicas find out for themselves that everything is down, and when it comes back.
-func TestPlan_FullDisruptionIsSeenByAllAlike(t *testing.T) {
+func TestPlan_FullDisruptionIsTheSameOnAllReplicas(t *testing.T) {
 	a := cluster{"a": {2, 2}, "b": {2, 1}}.world(t)
 	b := a.colleague()
 	b.zones = false

@@ -27,48 +27,48 @@ type fataler interface {
 }
 
 // world is a cluster in memory under one Memory. Steps are carried out only by run.
-type world struct {
-	t        fataler
-	rules    nodehealth.Rules
-	memory   nodehealth.ClusterState
-	now      monotonic.Instant
-	version  int
-	names    []string
-	nodes    map[string]*corev1.Node
-	leases   map[string]nodehealth.Lease
-	sessions map[string]nodehealth.Session
-	written  map[string]string
-	subjects map[string]nodehealth.NodeState
-	busy     map[string]bool
-	charges  map[string]nodehealth.Ownership
-	zones    bool // whether the term of the zones is held
+type fixture struct {
+	t         fataler
+	rules     nodehealth.Rules
+	cluster   nodehealth.ClusterState
+	now       monotonic.Instant
+	version   int
+	names     []string
+	nodes     map[string]*corev1.Node
+	leases    map[string]nodehealth.Lease
+	sessions  map[string]nodehealth.Session
+	written   map[string]string
+	states    map[string]nodehealth.NodeState
+	busy      map[string]bool
+	ownership map[string]nodehealth.Ownership
+	zones     bool // whether the term of the zones is held
 	// deaf answers no self-check.
-	deaf bool
+	noAnswer bool
 }
 
 // newWorld has a passed self-check and nodes n0 to n<count-1>, all ready, in one zone, each with a Lease.
-func newWorld(t fataler, count int) *world {
-	w := &world{
+func newFixture(t fataler, count int) *fixture {
+	w := &fixture{
 		t: t, rules: nodehealth.DefaultRules(), version: 100,
 		nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, sessions: map[string]nodehealth.Session{},
-		written: map[string]string{}, subjects: map[string]nodehealth.NodeState{}, busy: map[string]bool{},
-		charges: map[string]nodehealth.Ownership{}, zones: true,
+		written: map[string]string{}, states: map[string]nodehealth.NodeState{}, busy: map[string]bool{},
+		ownership: map[string]nodehealth.Ownership{}, zones: true,
 	}
 	for i := range count {
 		w.add(fmt.Sprintf("n%d", i), corev1.ConditionTrue)
 	}
-	w.memory = w.memory.CheckPassed(0, 0, nil)
-	w.see()
+	w.cluster = w.cluster.CheckPassed(0, 0, nil)
+	w.observe()
 	return w
 }
 
-func (w *world) next() string {
+func (w *fixture) next() string {
 	w.version++
 	return strconv.Itoa(w.version)
 }
 
 // add makes a node that reports the given readiness, or nothing for "".
-func (w *world) add(name string, ready corev1.ConditionStatus) {
+func (w *fixture) add(name string, ready corev1.ConditionStatus) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("uid-" + w.next()), ResourceVersion: w.next(), CreationTimestamp: metav1.NewTime(wall(w.now)),
 	}}
@@ -91,7 +91,7 @@ func (w *world) add(name string, ready corev1.ConditionStatus) {
 }
 
 // change replaces a node by an altered copy of a newer version.
-func (w *world) change(name string, alter func(*corev1.Node)) {
+func (w *fixture) change(name string, alter func(*corev1.Node)) {
 	node := w.nodes[name].DeepCopy()
 	alter(node)
 	node.ResourceVersion = w.next()
@@ -99,7 +99,7 @@ func (w *world) change(name string, alter func(*corev1.Node)) {
 }
 
 // report is what a kubelet posts.
-func (w *world) report(name string, ready corev1.ConditionStatus) {
+func (w *fixture) report(name string, ready corev1.ConditionStatus) {
 	w.change(name, func(node *corev1.Node) {
 		for i := range node.Status.Conditions {
 			c := &node.Status.Conditions[i]
@@ -116,11 +116,11 @@ func (w *world) report(name string, ready corev1.ConditionStatus) {
 }
 
 // renew is what a kubelet writes into its Lease, by a clock that is off by skew.
-func (w *world) renew(name string, skew time.Duration) {
+func (w *fixture) renew(name string, skew time.Duration) {
 	w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now).Add(skew)}
 }
 
-func (w *world) label(name, key, value string) {
+func (w *fixture) label(name, key, value string) {
 	w.change(name, func(node *corev1.Node) {
 		if node.Labels == nil {
 			node.Labels = map[string]string{}
@@ -130,41 +130,41 @@ func (w *world) label(name, key, value string) {
 }
 
 // see takes in everything and returns the subjects ordered by name.
-func (w *world) see() []nodehealth.NodeState {
+func (w *fixture) observe() []nodehealth.NodeState {
 	var subjects []nodehealth.NodeState
 	for _, name := range w.names {
-		s := w.subjects[name]
-		s.Ownership = w.charge(name)
+		s := w.states[name]
+		s.Ownership = w.ownershipOf(name)
 		s = w.rules.Observe(w.now, s, nodehealth.Observation{
 			Node: w.nodes[name], Lease: w.leases[name], Session: w.sessions[name], WrittenVersion: w.written[name],
 		})
 		s.Busy = w.busy[name]
-		w.subjects[name] = s
+		w.states[name] = s
 		subjects = append(subjects, s)
 	}
 	return subjects
 }
 
 // charge is that of a node in shard 0, held from the beginning, unless the test says otherwise.
-func (w *world) charge(name string) nodehealth.Ownership {
-	if c, given := w.charges[name]; given {
+func (w *fixture) ownershipOf(name string) nodehealth.Ownership {
+	if c, given := w.ownership[name]; given {
 		return c
 	}
 	return nodehealth.Ownership{Held: true}
 }
 
 // plan makes one pass and answers its self-check at once, unless deaf.
-func (w *world) plan() nodehealth.Plan {
-	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Authority{MaxSteps: 1_000_000, HoldsZones: w.zones})
-	w.memory = memory
-	if plan.SelfCheck != nil && !w.deaf {
-		w.memory = w.memory.CheckPassed(w.now, w.now, w.compare(plan.SelfCheck.Samples))
+func (w *fixture) plan() nodehealth.Plan {
+	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{MaxSteps: 1_000_000, HoldsZones: w.zones})
+	w.cluster = memory
+	if plan.SelfCheck != nil && !w.noAnswer {
+		w.cluster = w.cluster.CheckPassed(w.now, w.now, w.compare(plan.SelfCheck.Samples))
 	}
 	return plan
 }
 
 // compare finds no contradiction: in this world the cache is never behind.
-func (w *world) compare(read []nodehealth.Sample) []nodehealth.Sample {
+func (w *fixture) compare(read []nodehealth.Sample) []nodehealth.Sample {
 	for _, sample := range read {
 		if have := w.leases[sample.Node].Version; have != sample.LeaseVersion {
 			w.t.Errorf("sample of %s is of version %q, the Lease is at %q", sample.Node, sample.LeaseVersion, have)
@@ -174,7 +174,7 @@ func (w *world) compare(read []nodehealth.Sample) []nodehealth.Sample {
 }
 
 // carryOut does what a step says.
-func (w *world) carryOut(step nodehealth.Step) {
+func (w *fixture) apply(step nodehealth.Step) {
 	w.change(step.Node.Name, func(node *corev1.Node) { *node = *after(step) })
 }
 
@@ -202,16 +202,16 @@ func after(step nodehealth.Step) *corev1.Node {
 }
 
 // pass plans, carries out and plans again, until nothing is left to do at this moment.
-func (w *world) pass() []nodehealth.Step {
+func (w *fixture) pass() []nodehealth.Step {
 	w.t.Helper()
 	var done []nodehealth.Step
 	for range 10 {
 		plan := w.plan()
 		for _, step := range plan.Steps {
-			w.carryOut(step)
+			w.apply(step)
 		}
 		done = append(done, plan.Steps...)
-		if len(plan.Steps) == 0 && plan.Held == 0 || w.deaf {
+		if len(plan.Steps) == 0 && plan.Held == 0 || w.noAnswer {
 			return done
 		}
 	}
@@ -220,7 +220,7 @@ func (w *world) pass() []nodehealth.Step {
 }
 
 // run lets time pass in steps of 100 ms with a pass in each, while the given nodes renew every ten seconds.
-func (w *world) run(d time.Duration, alive ...string) []nodehealth.Step {
+func (w *fixture) run(d time.Duration, alive ...string) []nodehealth.Step {
 	w.t.Helper()
 	var done []nodehealth.Step
 	for end := w.now.Add(d); w.now < end; {
@@ -235,7 +235,7 @@ func (w *world) run(d time.Duration, alive ...string) []nodehealth.Step {
 	return done
 }
 
-func (w *world) ready(name string) corev1.ConditionStatus {
+func (w *fixture) ready(name string) corev1.ConditionStatus {
 	for _, c := range w.nodes[name].Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			return c.Status
@@ -245,7 +245,7 @@ func (w *world) ready(name string) corev1.ConditionStatus {
 }
 
 // taints are a node's as key:effect, in order.
-func (w *world) taints(name string) []string {
+func (w *fixture) taints(name string) []string {
 	var taints []string
 	for _, t := range w.nodes[name].Spec.Taints {
 		taints = append(taints, t.Key+":"+string(t.Effect))
@@ -253,9 +253,9 @@ func (w *world) taints(name string) []string {
 	return taints
 }
 
-func (w *world) health(name string) nodehealth.Health {
-	s := w.subjects[name]
-	return w.rules.Assess(w.now, w.memory, &s).Health
+func (w *fixture) health(name string) nodehealth.Health {
+	s := w.states[name]
+	return w.rules.Assess(w.now, w.cluster, &s).Health
 }
 
 const (
@@ -265,7 +265,7 @@ const (
 	unreachableSchedule = corev1.TaintNodeUnreachable + ":NoSchedule"
 )
 
-func (w *world) expectTaints(name string, want ...string) {
+func (w *fixture) expectTaints(name string, want ...string) {
 	w.t.Helper()
 	got := w.taints(name)
 	slices.Sort(got)
@@ -275,7 +275,7 @@ func (w *world) expectTaints(name string, want ...string) {
 	}
 }
 
-func (w *world) expectReady(name string, want corev1.ConditionStatus) {
+func (w *fixture) expectReady(name string, want corev1.ConditionStatus) {
 	w.t.Helper()
 	if got := w.ready(name); got != want {
 		w.t.Errorf("at %v Ready of %s is %q, want %q", w.now.Sub(0), name, got, want)

@@ -50,21 +50,21 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 		// elsewhere tells that its session is kept by another replica until it stops.
 		elsewhere bool
 		// end lets the node stop beating; it is called when it does.
-		end func(*world)
+		end func(*fixture)
 		// later is what is seen of its session after so long.
 		after time.Duration
-		then  func(*world)
+		then  func(*fixture)
 		want  func(writer) time.Duration
 	}{
 		{
 			name: "a session that goes on",
-			end:  func(*world) {},
+			end:  func(*fixture) {},
 			want: func(writer) time.Duration { return never },
 		},
 		{
 			name:  "a session that expires",
-			end:   func(w *world) { w.sessions["n0"] = nodehealth.SessionSuspect },
-			after: ttl, then: func(w *world) { w.sessions["n0"] = nodehealth.SessionExpired },
+			end:   func(w *fixture) { w.sessions["n0"] = nodehealth.SessionSuspect },
+			after: ttl, then: func(w *fixture) { w.sessions["n0"] = nodehealth.SessionExpired },
 			want: func(w writer) time.Duration {
 				if w.echo || w.ours || w.every == 0 {
 					return ttl
@@ -74,20 +74,20 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 		},
 		{
 			name: "a session that is released",
-			end:  func(w *world) { delete(w.sessions, "n0") },
+			end:  func(w *fixture) { delete(w.sessions, "n0") },
 			want: func(writer) time.Duration { return grace },
 		},
 		{
 			name: "a shard that was elsewhere", elsewhere: true,
-			end:   func(*world) {},
-			after: 12 * time.Second, then: func(w *world) { w.charges["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now} },
+			end:   func(*fixture) {},
+			after: 12 * time.Second, then: func(w *fixture) { w.ownership["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now} },
 			want: func(writer) time.Duration { return 12*time.Second + grace },
 		},
 		{
 			name: "a shard that was elsewhere, whose holder knew of the silence", elsewhere: true,
-			end:   func(*world) {},
-			after: 40 * time.Second, then: func(w *world) {
-				w.charges["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, nodehealth.SessionExpired
+			end:   func(*fixture) {},
+			after: 40 * time.Second, then: func(w *fixture) {
+				w.ownership["n0"], w.sessions["n0"] = nodehealth.Ownership{Held: true, HeldSince: w.now}, nodehealth.SessionExpired
 			},
 			want: func(w writer) time.Duration {
 				if w.echo || w.ours || w.every == 0 {
@@ -99,11 +99,11 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	} {
 		for who, writes := range writers() {
 			t.Run(c.name+"/"+who, func(t *testing.T) {
-				w := newWorld(t, 2)
+				w := newFixture(t, 2)
 				w.sessions["n0"], w.sessions["n1"] = nodehealth.SessionAlive, nodehealth.SessionAlive
 				if c.elsewhere {
 					delete(w.sessions, "n0")
-					w.charges["n0"] = nodehealth.Ownership{}
+					w.ownership["n0"] = nodehealth.Ownership{}
 				}
 				w.live(writes, 20*time.Minute-lastRenewal(writes))
 				if writes.every > 0 {
@@ -135,7 +135,7 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 }
 
 // live lets the Lease of n0 be written for a while, in steps of whatever is between two writes.
-func (w *world) live(by writer, d time.Duration) {
+func (w *fixture) live(by writer, d time.Duration) {
 	for end := w.now.Add(d); w.now < end; {
 		if by.every > 0 {
 			w.write(by)
@@ -145,16 +145,16 @@ func (w *world) live(by writer, d time.Duration) {
 	}
 }
 
-func (w *world) write(by writer) {
+func (w *fixture) write(by writer) {
 	w.leases["n0"] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now), Duration: by.lasts, RenewedByUs: by.ours}
 	if by.echo {
 		w.written["n0"] = w.leases["n0"].Version
 	}
-	w.see()
+	w.observe()
 }
 
 // rest lets time pass, with a pass every 100 ms.
-func (w *world) rest(d time.Duration) {
+func (w *fixture) rest(d time.Duration) {
 	for end := w.now.Add(d); w.now < end; {
 		w.now = min(end, w.now.Add(100*time.Millisecond))
 		w.pass()
@@ -162,17 +162,17 @@ func (w *world) rest(d time.Duration) {
 }
 
 // Wall-clock time is written and never compared: ours may jump as it likes, and so may that of kubelets.
-func TestPlan_ClocksThatJumpDecideNothing(t *testing.T) {
+func TestPlan_SteppedClocksDecideNothing(t *testing.T) {
 	for name, jump := range map[string]time.Duration{"an hour ahead": time.Hour, "an hour back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 3)
+			w := newFixture(t, 3)
 			plan := func(wallOff time.Duration) nodehealth.Plan {
-				p, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.memory, w.see(),
+				p, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.cluster, w.observe(),
 					nodehealth.Authority{MaxSteps: 10, HoldsZones: true})
 				if p.SelfCheck != nil {
 					memory = memory.CheckPassed(w.now, w.now, nil)
 				}
-				w.memory = memory
+				w.cluster = memory
 				return p
 			}
 			swing := func(every time.Duration) time.Duration { // there and back again

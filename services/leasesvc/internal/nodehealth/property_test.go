@@ -16,7 +16,7 @@ import (
 
 // history is a world that lives through what rapid thinks of, and remembers what must hold at any time.
 type history struct {
-	*world
+	*fixture
 	rapid *rapid.T
 	// alive is when each node last gave a sign of life that nobody may overlook, and posted when its status said something new,
 	// which speaks for a node whose session is late, and not against one that expires after it.
@@ -32,7 +32,7 @@ type history struct {
 func everything() nodehealth.Authority { return nodehealth.Authority{MaxSteps: 1000, HoldsZones: true} }
 
 func newHistory(t *rapid.T) *history {
-	h := &history{world: newWorld(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, posted: map[string]monotonic.Instant{}, late: map[string]monotonic.Instant{}, found: map[string]bool{}, turns: map[string][]monotonic.Instant{}}
+	h := &history{fixture: newFixture(t, 0), rapid: t, alive: map[string]monotonic.Instant{}, posted: map[string]monotonic.Instant{}, late: map[string]monotonic.Instant{}, found: map[string]bool{}, turns: map[string][]monotonic.Instant{}}
 	for zone := range rapid.IntRange(1, 3).Draw(t, "zones") {
 		for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
 			name := fmt.Sprintf("z%d-%d", zone, i)
@@ -42,7 +42,7 @@ func newHistory(t *rapid.T) *history {
 	}
 	h.rules.NormalRate = rapid.SampledFrom([]float64{0, 0.1, 1}).Draw(t, "rate")
 	h.now = 1 // so that 0 is before everything
-	h.see()
+	h.observe()
 	return h
 }
 
@@ -75,22 +75,22 @@ func (h *history) happen() {
 	case 4:
 		h.change(name, func(n *corev1.Node) { n.Spec.Unschedulable = !n.Spec.Unschedulable })
 	case 5:
-		h.deaf = !h.deaf
-		if h.deaf {
-			h.memory = h.memory.CheckFailed(h.now)
+		h.noAnswer = !h.noAnswer
+		if h.noAnswer {
+			h.cluster = h.cluster.CheckFailed(h.now)
 		}
 	case 6:
-		h.memory = h.memory.Delayed(h.now)
+		h.cluster = h.cluster.Delayed(h.now)
 	}
-	h.see()
+	h.observe()
 }
 
 func (h *history) check(plan nodehealth.Plan) {
-	_, blind := h.memory.Blind()
+	_, blind := h.cluster.Blind()
 	for _, step := range plan.Steps {
 		name := step.Node.Name
-		if step.Kind == nodehealth.MarkUnknown && (blind && h.deaf || h.early(name) || h.sessions[name] == nodehealth.SessionAlive) {
-			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.deaf)
+		if step.Kind == nodehealth.MarkUnknown && (blind && h.noAnswer || h.early(name) || h.sessions[name] == nodehealth.SessionAlive) {
+			h.rapid.Fatalf("%s was declared %v after its last sign of life; deaf: %v", name, h.now.Sub(h.alive[name]), h.noAnswer)
 		}
 		if step.RateLimited {
 			h.turns[step.Zone] = append(h.turns[step.Zone], h.now)
@@ -122,24 +122,24 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "events") {
 			h.happen()
 			h.now = h.now.Add(time.Duration(rapid.IntRange(1, 20_000).Draw(t, "pause")) * time.Millisecond)
-			subjects := h.see()
+			subjects := h.observe()
 			before := frozen(subjects)
-			plan, memory := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, subjects, everything())
-			again, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, shuffled(subjects), everything())
+			plan, memory := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, subjects, everything())
+			again, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, shuffled(subjects), everything())
 			if diff := cmp.Diff(plan.Steps, again.Steps); diff != "" {
 				t.Fatalf("the same world in another order (-first +second):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, frozen(subjects)); diff != "" {
 				t.Fatalf("planning changed its input (-before +after):\n%s", diff)
 			}
-			h.memory = memory
+			h.cluster = memory
 			h.check(plan)
 			for _, step := range plan.Steps {
-				h.carryOut(step)
+				h.apply(step)
 			}
 			h.expectNoneOf(plan.Steps)
-			if !h.deaf && plan.SelfCheck != nil {
-				h.memory = h.memory.CheckPassed(h.now, h.now, nil)
+			if !h.noAnswer && plan.SelfCheck != nil {
+				h.cluster = h.cluster.CheckPassed(h.now, h.now, nil)
 			}
 		}
 	})
@@ -148,7 +148,7 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 // expectNoneOf plans on what the steps made of the world. Where nothing was declared, whoever had a step gets no other: what
 // follows from new conditions, for the node, its zone or the whole cluster, comes in the next pass.
 func (h *history) expectNoneOf(done []nodehealth.Step) {
-	next, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.memory, h.see(), everything())
+	next, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, h.observe(), everything())
 	served := map[string]bool{}
 	for _, step := range done {
 		if step.Kind == nodehealth.MarkUnknown {
@@ -182,16 +182,16 @@ func BenchmarkPlan(b *testing.B) {
 	for _, size := range []int{1000, 10_000, 100_000} {
 		for _, dead := range []int{0, size / 2} {
 			b.Run(fmt.Sprintf("nodes=%d/dead=%d", size, dead), func(b *testing.B) {
-				w := newWorld(b, size)
+				w := newFixture(b, size)
 				w.rules.NormalRate, w.rules.PartialRate = 0, 0
 				for _, name := range w.names[:dead] {
 					w.report(name, corev1.ConditionFalse)
 				}
 				w.pass()
-				subjects := w.see()
+				subjects := w.observe()
 				b.ReportAllocs()
 				for b.Loop() {
-					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.memory, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
+					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.cluster, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 				}
 			})
 		}
@@ -201,13 +201,13 @@ func BenchmarkPlan(b *testing.B) {
 // Half of a large fleet falls silent at once, and only so many are declared in one pass: the others cost little more than a glance.
 func BenchmarkPlan_ManySilent(b *testing.B) {
 	const size = 100_000
-	w := newWorld(b, size)
+	w := newFixture(b, size)
 	w.now = w.now.Add(w.rules.GracePeriod + time.Second)
 	for _, name := range w.names[size/2:] {
 		w.renew(name, 0)
 	}
-	subjects := w.see()
-	memory := w.memory.CheckPassed(w.now, w.now, nil)
+	subjects := w.observe()
+	memory := w.cluster.CheckPassed(w.now, w.now, nil)
 	b.ReportAllocs()
 	for b.Loop() {
 		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, memory, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})

@@ -2,28 +2,28 @@ package nodehealth
 
 import "time"
 
-// ExcludeDisruptionLabel keeps a Node out of the count of its zone, as upstream's controller knows it.
+// ExcludeDisruptionLabel excludes a Node from the count of its zone. The node-lifecycle controller uses the same label.
 const ExcludeDisruptionLabel = "node.kubernetes.io/exclude-disruption"
 
-// Rules is how patient the decisions are.
+// Rules are the settings of the decisions.
 type Rules struct {
-	// Grace is the silence after which a node is declared unknown.
+	// GracePeriod is the silence after which a Node is marked Unknown.
 	GracePeriod time.Duration
-	// StartupGrace is the same for a Node without a Ready condition, counted from when it was first seen.
+	// StartupGracePeriod replaces GracePeriod for a Node without a Ready condition. It counts from when the Node was first seen.
 	StartupGracePeriod time.Duration
-	// FirstBeat is how soon a holder that lives is heard by a replica that it did not beat to before.
+	// FirstBeat is the time within which a live node beats at a replica that it did not beat to before.
 	FirstBeat time.Duration
-	// Excluded are labels whose presence keeps a Node out of the count of its zone.
+	// ExcludeLabels exclude the Nodes that have one of them from the count of their zone.
 	ExcludeLabels []string
-	// Threshold is the share of not ready nodes, of three at least, from which a zone is partially disrupted.
+	// UnhealthyZoneThreshold is the share of nodes, of three at least, from which a zone is partially disrupted.
 	UnhealthyZoneThreshold float64
-	// Large is the number of nodes beyond which a partially disrupted zone still gets taints.
+	// LargeZoneSize is the number of nodes beyond which a partially disrupted zone still gets taints.
 	LargeZoneSize int
-	// Normal, Partial and Full are how many nodes of a zone get a NoExecute taint per second, by the zone's state.
+	// NormalRate, PartialRate and FullRate are NoExecute taints per second and zone, by the state of the zone.
 	NormalRate, PartialRate, FullRate float64
 }
 
-// DefaultRules are the defaults of kube-controller-manager v1.37, for holders that beat every five seconds.
+// DefaultRules returns the defaults of kube-controller-manager v1.37, for nodes that beat every five seconds.
 func DefaultRules() Rules {
 	return Rules{
 		GracePeriod:            50 * time.Second,
@@ -39,19 +39,25 @@ func DefaultRules() Rules {
 }
 
 const (
-	// together is the window in which nodes that fall silent have perhaps one cause.
-	together = 5 * time.Second
-	// fewTogether nodes, or manyShare of their zone if that is more, may fall silent together without a doubt.
-	fewTogether = 3
-	manyShare   = 0.05
-	// checkEvery is the time between two self-checks when nothing is in doubt.
+	// massSilenceWindow is the time within which nodes that fall silent may have one common cause.
+	massSilenceWindow = 5 * time.Second
+	// massSilenceNodes is how many nodes may fall silent within the window without a self-check; massSilenceShare is the same as
+	// a share of the zone or shard. The larger number counts.
+	massSilenceNodes = 3
+	massSilenceShare = 0.05
+	// checkEvery is the time between two self-checks while none is urgent.
 	checkEvery = time.Second
-	// outage is how long the kube-apiserver must have been unreachable for the nodes to be owed a new grace period: shorter
-	// than any Lease they renew.
-	outage = 5 * time.Second
-	// samples is how many Leases a self-check reads.
-	samples = 8
+	// minOutage is how long kube-apiserver must be unreachable before all nodes get a new grace period. It is shorter than the
+	// duration of any node Lease.
+	minOutage = 5 * time.Second
+	// checkSamples is how many Leases of silent nodes a self-check reads.
+	checkSamples = 8
 )
 
-// suspectAfter is the silence from which a node is suspect.
-func (r Rules) suspectAfter(grace time.Duration) time.Duration { return grace / 2 }
+// graceOf returns the grace period of a Node.
+func (r Rules) graceOf(s *NodeState) time.Duration {
+	if s.traits.ready == "" {
+		return r.StartupGracePeriod
+	}
+	return r.GracePeriod
+}

@@ -8,76 +8,79 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// Source says where a sign of life came from.
+// SignSource is where a sign of life came from.
 type SignSource uint8
 
 const (
-	// Reprieve is no sign of life: the node was first seen then, or silence before it does not count.
+	// GraceStart is no sign of life: the grace period began then.
 	GraceStart SignSource = iota
-	// Status is a new heartbeat in the Ready condition.
+	// StatusUpdate is a new heartbeat in the Ready condition.
 	StatusUpdate
-	// Renewal is a new renewTime in the Lease.
+	// LeaseRenewal is a new renewTime in the Lease.
 	LeaseRenewal
-	// Beats are those of the session.
+	// SessionBeat is a beat of the session.
 	SessionBeat
 )
 
 func (s SignSource) String() string {
-	return [...]string{"reprieve", "status", "lease", "session"}[s]
+	return [...]string{"grace-start", "status", "lease", "session"}[s]
 }
 
-// pulse is what is remembered of a node's signs of life.
-type pulse struct {
-	// begun is when the node was first seen, which is no sign of life and begins the first grace period.
-	begun monotonic.Instant
-	// posted, renewed and beaten are the last signs from each source; 0 for none. renewed leaves out the Lease as it is now while
-	// that may turn out to be an echo, and beaten is when a session ended without having expired.
-	posted, renewed, beaten monotonic.Instant
-	// version and heartbeat are of the last Node whose status was taken in; reported tells that the kubelet wrote it.
+// signs are the signs of life of a node. Instants that never happened are 0.
+type signs struct {
+	// first is when the node was first observed. This is no sign of life and begins the first grace period.
+	first monotonic.Instant
+	// posted is the last StatusUpdate.
+	posted monotonic.Instant
+	// renewed is the last LeaseRenewal, without the present version of the Lease: that may turn out to be RenewedByUs.
+	renewed monotonic.Instant
+	// released is when a session ended without having expired.
+	released monotonic.Instant
+	// version and heartbeat are of the last Node whose status was read. reported says that a kubelet wrote it.
 	version   string
 	heartbeat time.Time
 	reported  bool
-	lease     leaseMark
+	lease     leaseSign
 	session   Session
-	// suspected and expired are when the session was found to be.
+	// suspected and expired are when the session was observed to be.
 	suspected, expired monotonic.Instant
 }
 
-// leaseMark is the Lease as last seen.
-type leaseMark struct {
-	version string
-	renewed time.Time
-	at      monotonic.Instant
-	// counts tells that it was seen to change, and is not known to be an echo.
+// leaseSign is the Lease as last observed.
+type leaseSign struct {
+	version   string
+	renewTime time.Time
+	at        monotonic.Instant
+	// counts says that it was observed to change, and is not known to be RenewedByUs.
 	counts bool
 }
 
-// begun is the pulse of a node that was not known. Whatever its objects say is older than our seeing them, so nothing in them
-// is a sign of life, and the grace period begins.
-func (r Rules) begun(now monotonic.Instant, o Observation) pulse {
-	p := pulse{begun: now, session: o.Session, suspected: now, expired: now.Add(r.FirstBeat)}
-	p.version, p.heartbeat, p.reported = statusOf(o.Node)
-	p.lease = leaseMark{version: o.Lease.Version, renewed: o.Lease.RenewTime, at: now}
-	return p
+// firstSigns returns the signs of a node that was not known. Its objects may be old, so they are no sign of life, and its
+// grace period begins.
+func (r Rules) firstSigns(now monotonic.Instant, o Observation) signs {
+	s := signs{first: now, session: o.Session, suspected: now, expired: now.Add(r.FirstBeat)}
+	s.version, s.heartbeat, s.reported = statusOf(o.Node)
+	s.lease = leaseSign{version: o.Lease.Version, renewTime: o.Lease.RenewTime, at: now}
+	return s
 }
 
-func (r Rules) heard(now monotonic.Instant, p pulse, o Observation) pulse {
-	return r.seeSession(now, p.seeStatus(now, o.Node), o).seeLease(now, o)
+func (r Rules) nextSigns(now monotonic.Instant, s signs, o Observation) signs {
+	return r.observeSession(now, s.observeStatus(now, o.Node), o.Session).observeLease(now, o)
 }
 
-func (p pulse) seeStatus(now monotonic.Instant, node *corev1.Node) pulse {
-	if !Newer(node.ResourceVersion, p.version) {
-		return p
+func (s signs) observeStatus(now monotonic.Instant, node *corev1.Node) signs {
+	if !Newer(node.ResourceVersion, s.version) {
+		return s
 	}
-	reported, heartbeat := p.reported, p.heartbeat
-	p.version, p.heartbeat, p.reported = statusOf(node)
-	if p.reported && (!reported || !p.heartbeat.Equal(heartbeat)) {
-		p.posted = now
+	reported, heartbeat := s.reported, s.heartbeat
+	s.version, s.heartbeat, s.reported = statusOf(node)
+	if s.reported && (!reported || !s.heartbeat.Equal(heartbeat)) {
+		s.posted = now
 	}
-	return p
+	return s
 }
 
-// statusOf reads the heartbeat; a Ready condition that only says that nobody ever reported was put there by no kubelet.
+// statusOf reads the heartbeat. reported is false if no kubelet wrote the Ready condition.
 func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported bool) {
 	ready := conditionOf(node, corev1.NodeReady)
 	if ready == nil || ready.Reason == reasonNever {
@@ -86,60 +89,60 @@ func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported 
 	return node.ResourceVersion, ready.LastHeartbeatTime.Time, true
 }
 
-// seeSession takes in how the session stands. One that is expired when it is first seen was silent elsewhere, as whoever kept it
-// has told; a holder that came back in the very moment of its loss is heard here with its next beat.
-func (r Rules) seeSession(now monotonic.Instant, p pulse, o Observation) pulse {
+// observeSession takes the state of the session into account. A session that is expired when it is first observed expired at another
+// replica. Its node has FirstBeat to beat here.
+func (r Rules) observeSession(now monotonic.Instant, s signs, session Session) signs {
 	switch {
-	case o.Session == p.session:
-		return p
-	case o.Session == NoSession && p.session != SessionExpired:
-		// It was released in good order, or went on elsewhere: from now on the node has the whole grace.
-		p.beaten = now
-	case o.Session == SessionSuspect:
-		p.suspected = now
-	case o.Session == SessionExpired && p.session == NoSession:
-		p.suspected, p.expired = now, now.Add(r.FirstBeat)
-	case o.Session == SessionExpired && p.session == SessionAlive:
-		p.suspected, p.expired = now, now
-	case o.Session == SessionExpired:
-		p.expired = now
+	case session == s.session:
+		return s
+	case session == NoSession && s.session != SessionExpired:
+		// It was released, or moved to another replica: the node has a full grace period from now on.
+		s.released = now
+	case session == SessionSuspect:
+		s.suspected = now
+	case session == SessionExpired && s.session == NoSession:
+		s.suspected, s.expired = now, now.Add(r.FirstBeat)
+	case session == SessionExpired && s.session == SessionAlive:
+		s.suspected, s.expired = now, now
+	case session == SessionExpired:
+		s.expired = now
 	}
-	p.session = o.Session
-	return p
+	s.session = session
+	return s
 }
 
-// seeLease takes a changed renewTime for a sign of life, also one that went backwards: only the node's clock did. An echo is none,
-// and a version that is not newer is a cache that was filled again from the past.
-func (p pulse) seeLease(now monotonic.Instant, o Observation) pulse {
-	changed := Newer(o.Lease.Version, p.lease.version)
-	if changed && !o.Lease.RenewTime.Equal(p.lease.renewed) {
-		p.renewed = p.lastRenewal()
-		p.lease = leaseMark{renewed: o.Lease.RenewTime, at: now, counts: true}
+// observeLease counts a changed renewTime as a sign of life, also a smaller one: the node's clock may have been set back. A version
+// that is not newer comes from a cache that was filled again from an older list.
+func (s signs) observeLease(now monotonic.Instant, o Observation) signs {
+	changed := Newer(o.Lease.Version, s.lease.version)
+	if changed && !o.Lease.RenewTime.Equal(s.lease.renewTime) {
+		s.renewed = s.lastRenewal()
+		s.lease = leaseSign{renewTime: o.Lease.RenewTime, at: now, counts: true}
 	}
 	if changed || o.Lease == (Lease{}) {
-		p.lease.version = o.Lease.Version
+		s.lease.version = o.Lease.Version
 	}
-	if o.Lease.RenewedByUs || o.WrittenVersion != "" && o.WrittenVersion == p.lease.version {
-		p.lease.counts = false
+	if o.Lease.RenewedByUs || o.WrittenVersion != "" && o.WrittenVersion == s.lease.version {
+		s.lease.counts = false
 	}
-	return p
+	return s
 }
 
-// lastRenewal is when the Lease was last renewed by somebody who is not known to be the session's owner; 0 for never.
-func (p pulse) lastRenewal() monotonic.Instant {
-	if p.lease.counts {
-		return max(p.lease.at, p.renewed)
+// lastRenewal returns the last renewal that is not known to be RenewedByUs; 0 for none.
+func (s signs) lastRenewal() monotonic.Instant {
+	if s.lease.counts {
+		return max(s.lease.at, s.renewed)
 	}
-	return p.renewed
+	return s.renewed
 }
 
-// last is the last sign of life.
-func (p pulse) last() (heard monotonic.Instant, by SignSource) {
-	heard, by = p.begun, GraceStart
+// last returns the last sign of life.
+func (s signs) last() (heard monotonic.Instant, by SignSource) {
+	heard, by = s.first, GraceStart
 	for _, sign := range [...]struct {
 		at monotonic.Instant
 		by SignSource
-	}{{p.posted, StatusUpdate}, {p.beaten, SessionBeat}, {p.lastRenewal(), LeaseRenewal}} {
+	}{{s.posted, StatusUpdate}, {s.released, SessionBeat}, {s.lastRenewal(), LeaseRenewal}} {
 		if sign.at > 0 && sign.at >= heard {
 			heard, by = sign.at, sign.by
 		}
@@ -147,24 +150,23 @@ func (p pulse) last() (heard monotonic.Instant, by SignSource) {
 	return heard, by
 }
 
-// contradiction is the last sign of life that a node whose session expired has given in another way; 0 for none:
-//   - a renewal that is no echo of the session: it comes from a kubelet that renews by itself, so the session cannot speak for it;
-//   - a heartbeat in its status that came when beats were missing already: any kubelet posts one every few minutes, so an earlier
-//     one says no more than the beats did;
+// lastBesideSession returns the last sign of life of a node whose session expired, other than that session; 0 for none:
+//   - a renewal that is not RenewedByUs: the kubelet renews the Lease itself;
+//   - a heartbeat in the status that came while beats were missing. An earlier one proves no more than the beats did;
 //   - the end of an earlier session that had not expired.
-func (p pulse) contradiction() (at monotonic.Instant, by SignSource) {
-	at, by = p.lastRenewal(), LeaseRenewal
-	if p.posted > p.suspected && p.posted > at {
-		at, by = p.posted, StatusUpdate
+func (s signs) lastBesideSession() (at monotonic.Instant, by SignSource) {
+	at, by = s.lastRenewal(), LeaseRenewal
+	if s.posted > s.suspected && s.posted > at {
+		at, by = s.posted, StatusUpdate
 	}
-	if p.beaten > at {
-		at, by = p.beaten, SessionBeat
+	if s.released > at {
+		at, by = s.released, SessionBeat
 	}
 	return at, by
 }
 
-// Newer tells whether resourceVersion a came after b: they are decimal numbers (k8s.io/apimachinery, since v1.35 by contract),
-// and an empty one comes before all others.
+// Newer returns whether resourceVersion a is newer than b. Both are decimal numbers, as k8s.io/apimachinery guarantees since v1.35.
+// The empty version is older than all others.
 func Newer(a, b string) bool {
 	if len(a) != len(b) {
 		return len(a) > len(b)
@@ -172,7 +174,7 @@ func Newer(a, b string) bool {
 	return a > b
 }
 
-// NewerNode tells whether a is a later state of the Node than b: of a name that was used again, or of the same object.
+// NewerNode returns whether a is a newer version than b. b may be nil.
 func NewerNode(a, b *corev1.Node) bool {
 	return b == nil || Newer(a.ResourceVersion, b.ResourceVersion)
 }

@@ -37,7 +37,7 @@ func TestPlan_NoScheduleTaintsFollowConditions(t *testing.T) {
 		"nonsense status": {status(corev1.NodeReady, "Perhaps"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 3)
+			w := newFixture(t, 3)
 			w.change("n0", c.alter)
 			w.pass()
 			w.expectTaints("n0", c.want...)
@@ -62,8 +62,8 @@ func tainted(key string, effect corev1.TaintEffect) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: effect}) }
 }
 
-func TestPlan_TaintsOfOthersStayAsTheyAreAndWhereTheyAre(t *testing.T) {
-	w := newWorld(t, 3)
+func TestPlan_OtherTaintsKeepValueAndOrder(t *testing.T) {
+	w := newFixture(t, 3)
 	added := metav1.NewTime(epoch().Add(-time.Hour))
 	theirs := corev1.Taint{Key: "example.org/gpu", Value: "a100", Effect: corev1.TaintEffectNoExecute, TimeAdded: &added}
 	w.change("n0", func(n *corev1.Node) {
@@ -93,7 +93,7 @@ func TestPlan_LabelsFollowTheStableOnes(t *testing.T) {
 		"empty value": {map[string]string{corev1.LabelOSStable: ""}, map[string]string{nodehealth.LabelBetaOS: ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 3)
+			w := newFixture(t, 3)
 			w.change("n0", func(n *corev1.Node) { n.Labels = c.labels })
 			plan := w.plan()
 			if c.want == nil {
@@ -113,7 +113,7 @@ func TestPlan_LabelsFollowTheStableOnes(t *testing.T) {
 }
 
 func TestPlan_MostUrgentStepsComeFirst(t *testing.T) {
-	w := newWorld(t, 12)
+	w := newFixture(t, 12)
 	w.report("n1", corev1.ConditionFalse)
 	w.pass()
 	w.run(49900*time.Millisecond, w.names[1:]...)
@@ -121,22 +121,22 @@ func TestPlan_MostUrgentStepsComeFirst(t *testing.T) {
 	w.report("n2", corev1.ConditionFalse)
 	w.label("n3", corev1.LabelOSStable, "linux")
 	w.now = w.now.Add(200 * time.Millisecond)
-	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Authority{MaxSteps: 3, HoldsZones: true})
+	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{MaxSteps: 3, HoldsZones: true})
 	var got []string
 	for _, step := range plan.Steps {
 		got = append(got, step.Kind.String()+" "+step.Node.Name)
 	}
-	if diff := cmp.Diff([]string{"restore n1", "declare n0", "banish n2"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"remove-no-execute n1", "mark-unknown n0", "add-no-execute n2"}, got); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
 	}
 	// A step that found no room has not cost its zone the turn.
-	if plan, _ = w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.memory, w.see(), nodehealth.Authority{MaxSteps: 2, HoldsZones: true}); len(plan.Steps) != 2 {
+	if plan, _ = w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{MaxSteps: 2, HoldsZones: true}); len(plan.Steps) != 2 {
 		t.Errorf("%d steps, want 2", len(plan.Steps))
 	}
-	w.memory = memory
+	w.cluster = memory
 }
 
-func TestStrayed(t *testing.T) {
+func TestReadyOnLostNode(t *testing.T) {
 	at := func(seconds int) metav1.Time {
 		return metav1.NewTime(epoch().Add(time.Duration(seconds) * time.Second))
 	}

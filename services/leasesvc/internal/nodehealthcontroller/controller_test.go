@@ -33,7 +33,7 @@ func config(t *testing.T, metrics *nodehealthcontroller.Metrics, shards int) nod
 }
 
 // holding is a board with the terms of the shards.
-func holding(ctx context.Context, shards ...int) *heldshards.Set {
+func heldShards(ctx context.Context, shards ...int) *heldshards.Set {
 	board := heldshards.NewSet()
 	for _, number := range shards {
 		board.Add(heldshards.New(ctx, number, 1))
@@ -42,12 +42,12 @@ func holding(ctx context.Context, shards ...int) *heldshards.Set {
 }
 
 // cluster is the fleet as somebody sees it who holds the terms and hears no session.
-func (f *fleet) cluster(terms *heldshards.Set) nodehealthcontroller.Cluster {
+func (f *fakeCluster) cluster(terms *heldshards.Set) nodehealthcontroller.Cluster {
 	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NoSessions{}, HeldShards: terms}
 }
 
 // run watches over a fleet in a bubble while story happens, and returns the registry of its metrics.
-func run(t *testing.T, f *fleet, story func()) *prometheus.Registry {
+func run(t *testing.T, f *fakeCluster, story func()) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	metrics, err := nodehealthcontroller.NewMetrics(registry)
 	if err != nil {
@@ -56,7 +56,7 @@ func run(t *testing.T, f *fleet, story func()) *prometheus.Registry {
 	loop := nodehealthcontroller.New(config(t, metrics, 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	cluster := f.cluster(holding(t.Context(), 0))
+	cluster := f.cluster(heldShards(t.Context(), 0))
 	go func() { ended <- loop.Run(ctx, cluster, func(error) {}) }()
 	synctest.Wait()
 	story()
@@ -71,14 +71,14 @@ func run(t *testing.T, f *fleet, story func()) *prometheus.Registry {
 	return registry
 }
 
-func (f *fleet) written() []string {
+func (f *fakeCluster) written() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.writes)
 }
 
 // expectWrites compares the writes; those of one pass come in no order.
-func (f *fleet) expectWrites(t *testing.T, want ...string) {
+func (f *fakeCluster) expectWrites(t *testing.T, want ...string) {
 	t.Helper()
 	got := f.written()
 	slices.Sort(got)
@@ -88,7 +88,7 @@ func (f *fleet) expectWrites(t *testing.T, want ...string) {
 	}
 }
 
-func (f *fleet) ready(name string) corev1.ConditionStatus {
+func (f *fakeCluster) ready(name string) corev1.ConditionStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range f.live.nodes[name].Status.Conditions {
@@ -99,9 +99,9 @@ func (f *fleet) ready(name string) corev1.ConditionStatus {
 	return ""
 }
 
-func TestRun_SilentNodeIsDeclaredTaintedAndItsPodsMarkedWithinASecond(t *testing.T) {
+func TestRun_SilentNodeIsMarkedTaintedAndItsPodsMarkedWithinASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
+		f := newFakeCluster(4)
 		run(t, f, func() {
 			f.beat(100 * time.Second)
 			f.beat(40*time.Second, "n0")
@@ -109,10 +109,10 @@ func TestRun_SilentNodeIsDeclaredTaintedAndItsPodsMarkedWithinASecond(t *testing
 				t.Errorf("written before the deadline: %v", got)
 			}
 			f.beat(2*time.Second, "n0")
-			f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0")
+			f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
 			f.report("n0", corev1.ConditionTrue)
 			f.beat(time.Second)
-			f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0", "restore n0")
+			f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0", "remove-no-execute n0")
 		})
 		if diff := cmp.Diff([]string{"not ready n0", "not ready pod-n0"}, f.events); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
@@ -120,9 +120,9 @@ func TestRun_SilentNodeIsDeclaredTaintedAndItsPodsMarkedWithinASecond(t *testing
 	})
 }
 
-func TestRun_ManyDeathsWaitOnlyForASelfCheck(t *testing.T) {
+func TestRun_MassSilenceWaitsOnlyForASelfCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(20)
+		f := newFakeCluster(20)
 		run(t, f, func() {
 			silent := []string{"n0", "n1", "n2", "n3", "n4"}
 			f.beat(60*time.Second, silent...)
@@ -135,12 +135,12 @@ func TestRun_ManyDeathsWaitOnlyForASelfCheck(t *testing.T) {
 	})
 }
 
-func TestRun_FrozenCacheKillsNobody(t *testing.T) {
+func TestRun_FrozenCacheMarksNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(20)
+		f := newFakeCluster(20)
 		run(t, f, func() {
 			f.beat(30 * time.Second)
-			f.do(func() { f.frozen = true })
+			f.change(func() { f.frozen = true })
 			f.beat(time.Minute)
 			f.thaw()
 			f.beat(30 * time.Second)
@@ -152,9 +152,9 @@ func TestRun_FrozenCacheKillsNobody(t *testing.T) {
 }
 
 // Watches that hang for good have emptied whole clusters.
-func TestRun_CacheThatStaysBehindIsThrownAway(t *testing.T) {
+func TestRun_CacheThatStaysBehindIsRelisted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(20)
+		f := newFakeCluster(20)
 		metrics, err := nodehealthcontroller.NewMetrics(nil)
 		if err != nil {
 			t.Fatal(err)
@@ -164,28 +164,31 @@ func TestRun_CacheThatStaysBehindIsThrownAway(t *testing.T) {
 		go func() {
 			defer close(over)
 			f.beat(30 * time.Second)
-			f.do(func() { f.frozen = true })
+			f.change(func() { f.frozen = true })
 			f.beat(5 * time.Minute)
 		}()
-		err = loop.Run(t.Context(), f.cluster(holding(t.Context(), 0)), func(error) {})
+		err = loop.Run(t.Context(), f.cluster(heldShards(t.Context(), 0)), func(error) {})
 		if err == nil || !strings.Contains(err.Error(), "listed anew") {
 			t.Errorf("run ended with %v", err)
 		}
 		<-over
+		if f.relists != 1 {
+			t.Errorf("the cache was relisted %d times, want once", f.relists)
+		}
 		if f.writes != nil {
 			t.Errorf("written: %v", f.writes)
 		}
 	})
 }
 
-func TestRun_OutageOfTheKubeAPIServerKillsNobody(t *testing.T) {
+func TestRun_OutageOfKubeAPIServerMarksNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(20)
+		f := newFakeCluster(20)
 		run(t, f, func() {
 			f.beat(30 * time.Second)
-			f.do(func() { f.down = true })
+			f.change(func() { f.down = true })
 			f.beat(5 * time.Minute)
-			f.do(func() { f.down = false })
+			f.change(func() { f.down = false })
 			time.Sleep(40 * time.Second) // kubelets need their time to come back
 			f.beat(time.Minute)
 		})
@@ -195,9 +198,9 @@ func TestRun_OutageOfTheKubeAPIServerKillsNobody(t *testing.T) {
 	})
 }
 
-func TestRun_ProcessThatDidNotRunKillsNobody(t *testing.T) {
+func TestRun_PausedProcessMarksNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(20)
+		f := newFakeCluster(20)
 		run(t, f, func() {
 			f.beat(30 * time.Second)
 			hang := true
@@ -207,7 +210,7 @@ func TestRun_ProcessThatDidNotRunKillsNobody(t *testing.T) {
 					time.Sleep(10 * time.Minute) // by the goroutine that decides
 				}
 			}
-			f.do(func() { f.add("new") })
+			f.change(func() { f.add("new") })
 			time.Sleep(10*time.Minute + time.Second)
 			f.beat(time.Minute)
 		})
@@ -217,16 +220,16 @@ func TestRun_ProcessThatDidNotRunKillsNobody(t *testing.T) {
 	})
 }
 
-func TestRun_HangingWritesDelayNobodyElse(t *testing.T) {
+func TestRun_HangingWriteDelaysNoOtherNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(20)
+		f := newFakeCluster(20)
 		run(t, f, func() {
-			f.do(func() { f.stuck["n0"], f.stuck["n1"] = true, true })
+			f.change(func() { f.stuck["n0"], f.stuck["n1"] = true, true })
 			f.beat(51*time.Second, "n0", "n1", "n2")
 			if got := f.ready("n2"); got != corev1.ConditionUnknown {
 				t.Errorf("Ready of n2 is %s", got)
 			}
-			f.do(func() { f.stuck["n0"] = false })
+			f.change(func() { f.stuck["n0"] = false })
 			f.beat(15*time.Second, "n0", "n1", "n2")
 			if got := f.ready("n0"); got != corev1.ConditionUnknown {
 				t.Errorf("after its writes work again Ready of n0 is %s", got)
@@ -238,26 +241,26 @@ func TestRun_HangingWritesDelayNobodyElse(t *testing.T) {
 // The kube-apiserver's answer is enough to go on with: nothing is decided twice from a cache that lags.
 func TestRun_LaggingWatchCausesNoSecondWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(1)
+		f := newFakeCluster(1)
 		f.add("other")
 		run(t, f, func() {
 			f.beat(50*time.Second, "n0")
-			f.do(func() { f.frozen = true })
+			f.change(func() { f.frozen = true })
 			time.Sleep(5 * time.Second)
 			f.thaw()
 			time.Sleep(time.Second)
 		})
-		f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0")
+		f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
 	})
 }
 
-func TestRun_LostRaceIsRunAgainOnTheNewObject(t *testing.T) {
+func TestRun_ConflictIsRetriedOnTheNewObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
+		f := newFakeCluster(4)
 		run(t, f, func() {
-			f.do(func() { f.frozen = true })
+			f.change(func() { f.frozen = true })
 			f.report("n0", corev1.ConditionFalse) // not seen
-			f.do(func() {
+			f.change(func() {
 				node := f.cached.nodes["n0"].DeepCopy()
 				node.Spec.Unschedulable = true
 				f.cached.nodes["n0"] = node
@@ -270,14 +273,14 @@ func TestRun_LostRaceIsRunAgainOnTheNewObject(t *testing.T) {
 			f.thaw()
 			time.Sleep(2 * time.Second)
 		})
-		f.expectWrites(t, "banish n0")
+		f.expectWrites(t, "add-no-execute n0")
 	})
 }
 
 // A kubelet tells in an Event of its own that its node is not ready; what is told here is what was concluded here.
-func TestRun_OnlyDeclarationsAreTold(t *testing.T) {
+func TestRun_OnlyMarkedNodesGetAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
+		f := newFakeCluster(4)
 		run(t, f, func() {
 			f.report("n0", corev1.ConditionFalse)
 			f.beat(time.Second)
@@ -294,15 +297,15 @@ func TestRun_OnlyDeclarationsAreTold(t *testing.T) {
 	})
 }
 
-func TestRun_NodesThatComeAndGoAreTold(t *testing.T) {
+func TestRun_AddedAndDeletedNodesGetAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(2)
+		f := newFakeCluster(2)
 		registry := run(t, f, func() {
-			f.do(func() { f.add("new") })
+			f.change(func() { f.add("new") })
 			time.Sleep(time.Second)
-			f.do(func() {
+			f.change(func() {
 				delete(f.live.nodes, "n0")
-				f.follow("n0")
+				f.deliver("n0")
 			})
 			time.Sleep(time.Second)
 		})
@@ -317,9 +320,9 @@ func TestRun_NodesThatComeAndGoAreTold(t *testing.T) {
 	})
 }
 
-func TestRun_MetricsAreUpstreams(t *testing.T) {
+func TestRun_MetricsAreThoseOfKubernetes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
+		f := newFakeCluster(4)
 		registry := prometheus.NewRegistry()
 		metrics, err := nodehealthcontroller.NewMetrics(registry)
 		if err != nil {
@@ -329,14 +332,14 @@ func TestRun_MetricsAreUpstreams(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- loop.Run(ctx, f.cluster(holding(t.Context(), 0)), func(error) {})
+			ended <- loop.Run(ctx, f.cluster(heldShards(t.Context(), 0)), func(error) {})
 		}()
 		f.beat(55*time.Second, "n0")
 		got := sample(t, registry)
 		for name, want := range map[string]float64{
 			"node_collector_evictions_total": 1, "node_collector_unhealthy_nodes_in_zone": 1, "node_collector_zone_health": 75,
 			"node_collector_zone_size": 4, "node_collector_update_node_health_duration_seconds": 2,
-			"trivet_node_health alive": 3, "trivet_node_health dead": 1, "trivet_node_writes_total ok declare": 1,
+			"trivet_node_health alive": 3, "trivet_node_health dead": 1, "trivet_node_writes_total ok mark-unknown": 1,
 		} {
 			if got[name] != want {
 				t.Errorf("%s is %v, want %v", name, got[name], want)
@@ -369,21 +372,21 @@ func sample(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return series
 }
 
-func TestRun_ReportsWhatAnotherReplicaMightDoBetter(t *testing.T) {
+func TestRun_ReportsFailuresThatAnotherReplicaMayAvoid(t *testing.T) {
 	for name, c := range map[string]struct {
-		trouble func(*fleet)
+		trouble func(*fakeCluster)
 		want    string
 	}{
-		"nothing":                  {func(*fleet) {}, "<nil>"},
-		"kube-apiserver is away":   {func(f *fleet) { f.down = true }, "<nil>"},
-		"caches are behind":        {func(f *fleet) { f.frozen = true }, "s: the Lease of node \"n0\" has reached version"},
-		"every write is forbidden": {func(f *fleet) { f.forbidden = true; f.live.nodes["n1"].Spec.Unschedulable = true }, "forbidden"},
+		"nothing":                  {func(*fakeCluster) {}, "<nil>"},
+		"kube-apiserver is away":   {func(f *fakeCluster) { f.down = true }, "<nil>"},
+		"caches are behind":        {func(f *fakeCluster) { f.frozen = true }, "s: the Lease of node \"n0\" has reached version"},
+		"every write is forbidden": {func(f *fakeCluster) { f.forbidden = true; f.live.nodes["n1"].Spec.Unschedulable = true }, "forbidden"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(2)
+				f := newFakeCluster(2)
 				c.trouble(f)
-				f.do(func() { f.renew("n0") })
+				f.change(func() { f.renew("n0") })
 				if got := fmt.Sprint(lastReport(t, f, 10*time.Second)); !strings.Contains(got, c.want) {
 					t.Errorf("last report is %q, want %q", got, c.want)
 				}
@@ -393,7 +396,7 @@ func TestRun_ReportsWhatAnotherReplicaMightDoBetter(t *testing.T) {
 }
 
 // lastReport runs a loop for a while and returns what it reported last.
-func lastReport(t *testing.T, f *fleet, d time.Duration) (last error) {
+func lastReport(t *testing.T, f *fakeCluster, d time.Duration) (last error) {
 	metrics, err := nodehealthcontroller.NewMetrics(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -402,7 +405,7 @@ func lastReport(t *testing.T, f *fleet, d time.Duration) (last error) {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	reports := 0
-	cluster := f.cluster(holding(t.Context(), 0))
+	cluster := f.cluster(heldShards(t.Context(), 0))
 	if err := loop.Run(ctx, cluster, func(err error) { last = err; reports++ }); err != nil {
 		t.Error(err)
 	}
@@ -415,31 +418,31 @@ func lastReport(t *testing.T, f *fleet, d time.Duration) (last error) {
 // A pod that comes to a node that is not ready, or whose kubelet said so too late, is marked as the others were.
 func TestRun_PodsThatComeLaterAreMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
+		f := newFakeCluster(4)
 		run(t, f, func() {
 			f.beat(52*time.Second, "n0")
-			f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0")
-			f.do(func() {
+			f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
+			f.change(func() {
 				late := f.live.pods["pod-n1"].DeepCopy()
 				late.Name, late.UID, late.Spec.NodeName = "late", "uid-late", "n0"
 				f.putPod(late)
 			})
 			f.beat(2*time.Second, "n0")
 		})
-		f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0", "unready late")
+		f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0", "unready late")
 	})
 }
 
-func TestRun_PodThatCouldNotBeMarkedIsTriedAgain(t *testing.T) {
+func TestRun_FailedMarkOfAPodIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
+		f := newFakeCluster(4)
 		f.stuck["pod-n0"] = true
 		run(t, f, func() {
 			f.beat(60*time.Second, "n0")
-			f.expectWrites(t, "declare n0", "banish n0")
-			f.do(func() { delete(f.stuck, "pod-n0") })
+			f.expectWrites(t, "mark-unknown n0", "add-no-execute n0")
+			f.change(func() { delete(f.stuck, "pod-n0") })
 			f.beat(15*time.Second, "n0")
 		})
-		f.expectWrites(t, "declare n0", "banish n0", "unready pod-n0")
+		f.expectWrites(t, "mark-unknown n0", "add-no-execute n0", "unready pod-n0")
 	})
 }

@@ -1,18 +1,15 @@
-// Package nodehealthcontroller runs node health on one replica: one goroutine owns what is known of all Nodes, a few workers write.
+// Package nodehealthcontroller runs node health on one replica: one goroutine owns the state of all Nodes, workers write.
 //
-// Promise: a pass every Tick takes in what changed, has package nodehealth decide, and gives the workers what they have room
-// for, the most urgent first: the more, the faster they get through it. Nothing it does waits for Kubernetes, so a slow write
-// delays no other node's declaration while there are workers left, half of which write no pods. A declaration is written only
-// after the Lease was read again and found as it was, and while no session of the node has come to life. A node has one write under way at a time; what
-// the kube-apiserver answered is known at once, without waiting for the watch. A write that fails is tried again after a pause
-// that grows; the others go on.
+// Every Tick a pass takes in what changed, asks package nodehealth for a plan, and gives steps to the workers, the most urgent first. It
+// gives more of them, the faster the workers are. A pass never waits for Kubernetes. Half of the workers write no Pods, so a
+// slow write delays no step of another Node while workers are free.
 //
-// All Nodes are watched all the time; what is done for one is done under the term of its shard, what is done to its zone under
-// that of ZoneShard, and what is both under both. A term is given up only after the writes made under it have returned. What a
-// pass comes to is published for readers.
+// Before a Node is marked Unknown its Lease is read again, and its session must not be alive. A Node has one write at a time. The
+// answer of kube-apiserver counts at once, before the watch delivers it. A failed write is retried with backoff.
 //
-// Invariants: nobody is declared before a self-check has passed; no write is begun but under terms that are held; Run returns
-// after its workers have.
+// All Nodes are watched all the time. A step needs the term of its Node's shard, or the term of ZoneShard, or both. A term is given
+// up only after the writes under it have returned. Publisher shows readers the result of each pass.
 //
-// Time in which the process did not run is not held against the nodes: the clock stands still meanwhile.
+// Invariants: no Node is marked Unknown before a self-check has passed. No write begins without its terms. Run returns after its
+// workers. Time in which the process did not run counts as no silence: the clock stops meanwhile.
 package nodehealthcontroller

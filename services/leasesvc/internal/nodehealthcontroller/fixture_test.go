@@ -32,13 +32,13 @@ func newView() view {
 }
 
 // fleet is a cluster in memory: the kube-apiserver, the caches that follow it, and its kubelets, at once.
-type fleet struct {
-	mu      sync.Mutex // guards what follows
-	live    view
-	cached  view
-	changed map[string]struct{}
-	others  []*replica
-	version int
+type fakeCluster struct {
+	mu       sync.Mutex // guards what follows
+	live     view
+	cached   view
+	changed  map[string]struct{}
+	replicas []*replica
+	version  int
 	// frozen caches follow nothing; down servers answer nothing.
 	frozen, down bool
 	// forbidden servers refuse every write.
@@ -54,11 +54,12 @@ type fleet struct {
 	// onCompare is called for each reading of Leases, by the goroutine that reads.
 	onCompare func(samples []nodehealth.Sample)
 	synced    chan struct{}
+	relists   int
 }
 
 // newFleet has ready nodes n0 to n<count-1> with Leases, and one ready pod on each.
-func newFleet(count int) *fleet {
-	f := &fleet{
+func newFakeCluster(count int) *fakeCluster {
+	f := &fakeCluster{
 		live: newView(), cached: newView(), changed: map[string]struct{}{}, stuck: map[string]bool{},
 		stubborn: map[string]bool{}, synced: make(chan struct{}),
 		onEvent: func() {}, onCompare: func([]nodehealth.Sample) {},
@@ -69,7 +70,7 @@ func newFleet(count int) *fleet {
 	return f
 }
 
-func (f *fleet) add(name string) {
+func (f *fakeCluster) add(name string) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + f.next())}}
 	node.Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now(),
@@ -82,62 +83,62 @@ func (f *fleet) add(name string) {
 	f.renew(name)
 }
 
-func (f *fleet) next() string {
+func (f *fakeCluster) next() string {
 	f.version++
 	return strconv.Itoa(f.version)
 }
 
 // The put functions store the next version of an object; the caller holds mu.
-func (f *fleet) putNode(node *corev1.Node) *corev1.Node {
+func (f *fakeCluster) putNode(node *corev1.Node) *corev1.Node {
 	node.ResourceVersion = f.next()
 	f.live.nodes[node.Name] = node
-	f.follow(node.Name)
+	f.deliver(node.Name)
 	return node
 }
 
-func (f *fleet) putPod(pod *corev1.Pod) {
+func (f *fakeCluster) putPod(pod *corev1.Pod) {
 	pod.ResourceVersion = f.next()
 	f.live.pods[pod.Name] = pod
-	f.follow(pod.Spec.NodeName)
+	f.deliver(pod.Spec.NodeName)
 }
 
-func (f *fleet) renew(name string) {
+func (f *fakeCluster) renew(name string) {
 	f.live.leases[name] = nodehealth.Lease{Version: f.next(), RenewTime: time.Now()}
-	f.follow(name)
+	f.deliver(name)
 }
 
-func (f *fleet) follow(name string) {
+func (f *fakeCluster) deliver(name string) {
 	if f.frozen {
 		return
 	}
 	f.cached = view{nodes: maps.Clone(f.live.nodes), leases: maps.Clone(f.live.leases), pods: maps.Clone(f.live.pods)}
 	f.changed[name] = struct{}{}
-	for _, r := range f.others {
+	for _, r := range f.replicas {
 		r.changed[name] = struct{}{}
 	}
 }
 
 // do changes the cluster by hand.
-func (f *fleet) do(change func()) {
+func (f *fakeCluster) change(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
 }
 
 // thaw lets the caches catch up.
-func (f *fleet) thaw() {
-	f.do(func() {
+func (f *fakeCluster) thaw() {
+	f.change(func() {
 		f.frozen = false
 		for name := range f.live.nodes {
-			f.follow(name)
+			f.deliver(name)
 		}
 	})
 }
 
 // beat has kubelets renew every ten seconds for a while, all but the silent ones.
-func (f *fleet) beat(d time.Duration, silent ...string) {
+func (f *fakeCluster) beat(d time.Duration, silent ...string) {
 	for ; d > 0; d -= 10 * time.Second {
-		f.do(func() {
+		f.change(func() {
 			for name := range f.live.nodes {
 				if !f.down && !slices.Contains(silent, name) {
 					f.renew(name)
@@ -149,8 +150,8 @@ func (f *fleet) beat(d time.Duration, silent ...string) {
 }
 
 // report is a kubelet's status.
-func (f *fleet) report(name string, ready corev1.ConditionStatus) {
-	f.do(func() {
+func (f *fakeCluster) report(name string, ready corev1.ConditionStatus) {
+	f.change(func() {
 		node := f.live.nodes[name].DeepCopy()
 		for i := range node.Status.Conditions {
 			if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
@@ -163,15 +164,17 @@ func (f *fleet) report(name string, ready corev1.ConditionStatus) {
 
 // Objects.
 
-func (f *fleet) Run(ctx context.Context) error {
+func (f *fakeCluster) Run(ctx context.Context) error {
 	close(f.synced)
 	<-ctx.Done()
 	return nil
 }
 
-func (f *fleet) Synced() <-chan struct{} { return f.synced }
+func (f *fakeCluster) Synced() <-chan struct{} { return f.synced }
 
-func (f *fleet) Changed() map[string]struct{} {
+func (f *fakeCluster) Relist() { f.change(func() { f.relists++ }) }
+
+func (f *fakeCluster) Changed() map[string]struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	changed := f.changed
@@ -179,19 +182,19 @@ func (f *fleet) Changed() map[string]struct{} {
 	return changed
 }
 
-func (f *fleet) Node(name string) *corev1.Node {
+func (f *fakeCluster) Node(name string) *corev1.Node {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.cached.nodes[name]
 }
 
-func (f *fleet) Lease(name string) nodehealth.Lease {
+func (f *fakeCluster) Lease(name string) nodehealth.Lease {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.cached.leases[name]
 }
 
-func (f *fleet) Pods(node string) []*corev1.Pod {
+func (f *fakeCluster) Pods(node string) []*corev1.Pod {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var pods []*corev1.Pod
@@ -205,7 +208,7 @@ func (f *fleet) Pods(node string) []*corev1.Pod {
 
 // Writer.
 
-func (f *fleet) arrive(ctx context.Context, name string) error {
+func (f *fakeCluster) arrive(ctx context.Context, name string) error {
 	f.mu.Lock()
 	stuck, down := f.stuck[name], f.down
 	f.mu.Unlock()
@@ -223,7 +226,7 @@ func conflict(name string) error {
 	return apierrors.NewConflict(corev1.Resource("nodes"), name, errors.New("the object has been modified"))
 }
 
-func (f *fleet) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, error) {
+func (f *fakeCluster) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, error) {
 	name := step.Node.Name
 	if err := f.arrive(ctx, name); err != nil {
 		return nil, err
@@ -249,7 +252,7 @@ func (f *fleet) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, 
 	return f.putNode(node), nil
 }
 
-func (f *fleet) MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error {
+func (f *fakeCluster) MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error {
 	if err := f.arrive(ctx, pod.Name); err != nil {
 		return err
 	}
@@ -274,7 +277,7 @@ func (f *fleet) MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.
 	return nil
 }
 
-func (f *fleet) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
+func (f *fakeCluster) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
 	if err := f.arrive(ctx, ""); err != nil {
 		return nil, err
 	}
@@ -295,12 +298,12 @@ func (f *fleet) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([
 
 // Events.
 
-func (f *fleet) tell(event string) {
-	f.do(func() { f.events = append(f.events, event) })
+func (f *fakeCluster) event(event string) {
+	f.change(func() { f.events = append(f.events, event) })
 	f.onEvent()
 }
 
-func (f *fleet) NodeRegistered(node *corev1.Node) { f.tell("registered " + node.Name) }
-func (f *fleet) NodeRemoved(node *corev1.Node)    { f.tell("removed " + node.Name) }
-func (f *fleet) NodeNotReady(node *corev1.Node)   { f.tell("not ready " + node.Name) }
-func (f *fleet) PodNotReady(pod *corev1.Pod)      { f.tell("not ready " + pod.Name) }
+func (f *fakeCluster) NodeRegistered(node *corev1.Node) { f.event("registered " + node.Name) }
+func (f *fakeCluster) NodeRemoved(node *corev1.Node)    { f.event("removed " + node.Name) }
+func (f *fakeCluster) NodeNotReady(node *corev1.Node)   { f.event("not ready " + node.Name) }
+func (f *fakeCluster) PodNotReady(pod *corev1.Pod)      { f.event("not ready " + pod.Name) }

@@ -11,7 +11,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// Metrics are those of upstream's controller, under its names, and what it does not tell.
+// Metrics are those of the node-lifecycle controller of Kubernetes under their names, and a few more.
 type Metrics struct {
 	zoneHealth, zoneSize, unhealthy *prometheus.GaugeVec
 	evictions                       *prometheus.CounterVec
@@ -36,21 +36,21 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		zoneSize:   zoned("node_collector_zone_size", "Nodes of the zone, without those excluded from disruption."),
 		unhealthy:  zoned("node_collector_unhealthy_nodes_in_zone", "Nodes of the zone that are not ready."),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "node_collector_evictions_total", Help: "Nodes that got a NoExecute taint in their zone's turn.",
+			Name: "node_collector_evictions_total", Help: "Nodes that got a NoExecute taint at the rate of their zone.",
 		}, []string{"zone"}),
-		write: took("node_collector_update_node_health_duration_seconds", "How long one write of a node took, with the read before it.", 0.001),
-		pass:  took("node_collector_update_all_nodes_health_duration_seconds", "How long one pass over all nodes took, without writes.", 0.0001),
+		write: took("node_collector_update_node_health_duration_seconds", "Duration of one write of a node, with the read before it.", 0.001),
+		pass:  took("node_collector_update_all_nodes_health_duration_seconds", "Duration of one pass over all nodes, without writes.", 0.0001),
 		health: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "trivet_node_health", Help: "Nodes by what is believed of them.",
+			Name: "trivet_node_health", Help: "Nodes of the held shards by assessed health.",
 		}, []string{"health"}),
 		held: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "trivet_node_held", Help: "Silent nodes that are not declared before a self-check.",
+			Name: "trivet_node_held", Help: "Silent nodes that are not marked Unknown before a self-check has passed.",
 		}),
 		blind: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "trivet_node_blind", Help: "1 while nobody is declared, by cause.",
+			Name: "trivet_node_blind", Help: "1 while no node may be marked Unknown, by cause.",
 		}, []string{"cause"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "trivet_node_writes_total", Help: "Writes for node health, by what they do and how they ended.",
+			Name: "trivet_node_writes_total", Help: "Writes for node health, by step and result.",
 		}, []string{"what", "result"}),
 	}
 	if registerer == nil {
@@ -66,8 +66,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// observe shows what a pass found.
-func (m *Metrics) observe(plan *nodehealth.Plan, memory nodehealth.ClusterState, zones bool, took time.Duration) {
+func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState, zones bool, took time.Duration) {
 	m.pass.Observe(took.Seconds())
 	m.observeZones(plan, zones)
 	for health, count := range plan.Counts {
@@ -75,17 +74,17 @@ func (m *Metrics) observe(plan *nodehealth.Plan, memory nodehealth.ClusterState,
 	}
 	m.held.Set(float64(plan.Held))
 	m.blind.Reset()
-	if blindness, blind := memory.Blind(); blind {
+	if blindness, blind := cluster.Blind(); blind {
 		m.blind.WithLabelValues(string(blindness.Cause)).Set(1)
 	}
 }
 
-// observeZones shows the zones on one replica only, the one that paces them: those who add up would count them twice.
-func (m *Metrics) observeZones(plan *nodehealth.Plan, mine bool) {
+// observeZones sets the metrics of zones on the holder of ZoneShard only, so that a sum over replicas counts each zone once.
+func (m *Metrics) observeZones(plan *nodehealth.Plan, holdsZones bool) {
 	m.zoneHealth.Reset()
 	m.zoneSize.Reset()
 	m.unhealthy.Reset()
-	if !mine {
+	if !holdsZones {
 		return
 	}
 	for _, zone := range plan.Zones {
@@ -100,7 +99,7 @@ func (m *Metrics) observeZones(plan *nodehealth.Plan, mine bool) {
 	}
 }
 
-// reset takes back what is not known any more.
+// reset removes what a stopped controller does not know.
 func (m *Metrics) reset() {
 	for _, gauge := range []*prometheus.GaugeVec{m.zoneHealth, m.zoneSize, m.unhealthy, m.health, m.blind} {
 		gauge.Reset()
@@ -108,7 +107,7 @@ func (m *Metrics) reset() {
 	m.held.Set(0)
 }
 
-func (m *Metrics) wrote(r result) {
+func (m *Metrics) written(r result) {
 	m.write.Observe(r.took.Seconds())
 	outcome := outcomeOf(r.err)
 	if len(r.newer) > 0 || errors.Is(r.err, errHeard) {
@@ -120,7 +119,7 @@ func (m *Metrics) wrote(r result) {
 	}
 }
 
-func (m *Metrics) marked(err error) { m.writes.WithLabelValues("pod-unready", outcomeOf(err)).Inc() }
+func (m *Metrics) podMarked(err error) { m.writes.WithLabelValues("pod-unready", outcomeOf(err)).Inc() }
 
 func outcomeOf(err error) string {
 	switch {

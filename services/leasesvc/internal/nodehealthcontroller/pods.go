@@ -12,88 +12,89 @@ import (
 )
 
 const (
-	// roundMin and roundMax bound the time between two looks at the pods of a dead node; it doubles with each.
-	roundMin = time.Second
-	roundMax = time.Minute
+	// scanMin and scanMax bound the time between two scans of the Pods on a dead Node. It doubles with each.
+	scanMin = time.Second
+	scanMax = time.Minute
 )
 
-// round is the looks at the pods of one dead node. The first finds what there is to mark. Later ones find pods that were bound to
-// it meanwhile, or that the cache did not have yet, or somebody who contradicts: hence they become rarer.
-type round struct {
-	// of and died tell one death from another.
-	of   types.UID
+// podScan is the state of the scans of one dead Node. The first scan finds the Pods to mark. Later scans find Pods that were bound or
+// cached late, or that another writer marked Ready again, so they become rarer.
+type podScan struct {
+	// uid and died identify one death of the Node.
+	uid  types.UID
 	died time.Time
 	next monotonic.Instant
 	wait time.Duration
-	seen monotonic.Instant // when the node was last found dead
+	// seen is when the Node was last found dead.
+	seen monotonic.Instant
 }
 
-// markPods looks at the pods of dead nodes whose time has come: after a while, or in the next pass when there was no more room.
-func (w *watch) markPods(dead []*nodehealth.NodeState) {
-	if w.now.Instant < w.roundsAt {
+// markPods scans the dead Nodes that are due, every scanMin. If the queue becomes full, the next pass continues.
+func (r *run) markPods(dead []*nodehealth.NodeState) {
+	if r.now.Instant < r.scanAt {
 		return
 	}
 	for _, s := range dead {
-		r := w.round(s)
-		if r.seen = w.now.Instant; w.now.Instant < r.next {
+		scan := r.scanOf(s)
+		if scan.seen = r.now.Instant; r.now.Instant < scan.next {
 			continue
 		}
-		if !w.look(s, r) {
+		if !r.scan(s, scan) {
 			return
 		}
 	}
-	w.roundsAt = w.now.Instant.Add(roundMin)
-	maps.DeleteFunc(w.rounds, func(_ string, r *round) bool { return r.seen != w.now.Instant })
+	r.scanAt = r.now.Instant.Add(scanMin)
+	maps.DeleteFunc(r.scans, func(_ string, scan *podScan) bool { return scan.seen != r.now.Instant })
 }
 
-// forgetMarks forgets failures that led to no further try for long: the pod is gone, or ready no more.
-func (w *watch) forgetMarks() {
-	maps.DeleteFunc(w.marks, func(_ types.UID, p pause) bool {
-		return !p.busy && w.now.Instant >= p.until.Add(time.Duration(p.failures)*pauseMax)
-	})
-}
-
-func (w *watch) round(s *nodehealth.NodeState) *round {
-	r := w.rounds[s.Node.Name]
-	if died := s.ReadySince(); r == nil || r.of != s.Node.UID || !r.died.Equal(died) {
-		r = &round{of: s.Node.UID, died: died, wait: roundMin}
-		w.rounds[s.Node.Name] = r
+func (r *run) scanOf(s *nodehealth.NodeState) *podScan {
+	scan := r.scans[s.Node.Name]
+	if died := s.ReadySince(); scan == nil || scan.uid != s.Node.UID || !scan.died.Equal(died) {
+		scan = &podScan{uid: s.Node.UID, died: died, wait: scanMin}
+		r.scans[s.Node.Name] = scan
 	}
-	return r
+	return scan
 }
 
-// look hands out the pods that say they are ready on a dead node, and tells whether there was room for all of them.
-func (w *watch) look(s *nodehealth.NodeState, r *round) bool {
-	again := w.now.Instant.Add(r.wait)
-	for _, pod := range w.Cache.Pods(s.Node.Name) {
-		p := w.marks[pod.UID]
+// scan gives the Pods that are ready on a dead Node to the workers. It returns false if the queue is full.
+func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
+	next := r.now.Instant.Add(scan.wait)
+	for _, pod := range r.Cache.Pods(s.Node.Name) {
+		b := r.podBackoffs[pod.UID]
 		switch {
-		case p.busy || !nodehealth.ReadyOnLostNode(s.Node, pod):
-		case w.now.Instant < p.until:
-			again = min(again, p.until)
-		case w.pods.room() == 0:
+		case b.busy || !nodehealth.ReadyOnLostNode(s.Node, pod):
+		case r.now.Instant < b.until:
+			next = min(next, b.until)
+		case r.podJobs.free() == 0:
 			return false
 		default:
-			w.marks[pod.UID] = pause{busy: true, failures: p.failures}
-			w.pods.hand(job{pod: pod, terms: []*heldshards.Shard{w.held[s.Ownership.Shard]}})
+			r.podBackoffs[pod.UID] = backoff{busy: true, failures: b.failures}
+			r.podJobs.add(job{pod: pod, terms: []*heldshards.Shard{r.held[s.Ownership.Shard]}})
 		}
 	}
-	r.next, r.wait = again, min(2*r.wait, roundMax)
+	scan.next, scan.wait = next, min(2*scan.wait, scanMax)
 	return true
 }
 
-// marked takes in what came of a mark. One that failed is tried again, however long the node would have to wait for a look.
-func (w *watch) marked(r result) {
-	w.Metrics.marked(r.err)
-	w.note(r.err)
-	if r.err == nil {
-		delete(w.marks, r.pod.UID) // the watch will have it before the next look
-		w.Events.PodNotReady(r.pod)
+// podMarked takes in the end of a job. A failed one is retried, even if the next scan of its Node is later.
+func (r *run) podMarked(res result) {
+	r.Metrics.podMarked(res.err)
+	r.noteFailure(res.err)
+	if res.err == nil {
+		delete(r.podBackoffs, res.pod.UID) // the watch delivers the Pod before the next scan
+		r.Events.PodNotReady(res.pod)
 		return
 	}
-	p := w.after(w.marks[r.pod.UID], r.err)
-	w.marks[r.pod.UID] = p
-	if of := w.rounds[r.pod.Spec.NodeName]; of != nil {
-		of.next = min(of.next, p.until)
+	b := r.nextBackoff(r.podBackoffs[res.pod.UID], res.err)
+	r.podBackoffs[res.pod.UID] = b
+	if scan := r.scans[res.pod.Spec.NodeName]; scan != nil {
+		scan.next = min(scan.next, b.until)
 	}
+}
+
+// forgetPodBackoffs drops backoffs without a retry for long: the Pod was deleted or is not ready any more.
+func (r *run) forgetPodBackoffs() {
+	maps.DeleteFunc(r.podBackoffs, func(_ types.UID, b backoff) bool {
+		return !b.busy && r.now.Instant >= b.until.Add(time.Duration(b.failures)*backoffMax)
+	})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // marks is how many writes said of a pod that it is not ready.
-func (f *fleet) marks() (marks int) {
+func (f *fakeCluster) marks() (marks int) {
 	for _, write := range f.written() {
 		if write == "unready pod-n0" {
 			marks++
@@ -23,9 +23,9 @@ func (f *fleet) marks() (marks int) {
 
 // A kubelet that says of itself that it is not ready lives, and says what its pods are: whatever anybody else writes there it
 // takes back within a second. So nobody else writes.
-func TestRun_LivingKubeletSpeaksForItsPods(t *testing.T) {
+func TestRun_PodsOfALivingKubeletAreNotMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
+		f := newFakeCluster(4)
 		f.stubborn["n0"] = true
 		run(t, f, func() {
 			f.beat(20 * time.Second)
@@ -39,9 +39,9 @@ func TestRun_LivingKubeletSpeaksForItsPods(t *testing.T) {
 }
 
 // Once it is heard again, a declared node's kubelet speaks for its pods, even where it cannot write its Node.
-func TestRun_KubeletThatIsHeardAgainSpeaksForItsPods(t *testing.T) {
+func TestRun_PodsOfAKubeletThatRecoversAreNotMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
+		f := newFakeCluster(4)
 		run(t, f, func() {
 			f.beat(52*time.Second, "n0")
 			if got := f.marks(); got != 1 {
@@ -49,7 +49,7 @@ func TestRun_KubeletThatIsHeardAgainSpeaksForItsPods(t *testing.T) {
 			}
 			f.stubborn["n0"] = true
 			f.beat(time.Second)
-			f.do(func() {
+			f.change(func() {
 				pod := f.live.pods["pod-n0"].DeepCopy()
 				pod.Status.Conditions[0].Status = corev1.ConditionTrue
 				f.putPod(pod)
@@ -63,9 +63,9 @@ func TestRun_KubeletThatIsHeardAgainSpeaksForItsPods(t *testing.T) {
 }
 
 // Somebody who contradicts us although nothing is heard of the node is contradicted in turn, but ever more seldom.
-func TestRun_ContradictionsAreAnsweredEverMoreSeldom(t *testing.T) {
+func TestRun_PodThatAnotherWriterMarksReadyIsMarkedEverMoreSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
+		f := newFakeCluster(4)
 		f.stubborn["n0"] = true
 		run(t, f, func() { f.beat(time.Hour, "n0") })
 		if got := f.marks(); got < 2 || got > 66 {
@@ -78,8 +78,8 @@ func TestRun_ContradictionsAreAnsweredEverMoreSeldom(t *testing.T) {
 func TestRun_ManyPodsAreMarkedWithinSeconds(t *testing.T) {
 	const pods = 1000
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
-		f.do(func() {
+		f := newFakeCluster(4)
+		f.change(func() {
 			for i := range pods {
 				pod := f.live.pods["pod-n0"].DeepCopy()
 				pod.Name, pod.UID = fmt.Sprintf("more-%d", i), types.UID(fmt.Sprintf("uid-more-%d", i))
@@ -88,7 +88,7 @@ func TestRun_ManyPodsAreMarkedWithinSeconds(t *testing.T) {
 		})
 		run(t, f, func() {
 			f.beat(55*time.Second, "n0")
-			marked := slices.DeleteFunc(f.written(), func(write string) bool { return write == "declare n0" || write == "banish n0" })
+			marked := slices.DeleteFunc(f.written(), func(write string) bool { return write == "mark-unknown n0" || write == "add-no-execute n0" })
 			if got := len(marked); got != pods+1 {
 				t.Errorf("five seconds after its node was declared %d pods are marked, want %d", got, pods+1)
 			}

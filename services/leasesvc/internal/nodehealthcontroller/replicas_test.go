@@ -19,28 +19,28 @@ import (
 
 // replica is one of several that watch over a fleet, with caches of its own.
 type replica struct {
-	*fleet
-	name    string
-	changed map[string]struct{}
-	terms   *heldshards.Set
-	census  *nodehealthcontroller.Publisher
+	*fakeCluster
+	name      string
+	changed   map[string]struct{}
+	terms     *heldshards.Set
+	publisher *nodehealthcontroller.Publisher
 
-	mu       sync.Mutex // guards what follows
-	sessions map[string]nodehealth.Session
-	news     map[string]struct{}
+	mu             sync.Mutex // guards what follows
+	sessions       map[string]nodehealth.Session
+	sessionChanges map[string]struct{}
 }
 
 // replicas run side by side in a bubble while story happens.
-func replicas(t *testing.T, f *fleet, shards int, names ...string) (all []*replica, end func()) {
+func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []*replica, end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, name := range names {
 		r := &replica{
-			fleet: f, name: name, changed: map[string]struct{}{}, terms: heldshards.NewSet(), census: nodehealthcontroller.NewPublisher(),
-			sessions: map[string]nodehealth.Session{}, news: map[string]struct{}{},
+			fakeCluster: f, name: name, changed: map[string]struct{}{}, terms: heldshards.NewSet(), publisher: nodehealthcontroller.NewPublisher(),
+			sessions: map[string]nodehealth.Session{}, sessionChanges: map[string]struct{}{},
 		}
-		f.do(func() {
-			f.others = append(f.others, r)
+		f.change(func() {
+			f.replicas = append(f.replicas, r)
 			for node := range f.live.nodes {
 				r.changed[node] = struct{}{}
 			}
@@ -50,7 +50,7 @@ func replicas(t *testing.T, f *fleet, shards int, names ...string) (all []*repli
 			t.Fatal(err)
 		}
 		cfg := config(t, metrics, shards)
-		cfg.Publisher = r.census
+		cfg.Publisher = r.publisher
 		all = append(all, r)
 		running.Go(func() {
 			cluster := nodehealthcontroller.Cluster{Cache: r, Writer: r, Events: f, Sessions: sessions{of: r}, HeldShards: r.terms}
@@ -78,8 +78,8 @@ func (r *replica) Synced() <-chan struct{} {
 }
 
 func (r *replica) Changed() map[string]struct{} {
-	r.fleet.mu.Lock()
-	defer r.fleet.mu.Unlock()
+	r.fakeCluster.mu.Lock()
+	defer r.fakeCluster.mu.Unlock()
 	changed := r.changed
 	r.changed = map[string]struct{}{}
 	return changed
@@ -87,9 +87,9 @@ func (r *replica) Changed() map[string]struct{} {
 
 // Write notes who wrote.
 func (r *replica) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, error) {
-	node, err := r.fleet.Write(ctx, step)
+	node, err := r.fakeCluster.Write(ctx, step)
 	if err == nil {
-		r.do(func() { r.writes[len(r.writes)-1] = r.name + ": " + r.writes[len(r.writes)-1] })
+		r.change(func() { r.writes[len(r.writes)-1] = r.name + ": " + r.writes[len(r.writes)-1] })
 	}
 	return node, err
 }
@@ -100,8 +100,8 @@ type sessions struct{ of *replica }
 func (s sessions) Changed() map[string]struct{} {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	news := s.of.news
-	s.of.news = map[string]struct{}{}
+	news := s.of.sessionChanges
+	s.of.sessionChanges = map[string]struct{}{}
 	return news
 }
 
@@ -115,11 +115,11 @@ func (r *replica) session(node string, state nodehealth.Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sessions[node] = state
-	r.news[node] = struct{}{}
+	r.sessionChanges[node] = struct{}{}
 }
 
 // claim gives a replica shards until it is told to lose them.
-func (r *replica) claim(ctx context.Context, shards ...int) (lose func()) {
+func (r *replica) hold(ctx context.Context, shards ...int) (lose func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var held []*heldshards.Shard
 	for _, number := range shards {
@@ -138,10 +138,10 @@ func (r *replica) claim(ctx context.Context, shards ...int) (lose func()) {
 
 func TestRun_ReplicasDivideTheNodesAndOneHasTheZones(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(12)
+		f := newFakeCluster(12)
 		all, end := replicas(t, f, 2, "a", "b")
-		defer all[0].claim(t.Context(), 0)()
-		defer all[1].claim(t.Context(), 1)()
+		defer all[0].hold(t.Context(), 0)()
+		defer all[1].hold(t.Context(), 1)()
 		f.beat(50*time.Second, "n0", "n1")
 		f.expectWrites(t)
 		f.beat(12*time.Second, "n0", "n1")
@@ -153,7 +153,7 @@ func TestRun_ReplicasDivideTheNodesAndOneHasTheZones(t *testing.T) {
 			if _, err := fmt.Sscanf(write, "%1s: %s %s", &by, &what, &node); err != nil {
 				continue // of a pod
 			}
-			if owner := map[string]string{"n0": "a", "n1": "b"}[node]; what == "banish" && by != "a" || what != "banish" && by != owner {
+			if owner := map[string]string{"n0": "a", "n1": "b"}[node]; what == "add-no-execute" && by != "a" || what != "add-no-execute" && by != owner {
 				t.Errorf("%s is not for %s to do", write, by)
 			}
 		}
@@ -165,13 +165,13 @@ func TestRun_ReplicasDivideTheNodesAndOneHasTheZones(t *testing.T) {
 	})
 }
 
-func TestRun_LostShardIsGivenUpOnlyAfterItsWrites(t *testing.T) {
+func TestRun_TermEndsOnlyAfterItsWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(12)
+		f := newFakeCluster(12)
 		all, end := replicas(t, f, 2, "a")
 		defer end()
-		lose := all[0].claim(t.Context(), 0, 1)
-		f.do(func() { f.stuck["n0"] = true })
+		lose := all[0].hold(t.Context(), 0, 1)
+		f.change(func() { f.stuck["n0"] = true })
 		f.beat(51*time.Second, "n0") // its declaration hangs
 		lost := make(chan struct{})
 		go func() {
@@ -180,24 +180,24 @@ func TestRun_LostShardIsGivenUpOnlyAfterItsWrites(t *testing.T) {
 		}()
 		synctest.Wait()
 		<-lost // the write was cut off with the term, and has returned
-		f.do(func() { f.stuck["n0"] = false })
+		f.change(func() { f.stuck["n0"] = false })
 		f.beat(2*time.Minute, "n0", "n1")
 		f.expectWrites(t)
 	})
 }
 
-func TestRun_ShardThatComesHasAWholeGrace(t *testing.T) {
+func TestRun_GainedShardHasANewGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(12)
+		f := newFakeCluster(12)
 		all, end := replicas(t, f, 2, "a", "b")
 		defer end()
-		lose := all[0].claim(t.Context(), 0, 1)
+		lose := all[0].hold(t.Context(), 0, 1)
 		for i := range 12 {
 			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
 		}
 		time.Sleep(5 * time.Minute) // beats write no Lease here, and b sees nobody live
 		lose()
-		defer all[1].claim(t.Context(), 0, 1)()
+		defer all[1].hold(t.Context(), 0, 1)()
 		time.Sleep(10 * time.Second)
 		for i := range 11 {
 			all[1].session(fmt.Sprintf("n%d", i+1), nodehealth.SessionAlive)
@@ -205,18 +205,18 @@ func TestRun_ShardThatComesHasAWholeGrace(t *testing.T) {
 		time.Sleep(40 * time.Second)
 		f.expectWrites(t)
 		time.Sleep(2 * time.Second)
-		f.expectWrites(t, "b: declare n0", "b: banish n0", "unready pod-n0")
+		f.expectWrites(t, "b: mark-unknown n0", "b: add-no-execute n0", "unready pod-n0")
 	})
 }
 
 // A node class that beats every 5 s and may miss four is noticed within 20.5 s of its last beat: the session takes 20 s and a tenth
 // of one, and what follows here less than half a second.
-func TestRun_DeathOfASessionIsWrittenWithinHalfASecond(t *testing.T) {
+func TestRun_ExpiredSessionIsWrittenWithinHalfASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(12)
+		f := newFakeCluster(12)
 		all, end := replicas(t, f, 1, "a")
 		defer end()
-		defer all[0].claim(t.Context(), 0)()
+		defer all[0].hold(t.Context(), 0)()
 		for i := range 12 {
 			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
 		}
@@ -233,12 +233,12 @@ func TestRun_DeathOfASessionIsWrittenWithinHalfASecond(t *testing.T) {
 }
 
 // What was heard of a node before its session is no beat of that.
-func TestRun_OnlyItsOwnerSaysWhenAnExpiredSessionBeat(t *testing.T) {
+func TestRun_ExpiredSessionHasNoTimeOfItsLastBeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(12)
+		f := newFakeCluster(12)
 		all, end := replicas(t, f, 1, "a")
 		defer end()
-		defer all[0].claim(t.Context(), 0)()
+		defer all[0].hold(t.Context(), 0)()
 		f.beat(20 * time.Second)
 		for i := range 12 {
 			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
@@ -248,7 +248,7 @@ func TestRun_OnlyItsOwnerSaysWhenAnExpiredSessionBeat(t *testing.T) {
 		seen := map[nodehealth.Health]bool{}
 		for range 200 {
 			time.Sleep(5 * time.Millisecond)
-			node := all[0].census.Snapshot().Node("n0")
+			node := all[0].publisher.Snapshot().Node("n0")
 			if node.Session != nodehealth.SessionExpired {
 				continue
 			}
@@ -264,12 +264,12 @@ func TestRun_OnlyItsOwnerSaysWhenAnExpiredSessionBeat(t *testing.T) {
 }
 
 // A node may beat again while its declaration is under way, without anybody writing its Lease.
-func TestRun_BeatThatComesAtTheLastMomentCounts(t *testing.T) {
+func TestRun_BeatBeforeTheWriteCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(12)
+		f := newFakeCluster(12)
 		all, end := replicas(t, f, 1, "a")
 		defer end()
-		defer all[0].claim(t.Context(), 0)()
+		defer all[0].hold(t.Context(), 0)()
 		for i := range 12 {
 			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
 		}
@@ -277,7 +277,7 @@ func TestRun_BeatThatComesAtTheLastMomentCounts(t *testing.T) {
 		all[0].session("n0", nodehealth.SessionSuspect)
 		time.Sleep(time.Second)
 		read := make(chan struct{}, 1)
-		f.do(func() {
+		f.change(func() {
 			f.onCompare = func(samples []nodehealth.Sample) {
 				if len(samples) == 1 && samples[0].Node == "n0" {
 					all[0].session("n0", nodehealth.SessionAlive)
@@ -292,11 +292,11 @@ func TestRun_BeatThatComesAtTheLastMomentCounts(t *testing.T) {
 	})
 }
 
-func TestRun_ReadersSeeWhatIsJudgedHere(t *testing.T) {
+func TestRun_SnapshotHasTheNodesOfHeldShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(4)
+		f := newFakeCluster(4)
 		all, end := replicas(t, f, 2, "a")
-		watcher := all[0].census.Watch(func(*nodehealthcontroller.Node) bool { return true })
+		watcher := all[0].publisher.Watch(func(*nodehealthcontroller.Node) bool { return true })
 		next := func() (told []string) {
 			events, _ := watcher.Next()
 			for _, e := range events {
@@ -315,7 +315,7 @@ func TestRun_ReadersSeeWhatIsJudgedHere(t *testing.T) {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 		}
-		lose := all[0].claim(t.Context(), 1)
+		lose := all[0].hold(t.Context(), 1)
 		time.Sleep(time.Second)
 		expect("n1 alive", "n3 alive")
 		f.beat(20 * time.Second)

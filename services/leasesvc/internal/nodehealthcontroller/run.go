@@ -2,8 +2,6 @@ package nodehealthcontroller
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,255 +16,298 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/pauseclock"
 )
 
-// tolerance is how long the owner may go without reading its clock: it does so with every tick, so whoever reads it later than
-// that was not running.
-const tolerance = 5 * Tick
+// pauseAfter is the time between two reads of the clock from which the process counts as paused.
+const pauseAfter = 5 * Tick
 
-// watch is one Run. Its fields belong to the goroutine in run, but for the channels by which the workers hear and speak.
-type watch struct {
+// run is one Run. Its fields belong to the goroutine that passes, except the channels to and from the workers.
+type run struct {
 	Config
 	Cluster
 	report func(error)
 
-	clock    pauseclock.Clock
-	now      nodehealth.Moment
-	memory   nodehealth.ClusterState
-	subjects []nodehealth.NodeState // ordered by name
-	members  uint64                 // numbers the sets of Nodes in subjects
-	// held are the terms of the shards, by number, nil for those of others; charges say the same to the core. turnover is closed
-	// when that has changed.
-	held     []*heldshards.Shard
-	charges  []nodehealth.Ownership
-	turnover <-chan struct{}
-	// answered are Nodes as the kube-apiserver returned them, until the watch has them as new.
-	answered map[string]*corev1.Node
-	pauses   map[string]pause
-	marks    map[types.UID]pause
-	rounds   map[string]*round // by the names of dead nodes
-	checking bool
-	// checkAgain is when the next self-check may begin.
-	checkAgain monotonic.Instant
-	listed     bool
-	roundsAt   monotonic.Instant
-	reportAt   monotonic.Instant
-	failed     error                  // the last write, unless one has succeeded since
-	blind      nodehealth.Cause       // as last logged
-	doubted    nodehealth.MassSilence // as last logged
+	clock   pauseclock.Clock
+	now     nodehealth.Moment
+	cluster nodehealth.ClusterState
+	nodes   []nodehealth.NodeState // ordered by name
+	nodeSet uint64                 // grows with each Node that is added or deleted
+	// held are the terms by shard; nil for shards that this replica does not hold. ownership is the same for package nodehealth.
+	held      []*heldshards.Shard
+	ownership []nodehealth.Ownership
+	// heldChanged is closed when HeldShards has changed.
+	heldChanged <-chan struct{}
+	// answers are Nodes as kube-apiserver returned them, until the cache has them.
+	answers      map[string]*corev1.Node
+	nodeBackoffs map[string]backoff
+	podBackoffs  map[types.UID]backoff
+	scans        map[string]*podScan // by the names of dead Nodes
+	scanAt       monotonic.Instant
+	listed       bool
+	checking     bool
+	checkAt      monotonic.Instant // of the next self-check, after a failed one
+	reportAt     monotonic.Instant
+	failed       error                  // of the last write
+	loggedBlind  nodehealth.Cause       // as last logged
+	loggedMass   nodehealth.MassSilence // as last logged
 
-	nodes, pods lane
-	checks      chan job // done apart, so that no write delays a self-check
-	results     chan result
+	nodeJobs, podJobs jobQueue
+	checkJobs         chan job // has its own worker, so that no write delays a self-check
+	results           chan result
 }
 
-// pause keeps an object from being written: while a write is under way, and for a while after one that failed.
-type pause struct {
-	busy     bool
-	until    monotonic.Instant
-	failures int
-}
-
-func newWatch(cfg Config, cluster Cluster, report func(error)) *watch {
-	turnover := make(chan struct{})
-	close(turnover) // the board has not been read yet
-	w := &watch{
-		Config: cfg, Cluster: cluster, report: report, clock: pauseclock.Start(Tick, tolerance),
-		answered: map[string]*corev1.Node{}, pauses: map[string]pause{}, marks: map[types.UID]pause{},
-		rounds: map[string]*round{}, nodes: newLane(cfg.Workers), pods: newLane(cfg.Workers), checks: make(chan job, 1),
-		held: make([]*heldshards.Shard, cfg.Shards), charges: make([]nodehealth.Ownership, cfg.Shards), turnover: turnover,
+func newRun(cfg Config, cluster Cluster, report func(error)) *run {
+	unread := make(chan struct{})
+	close(unread) // HeldShards has not been read yet
+	r := &run{
+		Config: cfg, Cluster: cluster, report: report, clock: pauseclock.Start(Tick, pauseAfter),
+		answers: map[string]*corev1.Node{}, nodeBackoffs: map[string]backoff{}, podBackoffs: map[types.UID]backoff{},
+		scans: map[string]*podScan{}, nodeJobs: newJobQueue(cfg.Workers), podJobs: newJobQueue(cfg.Workers), checkJobs: make(chan job, 1),
+		held: make([]*heldshards.Shard, cfg.Shards), ownership: make([]nodehealth.Ownership, cfg.Shards), heldChanged: unread,
 	}
-	w.results = make(chan result, cap(w.nodes.jobs)+cap(w.pods.jobs)+cap(w.checks)+1)
-	for number := range w.charges {
-		w.charges[number].Shard = number
+	r.results = make(chan result, cap(r.nodeJobs.jobs)+cap(r.podJobs.jobs)+cap(r.checkJobs)+1)
+	for number := range r.ownership {
+		r.ownership[number].Shard = number
 	}
-	return w
+	return r
 }
 
-func (w *watch) run(ctx context.Context, watched <-chan error) error {
-	defer close(w.nodes.jobs)
-	defer close(w.checks)
-	ticker := time.NewTicker(Tick)
-	defer ticker.Stop()
-	for {
-		w.pass()
-		if blindness, blind := w.memory.Blind(); blind && blindness.Cause == nodehealth.Stale && w.now.Instant.Sub(blindness.Since) >= hopeless {
-			return errHopeless
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-watched:
-			if ctx.Err() != nil {
-				return nil
-			}
-			return errors.Join(errEnded, err)
-		case <-ticker.C:
-		}
-	}
-}
-
-func (w *watch) pass() {
+// pass returns an error if the cache has been behind for too long.
+func (r *run) pass() error {
 	begin := time.Now()
-	now, lost := w.clock.Read()
-	if w.now = (nodehealth.Moment{Instant: now, Wall: w.clock.WallTime(now, now)}); lost > 0 {
-		w.Logger.Warn("node health did not run for a while, which is not held against the nodes", "for", lost)
-		w.memory = w.memory.Delayed(now)
+	now, paused := r.clock.Read()
+	if r.now = (nodehealth.Moment{Instant: now, Wall: r.clock.WallTime(now, now)}); paused > 0 {
+		r.Logger.Warn("node health was paused, which counts as no silence", "for", paused)
+		r.cluster = r.cluster.Delayed(now)
 	}
-	w.follow()
-	w.listen()
-	w.observe()
-	plan, memory := w.Rules.Plan(w.now, w.memory, w.subjects, nodehealth.Authority{MaxSteps: w.nodes.room(), HoldsZones: w.held[ZoneShard] != nil})
-	w.memory = memory
+	r.updateOwnership()
+	r.collectResults()
+	r.observeChanges()
+	zones := r.held[ZoneShard] != nil
+	plan, cluster := r.Rules.Plan(r.now, r.cluster, r.nodes, nodehealth.Authority{MaxSteps: r.nodeJobs.free(), HoldsZones: zones})
+	r.cluster = cluster
 	for _, step := range plan.Steps {
-		w.start(step)
+		r.startStep(step)
 	}
-	w.check(plan.SelfCheck)
-	if _, blind := w.memory.Blind(); !blind {
-		w.markPods(plan.Dead)
+	r.startCheck(plan.SelfCheck)
+	if _, blind := r.cluster.Blind(); !blind {
+		r.markPods(plan.Dead)
 	}
-	w.publish(&plan)
-	w.Metrics.observe(&plan, w.memory, w.held[ZoneShard] != nil, time.Since(begin))
-	w.tell(&plan)
+	r.publish(&plan)
+	r.Metrics.observe(&plan, r.cluster, zones, time.Since(begin))
+	r.logState(&plan)
+	r.reportState()
+	if r.behindFor() >= relistAfter {
+		r.Cache.Relist()
+		return errBehind
+	}
+	return nil
 }
 
-// observe takes in what changed, and what may be written again.
-func (w *watch) observe() {
-	changed := map[string]struct{}{}
-	maps.Copy(changed, w.Cache.Changed())
-	maps.Copy(changed, w.Sessions.Changed())
-	w.admit(changed)
-	vanished := false
-	for name := range changed {
-		w.see(name)
-		vanished = vanished || w.Cache.Node(name) == nil
+// updateOwnership takes in which shards this replica holds, before all else in a pass, so that the pass uses the same terms throughout.
+func (r *run) updateOwnership() {
+	select {
+	case <-r.heldChanged:
+	default:
+		return
 	}
-	if vanished {
-		w.members++
-		w.subjects = slices.DeleteFunc(w.subjects, w.gone)
-	}
-	for name, p := range w.pauses {
-		if !p.busy && w.now.Instant >= p.until {
-			w.release(name)
-		}
-	}
-}
-
-// admit makes subjects of new Nodes, all at once, so that a large cluster is sorted once and not once for each.
-func (w *watch) admit(changed map[string]struct{}) {
-	var added []nodehealth.NodeState
-	for name := range changed {
-		node := w.Cache.Node(name)
-		if _, known := w.place(name); known || node == nil {
+	r.heldChanged = r.HeldShards.Changed() // before the shards are read, so that no change is missed
+	changed := false
+	for number := range r.held {
+		held, _ := r.HeldShards.Get(number)
+		if r.held[number] == held {
 			continue
 		}
-		_, busy := w.pauses[name] // of an earlier Node of that name
-		s := nodehealth.NodeState{Busy: busy, Ownership: w.charges[w.ShardOf(name)]}
-		added = append(added, w.Rules.Observe(w.now.Instant, s, w.observation(node)))
-		if w.listed && s.Ownership.Held {
-			w.Events.NodeRegistered(node)
-		}
+		r.held[number], changed = held, true
+		r.ownership[number] = nodehealth.Ownership{Shard: number, Held: held != nil, HeldSince: r.now.Instant}
 	}
-	w.listed = true
-	if len(added) > 0 {
-		w.members++
-		w.subjects = append(w.subjects, added...)
-		slices.SortFunc(w.subjects, func(a, b nodehealth.NodeState) int { return cmp.Compare(a.Node.Name, b.Node.Name) })
+	if !changed {
+		return
+	}
+	for i := range r.nodes {
+		s := &r.nodes[i]
+		s.Ownership = r.ownership[s.Ownership.Shard]
+	}
+	r.Logger.Debug("held shards changed", "zones", r.held[ZoneShard] != nil)
+}
+
+// observeChanges takes in what changed, and ends backoffs.
+func (r *run) observeChanges() {
+	changed := map[string]struct{}{}
+	maps.Copy(changed, r.Cache.Changed())
+	maps.Copy(changed, r.Sessions.Changed())
+	r.addNodes(changed)
+	deleted := false
+	for name := range changed {
+		r.observe(name)
+		deleted = deleted || r.Cache.Node(name) == nil
+	}
+	if deleted {
+		r.nodeSet++
+		r.nodes = slices.DeleteFunc(r.nodes, r.dropDeleted)
+	}
+	for name, b := range r.nodeBackoffs {
+		if !b.busy && r.now.Instant >= b.until {
+			r.release(name)
+		}
 	}
 }
 
-// gone drops a subject whose Node does not exist any more. A write may still be under way, so its pause stays until that is over.
-func (w *watch) gone(s nodehealth.NodeState) bool {
-	if w.Cache.Node(s.Node.Name) != nil {
+// addNodes adds new Nodes all at once, so that a large cluster is sorted once.
+func (r *run) addNodes(changed map[string]struct{}) {
+	var added []nodehealth.NodeState
+	for name := range changed {
+		node := r.Cache.Node(name)
+		if _, known := r.find(name); known || node == nil {
+			continue
+		}
+		_, busy := r.nodeBackoffs[name] // of a deleted Node with that name
+		s := nodehealth.NodeState{Busy: busy, Ownership: r.ownership[r.ShardOf(name)]}
+		added = append(added, r.Rules.Observe(r.now.Instant, s, r.observation(node)))
+		if r.listed && s.Ownership.Held {
+			r.Events.NodeRegistered(node)
+		}
+	}
+	r.listed = true
+	if len(added) > 0 {
+		r.nodeSet++
+		r.nodes = append(r.nodes, added...)
+		slices.SortFunc(r.nodes, func(a, b nodehealth.NodeState) int { return cmp.Compare(a.Node.Name, b.Node.Name) })
+	}
+}
+
+// dropDeleted returns whether a Node was deleted. A write may still be running, so its backoff stays until that has ended.
+func (r *run) dropDeleted(s nodehealth.NodeState) bool {
+	if r.Cache.Node(s.Node.Name) != nil {
 		return false
 	}
-	delete(w.answered, s.Node.Name)
+	delete(r.answers, s.Node.Name)
 	if s.Ownership.Held {
-		w.Events.NodeRemoved(s.Node)
+		r.Events.NodeRemoved(s.Node)
 	}
 	return true
 }
 
-// see brings one subject up to date.
-func (w *watch) see(name string) {
-	node := w.Cache.Node(name)
-	place, known := w.place(name)
+// observe updates the state of one Node.
+func (r *run) observe(name string) {
+	node := r.Cache.Node(name)
+	index, known := r.find(name)
 	if node == nil || !known {
 		return
 	}
-	if answer := w.answered[name]; answer == nil || !nodehealth.NewerNode(answer, node) {
-		delete(w.answered, name)
+	if answer := r.answers[name]; answer == nil || !nodehealth.NewerNode(answer, node) {
+		delete(r.answers, name)
 	} else {
 		node = answer
 	}
-	s := &w.subjects[place]
-	ready, of := s.Ready(), s.Node.UID
-	*s = w.Rules.Observe(w.now.Instant, *s, w.observation(node))
-	// A kubelet that reports itself not ready tells so in an Event of its own.
-	if s.Ownership.Held && ready == corev1.ConditionTrue && s.Ready() == corev1.ConditionUnknown && of == node.UID {
-		w.Events.NodeNotReady(node)
+	s := &r.nodes[index]
+	wasReady, uid := s.Ready() == corev1.ConditionTrue, s.Node.UID
+	*s = r.Rules.Observe(r.now.Instant, *s, r.observation(node))
+	// A kubelet that reports itself not ready sends its own Event.
+	if s.Ownership.Held && wasReady && s.Ready() == corev1.ConditionUnknown && uid == node.UID {
+		r.Events.NodeNotReady(node)
 	}
 }
 
-func (w *watch) observation(node *corev1.Node) nodehealth.Observation {
-	session, written := w.Sessions.Session(node.Name)
-	return nodehealth.Observation{Node: node, Lease: w.Cache.Lease(node.Name), Session: session, WrittenVersion: written}
+func (r *run) observation(node *corev1.Node) nodehealth.Observation {
+	session, written := r.Sessions.Session(node.Name)
+	return nodehealth.Observation{Node: node, Lease: r.Cache.Lease(node.Name), Session: session, WrittenVersion: written}
 }
 
-func (w *watch) place(name string) (place int, known bool) {
-	return slices.BinarySearchFunc(w.subjects, name, func(s nodehealth.NodeState, name string) int {
+func (r *run) find(name string) (index int, known bool) {
+	return slices.BinarySearchFunc(r.nodes, name, func(s nodehealth.NodeState, name string) int {
 		return cmp.Compare(s.Node.Name, name)
 	})
 }
 
-// release lets a node be written again. Earlier failures are forgotten when they led to no further try for long.
-func (w *watch) release(name string) {
-	place, known := w.place(name)
+// release allows the next write of a Node. Failures are forgotten if no write was needed for long.
+func (r *run) release(name string) {
+	index, known := r.find(name)
 	if known {
-		w.subjects[place].Busy = false
+		r.nodes[index].Busy = false
 	}
-	if p := w.pauses[name]; !known || p.failures == 0 || w.now.Instant >= p.until.Add(pauseMax) {
-		delete(w.pauses, name)
+	if b := r.nodeBackoffs[name]; !known || b.failures == 0 || r.now.Instant >= b.until.Add(backoffMax) {
+		delete(r.nodeBackoffs, name)
 	}
 }
 
-// tell logs how well it sees, and reports every second.
-func (w *watch) tell(plan *nodehealth.Plan) {
-	blindness, blind := w.memory.Blind()
-	lasting := blind && w.now.Instant.Sub(blindness.Since) >= patience
-	w.tellOfSight(blindness, blind, lasting)
-	if !plan.MassSilence.Equal(w.doubted) {
-		w.doubted = plan.MassSilence
-		w.Logger.Warn("many nodes of a zone or shard fell silent together, so a self-check comes first", "zones", plan.MassSilence.Zones,
+// publish shows readers the result of the pass.
+func (r *run) publish(plan *nodehealth.Plan) {
+	pass := Pass{
+		At: r.now, Nodes: r.nodes, NodeSet: r.nodeSet + 1, Zones: plan.Zones, MassSilence: plan.MassSilence,
+		Result: func(s *nodehealth.NodeState) Result { return r.result(plan, s) },
+	}
+	if blindness, blind := r.cluster.Blind(); blind {
+		pass.Blindness = &blindness
+	}
+	for _, held := range r.held {
+		if held != nil {
+			pass.Epoch = max(pass.Epoch, held.Epoch())
+		}
+	}
+	r.Publisher.Publish(pass)
+}
+
+func (r *run) result(plan *nodehealth.Plan, s *nodehealth.NodeState) Result {
+	if !s.Ownership.Held {
+		return Result{}
+	}
+	result := Result{
+		Held: true, Epoch: r.held[s.Ownership.Shard].Epoch(), Session: s.Session(),
+		Assessment: r.Rules.Assess(r.now.Instant, r.cluster, s),
+	}
+	if result.Session == nodehealth.SessionAlive {
+		result.Assessment.Heard = 0
+	}
+	result.HeldBy = plan.HeldBy(r.cluster, s, result.Assessment)
+	return result
+}
+
+// logState logs blindness and mass silence when they change.
+func (r *run) logState(plan *nodehealth.Plan) {
+	blindness, blind := r.cluster.Blind()
+	switch {
+	case blind && r.now.Instant.Sub(blindness.Since) >= logBlindAfter && r.loggedBlind != blindness.Cause:
+		r.loggedBlind = blindness.Cause
+		r.Logger.Warn("node health is blind, so no node is marked Unknown", "cause", blindness.Cause, "detail", blindness.Detail)
+	case !blind && r.loggedBlind != "":
+		r.loggedBlind = ""
+		r.Logger.Info("node health is not blind any more")
+	}
+	if !plan.MassSilence.Equal(r.loggedMass) {
+		r.loggedMass = plan.MassSilence
+		r.Logger.Warn("nodes of a zone or shard that fell silent together wait for a self-check", "zones", plan.MassSilence.Zones,
 			"shards", plan.MassSilence.Shards, "held", plan.Held)
 	}
-	if w.now.Instant < w.reportAt {
+}
+
+func (r *run) reportState() {
+	if r.now.Instant < r.reportAt {
 		return
 	}
-	w.reportAt = w.now.Instant.Add(reportEvery)
-	w.forgetMarks()
+	r.reportAt = r.now.Instant.Add(reportEvery)
+	r.forgetPodBackoffs()
 	var err error
+	behind := r.behindFor()
 	switch {
-	case lasting && blindness.Cause == nodehealth.Stale:
-		err = fmt.Errorf("the cache of Leases is behind for %v: %s", w.now.Instant.Sub(blindness.Since).Round(time.Second), blindness.Detail)
-	case w.struggles():
-		err = w.failed
+	case behind >= logBlindAfter:
+		blindness, _ := r.cluster.Blind()
+		err = fmt.Errorf("the cache of Leases is behind for %v: %s", behind.Round(time.Second), blindness.Detail)
+	case r.retries():
+		err = r.failed
 	}
-	w.report(err)
+	r.report(err)
 }
 
-// struggles tells whether anything waits after a failure; what failed may be gone.
-func (w *watch) struggles() bool {
-	failing := func(p pause) bool { return p.failures > 0 }
-	return slices.ContainsFunc(slices.Collect(maps.Values(w.pauses)), failing) ||
-		slices.ContainsFunc(slices.Collect(maps.Values(w.marks)), failing)
+// behindFor returns for how long the cache of Leases has been behind; 0 if it is not.
+func (r *run) behindFor() time.Duration {
+	if blindness, blind := r.cluster.Blind(); blind && blindness.Cause == nodehealth.Stale {
+		return r.now.Instant.Sub(blindness.Since)
+	}
+	return 0
 }
 
-func (w *watch) tellOfSight(blindness nodehealth.Blindness, blind, lasting bool) {
-	switch {
-	case lasting && w.blind != blindness.Cause:
-		w.blind = blindness.Cause
-		w.Logger.Warn("node health is blind and declares nobody", "cause", blindness.Cause, "detail", blindness.Detail)
-	case !blind && w.blind != "":
-		w.blind = ""
-		w.Logger.Info("node health sees again")
-	}
+// retries returns whether a write that failed is to be retried.
+func (r *run) retries() bool {
+	failing := func(b backoff) bool { return b.failures > 0 }
+	return slices.ContainsFunc(slices.Collect(maps.Values(r.nodeBackoffs)), failing) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(r.podBackoffs)), failing)
 }

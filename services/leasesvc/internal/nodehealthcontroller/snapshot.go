@@ -7,57 +7,149 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// journalLength is how many changes are remembered at least: a watcher that is further behind looks at all Nodes.
-const journalLength = 4096
+// minJournal is how many changes are kept at least. A Watcher that is further behind reads all Nodes.
+const minJournal = 4096
 
-// Census is published by one goroutine; every other method is safe for concurrent use.
+// Publisher shows the results of passes to readers. One goroutine calls Publish and Clear; the other methods are safe for concurrent use
+// and never wait for it.
+//
+// Each change of what readers see of a Node has a revision. A new sign of life alone is no change. Revisions only grow, also over Clear.
+// A Node whose shard this replica does not hold stays in the snapshot as not held, so that a Watcher learns of its loss.
 type Publisher struct {
-	snapshot atomic.Pointer[Snapshot] // nil while nobody watches over the Nodes
+	snapshot atomic.Pointer[Snapshot] // nil while the controller does not pass
 
 	mu      sync.Mutex    // guards changed
 	changed chan struct{} // closed and replaced with every change
 
-	// What follows belongs to the goroutine that publishes. The entries of roster and journal are shared with readers.
+	// What follows belongs to the goroutine that publishes. The slots are shared with readers.
 	revision uint64
-	members  uint64 // that of roster
-	roster   []*entry
-	journal  []*entry
+	nodeSet  uint64 // that of slots
+	slots    []*slot
+	journal  []*slot
 }
 
-// entry is the place of one Node, as long as it exists.
-type entry struct {
+// slot holds one Node as long as the Node exists.
+type slot struct {
 	name string
 	node atomic.Pointer[Node]
 }
 
-// NewCensus returns a Census that has not been published.
+// NewPublisher returns a Publisher without a snapshot.
 func NewPublisher() *Publisher { return &Publisher{changed: make(chan struct{})} }
 
-// Pass is what is published after a pass.
+// Pass is the result of a pass.
 type Pass struct {
-	// At is the time of the pass.
 	At nodehealth.Moment
-	// Subjects are all Nodes, ordered by name.
+	// Nodes are ordered by name.
 	Nodes []nodehealth.NodeState
-	// Members numbers the sets of Nodes: it is another one whenever a Node was added or is gone, and never 0.
+	// NodeSet is a different number whenever a Node was added or deleted. It is never 0.
 	NodeSet uint64
-	// View tells how one of them stands; it is called for each, before Publish returns.
+	// Result returns the result for a Node. It is called once for each, before Publish returns.
 	Result func(*nodehealth.NodeState) Result
 	// Zones are ordered by name.
-	Zones []nodehealth.Zone
-	// Doubted are zones and shards in which nothing is declared before a self-check.
+	Zones       []nodehealth.Zone
 	MassSilence nodehealth.MassSilence
-	// Blindness is why nothing is declared anywhere; nil when it is.
+	// Blindness is nil if the process is not blind.
 	Blindness *nodehealth.Blindness
-	// Epoch is that of the newest term held here, 0 without one.
+	// Epoch is the largest epoch of the held terms, or 0.
 	Epoch int64
 }
 
-// Edition is what was last published. It is immutable but for the Nodes, which are those of the moment.
+// Publish shows a pass to readers. Only Nodes that changed are copied.
+func (p *Publisher) Publish(pass Pass) {
+	before := p.revision
+	if pass.NodeSet != p.nodeSet {
+		p.updateSlots(pass.Nodes)
+		p.nodeSet = pass.NodeSet
+	}
+	for i := range pass.Nodes {
+		s, slot := &pass.Nodes[i], p.slots[i]
+		old := slot.node.Load()
+		node := old.next(s, pass.Result(s), pass.At.Instant, p.revision+1)
+		if node == old {
+			continue
+		}
+		slot.node.Store(node)
+		if old == nil || node.Revision != old.Revision {
+			p.record(slot)
+		}
+	}
+	p.snapshot.Store(&Snapshot{
+		At: pass.At, Zones: pass.Zones, MassSilence: pass.MassSilence, Blindness: pass.Blindness, Epoch: pass.Epoch,
+		revision: p.revision, slots: p.slots, journal: p.journal,
+	})
+	if p.revision != before {
+		p.notify()
+	}
+}
+
+// Clear removes the snapshot, because the controller has stopped.
+func (p *Publisher) Clear() {
+	p.snapshot.Store(nil)
+	p.nodeSet, p.slots, p.journal = 0, nil, nil
+	p.revision++ // no journal has it, so Watchers read all Nodes of the next snapshot
+	p.notify()
+}
+
+// record adds a change to the journal. What readers have of the journal is never overwritten.
+func (p *Publisher) record(s *slot) {
+	p.revision++
+	if limit := max(minJournal, 2*len(p.slots)); len(p.journal) >= limit {
+		p.journal = slices.Clone(p.journal[len(p.journal)-limit/2:])
+	}
+	p.journal = append(p.journal, s)
+}
+
+// updateSlots makes the slots those of nodes. Both are ordered by name.
+func (p *Publisher) updateSlots(nodes []nodehealth.NodeState) {
+	slots, old := make([]*slot, 0, len(nodes)), p.slots
+	for i := range nodes {
+		name := nodes[i].Node.Name
+		for len(old) > 0 && old[0].name < name {
+			p.remove(old[0])
+			old = old[1:]
+		}
+		if len(old) > 0 && old[0].name == name {
+			slots, old = append(slots, old[0]), old[1:]
+			continue
+		}
+		slots = append(slots, &slot{name: name})
+	}
+	for _, s := range old {
+		p.remove(s)
+	}
+	p.slots = slots
+}
+
+func (p *Publisher) remove(s *slot) {
+	s.node.Store(s.node.Load().deleted(p.revision + 1))
+	p.record(s)
+}
+
+func (p *Publisher) notify() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// Changed returns a channel that is closed with the next change. A reader that takes it before it reads misses no change.
+func (p *Publisher) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+// Snapshot returns the last pass, or nil while the controller does not pass.
+func (p *Publisher) Snapshot() *Snapshot { return p.snapshot.Load() }
+
+// Snapshot is the result of the last pass. It is immutable, except that its Nodes are always the newest.
 type Snapshot struct {
 	At          nodehealth.Moment
 	Zones       []nodehealth.Zone
@@ -66,125 +158,32 @@ type Snapshot struct {
 	Epoch       int64
 
 	revision uint64
-	roster   []*entry // ordered by name
-	journal  []*entry // one for each of the last revisions; an entry that changed again is in it again
+	slots    []*slot // ordered by name
+	journal  []*slot // one for each of the last revisions
 }
 
-// Publish makes a pass known to readers.
-func (c *Publisher) Publish(p Pass) {
-	before := c.revision
-	if p.NodeSet != c.members {
-		c.keepUp(p.Nodes)
-		c.members = p.NodeSet
-	}
-	for i := range p.Nodes {
-		s, e := &p.Nodes[i], c.roster[i]
-		was := e.node.Load()
-		is := was.next(s, p.Result(s), p.At.Instant, c.revision+1)
-		if is == was {
-			continue
-		}
-		e.node.Store(is)
-		if was == nil || is.Revision != was.Revision {
-			c.note(e)
-		}
-	}
-	c.snapshot.Store(&Snapshot{
-		At: p.At, Zones: p.Zones, MassSilence: p.MassSilence, Blindness: p.Blindness, Epoch: p.Epoch,
-		revision: c.revision, roster: c.roster, journal: c.journal,
-	})
-	if c.revision != before {
-		c.tell()
-	}
+// Wall converts an instant to wall-clock time.
+func (s *Snapshot) Wall(instant monotonic.Instant) time.Time {
+	return s.At.Wall.Add(instant.Sub(s.At.Instant))
 }
 
-// Clear withdraws what was published: nobody watches over the Nodes any more. Watchers learn of it.
-func (c *Publisher) Clear() {
-	c.snapshot.Store(nil)
-	c.members, c.roster, c.journal = 0, nil, nil
-	c.revision++ // which no journal has, so watchers look at all Nodes of the next edition
-	c.tell()
-}
-
-// note enters the newest change into the journal. What readers have of the journal is never written to again.
-func (c *Publisher) note(e *entry) {
-	c.revision++
-	if limit := max(journalLength, 2*len(c.roster)); len(c.journal) >= limit {
-		c.journal = slices.Clone(c.journal[len(c.journal)-limit/2:])
-	}
-	c.journal = append(c.journal, e)
-}
-
-// keepUp brings the roster in line with the subjects. Both are ordered by name.
-func (c *Publisher) keepUp(subjects []nodehealth.NodeState) {
-	roster, old := make([]*entry, 0, len(subjects)), c.roster
-	for i := range subjects {
-		name := subjects[i].Node.Name
-		for len(old) > 0 && old[0].name < name {
-			c.drop(old[0])
-			old = old[1:]
-		}
-		if len(old) > 0 && old[0].name == name {
-			roster, old = append(roster, old[0]), old[1:]
-			continue
-		}
-		roster = append(roster, &entry{name: name})
-	}
-	for _, e := range old {
-		c.drop(e)
-	}
-	c.roster = roster
-}
-
-// drop notes the end of a Node.
-func (c *Publisher) drop(e *entry) {
-	e.node.Store(e.node.Load().gone(c.revision + 1))
-	c.note(e)
-}
-
-func (c *Publisher) tell() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	close(c.changed)
-	c.changed = make(chan struct{})
-}
-
-// Changed returns a channel that is closed with the next change. Who takes it before reading misses none.
-func (c *Publisher) Changed() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.changed
-}
-
-// Edition is what was published last; nil while nobody watches over the Nodes.
-func (c *Publisher) Snapshot() *Snapshot { return c.snapshot.Load() }
-
-// Wall says when by the wall clock an instant was or will be.
-func (e *Snapshot) Wall(instant monotonic.Instant) time.Time {
-	return e.At.Wall.Add(instant.Sub(e.At.Instant))
-}
-
-// Node returns a Node; nil when there is none of that name.
-func (e *Snapshot) Node(name string) *Node {
-	i, found := e.search(name)
+// Node returns a Node, or nil.
+func (s *Snapshot) Node(name string) *Node {
+	i, found := s.find(name)
 	if !found {
 		return nil
 	}
-	return e.roster[i].node.Load()
+	return s.slots[i].node.Load()
 }
 
-func (e *Snapshot) search(name string) (int, bool) {
-	return slices.BinarySearchFunc(e.roster, name, func(e *entry, name string) int { return cmp.Compare(e.name, name) })
-}
-
-// Page returns the Nodes judged here that are wanted, ordered by name, beginning behind after; and whether there are more.
-func (e *Snapshot) Page(after string, limit int, wanted func(*Node) bool) (page []*Node, more bool) {
-	i, found := e.search(after)
+// Page returns the wanted Nodes of held shards after the given name, in order, and whether there are more.
+func (s *Snapshot) Page(after string, limit int, wanted func(*Node) bool) (page []*Node, more bool) {
+	i, found := s.find(after)
 	if found {
 		i++
 	}
-	for _, entry := range e.roster[i:] {
-		node := entry.node.Load()
+	for _, slot := range s.slots[i:] {
+		node := slot.node.Load()
 		switch {
 		case !node.Held || !wanted(node):
 		case len(page) == limit:
@@ -196,11 +195,74 @@ func (e *Snapshot) Page(after string, limit int, wanted func(*Node) bool) (page 
 	return page, false
 }
 
+func (s *Snapshot) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(s.slots, name, func(s *slot, name string) int { return cmp.Compare(s.name, name) })
+}
+
 // Zone returns a zone by its name.
-func (e *Snapshot) Zone(name string) (nodehealth.Zone, bool) {
-	i, found := slices.BinarySearchFunc(e.Zones, name, func(z nodehealth.Zone, name string) int { return cmp.Compare(z.Name, name) })
+func (s *Snapshot) Zone(name string) (nodehealth.Zone, bool) {
+	i, found := slices.BinarySearchFunc(s.Zones, name, func(z nodehealth.Zone, name string) int { return cmp.Compare(z.Name, name) })
 	if !found {
 		return nodehealth.Zone{}, false
 	}
-	return e.Zones[i], true
+	return s.Zones[i], true
+}
+
+// Node is what readers see of one Node. It is shared and immutable.
+type Node struct {
+	// Object is the Node as it is cached.
+	Object *corev1.Node
+	Zone   string
+	Ready  corev1.ConditionStatus
+	Shard  int
+	Result
+	// ChangedAt is when its health or its readiness last changed, or when this replica first judged it.
+	ChangedAt monotonic.Instant
+	// Revision is that of its last change.
+	Revision uint64
+}
+
+// Result is what a pass concluded about one Node.
+type Result struct {
+	// Held says that this replica holds the shard of the Node. Otherwise the other fields are zero.
+	Held bool
+	// Epoch is that of the term of the shard.
+	Epoch int64
+	// Assessment has no Heard while a session keeps the Node alive. The session table has the time of the last beat.
+	Assessment nodehealth.Assessment
+	Session    nodehealth.Session
+	// HeldBy is why the Node is silent and not marked Unknown, or "".
+	HeldBy string
+}
+
+// withoutSigns returns the Result without what a sign of life changes.
+func (r Result) withoutSigns() Result {
+	r.Assessment = nodehealth.Assessment{Health: r.Assessment.Health}
+	return r
+}
+
+// next returns the Node after another pass, or n if nothing differs. A change gets the given revision.
+func (n *Node) next(s *nodehealth.NodeState, r Result, now monotonic.Instant, revision uint64) *Node {
+	if n != nil && n.Object == s.Node && n.Shard == s.Ownership.Shard && n.Result == r {
+		return n
+	}
+	next := &Node{Object: s.Node, Zone: s.Zone(), Ready: s.Ready(), Shard: s.Ownership.Shard, Result: r, ChangedAt: now, Revision: revision}
+	if n == nil {
+		return next
+	}
+	if n.Held && r.Held && n.Assessment.Health == r.Assessment.Health && n.Ready == next.Ready && n.Object.UID == s.Node.UID {
+		next.ChangedAt = n.ChangedAt
+	}
+	if !n.Held && !r.Held || n.Object == s.Node && n.withoutSigns() == r.withoutSigns() {
+		next.Revision = n.Revision
+	}
+	return next
+}
+
+// deleted returns the Node after it was deleted.
+func (n *Node) deleted(revision uint64) *Node {
+	return &Node{
+		Object: n.Object, Zone: n.Zone, Ready: n.Ready, Shard: n.Shard, Result: Result{Epoch: n.Epoch},
+		ChangedAt: n.ChangedAt, Revision: revision,
+	}
 }

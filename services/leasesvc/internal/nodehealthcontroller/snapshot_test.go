@@ -19,29 +19,29 @@ import (
 )
 
 // town publishes Nodes of which a test says how they stand.
-type town struct {
+type publisherFixture struct {
 	*nodehealthcontroller.Publisher
 	now     monotonic.Instant
 	version int
-	views   map[string]nodehealthcontroller.Result
+	results map[string]nodehealthcontroller.Result
 	nodes   map[string]*corev1.Node
 }
 
-func newTown(names ...string) *town {
-	o := &town{Publisher: nodehealthcontroller.NewPublisher(), views: map[string]nodehealthcontroller.Result{}, nodes: map[string]*corev1.Node{}}
+func newPublisherFixture(names ...string) *publisherFixture {
+	o := &publisherFixture{Publisher: nodehealthcontroller.NewPublisher(), results: map[string]nodehealthcontroller.Result{}, nodes: map[string]*corev1.Node{}}
 	for _, name := range names {
 		o.add(name)
 	}
 	return o
 }
 
-func (o *town) add(name string) {
+func (o *publisherFixture) add(name string) {
 	o.touch(name)
-	o.views[name] = alive()
+	o.results[name] = alive()
 }
 
 // touch makes a new version of a Node.
-func (o *town) touch(name string) {
+func (o *publisherFixture) touch(name string) {
 	o.version++
 	o.nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), ResourceVersion: strconv.Itoa(o.version)}}
 }
@@ -50,13 +50,13 @@ func alive() nodehealthcontroller.Result {
 	return nodehealthcontroller.Result{Held: true, Epoch: 7, Assessment: nodehealth.Assessment{Health: nodehealth.Alive}}
 }
 
-func (o *town) set(name string, health nodehealth.Health) {
-	v := o.views[name]
+func (o *publisherFixture) set(name string, health nodehealth.Health) {
+	v := o.results[name]
 	v.Assessment.Health = health
-	o.views[name] = v
+	o.results[name] = v
 }
 
-func (o *town) publish() {
+func (o *publisherFixture) publish() {
 	o.now++
 	var subjects []nodehealth.NodeState
 	for _, name := range slices.Sorted(maps.Keys(o.nodes)) {
@@ -64,13 +64,13 @@ func (o *town) publish() {
 	}
 	o.Publish(nodehealthcontroller.Pass{
 		At: nodehealth.Moment{Instant: o.now}, Nodes: subjects, NodeSet: uint64(o.now),
-		Result: func(s *nodehealth.NodeState) nodehealthcontroller.Result { return o.views[s.Node.Name] },
+		Result: func(s *nodehealth.NodeState) nodehealthcontroller.Result { return o.results[s.Node.Name] },
 	})
 }
 
-func everyone(*nodehealthcontroller.Node) bool { return true }
+func allNodes(*nodehealthcontroller.Node) bool { return true }
 
-func told(w *nodehealthcontroller.Watcher) (all []string) {
+func events(w *nodehealthcontroller.Watcher) (all []string) {
 	events, _ := w.Next()
 	for _, e := range events {
 		all = append(all, fmt.Sprintf("%s %s", []string{"added", "modified", "deleted"}[e.Type], e.Node.Object.Name))
@@ -81,14 +81,14 @@ func told(w *nodehealthcontroller.Watcher) (all []string) {
 
 func expect(t *testing.T, w *nodehealthcontroller.Watcher, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, told(w)); diff != "" {
+	if diff := cmp.Diff(want, events(w)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 
-func TestWatcher_TellsChangesAndNoSignsOfLife(t *testing.T) {
-	o := newTown("a", "b", "c")
-	w := o.Watch(everyone)
+func TestWatcher_ReturnsChangesButNoSignsOfLife(t *testing.T) {
+	o := newPublisherFixture("a", "b", "c")
+	w := o.Watch(allNodes)
 	if _, published := w.Next(); published {
 		t.Error("something is published before the first pass")
 	}
@@ -96,9 +96,9 @@ func TestWatcher_TellsChangesAndNoSignsOfLife(t *testing.T) {
 	expect(t, w, "added a", "added b", "added c")
 	o.publish()
 	expect(t, w)
-	v := o.views["a"]
+	v := o.results["a"]
 	v.Assessment.Heard, v.Assessment.Deadline, v.Assessment.By = 5, 9, nodehealth.LeaseRenewal
-	o.views["a"] = v
+	o.results["a"] = v
 	o.publish()
 	expect(t, w)
 	if got := o.Snapshot().Node("a").Assessment; got != v.Assessment {
@@ -113,8 +113,8 @@ func TestWatcher_TellsChangesAndNoSignsOfLife(t *testing.T) {
 }
 
 func TestWatcher_SlowReaderGetsTheLastState(t *testing.T) {
-	o := newTown("a", "b")
-	w := o.Watch(everyone)
+	o := newPublisherFixture("a", "b")
+	w := o.Watch(allNodes)
 	o.publish()
 	expect(t, w, "added a", "added b")
 	for range 20_000 { // far beyond what is remembered
@@ -134,13 +134,13 @@ func TestWatcher_SlowReaderGetsTheLastState(t *testing.T) {
 	}
 }
 
-func TestWatcher_ShardsThatComeAndGo(t *testing.T) {
-	o := newTown("a", "b")
-	o.views["b"] = nodehealthcontroller.Result{}
-	w := o.Watch(everyone)
+func TestWatcher_GainedAndLostShards(t *testing.T) {
+	o := newPublisherFixture("a", "b")
+	o.results["b"] = nodehealthcontroller.Result{}
+	w := o.Watch(allNodes)
 	o.publish()
 	expect(t, w, "added a")
-	o.views["a"], o.views["b"] = nodehealthcontroller.Result{}, alive()
+	o.results["a"], o.results["b"] = nodehealthcontroller.Result{}, alive()
 	o.publish()
 	expect(t, w, "added b", "deleted a")
 	o.touch("a")
@@ -148,9 +148,9 @@ func TestWatcher_ShardsThatComeAndGo(t *testing.T) {
 	expect(t, w) // it is not ours
 }
 
-func TestWatcher_BeginsAnewWithTheWatching(t *testing.T) {
-	o := newTown("a", "b")
-	w := o.Watch(everyone)
+func TestWatcher_ContinuesAfterClear(t *testing.T) {
+	o := newPublisherFixture("a", "b")
+	w := o.Watch(allNodes)
 	o.publish()
 	expect(t, w, "added a", "added b")
 	changed := o.Changed()
@@ -161,9 +161,9 @@ func TestWatcher_BeginsAnewWithTheWatching(t *testing.T) {
 	expect(t, w, "deleted b", "modified a")
 }
 
-func TestEdition_Pages(t *testing.T) {
-	o := newTown("a", "b", "c", "d", "e")
-	o.views["c"] = nodehealthcontroller.Result{}
+func TestSnapshot_Page(t *testing.T) {
+	o := newPublisherFixture("a", "b", "c", "d", "e")
+	o.results["c"] = nodehealthcontroller.Result{}
 	o.set("d", nodehealth.Dead)
 	o.publish()
 	names := func(after string, limit int, wanted func(*nodehealthcontroller.Node) bool) (page []string) {
@@ -182,11 +182,11 @@ func TestEdition_Pages(t *testing.T) {
 		wanted func(*nodehealthcontroller.Node) bool
 		want   []string
 	}{
-		{limit: 10, wanted: everyone, want: []string{"a", "b", "d", "e"}},
-		{limit: 2, wanted: everyone, want: []string{"a", "b", "…"}},
-		{after: "b", limit: 2, wanted: everyone, want: []string{"d", "e"}},
-		{after: "bb", limit: 1, wanted: everyone, want: []string{"d", "…"}},
-		{after: "z", limit: 1, wanted: everyone},
+		{limit: 10, wanted: allNodes, want: []string{"a", "b", "d", "e"}},
+		{limit: 2, wanted: allNodes, want: []string{"a", "b", "…"}},
+		{after: "b", limit: 2, wanted: allNodes, want: []string{"d", "e"}},
+		{after: "bb", limit: 1, wanted: allNodes, want: []string{"d", "…"}},
+		{after: "z", limit: 1, wanted: allNodes},
 		{limit: 1, wanted: func(n *nodehealthcontroller.Node) bool { return n.Assessment.Health == nodehealth.Dead }, want: []string{"d"}},
 	} {
 		if diff := cmp.Diff(c.want, names(c.after, c.limit, c.wanted)); diff != "" {
@@ -196,14 +196,14 @@ func TestEdition_Pages(t *testing.T) {
 }
 
 // Whoever reads while it is published sees each Node whole, and comes to the same end.
-func TestWatcher_ReadersBesideTheWriter(t *testing.T) {
-	o := newTown("a", "b", "c", "d")
+func TestWatcher_ConcurrentReaders(t *testing.T) {
+	o := newPublisherFixture("a", "b", "c", "d")
 	o.publish()
 	var readers sync.WaitGroup
 	done := make(chan struct{})
 	for range 4 {
 		readers.Go(func() {
-			w, last := o.Watch(everyone), map[string]string{}
+			w, last := o.Watch(allNodes), map[string]string{}
 			for over := false; !over; {
 				changed := o.Changed()
 				select {

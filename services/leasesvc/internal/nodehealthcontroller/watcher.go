@@ -1,14 +1,14 @@
 package nodehealthcontroller
 
-// Change says what became of a Node in the eyes of a Watcher.
+// ChangeType is what happened to a Node since a Watcher last read it.
 type ChangeType uint8
 
 const (
 	// Added: it is wanted, and was not before.
 	Added ChangeType = iota
-	// Modified: something that is shown of it changed.
+	// Modified: what readers see of it changed.
 	Modified
-	// Deleted: it is gone, or not judged here, or not wanted any more.
+	// Deleted: it was deleted, or is not wanted any more, or this replica does not hold its shard any more.
 	Deleted
 )
 
@@ -18,55 +18,54 @@ type Event struct {
 	Node *Node
 }
 
-// Watcher tells one reader what changed since its last look. It belongs to one goroutine.
+// Watcher returns changes to one reader. A slow reader skips states of a Node and never the last one. It belongs to one goroutine.
 type Watcher struct {
-	census   *Publisher
-	wanted   func(*Node) bool
-	revision uint64
-	sent     map[string]*Node
+	publisher *Publisher
+	wanted    func(*Node) bool
+	revision  uint64
+	sent      map[string]*Node
 }
 
-// Watch returns a Watcher for the Nodes that are wanted; its first look finds all of them.
-func (c *Publisher) Watch(wanted func(*Node) bool) *Watcher {
-	return &Watcher{census: c, wanted: wanted, sent: map[string]*Node{}}
+// Watch returns a Watcher of the wanted Nodes. Its first Next returns all of them as Added.
+func (p *Publisher) Watch(wanted func(*Node) bool) *Watcher {
+	return &Watcher{publisher: p, wanted: wanted, sent: map[string]*Node{}}
 }
 
-// Next returns what changed since the last call, and false while nobody watches over the Nodes. Whoever finds nothing waits for
-// Census.Changed, taken before.
-func (w *Watcher) Next() ([]Event, bool) {
-	edition := w.census.Snapshot()
-	if edition == nil {
+// Next returns the changes since the last call. published is false if there is no Snapshot. A reader that gets no change waits for
+// Publisher.Changed, which it took before.
+func (w *Watcher) Next() (events []Event, published bool) {
+	snapshot := w.publisher.Snapshot()
+	if snapshot == nil {
 		return nil, false
 	}
-	var events []Event
-	if behind := edition.revision - w.revision; w.revision > 0 && behind <= uint64(len(edition.journal)) {
-		events = w.since(edition, int(behind))
+	if behind := snapshot.revision - w.revision; w.revision > 0 && behind <= uint64(len(snapshot.journal)) {
+		events = w.readJournal(snapshot, int(behind))
 	} else {
-		events = w.all(edition)
+		events = w.readAll(snapshot)
 	}
-	w.revision = edition.revision
+	w.revision = snapshot.revision
 	return events, true
 }
 
-// since goes through the last changes. A Node comes up at its last revision only; one that has changed since the edition comes
-// up again with the next.
-func (w *Watcher) since(edition *Snapshot, changes int) []Event {
+// readJournal reads the last changes. A Node is returned at its newest revision only. If that is newer than the snapshot, the next call
+// returns it.
+func (w *Watcher) readJournal(snapshot *Snapshot, changes int) []Event {
 	var events []Event
-	for i, e := range edition.journal[len(edition.journal)-changes:] {
-		if node := e.node.Load(); node.Revision == w.revision+1+uint64(i) {
-			events = w.take(events, node)
+	for i, slot := range snapshot.journal[len(snapshot.journal)-changes:] {
+		if node := slot.node.Load(); node.Revision == w.revision+1+uint64(i) {
+			events = w.add(events, node)
 		}
 	}
 	return events
 }
 
-// all compares every Node with what was sent.
-func (w *Watcher) all(edition *Snapshot) []Event {
+// readAll compares all Nodes with what was sent.
+func (w *Watcher) readAll(snapshot *Snapshot) []Event {
 	var events []Event
-	exists := make(map[string]bool, len(edition.roster))
-	for _, e := range edition.roster {
-		exists[e.name] = true
-		events = w.take(events, e.node.Load())
+	exists := make(map[string]bool, len(snapshot.slots))
+	for _, slot := range snapshot.slots {
+		exists[slot.name] = true
+		events = w.add(events, slot.node.Load())
 	}
 	for name, node := range w.sent {
 		if !exists[name] {
@@ -77,8 +76,8 @@ func (w *Watcher) all(edition *Snapshot) []Event {
 	return events
 }
 
-// take tells of a Node, unless it was told already: what is published may be read a moment before its edition is.
-func (w *Watcher) take(events []Event, node *Node) []Event {
+// add adds the event of a Node, unless it was sent: Nodes are stored shortly before their snapshot.
+func (w *Watcher) add(events []Event, node *Node) []Event {
 	name := node.Object.Name
 	sent := w.sent[name]
 	switch {

@@ -1,10 +1,9 @@
-// Package nodestore reads Nodes with the Leases and pods that belong to them, and writes what node health decided.
+// Package nodestore is the one cache of Nodes, their Leases and their Pods in a process, and the writes to Nodes and Pods.
 //
-// Promise: what is read comes from watches and is stripped to what decisions are made from; a Node is some 15 KiB, what is left
-// of it below two, and of a pod there are its names and a word. Only a self-check reads past them. Every write is one patch that is guarded by UID and resourceVersion of the
-// object it was decided from, and names nothing but what is to change: conditions of other types, labels with other keys and
-// all other fields stay, whoever wrote them. Taints are one list to the kube-apiserver; its version guards the foreign ones in it,
-// and no moment has neither the old nor the new one.
+// Store watches a kind of objects once for all Subscriptions, and only while one of them needs it. Cached objects have only the
+// fields that decisions need: a Node of 15 KiB keeps less than two, a Pod its names and a few words.
 //
-// The context given to a write must carry the held term, which the fenced client checks.
+// Every write of Writer is one patch or deletion, guarded by UID and resourceVersion of the object that it was decided from. A patch
+// names only what changes, so other conditions, labels and fields stay. kube-apiserver treats taints as one list: the version
+// guards the taints of other writers in it. The context of a write must carry the held term, which the fenced client checks.
 package nodestore

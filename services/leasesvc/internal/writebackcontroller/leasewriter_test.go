@@ -28,17 +28,14 @@ type leaseFixture struct {
 	kube      kubernetes.Interface
 	namespace string
 	node      string
-	index     *nodestore.NodeIndex
+	index     *nodestore.Store
 	writer    *writebackcontroller.LeaseWriter
 	time      time.Time
 }
 
 func newLeaseFixture(t *testing.T) *leaseFixture {
 	kube := testkit.Kube(t)
-	index, err := nodestore.NewNodeIndex(kube)
-	if err != nil {
-		t.Fatal(err)
-	}
+	index := nodestore.New(kube, nodestore.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -198,7 +195,7 @@ func TestWrite_DeletedLeaseOfDeletedNodeIsNotCreatedAgain(t *testing.T) {
 	f := newLeaseFixture(t)
 	uid := f.addNode()
 	last := f.mustWrite(writeback.LeaseRecord{}, writebackcontroller.VerbCreate)
-	late := writebackcontroller.NewLeaseWriter(f.kube.CoordinationV1(), staleNodes{NodeIndex: f.index, uid: uid})
+	late := writebackcontroller.NewLeaseWriter(f.kube.CoordinationV1(), staleNodes{Store: f.index, uid: uid})
 	f.removeNode()
 	if err := late.Delete(t.Context(), f.namespace, f.node); err != nil {
 		t.Fatal(err)
@@ -214,7 +211,7 @@ func TestWrite_DeletedLeaseOfDeletedNodeIsNotCreatedAgain(t *testing.T) {
 
 // staleNodes is an index whose watch has not delivered the deletion of a Node.
 type staleNodes struct {
-	*nodestore.NodeIndex
+	*nodestore.Store
 	uid types.UID
 }
 
