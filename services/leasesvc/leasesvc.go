@@ -5,16 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/loop"
-	"github.com/trivet-dev/trivet/internal/observe"
-	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
@@ -22,54 +17,19 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeapi"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/peers"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/writebackcontroller"
 )
 
 // ServiceName is the name of the service in etcd keys and errors.
 const ServiceName = "leasesvc"
 
-// Leadership assigns shards to replicas. *term.Candidate implements it.
-type Leadership interface {
-	// Run blocks until ctx ends and calls body for each term of this replica; see term.Candidate.
-	Run(ctx context.Context, body term.Body) error
-	// Status answers from memory, with one entry for each shard, also before Run.
-	Status() term.Status
-}
-
-// Deps are what the service needs from its process.
-type Deps struct {
-	// Member is this replica.
-	Member term.Member
-	// Kube is a client whose transport refuses writes without a held term.
-	Kube kubernetes.Interface
-	// Leadership must be for Config.Shards shards.
-	Leadership Leadership
-	// Etcd stores checkpoints; nil stores none.
-	Etcd checkpointstore.Client
-	// Dial connects to another replica, to forward beats. It must not block. Beats are not
-	// forwarded if it is nil.
-	Dial func(address string) (*grpc.ClientConn, error)
-	// Logger is required.
-	Logger *slog.Logger
-	// Metrics gets trivet_lease_*, trivet_node_* and node_collector_*; nil leaves them
-	// unregistered.
-	Metrics prometheus.Registerer
-	// Ready gets the check "nodes"; it may be nil.
-	Ready *observe.Checks
-	// LoopSelection is the value of --loops.
-	LoopSelection []string
-}
-
 // Service is leasesvc. Its methods are safe for concurrent use; Run is called once.
 type Service struct {
+	*state
 	cfg        Config
-	catalog    *class.Catalog
 	leadership Leadership
 	logger     *slog.Logger
 
-	heldShards *heldshards.Set
-	sessions   atomic.Pointer[sessioncontroller.Controller] // nil while its loop does not run
 	leases     *writebackcontroller.LeaseWriter
 	writes     *writebackcontroller.Metrics
 	nodeHealth *nodeHealth
@@ -92,11 +52,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("--shards is %d and leadership is for %d shards: they must agree", cfg.Shards, shards)
 	}
 	s := &Service{
-		cfg: cfg, catalog: class.NewCatalog(cfg.classes(), cfg.Shards), leadership: deps.Leadership, logger: deps.Logger,
-		heldShards: heldshards.NewSet(),
+		state: &state{catalog: class.NewCatalog(cfg.classes(), cfg.Shards), heldShards: heldshards.NewSet()},
+		cfg:   cfg, leadership: deps.Leadership, logger: deps.Logger,
 	}
 	var err error
-	if s.nodeHealth, err = newNodeHealth(s, deps); err != nil {
+	if s.nodeHealth, err = newNodeHealth(&s.cfg, s.state, deps); err != nil {
 		return nil, err
 	}
 	if s.eviction, err = newTaintEviction(cfg.TaintEviction, s.nodeHealth, deps); err != nil {
@@ -126,7 +86,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Ready != nil {
 		deps.Ready.Add("nodes", s.nodeHealth.store.Check)
 	}
-	return s, registerMetrics(deps.Metrics, s)
+	return s, registerMetrics(deps.Metrics, s.state, s.leaseAPI.OpenStreams)
 }
 
 // newCheckpoints returns nil without etcd.
@@ -166,7 +126,7 @@ func (s *Service) newLeaseAPI(metrics *api.Metrics, replica string) *api.Server 
 			if sessions := s.sessions.Load(); sessions != nil {
 				return sessions
 			}
-			return nil
+			return nil // not a typed nil
 		},
 		Owners: s.owners, Leases: s.leases, Metrics: metrics,
 		OnDelete: func(err error) { s.writes.Deleted(writebackcontroller.Released, err) },
@@ -180,7 +140,7 @@ func (s *Service) newLeaseAPI(metrics *api.Metrics, replica string) *api.Server 
 func (s *Service) newNodeAPI(replica string) *nodeapi.Server {
 	return nodeapi.New(nodeapi.Config{
 		Service: ServiceName, Replica: replica, Loop: NodeHealthLoop, Enabled: s.nodeHealth.enabled,
-		Catalog: s.catalog, Namespace: s.nodeNamespace(), Excludes: s.nodeHealth.rules.Excludes,
+		Catalog: s.catalog, Namespace: s.nodeHealth.namespace, Excludes: s.nodeHealth.rules.Excludes,
 		Owners: s.owners, HeldShards: s.heldShards, Publisher: s.nodeHealth.publisher, Store: s.nodeHealth.store,
 		Evictions: s.eviction.controller,
 		Sessions: func() nodeapi.Sessions {

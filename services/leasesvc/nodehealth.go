@@ -3,7 +3,6 @@ package leasesvc
 import (
 	"context"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -26,8 +25,9 @@ const evictionWorkers = 16
 // nodeHealth is the loop node-health. Each replica watches all Nodes, and acts for the Nodes of the
 // shards that it holds.
 type nodeHealth struct {
-	service     *Service
 	enabled     bool
+	state       *state
+	namespace   string // of the Leases of Nodes
 	kube        kubernetes.Interface
 	controller  *nodehealthcontroller.Controller
 	rules       nodehealth.Rules
@@ -37,7 +37,7 @@ type nodeHealth struct {
 	publisher *nodehealthcontroller.Publisher
 }
 
-func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
+func newNodeHealth(cfg *Config, state *state, deps Deps) (*nodeHealth, error) {
 	metrics, err := nodehealthcontroller.NewMetrics(deps.Metrics)
 	if err != nil {
 		return nil, err
@@ -46,40 +46,27 @@ func newNodeHealth(s *Service, deps Deps) (*nodeHealth, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := s.cfg.NodeHealth
+	// The class "node" need not be served.
+	namespace, firstBeat := corev1.NamespaceNodeLease, checkpointcontroller.ReconnectTime
+	if id, served := state.catalog.ByName(class.Node); served {
+		namespace, firstBeat = state.catalog.Get(id).Namespace, firstBeat+state.catalog.Get(id).HeartbeatInterval
+	}
 	n := &nodeHealth{
-		service: s, enabled: selection.Enabled(NodeHealthLoop, true), kube: deps.Kube, rules: cfg.rules(),
-		publisher: nodehealthcontroller.NewPublisher(),
+		enabled: selection.Enabled(NodeHealthLoop, true), state: state, namespace: namespace, kube: deps.Kube,
+		rules: cfg.NodeHealth.rules(), publisher: nodehealthcontroller.NewPublisher(),
 		storeConfig: nodestore.Config{
-			Namespace: s.nodeNamespace(), Labels: cfg.ExcludeLabels, RenewedByUs: writeback.RenewedByUs, Logger: deps.Logger,
+			Namespace: namespace, Labels: cfg.NodeHealth.ExcludeLabels, RenewedByUs: writeback.RenewedByUs, Logger: deps.Logger,
 			NodeHealth: selection.Enabled(NodeHealthLoop, true), Eviction: selection.Enabled(TaintEvictionLoop, true),
 		},
 	}
 	n.store = nodestore.New(deps.Kube, n.storeConfig)
-	n.rules.FirstBeat = s.firstBeat()
+	n.rules.FirstBeat = firstBeat
 	n.controller = nodehealthcontroller.New(nodehealthcontroller.Config{
-		Rules: n.rules, Workers: cfg.ConcurrentWrites, Shards: s.cfg.Shards, Publisher: n.publisher,
-		ShardOf: func(node string) int { return s.catalog.Shard(class.Node, node) },
+		Rules: n.rules, Workers: cfg.NodeHealth.ConcurrentWrites, Shards: cfg.Shards, Publisher: n.publisher,
+		ShardOf: func(node string) int { return state.catalog.Shard(class.Node, node) },
 		Metrics: metrics, Logger: deps.Logger,
 	})
 	return n, nil
-}
-
-// firstBeat is the longest time in which the beat of a live Node reaches a replica that has just
-// taken over its shard.
-func (s *Service) firstBeat() time.Duration {
-	if id, served := s.catalog.ByName(class.Node); served {
-		return s.catalog.Get(id).HeartbeatInterval + checkpointcontroller.ReconnectTime
-	}
-	return checkpointcontroller.ReconnectTime
-}
-
-// nodeNamespace is the namespace of the Leases of Nodes, also if the class "node" is not served.
-func (s *Service) nodeNamespace() string {
-	if id, served := s.catalog.ByName(class.Node); served {
-		return s.catalog.Get(id).Namespace
-	}
-	return corev1.NamespaceNodeLease
 }
 
 func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
@@ -89,10 +76,10 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	defer cancel()
 	events := nodestore.NewNodeEvents(ctx, n.kube)
 	defer events.Close()
-	sessions := nodehealthcontroller.NewSessionTracker(n.service.catalog.Mark(n.storeConfig.Namespace))
+	sessions := nodehealthcontroller.NewSessionTracker(n.state.catalog.Mark(n.namespace))
 	running.Go(func() {
 		sessions.Run(ctx, func() nodehealthcontroller.SessionWatcher {
-			if current := n.service.sessions.Load(); current != nil {
+			if current := n.state.sessions.Load(); current != nil {
 				return current
 			}
 			return nil
@@ -101,7 +88,7 @@ func (n *nodeHealth) run(ctx context.Context, report loop.Report) error {
 	return n.controller.Run(ctx, nodehealthcontroller.Cluster{
 		Cache:  n.store.Subscribe(nodestore.Nodes|nodestore.Leases|nodestore.Pods, nodestore.Nodes|nodestore.Leases),
 		Writer: nodestore.NewWriter(n.kube, n.storeConfig), Events: events, Sessions: sessions,
-		HeldShards: n.service.heldShards,
+		HeldShards: n.state.heldShards,
 	}, report)
 }
 
