@@ -200,15 +200,15 @@ func (s *Server) directive(sender *sender) (leasev1.StreamHeartbeatsResponse_Dir
 		return leasev1.StreamHeartbeatsResponse_DIRECTIVE_UNSPECIFIED, nil
 	}
 	now := time.Now()
-	switch rate := sender.meter.count(now); {
-	case rate == farOverRate:
+	switch result := sender.meter.count(now); {
+	case result == farOverRate:
 		s.Metrics.refusedStreams.WithLabelValues("too_many_messages").Inc()
 		return 0, rpcerror.New(codes.ResourceExhausted, reasonTooManyMessages,
 			fmt.Sprintf("%q sends more than %d messages per second on all its streams and did not slow down when told to", sender.name, s.MaxMessages),
 			rpcerror.WithRetryAfter(jitter(tooManyMessagesPause)))
 	case !now.Before(sender.expires):
 		return leasev1.StreamHeartbeatsResponse_DIRECTIVE_REAUTH, nil
-	case rate == overRate:
+	case result == overRate:
 		return leasev1.StreamHeartbeatsResponse_DIRECTIVE_SLOW_DOWN, nil
 	}
 	return leasev1.StreamHeartbeatsResponse_DIRECTIVE_UNSPECIFIED, nil
