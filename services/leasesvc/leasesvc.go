@@ -17,7 +17,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeapi"
@@ -47,7 +46,7 @@ type Deps struct {
 	// Leadership must be for Config.Shards shards.
 	Leadership Leadership
 	// Etcd stores checkpoints; nil stores none.
-	Etcd checkpointstore.Client
+	Etcd checkpointcontroller.EtcdClient
 	// Dial connects to another replica, to forward beats. It must not block. Beats are not
 	// forwarded if it is nil.
 	Dial func(address string) (*grpc.ClientConn, error)
@@ -140,7 +139,7 @@ func newCheckpoints(s *Service, deps Deps) (*checkpointcontroller.Controller, er
 		return nil, nil
 	}
 	return checkpointcontroller.New(checkpointcontroller.Config{
-		Store:   checkpointstore.New(deps.Etcd, deps.Member.Cluster, ServiceName),
+		Store:   checkpointcontroller.NewStore(deps.Etcd, deps.Member.Cluster, ServiceName),
 		Catalog: s.catalog, Classes: s.cfg.classes(), Logger: deps.Logger, Metrics: deps.Metrics,
 	})
 }
