@@ -10,7 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/observe"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
 )
 
 // Leadership assigns shards to replicas. *term.Candidate implements it.
@@ -30,7 +30,7 @@ type Deps struct {
 	// Leadership must be for Config.Shards shards.
 	Leadership Leadership
 	// Etcd stores checkpoints; nil stores none.
-	Etcd checkpointstore.Client
+	Etcd checkpointcontroller.EtcdClient
 	// Dial connects to another replica, to forward beats. It must not block. Beats are not
 	// forwarded if it is nil.
 	Dial func(address string) (*grpc.ClientConn, error)

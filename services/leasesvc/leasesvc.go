@@ -12,7 +12,6 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointcontroller"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/heldshards"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodeapi"
@@ -95,7 +94,7 @@ func newCheckpoints(s *Service, deps Deps) (*checkpointcontroller.Controller, er
 		return nil, nil
 	}
 	return checkpointcontroller.New(checkpointcontroller.Config{
-		Store:   checkpointstore.New(deps.Etcd, deps.Member.Cluster, ServiceName),
+		Store:   checkpointcontroller.NewStore(deps.Etcd, deps.Member.Cluster, ServiceName),
 		Catalog: s.catalog, Classes: s.cfg.classes(), Logger: deps.Logger, Metrics: deps.Metrics,
 	})
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpoint"
-	"github.com/trivet-dev/trivet/services/leasesvc/internal/checkpointstore"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/class"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/session"
@@ -39,7 +38,7 @@ const (
 
 // Config configures a Controller. Metrics may be nil.
 type Config struct {
-	Store   *checkpointstore.Store
+	Store   *Store
 	Catalog *class.Catalog
 	Classes []class.Class
 	Logger  *slog.Logger
@@ -170,7 +169,7 @@ func (c *Controller) Save(ctx context.Context, t *term.Term, sessions Sessions, 
 		switch err := c.apply(ctx, t, plan); {
 		case err == nil:
 			tracker, failing = tracker.Applied(now(), plan), false
-		case errors.Is(err, checkpointstore.ErrTermEnded) || ctx.Err() != nil:
+		case errors.Is(err, ErrTermEnded) || ctx.Err() != nil:
 			return
 		default:
 			if tracker = tracker.Unconfirmed(now(), plan); !failing {

@@ -1,14 +1,4 @@
-// Package checkpointstore stores the checkpoints of shards in etcd.
-//
-// The key is /trivet/<cluster>/checkpoints/leasesvc/<shard>. The value is that of package
-// checkpoint. It is bound to no etcd lease, because it must outlive the replica that wrote it.
-//
-// Promise: only the holder of a shard's term writes. A write is a transaction that fails after the
-// term has ended. Reads are linearizable, so the next holder of the shard reads the last value.
-//
-// The package keeps no state. Its methods are safe for concurrent use and block until etcd answers
-// or their context ends.
-package checkpointstore
+package checkpointcontroller
 
 import (
 	"context"
@@ -24,20 +14,26 @@ import (
 // ErrTermEnded reports a write that was not made because the term has ended.
 var ErrTermEnded = errors.New("the term has ended")
 
-// Client is the part of *clientv3.Client that is used.
-type Client interface {
+// EtcdClient is the part of *clientv3.Client that is used.
+type EtcdClient interface {
 	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
 	Txn(ctx context.Context) clientv3.Txn
 }
 
-// Store reads and writes the checkpoints of one service in one cluster.
+// Store keeps the checkpoints of shards in etcd. The key is
+// /trivet/<cluster>/checkpoints/leasesvc/<shard>, the value is that of package checkpoint. It is
+// bound to no etcd lease, because it must outlive the replica that wrote it.
+//
+// Only the holder of a shard's term writes: a write is a transaction that fails after the term has
+// ended. Reads are linearizable, so the next holder of the shard reads the last value. A Store is
+// safe for concurrent use; its methods block until etcd answers or their context ends.
 type Store struct {
-	client Client
+	client EtcdClient
 	prefix string
 }
 
-// New returns a Store.
-func New(client Client, cluster, service string) *Store {
+// NewStore returns the Store of a service.
+func NewStore(client EtcdClient, cluster, service string) *Store {
 	return &Store{client: client, prefix: term.Prefix(cluster) + "checkpoints/" + service + "/"}
 }
 
