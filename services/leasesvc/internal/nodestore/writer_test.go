@@ -201,7 +201,7 @@ func TestWriter_EvictIsGuardedByVersionAndUID(t *testing.T) {
 		e.Pod.Status.Phase = phase
 		// A patch with another UID is invalid, a deletion a conflict.
 		if err := f.writer.Evict(t.Context(), e); !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
-			t.Errorf("a pod of another UID that is %s: error %v, want a refusal", phase, err)
+			t.Errorf("a pod of another UID that is %s: error %v, want a conflict", phase, err)
 		}
 	}
 	if pod := f.livePod(); pod.DeletionTimestamp != nil || pod.ResourceVersion != f.pod.ResourceVersion {
