@@ -1,11 +1,13 @@
-// Package eviction decides which Pods must leave their Node for its NoExecute taints, and when. It does no I/O and reads no clock.
+// Package eviction decides which Pods must leave their Node for its NoExecute taints, and when. It
+// does no I/O and reads no clock.
 //
-// NodeEvictions is what is known of one Node; Observe keeps it. Rules.Plan chooses the Pods of all Nodes that leave now.
+// NodeEvictions is what is known of one Node; Observe keeps it. Rules.Plan chooses the Pods of all
+// Nodes that leave now.
 //
 // # Compatibility
 //
-// The package reaches the conclusions of the taint-eviction controller of Kubernetes (k8s.io/kubernetes,
-// pkg/controller/tainteviction, v1.37.1):
+// The package reaches the conclusions of the taint-eviction controller of Kubernetes
+// (k8s.io/kubernetes, pkg/controller/tainteviction, v1.37.1):
 //   - A taint that a Pod does not tolerate evicts it at once. A taint that it tolerates for some seconds evicts it after these.
 //   - For several taints the earliest time counts. For each taint the first toleration that matches counts.
 //   - Mirror Pods, Pods of DaemonSets and finished Pods are not special: their tolerations decide.

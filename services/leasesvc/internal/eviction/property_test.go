@@ -16,7 +16,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// model is what really happens on one Node: when taints and Pods came. Every clock in it is right to ClockTolerance.
+// model is what really happens on one Node: when taints and Pods came. Every clock in it is right
+// to ClockTolerance.
 type model struct {
 	r      *rand.Rand
 	now    monotonic.Instant
@@ -165,8 +166,8 @@ func (m *model) toleratesAll(pod *corev1.Pod) bool {
 	return true
 }
 
-// After any events and changes of the term: no Pod leaves early, no Pod that tolerates all taints leaves, equal inputs give equal
-// plans, and a Pod that must leave leaves in the end.
+// After any events and changes of the term: no Pod leaves early, no Pod that tolerates all taints
+// leaves, equal inputs give equal plans, and a Pod that must leave leaves in the end.
 func TestProperty_NoPodLeavesEarlyOrStaysForever(t *testing.T) {
 	for seed := range uint64(300) {
 		m := &model{
@@ -193,7 +194,8 @@ func TestProperty_NoPodLeavesEarlyOrStaysForever(t *testing.T) {
 				delete(m.pods, e.Pod.Name)
 			}
 		}
-		// Nothing changes any more, so after the longest toleration all Pods that must leave have left.
+		// Nothing changes any more, so after the longest toleration all Pods that must leave have
+		// left.
 		w = w.Observe(m.now, wall(m.now), m.node(), m.list())
 		m.now = m.now.Add(200 * time.Second)
 		w = w.Observe(m.now, wall(m.now), m.node(), m.list())

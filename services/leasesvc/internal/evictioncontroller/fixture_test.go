@@ -65,7 +65,8 @@ func (t *fakeCluster) node(name string, keys ...string) {
 	t.changed[name] = struct{}{}
 }
 
-// pod puts a Pod on a Node that tolerates all taints for some seconds, or none if seconds is negative.
+// pod puts a Pod on a Node that tolerates all taints for some seconds, or none if seconds is
+// negative.
 func (t *fakeCluster) pod(name, node string, seconds int64) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-of-" + name)},
@@ -174,7 +175,8 @@ func (t *fakeCluster) EvictionCancelled(w eviction.PendingPod) {
 	t.cancelled = append(t.cancelled, w.Pod.Name)
 }
 
-// fakeWriter is the Writer of the fake cluster. It is a type of its own, because its Node is another method.
+// fakeWriter is the Writer of the fake cluster. It is a type of its own, because its Node is
+// another method.
 type fakeWriter struct{ *fakeCluster }
 
 func (c fakeWriter) Node(ctx context.Context, name string) (*corev1.Node, error) {

@@ -199,8 +199,8 @@ func TestPlan_TakeoverKeepsDeadNodesDead(t *testing.T) {
 	}
 }
 
-// The node-lifecycle controller copies every Node in each pass. Here a pass without a step allocates the same for any number of
-// nodes.
+// The node-lifecycle controller copies every Node in each pass. Here a pass without a step
+// allocates the same for any number of nodes.
 func TestPlan_QuietPassesCopyNothing(t *testing.T) {
 	allocations := func(nodes int) float64 {
 		w := newFixture(t, nodes)

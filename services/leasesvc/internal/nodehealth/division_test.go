@@ -76,8 +76,8 @@ func TestPlan_NodeOfAnotherReplicaOnlyCountsInItsZone(t *testing.T) {
 	b.expectTaints("n1", corev1.TaintNodeUnschedulable+":NoSchedule", notReadySchedule)
 }
 
-// A node whose session is at another replica may show no sign of life here for minutes. It is not silent here, and counts for no mass
-// silence.
+// A node whose session is at another replica may show no sign of life here for minutes. It is not
+// silent here, and counts for no mass silence.
 func TestPlan_NodeOfAnotherReplicaIsNeverSilent(t *testing.T) {
 	w := newFixture(t, 40)
 	for _, name := range w.names[:30] {
@@ -116,7 +116,8 @@ func TestPlan_TakeoverGivesANewGracePeriodToAllButDeadNodes(t *testing.T) {
 	b.expectReady("n1", corev1.ConditionUnknown)
 }
 
-// Nodes of one shard that fall silent together may have their replica in common, whatever their zone.
+// Nodes of one shard that fall silent together may have their replica in common, whatever their
+// zone.
 func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
 	w := newFixture(t, 0)
 	for i := range 120 {
@@ -144,7 +145,8 @@ func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
 	w.expectReady("n003", corev1.ConditionUnknown)
 }
 
-// A replica that gains the zones continues at the rate of the previous one, as far as taints show it.
+// A replica that gains the zones continues at the rate of the previous one, as far as taints show
+// it.
 func TestPlan_TakeoverOfTheZonesKeepsTheirRates(t *testing.T) {
 	a := newFixture(t, 40)
 	a.now = a.now.Add(time.Second)

@@ -1,14 +1,14 @@
-// Package nodehealth decides how healthy Nodes are and what follows: conditions, taints, labels and the readiness of Pods.
-// It does no I/O and reads no clock.
+// Package nodehealth decides how healthy Nodes are and what follows: conditions, taints, labels and
+// the readiness of Pods. It does no I/O and reads no clock.
 //
-// Observe keeps a NodeState for each Node. ClusterState is what one pass hands to the next one. Rules.Plan combines both into steps
-// and a self-check.
+// Observe keeps a NodeState for each Node. ClusterState is what one pass hands to the next one.
+// Rules.Plan combines both into steps and a self-check.
 //
 // # Compatibility
 //
-// The package reaches the conclusions of the node-lifecycle controller of Kubernetes (k8s.io/kubernetes, v1.37.1). It uses
-// the same signs of life, the Lease and the heartbeat of the Ready condition, and the sessions that beat over gRPC. It differs
-// in these points:
+// The package reaches the conclusions of the node-lifecycle controller of Kubernetes
+// (k8s.io/kubernetes, v1.37.1). It uses the same signs of life, the Lease and the heartbeat of the
+// Ready condition, and the sessions that beat over gRPC. It differs in these points:
 //   - A sign of life is a change to a version that the cache has not passed already, whatever the node's clock says.
 //   - A Node is marked Unknown once, after its Lease was read again. A Node that is marked costs no further request.
 //   - Zones count all Nodes, even if another decision failed.
@@ -20,9 +20,10 @@
 //
 // # Division among replicas
 //
-// Replicas divide the Nodes by shard. A replica judges the Nodes whose shard it holds. The replica with Authority.HoldsZones
-// sets the NoExecute taints of all Nodes. Zone states are the same on all replicas. A replica that does not hold a Node's shard
-// has no session of the Node and must not judge it.
+// Replicas divide the Nodes by shard. A replica judges the Nodes whose shard it holds. The replica
+// with Authority.HoldsZones sets the NoExecute taints of all Nodes. Zone states are the same on all
+// replicas. A replica that does not hold a Node's shard has no session of the Node and must not
+// judge it.
 //
 // # Grace periods
 //
@@ -39,6 +40,7 @@
 //   - Taints with other keys, conditions of other types and other labels stay as they are.
 //   - Equal calls give equal plans, and inputs are never mutated.
 //
-// Silence is measured in Instants, which no clock change can step. Wall-clock time is only written into objects. Times that a
-// kubelet wrote are only compared with times that the same kubelet wrote.
+// Silence is measured in Instants, which no clock change can step. Wall-clock time is only written
+// into objects. Times that a kubelet wrote are only compared with times that the same kubelet
+// wrote.
 package nodehealth

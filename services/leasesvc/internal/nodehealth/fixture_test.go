@@ -46,7 +46,8 @@ type fixture struct {
 	noAnswer bool
 }
 
-// newFixture has a passed self-check and ready nodes n0 to n<count-1> in one zone, each with a Lease.
+// newFixture has a passed self-check and ready nodes n0 to n<count-1> in one zone, each with a
+// Lease.
 func newFixture(t fataler, count int) *fixture {
 	w := &fixture{
 		t: t, rules: nodehealth.DefaultRules(), version: 100,
@@ -219,7 +220,8 @@ func (w *fixture) pass() []nodehealth.Step {
 	return nil
 }
 
-// run lets time pass in steps of 100 ms with a pass in each, while the given nodes renew every ten seconds.
+// run lets time pass in steps of 100 ms with a pass in each, while the given nodes renew every ten
+// seconds.
 func (w *fixture) run(d time.Duration, alive ...string) []nodehealth.Step {
 	w.t.Helper()
 	var done []nodehealth.Step

@@ -33,9 +33,10 @@ func writers() map[string]writer {
 	}
 }
 
-// The writer of a Lease and the state of the session decide together how long a silence may last. Each case has a node that lives for
-// a while and stops. It says when the node is marked Unknown, counted from then. An expired session ends the grace period, unless
-// the kubelet renews the Lease itself. A session that ended without expiring leaves a full grace period. The duration in the
+// The writer of a Lease and the state of the session decide together how long a silence may last.
+// Each case has a node that lives for a while and stops. It says when the node is marked Unknown,
+// counted from then. An expired session ends the grace period, unless the kubelet renews the Lease
+// itself. A session that ended without expiring leaves a full grace period. The duration in the
 // Lease changes nothing.
 func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	const (
@@ -161,7 +162,8 @@ func (w *fixture) rest(d time.Duration) {
 	}
 }
 
-// Wall-clock time is written and never compared, so clocks of this process and of kubelets may be stepped.
+// Wall-clock time is written and never compared, so clocks of this process and of kubelets may be
+// stepped.
 func TestPlan_SteppedClocksDecideNothing(t *testing.T) {
 	for name, jump := range map[string]time.Duration{"an hour ahead": time.Hour, "an hour back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 type history struct {
 	*fixture
 	rapid *rapid.T
-	// alive is the last sign of life of each node that must count. posted is the last status with a new heartbeat, which counts for a
-	// node whose session is late.
+	// alive is the last sign of life of each node that must count. posted is the last status with a
+	// new heartbeat, which counts for a node whose session is late.
 	alive, posted map[string]monotonic.Instant
 	// late is since when the session of a node has not been alive.
 	late map[string]monotonic.Instant
@@ -103,8 +103,8 @@ func (h *history) check(plan nodehealth.Plan) {
 	}
 }
 
-// early returns whether a node must not be marked yet: a grace period after it was first observed or gave a sign of life. After an
-// expired session only the sign of life counts.
+// early returns whether a node must not be marked yet: a grace period after it was first observed
+// or gave a sign of life. After an expired session only the sign of life counts.
 func (h *history) early(name string) bool {
 	heard, ever := h.alive[name]
 	if h.now.Sub(h.late[name]) <= h.rules.FirstBeat && h.found[name] {
@@ -145,8 +145,8 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 	})
 }
 
-// expectNoneOf plans on the result of the steps. If no Node was marked Unknown, a Node that had a step gets no other one. What
-// follows from new conditions comes in the next pass.
+// expectNoneOf plans on the result of the steps. If no Node was marked Unknown, a Node that had a
+// step gets no other one. What follows from new conditions comes in the next pass.
 func (h *history) expectNoneOf(done []nodehealth.Step) {
 	next, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, h.observe(), everything())
 	served := map[string]bool{}
@@ -177,7 +177,8 @@ func shuffled(subjects []nodehealth.NodeState) []nodehealth.NodeState {
 	return mixed
 }
 
-// Almost every pass finds nothing to write; half of the nodes may be dead and wait for the rate of their zone.
+// Almost every pass finds nothing to write; half of the nodes may be dead and wait for the rate of
+// their zone.
 func BenchmarkPlan(b *testing.B) {
 	for _, size := range []int{1000, 10_000, 100_000} {
 		for _, dead := range []int{0, size / 2} {
@@ -198,7 +199,8 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// Half of a large cluster falls silent at once, and one pass marks only some nodes: the others must be cheap.
+// Half of a large cluster falls silent at once, and one pass marks only some nodes: the others must
+// be cheap.
 func BenchmarkPlan_ManySilent(b *testing.B) {
 	const size = 100_000
 	w := newFixture(b, size)

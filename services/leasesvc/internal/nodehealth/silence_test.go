@@ -148,7 +148,8 @@ func TestPlan_ExpiredSessionIsDeadAtItsOwnDeadline(t *testing.T) {
 	w := newFixture(t, 2)
 	w.sessions["n0"] = nodehealth.SessionAlive
 	w.run(100*time.Second, "n1")
-	// The session's owner writes the Lease; the watch delivers the renewal for the last beat some seconds later.
+	// The session's owner writes the Lease; the watch delivers the renewal for the last beat some
+	// seconds later.
 	w.renew("n0", 0)
 	w.run(time.Second, "n1")
 	w.written["n0"] = w.leases["n0"].Version
@@ -173,8 +174,8 @@ func TestPlan_ExpiredSessionOfAKubeletThatRenewsItsLeaseMarksNoNode(t *testing.T
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
 
-// The owner of a session that expires writes its Lease once more. Another replica takes that for no sign of life, whether it gains the
-// shard or the node is marked Unknown.
+// The owner of a session that expires writes its Lease once more. Another replica takes that for no
+// sign of life, whether it gains the shard or the node is marked Unknown.
 func TestPlan_LeaseOfAnExpiredSessionIsNoSignOfLife(t *testing.T) {
 	w := newFixture(t, 2)
 	w.ownership["n0"] = nodehealth.Ownership{}

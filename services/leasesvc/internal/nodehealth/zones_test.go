@@ -140,7 +140,8 @@ func TestPlan_AllZonesDownRemovesTaintsAndAddsThemAtTheRate(t *testing.T) {
 		w.expectReady(name, corev1.ConditionUnknown)
 		w.expectTaints(name, unreachableSchedule)
 	}
-	// One comes back. The others get a taint at the rate each, and those that answer within a grace period none.
+	// One comes back. The others get a taint at the rate each, and those that answer within a grace
+	// period none.
 	w.report("b-001", corev1.ConditionTrue)
 	w.run(time.Second, "b-001")
 	w.expectTaints("b-001")
@@ -152,7 +153,8 @@ func TestPlan_AllZonesDownRemovesTaintsAndAddsThemAtTheRate(t *testing.T) {
 	w.expectTaints("a-000", unreachableSchedule, unreachableExecute)
 }
 
-// The node-lifecycle controller counts only the nodes that it could read in a pass, so it forgets zones that it skipped.
+// The node-lifecycle controller counts only the nodes that it could read in a pass, so it forgets
+// zones that it skipped.
 func TestPlan_ZonesAreCountedOverAllNodesWhileBlind(t *testing.T) {
 	w := cluster{"a": {6, 4}}.world(t)
 	sighted := w.plan().Zones
@@ -170,8 +172,8 @@ func TestPlan_ZonesAreCountedOverAllNodesWhileBlind(t *testing.T) {
 	}
 }
 
-// The node-lifecycle controller keeps an empty record for a node that it first meets while it skips all nodes, and fails on it when
-// full disruption ends.
+// The node-lifecycle controller keeps an empty record for a node that it first meets while it skips
+// all nodes, and fails on it when full disruption ends.
 func TestPlan_NodeFirstSeenWhileBlindHasAGracePeriodAfterDisruption(t *testing.T) {
 	w := newFixture(t, 2)
 	w.report("n0", corev1.ConditionFalse)

@@ -277,7 +277,8 @@ func TestRun_ConflictIsRetriedOnTheNewObject(t *testing.T) {
 	})
 }
 
-// A kubelet sends its own Event if its node is not ready. Here only nodes that were marked Unknown get one.
+// A kubelet sends its own Event if its node is not ready. Here only nodes that were marked Unknown
+// get one.
 func TestRun_OnlyMarkedNodesGetAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)

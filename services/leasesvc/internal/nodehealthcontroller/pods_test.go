@@ -21,7 +21,8 @@ func (f *fakeCluster) marks() (marks int) {
 	return marks
 }
 
-// A kubelet that reports itself not ready is alive: it reverts within a second what another writer says of its Pods.
+// A kubelet that reports itself not ready is alive: it reverts within a second what another writer
+// says of its Pods.
 func TestRun_PodsOfALivingKubeletAreNotMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
@@ -37,7 +38,8 @@ func TestRun_PodsOfALivingKubeletAreNotMarked(t *testing.T) {
 	})
 }
 
-// The kubelet of a marked node that gives signs of life again reports on its Pods, even if it cannot write its Node.
+// The kubelet of a marked node that gives signs of life again reports on its Pods, even if it
+// cannot write its Node.
 func TestRun_PodsOfAKubeletThatRecoversAreNotMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
@@ -61,7 +63,8 @@ func TestRun_PodsOfAKubeletThatRecoversAreNotMarked(t *testing.T) {
 	})
 }
 
-// If another writer marks a Pod ready while its node is silent, the Pod is marked again, ever more seldom.
+// If another writer marks a Pod ready while its node is silent, the Pod is marked again, ever more
+// seldom.
 func TestRun_PodThatAnotherWriterMarksReadyIsMarkedEverMoreSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)

@@ -146,8 +146,8 @@ func TestRun_ReplicasDivideTheNodesAndOneHasTheZones(t *testing.T) {
 		f.expectWrites(t)
 		f.beat(12*time.Second, "n0", "n1")
 		end()
-		// The holder of its shard marks a node. Only a has the zones, in which one node gets its taint at once and the other ten seconds
-		// later.
+		// The holder of its shard marks a node. Only a has the zones, in which one node gets its
+		// taint at once and the other ten seconds later.
 		for _, write := range f.written() {
 			var by, what, node string
 			if _, err := fmt.Sscanf(write, "%1s: %s %s", &by, &what, &node); err != nil {
@@ -209,8 +209,8 @@ func TestRun_GainedShardHasANewGracePeriod(t *testing.T) {
 	})
 }
 
-// A node that beats every 5 s and may miss four is marked within 20.5 s of its last beat: the session takes 20.1 s, and the controller
-// less than half a second.
+// A node that beats every 5 s and may miss four is marked within 20.5 s of its last beat: the
+// session takes 20.1 s, and the controller less than half a second.
 func TestRun_ExpiredSessionIsWrittenWithinHalfASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)

@@ -69,7 +69,8 @@ func TestWriter_WriteIsGuardedByVersionAndUID(t *testing.T) {
 	f.expectNode(now)
 }
 
-// guardHeld returns whether a guard held. kube-apiserver returns a conflict for another version, and Invalid for another UID.
+// guardHeld returns whether a guard held. kube-apiserver returns a conflict for another version,
+// and Invalid for another UID.
 func guardHeld(err error) bool { return apierrors.IsConflict(err) || apierrors.IsInvalid(err) }
 
 func TestWriter_MarkPodNotReadyChangesOneCondition(t *testing.T) {
