@@ -158,7 +158,8 @@ func (s signs) last() (heard monotonic.Instant, by SignSource) {
 // lastBesideSession returns the last sign of life of a node whose session expired, other than that
 // session; 0 for none:
 //   - a renewal that is not RenewedByUs: the kubelet renews the Lease itself;
-//   - a heartbeat in the status that came while beats were missing. An earlier one proves no more than the beats did;
+//   - a heartbeat in the status that came while beats were missing. An earlier one proves no more
+//     than the beats did;
 //   - the end of an earlier session that had not expired.
 func (s signs) lastBesideSession() (at monotonic.Instant, by SignSource) {
 	at, by = s.lastRenewal(), LeaseRenewal
