@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,8 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 )
+
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // fakeCluster is a cluster in memory. Its cache is up to date unless frozen is set.
 type fakeCluster struct {

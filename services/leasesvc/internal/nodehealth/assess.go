@@ -1,6 +1,10 @@
 package nodehealth
 
-import "github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+import (
+	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
 
 // Health is the assessed health of a node.
 type Health uint8
@@ -94,4 +98,12 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, graceStart monotonic.Instant) A
 		return Assessment{Heard: heard, By: by, Deadline: deadline}
 	}
 	return Assessment{By: SessionBeat, Deadline: s.signs.expired}
+}
+
+// graceOf returns the grace period of a Node.
+func (r Rules) graceOf(s *NodeState) time.Duration {
+	if s.traits.ready == "" {
+		return r.StartupGracePeriod
+	}
+	return r.GracePeriod
 }

@@ -60,11 +60,3 @@ const (
 	// checkSamples is how many Leases of silent nodes a self-check reads.
 	checkSamples = 8
 )
-
-// graceOf returns the grace period of a Node.
-func (r Rules) graceOf(s *NodeState) time.Duration {
-	if s.traits.ready == "" {
-		return r.StartupGracePeriod
-	}
-	return r.GracePeriod
-}
