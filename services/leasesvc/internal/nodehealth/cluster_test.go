@@ -205,9 +205,9 @@ func TestPlan_QuietPassesCopyNothing(t *testing.T) {
 	allocations := func(nodes int) float64 {
 		w := newFixture(t, nodes)
 		w.run(time.Second, w.names...)
-		subjects := w.observe()
+		states := w.observe()
 		return testing.AllocsPerRun(10, func() {
-			w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
+			w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, states, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 		})
 	}
 	if few, many := allocations(10), allocations(2000); many > few {

@@ -26,7 +26,7 @@ type fataler interface {
 	Fatalf(format string, args ...any)
 }
 
-// fixture is a cluster in memory under one ClusterState. Only pass and run apply steps.
+// fixture is a cluster in cluster under one ClusterState. Only pass and run apply steps.
 type fixture struct {
 	t         fataler
 	rules     nodehealth.Rules
@@ -132,7 +132,7 @@ func (w *fixture) label(name, key, value string) {
 
 // observe observes all Nodes and returns them ordered by name.
 func (w *fixture) observe() []nodehealth.NodeState {
-	var subjects []nodehealth.NodeState
+	var states []nodehealth.NodeState
 	for _, name := range w.names {
 		s := w.states[name]
 		s.Ownership = w.ownershipOf(name)
@@ -141,9 +141,9 @@ func (w *fixture) observe() []nodehealth.NodeState {
 		})
 		s.Busy = w.busy[name]
 		w.states[name] = s
-		subjects = append(subjects, s)
+		states = append(states, s)
 	}
-	return subjects
+	return states
 }
 
 // ownershipOf returns shard 0, held from the start, unless the test sets another ownership.
@@ -156,8 +156,8 @@ func (w *fixture) ownershipOf(name string) nodehealth.Ownership {
 
 // plan makes one pass and answers its self-check at once, unless noAnswer is set.
 func (w *fixture) plan() nodehealth.Plan {
-	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{MaxSteps: 1_000_000, HoldsZones: w.zones})
-	w.cluster = memory
+	plan, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{MaxSteps: 1_000_000, HoldsZones: w.zones})
+	w.cluster = cluster
 	if plan.SelfCheck != nil && !w.noAnswer {
 		w.cluster = w.cluster.CheckPassed(w.now, w.now, w.compare(plan.SelfCheck.Samples))
 	}

@@ -169,12 +169,12 @@ func TestPlan_SteppedClocksDecideNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t, 3)
 			plan := func(wallOff time.Duration) nodehealth.Plan {
-				p, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.cluster, w.observe(),
+				p, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.cluster, w.observe(),
 					nodehealth.Authority{MaxSteps: 10, HoldsZones: true})
 				if p.SelfCheck != nil {
-					memory = memory.CheckPassed(w.now, w.now, nil)
+					cluster = cluster.CheckPassed(w.now, w.now, nil)
 				}
-				w.cluster = memory
+				w.cluster = cluster
 				return p
 			}
 			swing := func(every time.Duration) time.Duration { // there and back again

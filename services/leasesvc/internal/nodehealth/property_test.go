@@ -122,17 +122,17 @@ func TestPlan_NeverEarlyNeverTooFastAndNeverTwice(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "events") {
 			h.happen()
 			h.now = h.now.Add(time.Duration(rapid.IntRange(1, 20_000).Draw(t, "pause")) * time.Millisecond)
-			subjects := h.observe()
-			before := frozen(subjects)
-			plan, memory := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, subjects, everything())
-			again, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, shuffled(subjects), everything())
+			states := h.observe()
+			before := frozen(states)
+			plan, cluster := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, states, everything())
+			again, _ := h.rules.Plan(nodehealth.Moment{Instant: h.now, Wall: wall(h.now)}, h.cluster, shuffled(states), everything())
 			if diff := cmp.Diff(plan.Steps, again.Steps); diff != "" {
 				t.Fatalf("the same world in another order (-first +second):\n%s", diff)
 			}
-			if diff := cmp.Diff(before, frozen(subjects)); diff != "" {
+			if diff := cmp.Diff(before, frozen(states)); diff != "" {
 				t.Fatalf("planning changed its input (-before +after):\n%s", diff)
 			}
-			h.cluster = memory
+			h.cluster = cluster
 			h.check(plan)
 			for _, step := range plan.Steps {
 				h.apply(step)
@@ -163,16 +163,16 @@ func (h *history) expectNoneOf(done []nodehealth.Step) {
 	}
 }
 
-func frozen(subjects []nodehealth.NodeState) []*corev1.Node {
-	nodes := make([]*corev1.Node, 0, len(subjects))
-	for i := range subjects {
-		nodes = append(nodes, subjects[i].Node.DeepCopy())
+func frozen(states []nodehealth.NodeState) []*corev1.Node {
+	nodes := make([]*corev1.Node, 0, len(states))
+	for i := range states {
+		nodes = append(nodes, states[i].Node.DeepCopy())
 	}
 	return nodes
 }
 
-func shuffled(subjects []nodehealth.NodeState) []nodehealth.NodeState {
-	mixed := append([]nodehealth.NodeState(nil), subjects...)
+func shuffled(states []nodehealth.NodeState) []nodehealth.NodeState {
+	mixed := append([]nodehealth.NodeState(nil), states...)
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
 	return mixed
 }
@@ -189,10 +189,10 @@ func BenchmarkPlan(b *testing.B) {
 					w.report(name, corev1.ConditionFalse)
 				}
 				w.pass()
-				subjects := w.observe()
+				states := w.observe()
 				b.ReportAllocs()
 				for b.Loop() {
-					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.cluster, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
+					w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, w.cluster, states, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 				}
 			})
 		}
@@ -208,11 +208,11 @@ func BenchmarkPlan_ManySilent(b *testing.B) {
 	for _, name := range w.names[size/2:] {
 		w.renew(name, 0)
 	}
-	subjects := w.observe()
-	memory := w.cluster.CheckPassed(w.now, w.now, nil)
+	states := w.observe()
+	cluster := w.cluster.CheckPassed(w.now, w.now, nil)
 	b.ReportAllocs()
 	for b.Loop() {
-		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, memory, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
+		plan, _ := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: epoch()}, cluster, states, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 		if len(plan.Steps) != 64 {
 			b.Fatalf("%d steps, want 64", len(plan.Steps))
 		}

@@ -9,4 +9,6 @@
 // that it was decided from. A patch names only what changes, so other conditions, labels and fields
 // stay. kube-apiserver treats taints as one list: the version guards the taints of other writers in
 // it. The context of a write must carry the held term, which the fenced client checks.
+//
+// Loop is the frame of both controllers: it runs a cache, waits until it is synced, and passes.
 package nodestore
