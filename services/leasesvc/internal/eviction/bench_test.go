@@ -9,18 +9,18 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 )
 
-// crowd is as many Nodes of 110 pods, all tainted, with 300 s to go.
+// taintedNodes returns tainted Nodes with 110 Pods each, which are due in 300 s.
 func taintedNodes(nodes int) map[string]eviction.NodeEvictions {
-	wards := map[string]eviction.NodeEvictions{}
+	states := map[string]eviction.NodeEvictions{}
 	node := newNode(noExecute("a"))
 	for i := range nodes {
 		var all []*corev1.Pod
 		for j := range 110 {
 			all = append(all, newPod(fmt.Sprintf("p%d-%d", i, j), tolerates("a", 300)))
 		}
-		wards[fmt.Sprintf("n%d", i)] = eviction.NodeEvictions{}.Observe(0, wall(0), node, all)
+		states[fmt.Sprintf("n%d", i)] = eviction.NodeEvictions{}.Observe(0, wall(0), node, all)
 	}
-	return wards
+	return states
 }
 
 // A pass while 110,000 pods wait, none of which is due.
@@ -34,7 +34,7 @@ func BenchmarkPlan_ThousandTaintedNodes(b *testing.B) {
 	}
 }
 
-// A pass while 110,000 pods are due and there is room for a few.
+// A pass while 110,000 Pods are due and few may leave.
 func BenchmarkPlan_AllAreDue(b *testing.B) {
 	state := eviction.State{Nodes: taintedNodes(1000)}
 	b.ReportAllocs()

@@ -24,14 +24,14 @@ func noExecute(key string) corev1.Taint {
 	return corev1.Taint{Key: key, Value: "v", Effect: corev1.TaintEffectNoExecute}
 }
 
-// added is a taint that says of itself when it was added.
+// added returns a taint with a timeAdded.
 func added(key string, at monotonic.Instant) corev1.Taint {
 	taint := noExecute(key)
 	taint.TimeAdded = &metav1.Time{Time: wall(at)}
 	return taint
 }
 
-// tolerates a taint's key for some seconds, or without an end when there are none.
+// tolerates returns a toleration for a key, for some seconds or without an end.
 func tolerates(key string, forSeconds ...int64) corev1.Toleration {
 	t := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
 	if len(forSeconds) > 0 {
@@ -47,7 +47,7 @@ func newPod(name string, tolerations ...corev1.Toleration) *corev1.Pod {
 	}
 }
 
-// scheduled says when the pod came to its node.
+// scheduled adds the PodScheduled condition.
 func scheduled(pod *corev1.Pod, at monotonic.Instant) *corev1.Pod {
 	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(wall(at)),
@@ -61,31 +61,31 @@ func newNode(taints ...corev1.Taint) *corev1.Node {
 
 func pods(all ...*corev1.Pod) []*corev1.Pod { return all }
 
-// look is one look at a Node; nodes and pods of several follow each other.
+// observed is one observation of a Node.
 type observed struct {
 	at   monotonic.Instant
 	node *corev1.Node
 	pods []*corev1.Pod
 }
 
-// after returns the Ward after the looks, of which the first is the first of the term.
-func after(t *testing.T, looks ...observed) eviction.NodeEvictions {
+// after returns the state after observations, of which the first is the first of the term.
+func after(t *testing.T, observations ...observed) eviction.NodeEvictions {
 	t.Helper()
-	var ward eviction.NodeEvictions
-	for _, l := range looks {
-		node, seen := l.node.DeepCopy(), fmt.Sprint(l.pods)
-		ward = ward.Observe(l.at, wall(l.at), l.node, l.pods)
-		if node.String() != l.node.String() || seen != fmt.Sprint(l.pods) {
-			t.Fatal("See has changed what it looked at")
+	var state eviction.NodeEvictions
+	for _, o := range observations {
+		node, seen := o.node.DeepCopy(), fmt.Sprint(o.pods)
+		state = state.Observe(o.at, wall(o.at), o.node, o.pods)
+		if node.String() != o.node.String() || seen != fmt.Sprint(o.pods) {
+			t.Fatal("Observe has changed its input")
 		}
 	}
-	return ward
+	return state
 }
 
-// dues are the seconds at which pods have to leave.
-func dues(ward eviction.NodeEvictions) map[string]float64 {
+// dues returns the seconds at which Pods must leave.
+func dues(state eviction.NodeEvictions) map[string]float64 {
 	all := map[string]float64{}
-	for _, wait := range ward.Pending {
+	for _, wait := range state.Pending {
 		all[wait.Pod.Name] = wait.Due.Sub(0).Seconds()
 	}
 	return all

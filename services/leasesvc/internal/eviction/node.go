@@ -11,8 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// NodeEvictions is what is known of one Node: its NoExecute taints, and the Pods that must leave for them. The zero NodeEvictions has
-// no observation. It is immutable.
+// NodeEvictions is what is known of one Node: its NoExecute taints, and the Pods that must leave
+// for them. The zero NodeEvictions has no observation. It is immutable.
 type NodeEvictions struct {
 	UID types.UID
 	// Taints are the NoExecute taints in the Node's order.
@@ -32,7 +32,8 @@ type CountedTaint struct {
 	Since monotonic.Instant
 }
 
-// Cause is the taint for which a Pod must leave. Since is when its toleration begins to count, Due when the toleration is over.
+// Cause is the taint for which a Pod must leave. Since is when its toleration begins to count, Due
+// when the toleration is over.
 type Cause struct {
 	Taint      corev1.Taint
 	Since, Due monotonic.Instant
@@ -44,14 +45,15 @@ type PendingPod struct {
 	Pod *corev1.Pod
 	// Cause is the one that is due first.
 	Cause
-	// OtherCause is the first that does not come from node health; nil without one. It counts while node health is unreliable.
+	// OtherCause is the first that does not come from node health; nil without one. It counts while
+	// node health is unreliable.
 	OtherCause *Cause
 	// healthCause is the first that comes from node health; nil without one.
 	healthCause *Cause
 }
 
-// Observe returns the state after an observation of the Node with all Pods on it. wall is the wall-clock time of now. Repeating an
-// observation changes nothing, except that a new Pod arrives.
+// Observe returns the state after an observation of the Node with all Pods on it. wall is the
+// wall-clock time of now. Repeating an observation changes nothing, except that a new Pod arrives.
 func (n NodeEvictions) Observe(now monotonic.Instant, wall time.Time, node *corev1.Node, pods []*corev1.Pod) NodeEvictions {
 	if n.UID != node.UID {
 		n = NodeEvictions{}
@@ -179,7 +181,8 @@ func (o observation) arrival(pod *corev1.Pod) monotonic.Instant {
 	return o.now
 }
 
-// instant converts a time of another clock. It returns now for the zero time and for times in the future.
+// instant converts a time of another clock. It returns now for the zero time and for times in the
+// future.
 func (o observation) instant(at time.Time) monotonic.Instant {
 	if at.IsZero() {
 		return o.now
@@ -233,7 +236,8 @@ func (p PendingPod) noLater(replaced Cause) PendingPod {
 	return p
 }
 
-// cause returns why the Pod must leave, or nil if its only causes come from node health, which is unreliable.
+// cause returns why the Pod must leave, or nil if its only causes come from node health, which is
+// unreliable.
 func (p *PendingPod) cause(unreliable bool) *Cause {
 	if unreliable && FromNodeHealth(&p.Taint) {
 		return p.OtherCause

@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// What upstream's tests of pods and nodes that are created and updated are about.
+// The cases of upstream's tests for created and updated Pods and Nodes.
 func TestObserve_PendingPods(t *testing.T) {
 	schedule := corev1.Taint{Key: "a", Effect: corev1.TaintEffectNoSchedule}
 	terminating := newPod("p")
@@ -131,7 +131,7 @@ func TestObserve_ReplacedHealthTaintContinuesToCount(t *testing.T) {
 			if diff := cmp.Diff(want, dues(after(t, looks...))); diff != "" {
 				t.Errorf("due (-want +got):\n%s", diff)
 			}
-			// With both for a moment, as upstream writes them.
+			// With both taints for a moment, as upstream writes them.
 			looks = append(looks[:2:2], observed{at: 100 * seconds, node: newNode(noExecute(down), noExecute(gone)), pods: on}, observed{at: 101 * seconds, node: newNode(noExecute(gone)), pods: on})
 			if diff := cmp.Diff(want, dues(after(t, looks...))); diff != "" {
 				t.Errorf("due after both (-want +got):\n%s", diff)
@@ -142,18 +142,18 @@ func TestObserve_ReplacedHealthTaintContinuesToCount(t *testing.T) {
 
 func TestObserve_FlappingHealthTaintsKeepNoPodForever(t *testing.T) {
 	on := pods(newPod("p", tolerates(corev1.TaintNodeNotReady, 300), tolerates(corev1.TaintNodeUnreachable, 300)))
-	ward := after(t, observed{node: newNode(), pods: on})
+	state := after(t, observed{node: newNode(), pods: on})
 	for i := range 20 {
 		key := []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable}[i%2]
 		at := 10*seconds + 100*seconds*monotonic.Instant(i)
-		ward = ward.Observe(at, wall(at), newNode(added(key, at)), on)
+		state = state.Observe(at, wall(at), newNode(added(key, at)), on)
 	}
-	if diff := cmp.Diff(map[string]float64{"p": 310}, dues(ward)); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"p": 310}, dues(state)); diff != "" {
 		t.Errorf("due (-want +got):\n%s", diff)
 	}
 }
 
-// What a new term knows: nothing but what the objects say of the time before.
+// A new term knows the past only from the objects.
 func TestObserve_NewTermContinuesToCount(t *testing.T) {
 	const now = 1000 * seconds
 	tolerance := eviction.ClockTolerance.Seconds()
@@ -183,12 +183,12 @@ func TestObserve_NewTermContinuesToCount(t *testing.T) {
 		"a pod that does not tolerate the old taint": {node: newNode(added("a", 100*seconds)), pod: scheduled(newPod("p"), 0), due: 100 + tolerance},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ward := after(t, observed{at: now, node: c.node, pods: pods(c.pod)})
-			if diff := cmp.Diff(map[string]float64{"p": c.due}, dues(ward)); diff != "" {
+			state := after(t, observed{at: now, node: c.node, pods: pods(c.pod)})
+			if diff := cmp.Diff(map[string]float64{"p": c.due}, dues(state)); diff != "" {
 				t.Errorf("due (-want +got):\n%s", diff)
 			}
-			again := ward.Observe(now+50*seconds, wall(now+50*seconds), c.node, pods(c.pod))
-			if diff := cmp.Diff(dues(ward), dues(again)); diff != "" {
+			again := state.Observe(now+50*seconds, wall(now+50*seconds), c.node, pods(c.pod))
+			if diff := cmp.Diff(dues(state), dues(again)); diff != "" {
 				t.Errorf("due after a second look (-first +second):\n%s", diff)
 			}
 		})
@@ -229,9 +229,9 @@ func TestCancelled_PodsThatMayStay(t *testing.T) {
 		newPod("freed", tolerates("a", 60)), newPod("deleted"), newPod("gone"), newPod("kept"),
 	)})
 	left := pods(newPod("freed", tolerates("a")), terminating, newPod("kept"))
-	spared := before.Cancelled(before.Observe(2*seconds, wall(2*seconds), newNode(noExecute("a")), left), left)
-	if len(spared) != 1 || spared[0].Pod.Name != "freed" {
-		t.Errorf("spared are %v, want only freed", spared)
+	cancelled := before.Cancelled(before.Observe(2*seconds, wall(2*seconds), newNode(noExecute("a")), left), left)
+	if len(cancelled) != 1 || cancelled[0].Pod.Name != "freed" {
+		t.Errorf("cancelled are %v, want only freed", cancelled)
 	}
 }
 

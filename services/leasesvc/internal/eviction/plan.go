@@ -42,7 +42,8 @@ type Plan struct {
 	Evictions []Eviction
 	// RateLimit is for the next plan.
 	RateLimit RateLimit
-	// Waiting is how many pending Pods are not due, Due how many are. Held is how many due Pods stay, because node health is unreliable.
+	// Waiting is how many pending Pods are not due, Due how many are. Held is how many due Pods
+	// stay, because node health is unreliable.
 	Waiting, Due, Held int
 	// HeldOn are the Nodes of the held Pods, ordered.
 	HeldOn []string
@@ -104,7 +105,8 @@ func countDue(pending []PendingPod, now monotonic.Instant) int {
 	return due
 }
 
-// Holds returns whether an eviction is still right for the Node as it was just read from kube-apiserver.
+// Holds returns whether an eviction is still right for the Node as it was just read from
+// kube-apiserver.
 func (e *Eviction) Holds(now monotonic.Instant, wall time.Time, live *corev1.Node) bool {
 	if live.UID != e.NodeEvictions.UID {
 		return false
@@ -116,7 +118,8 @@ func (e *Eviction) Holds(now monotonic.Instant, wall time.Time, live *corev1.Nod
 	return false
 }
 
-// dueQueue chooses the Pods that were due first, up to a limit. When all Pods of a large cluster are due, it looks at few of them.
+// dueQueue chooses the Pods that were due first, up to a limit. When all Pods of a large cluster
+// are due, it looks at few of them.
 type dueQueue struct {
 	limit int
 	due   []duePod
@@ -130,7 +133,8 @@ type duePod struct {
 	cause   *Cause
 }
 
-// offer adds the due Pods of a Node. Nodes are offered in order of name, which decides between Pods that were due at the same time.
+// offer adds the due Pods of a Node. Nodes are offered in order of name, which decides between Pods
+// that were due at the same time.
 func (q *dueQueue) offer(now monotonic.Instant, node string, state State) {
 	if q.limit <= 0 {
 		return
@@ -173,8 +177,8 @@ type RateLimit struct {
 	used bool
 }
 
-// take takes one eviction if the rate allows it. A late plan makes up for at most catchUp. In no time window do more Pods leave
-// than its length plus catchUp, times the rate, plus one.
+// take takes one eviction if the rate allows it. A late plan makes up for at most catchUp. In no
+// time window do more Pods leave than its length plus catchUp, times the rate, plus one.
 func (l *RateLimit) take(now monotonic.Instant, rate float64) bool {
 	if rate <= 0 {
 		return true

@@ -24,8 +24,8 @@ func names(plan eviction.Plan) []string {
 	return all
 }
 
-// ward has pods that are due at the given seconds, for a taint.
-func ward(t *testing.T, taint string, due map[string]int64) eviction.NodeEvictions {
+// pendingOn returns a Node with Pods that are due at the given seconds for a taint.
+func pendingOn(t *testing.T, taint string, due map[string]int64) eviction.NodeEvictions {
 	t.Helper()
 	var all []*corev1.Pod
 	for name, at := range due {
@@ -36,8 +36,8 @@ func ward(t *testing.T, taint string, due map[string]int64) eviction.NodeEvictio
 
 func TestPlan_PodThatWasDueFirstLeavesFirst(t *testing.T) {
 	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{
-		"n1": ward(t, "a", map[string]int64{"late": 50, "first": 10, "not yet": 100}),
-		"n2": ward(t, "a", map[string]int64{"second": 20, "busy": 5, "failed": 6}),
+		"n1": pendingOn(t, "a", map[string]int64{"late": 50, "first": 10, "not yet": 100}),
+		"n2": pendingOn(t, "a", map[string]int64{"second": 20, "busy": 5, "failed": 6}),
 		"n3": {},
 	}, Paused: map[types.UID]monotonic.Instant{"uid-of-busy": 1 << 62, "uid-of-failed": 60 * seconds}}
 	plan := eviction.Rules{}.Plan(60*seconds, state, 100)
@@ -49,11 +49,11 @@ func TestPlan_PodThatWasDueFirstLeavesFirst(t *testing.T) {
 	}
 	plan = eviction.Rules{}.Plan(60*seconds, state, 2)
 	if diff := cmp.Diff([]string{"failed", "first"}, names(plan)); diff != "" {
-		t.Errorf("evicted with room for two (-want +got):\n%s", diff)
+		t.Errorf("evicted with a limit of two (-want +got):\n%s", diff)
 	}
 }
 
-// However little room there is, those who leave are the first of those who would leave if there were enough.
+// With any limit the Pods that leave are the first of those that leave without a limit.
 func TestPlan_LimitDoesNotChangeTheOrder(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -70,14 +70,14 @@ func TestPlan_LimitDoesNotChangeTheOrder(t *testing.T) {
 			node := fmt.Sprintf("n%d", i)
 			state.Nodes[node] = after(t, observed{node: newNode()}, observed{node: newNode(noExecute("a"), noExecute(corev1.TaintNodeUnreachable)), pods: all})
 			if r.IntN(3) == 0 {
-				state.Unreliable[node] = "in doubt"
+				state.Unreliable[node] = "unreliable"
 			}
 		}
-		everybody := names(eviction.Rules{}.Plan(5*seconds, state, 1000))
-		for _, room := range []int{0, 1, 3, 7, 20} {
-			want := everybody[:min(room, len(everybody))]
-			if diff := cmp.Diff(want, names(eviction.Rules{}.Plan(5*seconds, state, room)), cmpopts.EquateEmpty()); diff != "" {
-				t.Fatalf("seed %d, room for %d (-want +got):\n%s", seed, room, diff)
+		all := names(eviction.Rules{}.Plan(5*seconds, state, 1000))
+		for _, limit := range []int{0, 1, 3, 7, 20} {
+			want := all[:min(limit, len(all))]
+			if diff := cmp.Diff(want, names(eviction.Rules{}.Plan(5*seconds, state, limit)), cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("seed %d, limit %d (-want +got):\n%s", seed, limit, diff)
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func TestPlan_KeepsItsRateInEveryWindow(t *testing.T) {
 	}
 	for _, rate := range []float64{0.5, 7, 100} {
 		rules := eviction.Rules{Rate: rate}
-		state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": ward(t, "a", due)}, Paused: map[types.UID]monotonic.Instant{}}
+		state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": pendingOn(t, "a", due)}, Paused: map[types.UID]monotonic.Instant{}}
 		var left []monotonic.Instant
 		for now := monotonic.Instant(0); now < 5*seconds; now = now.Add(50 * time.Millisecond) {
 			plan := rules.Plan(now, state, 1000)
@@ -143,13 +143,13 @@ func TestPlan_KeepsItsRateInEveryWindow(t *testing.T) {
 
 func TestPlan_LongPauseAllowsNoBurst(t *testing.T) {
 	rules := eviction.Rules{Rate: 10}
-	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": ward(t, "a", map[string]int64{"p0": 0})}}
+	state := eviction.State{Nodes: map[string]eviction.NodeEvictions{"n": pendingOn(t, "a", map[string]int64{"p0": 0})}}
 	state.RateLimit = rules.Plan(0, state, 10).RateLimit
 	due := map[string]int64{}
 	for i := range 50 {
 		due[fmt.Sprintf("p%d", i)] = 0
 	}
-	state.Nodes["n"] = ward(t, "a", due)
+	state.Nodes["n"] = pendingOn(t, "a", due)
 	if got := names(rules.Plan(3600*seconds, state, 1000)); len(got) > 2 {
 		t.Errorf("%d left at once after an hour, want 2 at most", len(got))
 	}

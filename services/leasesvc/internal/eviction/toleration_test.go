@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Upstream's tables of tolerations and what no table has: pods come from anywhere.
+// Upstream's tables of tolerations, and values that no table has.
 func TestObserve_Tolerations(t *testing.T) {
 	value := func(operator corev1.TolerationOperator, value string) corev1.Toleration {
 		return corev1.Toleration{Key: "a", Operator: operator, Value: value}

@@ -38,8 +38,8 @@ type Cluster struct {
 	NodeHealth NodeHealth
 }
 
-// Cache is the cluster as far as it is cached; *nodestore.Subscription is one. Its methods, except Run, answer from memory and may be
-// called concurrently. Returned objects must not be written to.
+// Cache is the cluster as far as it is cached; *nodestore.Subscription is one. Its methods, except
+// Run, answer from memory and may be called concurrently. Returned objects must not be written to.
 type Cache interface {
 	nodestore.Cache
 	// Changed returns the names of the Nodes that changed since the last call, or whose Pods did.
@@ -50,12 +50,14 @@ type Cache interface {
 	Pods(node string) []*corev1.Pod
 }
 
-// Writer evicts Pods and reads past the cache; *nodestore.Writer is one. Its methods block until kube-apiserver answers or ctx, which
-// carries the term, ends. They are called concurrently for different Pods.
+// Writer evicts Pods and reads past the cache; *nodestore.Writer is one. Its methods block until
+// kube-apiserver answers or ctx, which carries the term, ends. They are called concurrently for
+// different Pods.
 type Writer interface {
 	// Node reads a Node past the cache. It returns nil for a Node that does not exist.
 	Node(ctx context.Context, name string) (*corev1.Node, error)
-	// Evict marks a Pod as disrupted and deletes it, if it has not changed. A Pod that does not exist is a NotFound error.
+	// Evict marks a Pod as disrupted and deletes it, if it has not changed. A Pod that does not
+	// exist is a NotFound error.
 	Evict(ctx context.Context, e *eviction.Eviction) error
 }
 
@@ -65,10 +67,11 @@ type Events interface {
 	EvictionCancelled(p eviction.PendingPod)
 }
 
-// NodeHealth tells when the taints of node health are unreliable. Its methods answer from memory and may be called concurrently.
+// NodeHealth tells when the taints of node health are unreliable. Its methods answer from memory
+// and may be called concurrently.
 type NodeHealth interface {
-	// TaintsUnreliable returns whether the not-ready and unreachable taints of a zone must not evict now, and why. Zones have the names
-	// of nodehealth.ZoneOf.
+	// TaintsUnreliable returns whether the not-ready and unreachable taints of a zone must not
+	// evict now, and why. Zones have the names of nodehealth.ZoneOf.
 	TaintsUnreliable(zone string) (reason string, unreliable bool)
 }
 
@@ -87,8 +90,8 @@ type Controller struct {
 // New returns a Controller. It starts nothing.
 func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
-// Run evicts until ctx, which carries the term, ends. Once the cache is synced it reports every second: an error if the last eviction
-// failed and a failed one is still pending, else nil.
+// Run evicts until ctx, which carries the term, ends. Once the cache is synced it reports every
+// second: an error if the last eviction failed and a failed one is still pending, else nil.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	var r *run
 	return nodestore.Loop{
@@ -108,8 +111,8 @@ func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error
 	}.Run(ctx, cluster.Cache)
 }
 
-// Pending returns the Pods that must leave a Node, ordered by Due. running is false if the Controller does not run here or has not
-// listed the cluster yet.
+// Pending returns the Pods that must leave a Node, ordered by Due. running is false if the
+// Controller does not run here or has not listed the cluster yet.
 func (c *Controller) Pending(node string) (pending []PendingEviction, running bool) {
 	s := c.snapshot.Load()
 	if s == nil {

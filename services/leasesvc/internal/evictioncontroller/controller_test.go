@@ -23,7 +23,7 @@ import (
 
 var errBroken = errors.New("the watch broke")
 
-// term is one Run in a bubble.
+// fixture is one Run in a bubble.
 type fixture struct {
 	t          *testing.T
 	cluster    *fakeCluster
@@ -34,7 +34,7 @@ type fixture struct {
 	reports []error
 }
 
-// run evicts from a town while story happens, and returns how Run ended.
+// run runs a controller on a fake cluster while story happens.
 func run(t *testing.T, rate float64, story func(*fixture)) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := &fixture{t: t, cluster: newFakeCluster(), registry: prometheus.NewRegistry()}
@@ -81,7 +81,7 @@ func (x *fixture) lastReport() error {
 	return x.reports[len(x.reports)-1]
 }
 
-// expect compares after how many seconds pods were evicted.
+// expect compares after how many seconds Pods were evicted.
 func (x *fixture) expect(want map[string]float64) {
 	x.t.Helper()
 	synctest.Wait()
@@ -122,7 +122,7 @@ func TestRun_EvictsEachPodWhenItIsDue(t *testing.T) {
 func TestRun_TaintRemovedInTimeEvictsNoPod(t *testing.T) {
 	run(t, 0, func(x *fixture) {
 		x.cluster.node("a1", "maintenance")
-		x.cluster.pod("spared", "a1", 30)
+		x.cluster.pod("tolerating", "a1", 30)
 		time.Sleep(29 * time.Second)
 		x.cluster.node("a1")
 		x.cluster.node("a2", "maintenance")
@@ -134,8 +134,8 @@ func TestRun_TaintRemovedInTimeEvictsNoPod(t *testing.T) {
 		x.cluster.mu.Unlock()
 		time.Sleep(time.Hour)
 		x.expect(map[string]float64{})
-		if diff := cmp.Diff([]string{"spared"}, x.cluster.cancelled); diff != "" {
-			t.Errorf("Events of those who may stay (-want +got):\n%s", diff)
+		if diff := cmp.Diff([]string{"tolerating"}, x.cluster.cancelled); diff != "" {
+			t.Errorf("cancelled evictions (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -164,7 +164,7 @@ func TestRun_NodeIsReadBeforeAPodIsEvicted(t *testing.T) {
 	})
 }
 
-// sample is the value of a metric with the label, if it has any.
+// sample returns the value of a metric with the label, if it has any.
 func (x *fixture) sample(name, label string) float64 {
 	x.t.Helper()
 	families, err := x.registry.Gather()
@@ -288,7 +288,7 @@ func TestRun_ChangedPodIsDecidedAgain(t *testing.T) {
 	})
 }
 
-// A watch that hangs must not turn into requests.
+// A watch that hangs must not cause many requests.
 func TestRun_RepeatedConflictsBackOff(t *testing.T) {
 	run(t, 0, func(x *fixture) {
 		conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("changed"))
@@ -324,12 +324,12 @@ func TestRun_EndsWithTheCache(t *testing.T) {
 		}
 		loop := evictioncontroller.New(evictioncontroller.Config{Workers: 1, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
 		for _, synced := range []bool{true, false} {
-			town := newFakeCluster()
+			cluster := newFakeCluster()
 			if !synced {
-				town.synced = make(chan struct{})
+				cluster.synced = make(chan struct{})
 			}
-			close(town.broken)
-			err := loop.Run(t.Context(), evictioncontroller.Cluster{Cache: town, Writer: fakeWriter{town}, Events: town, NodeHealth: evictioncontroller.ReliableTaints{}}, func(error) {})
+			close(cluster.broken)
+			err := loop.Run(t.Context(), evictioncontroller.Cluster{Cache: cluster, Writer: fakeWriter{cluster}, Events: cluster, NodeHealth: evictioncontroller.ReliableTaints{}}, func(error) {})
 			if !errors.Is(err, errBroken) {
 				t.Errorf("listed %v: run ended with %v, want %v", synced, err, errBroken)
 			}

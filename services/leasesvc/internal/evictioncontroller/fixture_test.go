@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,10 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 )
 
-// town is a cluster in memory whose watch is at once, unless it is frozen.
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// fakeCluster is a cluster in memory. Its cache is up to date unless frozen is set.
 type fakeCluster struct {
 	begin  time.Time
 	synced chan struct{}
@@ -49,7 +53,7 @@ func newFakeCluster() *fakeCluster {
 	return t
 }
 
-// node makes or replaces a Node in a zone that is called as its first letter, with NoExecute taints.
+// node creates or replaces a Node with NoExecute taints. Its zone is the first letter of its name.
 func (t *fakeCluster) node(name string, keys ...string) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("uid-of-" + name), Labels: map[string]string{corev1.LabelTopologyZone: name[:1]},
@@ -65,7 +69,8 @@ func (t *fakeCluster) node(name string, keys ...string) {
 	t.changed[name] = struct{}{}
 }
 
-// pod puts a pod on a Node that tolerates everything for some seconds; not at all for less than 0.
+// pod puts a Pod on a Node that tolerates all taints for some seconds, or none if seconds is
+// negative.
 func (t *fakeCluster) pod(name, node string, seconds int64) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-of-" + name)},
@@ -80,14 +85,14 @@ func (t *fakeCluster) pod(name, node string, seconds int64) {
 	t.changed[node] = struct{}{}
 }
 
-// freeze keeps the watch from telling of what changes about Nodes.
+// freeze keeps changes of Nodes from the cache.
 func (t *fakeCluster) freeze() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.frozen = maps.Clone(t.nodes)
 }
 
-// thaw has it tell all.
+// thaw lets the cache catch up.
 func (t *fakeCluster) thaw() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,7 +117,7 @@ func (t *fakeCluster) answerWith(answer func(pod string) error) {
 	t.answer = answer
 }
 
-// leavers tells after how long pods were evicted.
+// evicted returns after how long Pods were evicted.
 func (t *fakeCluster) evicted() map[string]time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,7 +179,8 @@ func (t *fakeCluster) EvictionCancelled(w eviction.PendingPod) {
 	t.cancelled = append(t.cancelled, w.Pod.Name)
 }
 
-// clerk is the town's Writer; as a type of its own, because Node means another thing to it.
+// fakeWriter is the Writer of the fake cluster. It is a type of its own, because its Node is
+// another method.
 type fakeWriter struct{ *fakeCluster }
 
 func (c fakeWriter) Node(ctx context.Context, name string) (*corev1.Node, error) {

@@ -11,7 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/eviction"
 )
 
-// Metrics are those of the taint-eviction controller of Kubernetes under their names, and a few more.
+// Metrics are those of the taint-eviction controller of Kubernetes under their names, and a few
+// more.
 type Metrics struct {
 	deletions prometheus.Counter
 	latency   prometheus.Histogram

@@ -18,7 +18,8 @@ type PendingEviction struct {
 	ResourceVersion string
 	// Taint is "key=value:effect".
 	Taint string
-	// Since is when the toleration of the Pod begins to count, Due when it is over, by the wall clock of this process.
+	// Since is when the toleration of the Pod begins to count, Due when it is over, by the wall
+	// clock of this process.
 	Since, Due time.Time
 	// HeldBy is why the Pod is not evicted even if it is due, or "".
 	HeldBy string

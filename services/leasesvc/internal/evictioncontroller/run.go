@@ -14,7 +14,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// run is one term. Its fields belong to the goroutine that passes, except jobs and results, and start, which is constant.
+// run is one term. Its fields belong to the goroutine that passes, except jobs and results, and
+// start, which is constant.
 type run struct {
 	Config
 	Cluster
@@ -23,7 +24,8 @@ type run struct {
 
 	start time.Time
 	now   monotonic.Instant
-	// nodes are all Nodes. pending are those with pending Pods, zones their zones, and unreliable those whose node health is unreliable.
+	// nodes are all Nodes. pending are those with pending Pods, zones their zones, and unreliable
+	// those whose node health is unreliable.
 	nodes      map[string]eviction.NodeEvictions
 	pending    map[string]eviction.NodeEvictions
 	zones      map[string]string
@@ -79,7 +81,8 @@ func (r *run) pass() {
 
 func (r *run) instant(t time.Time) monotonic.Instant { return monotonic.Instant(t.Sub(r.start)) }
 
-// observe takes in a Node and its Pods. Most changes are of Pods on Nodes without taints, so these must be cheap.
+// observe takes in a Node and its Pods. Most changes are of Pods on Nodes without taints, so these
+// must be cheap.
 func (r *run) observe(name string) {
 	node := r.Cache.Node(name)
 	if live := r.live[name]; live != nil && node != nil && nodehealth.NewerNode(live, node) {

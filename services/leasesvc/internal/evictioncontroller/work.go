@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// conflictMin and conflictMax bound the backoff after a write conflict, which the watch resolves. It doubles in case the watch hangs.
+	// conflictMin and conflictMax bound the backoff after a write conflict, which the watch
+	// resolves. It doubles in case the watch hangs.
 	conflictMin = 4 * Interval
 	conflictMax = 5 * time.Second
 	// donePause is longer than the watch takes to deliver the deletion of a Pod.
@@ -118,7 +119,8 @@ func (r *run) take(result result) {
 	}
 }
 
-// observeLive takes in a Node that the cache may not have yet, so that its other Pods are not evicted in vain.
+// observeLive takes in a Node that the cache may not have yet, so that its other Pods are not
+// evicted in vain.
 func (r *run) observeLive(live *corev1.Node) {
 	if live == nil {
 		return // the watch delivers the deletion

@@ -51,7 +51,8 @@ func HealthOf(node *corev1.Node, assessed nodehealth.Health) Health {
 type NodeStatus struct {
 	Node   *corev1.Node
 	Health Health
-	// Heard is the last sign of life by By, or with nodehealth.GraceStart the start of the grace period.
+	// Heard is the last sign of life by By, or with nodehealth.GraceStart the start of the grace
+	// period.
 	Heard time.Time
 	By    nodehealth.SignSource
 	// Deadline is when the node becomes silent; zero while a session keeps it alive.

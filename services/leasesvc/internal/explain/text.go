@@ -11,7 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// Reason returns why a Node has its Health, in one sentence. It changes only with the status, not with time alone.
+// Reason returns why a Node has its Health, in one sentence. It changes only with the status, not
+// with time alone.
 func (s *NodeStatus) Reason() string {
 	ready := condition(s.Node, corev1.NodeReady)
 	switch s.Health {

@@ -1,6 +1,10 @@
 package nodehealth
 
-import "github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+import (
+	"time"
+
+	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
+)
 
 // Health is the assessed health of a node.
 type Health uint8
@@ -25,11 +29,13 @@ func (h Health) String() string {
 // Assessment is the health of a node at one moment, with its reasons.
 type Assessment struct {
 	Health Health
-	// Heard is the last sign of life, or with GraceStart the start of the grace period. It is 0 if only the session table knows: while
-	// the session is suspect, and after it expired without another sign of life.
+	// Heard is the last sign of life, or with GraceStart the start of the grace period. It is 0 if
+	// only the session table knows: while the session is suspect, and after it expired without
+	// another sign of life.
 	Heard monotonic.Instant
 	By    SignSource
-	// Deadline is when the node becomes silent. It is 0 while a session keeps it alive, which has a deadline of its own.
+	// Deadline is when the node becomes silent. It is 0 while a session keeps it alive, which has a
+	// deadline of its own.
 	Deadline monotonic.Instant
 }
 
@@ -42,7 +48,8 @@ func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Asses
 		return Assessment{Health: Suspect, By: SessionBeat}
 	}
 	if s.traits.unknown {
-		// A Node that is marked stays dead until a later sign of life. A new grace period does not revive it.
+		// A Node that is marked stays dead until a later sign of life. A new grace period does not
+		// revive it.
 		if a := r.deadline(s, 0, 0); a.Heard <= s.unknownSince || now > a.Deadline {
 			a.Health = Dead
 			return a
@@ -62,8 +69,9 @@ func (r Rules) Assess(now monotonic.Instant, c ClusterState, s *NodeState) Asses
 	return a
 }
 
-// deadline returns Heard, By and Deadline of a node without a living session. The grace period starts at graceStart or heldSince at the
-// earliest. heldSince does not count for a session that expired here: the previous holder of the shard handed over its silence.
+// deadline returns Heard, By and Deadline of a node without a living session. The grace period
+// starts at graceStart or heldSince at the earliest. heldSince does not count for a session that
+// expired here: the previous holder of the shard handed over its silence.
 func (r Rules) deadline(s *NodeState, graceStart, heldSince monotonic.Instant) Assessment {
 	if s.signs.session == SessionExpired {
 		return r.deadlineAfterExpiry(s, graceStart)
@@ -75,7 +83,8 @@ func (r Rules) deadline(s *NodeState, graceStart, heldSince monotonic.Instant) A
 	return Assessment{Heard: heard, By: by, Deadline: heard.Add(r.graceOf(s))}
 }
 
-// deadlineAfterExpiry returns the expiry of the session, unless another sign of life or a new grace period allows more.
+// deadlineAfterExpiry returns the expiry of the session, unless another sign of life or a new grace
+// period allows more.
 func (r Rules) deadlineAfterExpiry(s *NodeState, graceStart monotonic.Instant) Assessment {
 	heard, by := s.signs.lastBesideSession()
 	found := heard > 0
@@ -89,4 +98,12 @@ func (r Rules) deadlineAfterExpiry(s *NodeState, graceStart monotonic.Instant) A
 		return Assessment{Heard: heard, By: by, Deadline: deadline}
 	}
 	return Assessment{By: SessionBeat, Deadline: s.signs.expired}
+}
+
+// graceOf returns the grace period of a Node.
+func (r Rules) graceOf(s *NodeState) time.Duration {
+	if s.traits.ready == "" {
+		return r.StartupGracePeriod
+	}
+	return r.GracePeriod
 }

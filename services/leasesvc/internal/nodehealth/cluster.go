@@ -3,13 +3,13 @@ package nodehealth
 import (
 	"fmt"
 	"maps"
-	"slices"
 
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/monotonic"
 )
 
-// ClusterState is what one pass hands to the next one. The zero ClusterState has passed no self-check, so no Node is marked
-// Unknown before the first one. Its methods return a new ClusterState.
+// ClusterState is what one pass hands to the next one. The zero ClusterState has passed no
+// self-check, so no Node is marked Unknown before the first one. Its methods return a new
+// ClusterState.
 type ClusterState struct {
 	// graceStart is the moment before which silence does not count.
 	graceStart monotonic.Instant
@@ -98,8 +98,9 @@ func (c ClusterState) Delayed(now monotonic.Instant) ClusterState {
 	return c
 }
 
-// CheckPassed notes the answers of a self-check that began at started. newer are Leases that are newer than in the cache. With one of
-// them the check only ends the outage. After an outage every node gets a new grace period: kubelets could not renew Leases either.
+// CheckPassed notes the answers of a self-check that began at started. newer are Leases that are
+// newer than in the cache. With one of them the check only ends the outage. After an outage every
+// node gets a new grace period: kubelets could not renew Leases either.
 func (c ClusterState) CheckPassed(started, now monotonic.Instant, newer []Sample) ClusterState {
 	if c.outage.on && now.Sub(c.outage.since) >= minOutage {
 		c.graceStart = now
@@ -121,7 +122,8 @@ func (c ClusterState) CheckPassed(started, now monotonic.Instant, newer []Sample
 	return c
 }
 
-// CheckFailed notes that kube-apiserver did not answer a self-check. The outage counts from the last self-check that passed.
+// CheckFailed notes that kube-apiserver did not answer a self-check. The outage counts from the
+// last self-check that passed.
 func (c ClusterState) CheckFailed(now monotonic.Instant) ClusterState {
 	if c.hasChecked {
 		now = min(now, c.checked)
@@ -130,7 +132,8 @@ func (c ClusterState) CheckFailed(now monotonic.Instant) ClusterState {
 	return c
 }
 
-// CacheBehind notes a Lease that is newer than in the cache. Until the cache has it, no other Lease in the cache is trusted.
+// CacheBehind notes a Lease that is newer than in the cache. Until the cache has it, no other Lease
+// in the cache is trusted.
 func (c ClusterState) CacheBehind(now monotonic.Instant, live Sample) ClusterState {
 	c.stale = c.stale.begun(now)
 	if Newer(live.LeaseVersion, c.newest.LeaseVersion) {
@@ -154,8 +157,8 @@ func (c ClusterState) withoutStale(nodes []NodeState) ClusterState {
 	return c
 }
 
-// withAllDown sets whether all zones are down. When that ends every node gets a new grace period, because one cause for all is
-// more likely than many.
+// withAllDown sets whether all zones are down. When that ends every node gets a new grace period,
+// because one cause for all is more likely than many.
 func (c ClusterState) withAllDown(now monotonic.Instant, down bool) ClusterState {
 	if c.allDown && !down {
 		c.graceStart = now
@@ -164,7 +167,8 @@ func (c ClusterState) withAllDown(now monotonic.Instant, down bool) ClusterState
 	return c
 }
 
-// withTaint notes that a Node of a zone got its NoExecute taint, here or by another replica. An older taint changes nothing.
+// withTaint notes that a Node of a zone got its NoExecute taint, here or by another replica. An
+// older taint changes nothing.
 func (c ClusterState) withTaint(at monotonic.Instant, zone string) ClusterState {
 	if l := c.limiters[zone]; l.used && l.last >= at {
 		return c
@@ -178,67 +182,5 @@ func (c ClusterState) withTaint(at monotonic.Instant, zone string) ClusterState 
 	return c
 }
 
-// fellSilent returns whether a Node counts for a mass silence: its deadline passed within the window, or since the last self-check.
-// A Node that was marked Unknown before this process saw its silence does not count.
-func (c ClusterState) fellSilent(now monotonic.Instant, s *NodeState, a Assessment) bool {
-	past := now.Sub(a.Deadline)
-	switch a.Health {
-	case Silent:
-		return past < massSilenceWindow || a.Deadline >= c.checked
-	case Dead:
-		return past < massSilenceWindow && past >= 0 && a.By != GraceStart && s.unknownSince >= a.Deadline
-	}
-	return false
-}
-
-// suspects returns whether a Node is part of a mass silence and fell silent since the last self-check.
-func (c ClusterState) suspects(m MassSilence, s *NodeState, a Assessment) bool {
-	return a.Deadline >= c.checked && m.Has(s.traits.zone, s.Ownership.Shard)
-}
-
-// SelfCheck asks for Leases to be read past the cache.
-type SelfCheck struct {
-	// Urgent says that Nodes wait for it before they are marked Unknown.
-	Urgent bool
-	// Samples are Leases to read, with their versions in the cache. If it is empty, any answer of kube-apiserver passes the check.
-	Samples []Sample
-}
-
 // Sample is one version of the Lease of a Node.
 type Sample struct{ Node, LeaseVersion string }
-
-func sampleOf(s *NodeState) Sample { return Sample{Node: s.Node.Name, LeaseVersion: s.LeaseVersion()} }
-
-// selfCheck returns a self-check: at once if Nodes wait for one, else every checkEvery. It samples silent nodes, and without them one
-// Node after the other.
-func (c ClusterState) selfCheck(now monotonic.Instant, waiting bool, silent []silentNode, nodes []NodeState) *SelfCheck {
-	_, blind := c.Blind()
-	urgent := blind || waiting
-	if !urgent && now.Sub(c.checked) < checkEvery {
-		return nil
-	}
-	check := &SelfCheck{Urgent: urgent, Samples: c.suspectLeases(silent, nodes)}
-	if len(check.Samples) == 0 && len(nodes) > 0 {
-		next := int(now.Sub(0)/checkEvery) % len(nodes)
-		check.Samples = []Sample{sampleOf(&nodes[next])}
-	}
-	return check
-}
-
-// suspectLeases returns Leases of silent nodes, and the Lease that is newer than in the cache.
-func (c ClusterState) suspectLeases(silent []silentNode, nodes []NodeState) []Sample {
-	var suspect []Sample
-	slices.SortFunc(silent, func(a, b silentNode) int { return compareNodes(a.NodeState, b.NodeState) })
-	for _, s := range silent[:min(len(silent), checkSamples)] {
-		suspect = append(suspect, sampleOf(s.NodeState))
-	}
-	if !c.stale.on {
-		return suspect
-	}
-	for i := range nodes {
-		if nodes[i].Node.Name == c.newest.Node {
-			suspect = append(suspect, sampleOf(&nodes[i]))
-		}
-	}
-	return suspect
-}

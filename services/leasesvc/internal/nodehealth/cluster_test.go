@@ -126,7 +126,7 @@ func TestPlan_ManySilentTogetherWaitForASelfCheck(t *testing.T) {
 	}
 }
 
-// Three may die without a doubt, but the fourth within five seconds makes it one.
+// Three nodes may fall silent without a self-check; the fourth within five seconds needs one.
 func TestPlan_NodesThatFallSilentOneAfterTheOtherAddUp(t *testing.T) {
 	w := newFixture(t, 10)
 	w.run(30*time.Second, w.names...)
@@ -166,7 +166,7 @@ func TestPlan_BlindProcessAddsNoNoExecuteTaintAndRemovesAll(t *testing.T) {
 	w.expectTaints("n1", notReadySchedule)
 }
 
-// Upstream asks for the Lease of a dead node in each pass.
+// The node-lifecycle controller reads the Lease of a dead node in each pass.
 func TestPlan_LongDeadNodesCostNothing(t *testing.T) {
 	w := newFixture(t, 9)
 	w.run(2*time.Minute, w.names[3:]...)
@@ -181,7 +181,7 @@ func TestPlan_LongDeadNodesCostNothing(t *testing.T) {
 	}
 }
 
-// A replica that takes over finds the dead declared, and does not give them another life.
+// A replica that takes over finds dead nodes marked, and gives them no new grace period.
 func TestPlan_TakeoverKeepsDeadNodesDead(t *testing.T) {
 	w := newFixture(t, 9)
 	w.run(time.Minute, w.names[1:]...)
@@ -199,15 +199,15 @@ func TestPlan_TakeoverKeepsDeadNodesDead(t *testing.T) {
 	}
 }
 
-// Upstream copies every Node in each pass. Here a pass over nodes of which nothing is to be written allocates the same few things,
-// however many they are.
+// The node-lifecycle controller copies every Node in each pass. Here a pass without a step
+// allocates the same for any number of nodes.
 func TestPlan_QuietPassesCopyNothing(t *testing.T) {
 	allocations := func(nodes int) float64 {
 		w := newFixture(t, nodes)
 		w.run(time.Second, w.names...)
-		subjects := w.observe()
+		states := w.observe()
 		return testing.AllocsPerRun(10, func() {
-			w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, subjects, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
+			w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, states, nodehealth.Authority{MaxSteps: 64, HoldsZones: true})
 		})
 	}
 	if few, many := allocations(10), allocations(2000); many > few {

@@ -8,7 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Reasons and messages are those of the node-lifecycle controller, because other programs look for them.
+// Reasons and messages are those of the node-lifecycle controller, because other programs look for
+// them.
 const (
 	reasonUnknown  = "NodeStatusUnknown"
 	messageUnknown = "Kubelet stopped posting node status."
@@ -16,8 +17,8 @@ const (
 	messageNever   = "Kubelet never posted node status."
 )
 
-// kubeletConditions are the conditions that become Unknown when the kubelet is silent. NetworkUnavailable is not one of
-// them, because the kubelet does not set it.
+// kubeletConditions are the conditions that become Unknown when the kubelet is silent.
+// NetworkUnavailable is not one of them, because the kubelet does not set it.
 func kubeletConditions() []corev1.NodeConditionType {
 	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
 }
@@ -38,7 +39,8 @@ func isMarkedUnknown(node *corev1.Node) bool {
 	})
 }
 
-// unknownConditions returns the conditions that must change to mark a Node Unknown, as they shall be.
+// unknownConditions returns the conditions that must change to mark a Node Unknown, as they shall
+// be.
 func unknownConditions(node *corev1.Node, at time.Time) []corev1.NodeCondition {
 	var changed []corev1.NodeCondition
 	for _, kind := range kubeletConditions() {
@@ -59,15 +61,17 @@ func unknownConditions(node *corev1.Node, at time.Time) []corev1.NodeCondition {
 	return changed
 }
 
-// ReadyOnLostNode returns whether a Pod is Ready while the Ready condition of its Node is Unknown. A kubelet that reports
-// itself not ready is alive: it would revert at once what another writer says of its Pods.
+// ReadyOnLostNode returns whether a Pod is Ready while the Ready condition of its Node is Unknown.
+// A kubelet that reports itself not ready is alive: it would revert at once what another writer
+// says of its Pods.
 func ReadyOnLostNode(node *corev1.Node, pod *corev1.Pod) bool {
 	ofNode, ofPod := conditionOf(node, corev1.NodeReady), PodReadyCondition(pod)
 	return ofNode != nil && ofNode.Status == corev1.ConditionUnknown &&
 		ofPod != nil && ofPod.Status == corev1.ConditionTrue && pod.Spec.NodeName == node.Name
 }
 
-// NotReadyCondition returns the Ready condition of a Pod with status False. The Pod must have one. Other fields stay.
+// NotReadyCondition returns the Ready condition of a Pod with status False. The Pod must have one.
+// Other fields stay.
 func NotReadyCondition(pod *corev1.Pod, at metav1.Time) corev1.PodCondition {
 	condition := *PodReadyCondition(pod)
 	condition.Status, condition.LastTransitionTime = corev1.ConditionFalse, at
@@ -89,7 +93,8 @@ const (
 	LabelBetaArch = "beta.kubernetes.io/arch"
 )
 
-// missingLabels returns the beta labels that differ from their stable labels. Without a stable label nothing is missing.
+// missingLabels returns the beta labels that differ from their stable labels. Without a stable
+// label nothing is missing.
 func missingLabels(labels map[string]string) map[string]string {
 	var missing map[string]string
 	for _, pair := range [...]struct{ stable, beta string }{
@@ -107,7 +112,8 @@ func missingLabels(labels map[string]string) map[string]string {
 	return missing
 }
 
-// ZoneOf returns the name of a Node's zone as the node-lifecycle controller has it in its metrics: region and zone, or "".
+// ZoneOf returns the name of a Node's zone as the node-lifecycle controller has it in its metrics:
+// region and zone, or "".
 func ZoneOf(labels map[string]string) string {
 	zone, known := labels[corev1.LabelFailureDomainBetaZone]
 	if !known {
@@ -123,7 +129,8 @@ func ZoneOf(labels map[string]string) string {
 	return region + ":\x00:" + zone
 }
 
-// RequiredLabels returns the labels of Nodes that decisions are made from, beside Rules.ExcludeLabels.
+// RequiredLabels returns the labels of Nodes that decisions are made from, beside
+// Rules.ExcludeLabels.
 func RequiredLabels() []string {
 	return []string{
 		corev1.LabelFailureDomainBetaZone, corev1.LabelTopologyZone, corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyRegion,

@@ -11,8 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// colleague is another replica that sees the same objects, and holds what the first does not.
-func (w *fixture) colleague() *fixture {
+// peer returns another replica that sees the same objects, and holds the shards that w does not.
+func (w *fixture) peer() *fixture {
 	c := *w
 	c.cluster = nodehealth.ClusterState{}.CheckPassed(w.now, w.now, nil)
 	c.states = map[string]nodehealth.NodeState{}
@@ -22,14 +22,14 @@ func (w *fixture) colleague() *fixture {
 	return &c
 }
 
-// share gives a node to one of two replicas.
+// share gives the shard of a node to one of two replicas.
 func share(name string, to, from *fixture) {
 	to.ownership[name], from.ownership[name] = nodehealth.Ownership{Held: true, HeldSince: to.now}, nodehealth.Ownership{}
 }
 
 func TestPlan_NodeOfAnotherReplicaOnlyCountsInItsZone(t *testing.T) {
 	a := newFixture(t, 8)
-	b := a.colleague()
+	b := a.peer()
 	b.zones = false
 	for i, name := range a.names {
 		if i%2 == 0 {
@@ -52,7 +52,7 @@ func TestPlan_NodeOfAnotherReplicaOnlyCountsInItsZone(t *testing.T) {
 		}
 		return all
 	}
-	// The turn goes to n0, whose shard a holds as well, so one write does for both.
+	// The rate allows n0, whose shard a holds as well, so one write does both.
 	if diff := cmp.Diff([]string{"add-no-execute n0 shard=true zones=true"}, steps(pa)); diff != "" {
 		t.Errorf("a (-want +got):\n%s", diff)
 	}
@@ -76,8 +76,8 @@ func TestPlan_NodeOfAnotherReplicaOnlyCountsInItsZone(t *testing.T) {
 	b.expectTaints("n1", corev1.TaintNodeUnschedulable+":NoSchedule", notReadySchedule)
 }
 
-// A node whose session is elsewhere may show no sign of life here for minutes. That is nobody's business here, and raises no
-// doubt.
+// A node whose session is at another replica may show no sign of life here for minutes. It is not
+// silent here, and counts for no mass silence.
 func TestPlan_NodeOfAnotherReplicaIsNeverSilent(t *testing.T) {
 	w := newFixture(t, 40)
 	for _, name := range w.names[:30] {
@@ -96,13 +96,13 @@ func TestPlan_TakeoverGivesANewGracePeriodToAllButDeadNodes(t *testing.T) {
 	w := newFixture(t, 9)
 	w.run(time.Minute, w.names[1:]...)
 	w.expectReady("n0", corev1.ConditionUnknown)
-	// Another replica has watched all along without a shard.
-	b := w.colleague()
+	// The other replica has watched all along without a shard.
+	b := w.peer()
 	for _, name := range b.names {
 		b.ownership[name] = nodehealth.Ownership{}
 	}
 	b.run(100*time.Second, b.names[1:]...)
-	b.run(30 * time.Second) // nobody is heard any more, say because the one that kept all sessions is gone
+	b.run(30 * time.Second) // no sign of life comes any more, for example because the replica with all sessions is gone
 	for _, name := range b.names {
 		b.ownership[name] = nodehealth.Ownership{Held: true, HeldSince: b.now}
 	}
@@ -116,7 +116,8 @@ func TestPlan_TakeoverGivesANewGracePeriodToAllButDeadNodes(t *testing.T) {
 	b.expectReady("n1", corev1.ConditionUnknown)
 }
 
-// Nodes of one shard that fall silent together have perhaps the replica in common, wherever they are.
+// Nodes of one shard that fall silent together may have their replica in common, whatever their
+// zone.
 func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
 	w := newFixture(t, 0)
 	for i := range 120 {
@@ -144,11 +145,12 @@ func TestPlan_ManySilentOfOneShardWaitForASelfCheck(t *testing.T) {
 	w.expectReady("n003", corev1.ConditionUnknown)
 }
 
-// Whoever gets the zones goes on at the pace of the one before, as the taints show it.
+// A replica that gains the zones continues at the rate of the previous one, as far as taints show
+// it.
 func TestPlan_TakeoverOfTheZonesKeepsTheirRates(t *testing.T) {
 	a := newFixture(t, 40)
 	a.now = a.now.Add(time.Second)
-	b := a.colleague()
+	b := a.peer()
 	b.zones = false
 	for _, name := range []string{"n0", "n1", "n2"} {
 		a.report(name, corev1.ConditionFalse)
@@ -166,10 +168,10 @@ func TestPlan_TakeoverOfTheZonesKeepsTheirRates(t *testing.T) {
 	b.expectTaints("n2", notReadySchedule)
 }
 
-// All replicas find out for themselves that everything is down, and when it comes back.
+// Each replica finds out by itself that all zones are down, and when that ends.
 func TestPlan_FullDisruptionIsTheSameOnAllReplicas(t *testing.T) {
 	a := cluster{"a": {2, 2}, "b": {2, 1}}.world(t)
-	b := a.colleague()
+	b := a.peer()
 	b.zones = false
 	for i, name := range a.names {
 		if i%2 == 0 {

@@ -26,7 +26,7 @@ type fataler interface {
 	Fatalf(format string, args ...any)
 }
 
-// world is a cluster in memory under one Memory. Steps are carried out only by run.
+// fixture is a cluster in cluster under one ClusterState. Only pass and run apply steps.
 type fixture struct {
 	t         fataler
 	rules     nodehealth.Rules
@@ -42,11 +42,12 @@ type fixture struct {
 	busy      map[string]bool
 	ownership map[string]nodehealth.Ownership
 	zones     bool // whether the term of the zones is held
-	// deaf answers no self-check.
+	// noAnswer leaves self-checks without an answer.
 	noAnswer bool
 }
 
-// newWorld has a passed self-check and nodes n0 to n<count-1>, all ready, in one zone, each with a Lease.
+// newFixture has a passed self-check and ready nodes n0 to n<count-1> in one zone, each with a
+// Lease.
 func newFixture(t fataler, count int) *fixture {
 	w := &fixture{
 		t: t, rules: nodehealth.DefaultRules(), version: 100,
@@ -67,7 +68,7 @@ func (w *fixture) next() string {
 	return strconv.Itoa(w.version)
 }
 
-// add makes a node that reports the given readiness, or nothing for "".
+// add creates a Node whose Ready condition has a status, or none for "".
 func (w *fixture) add(name string, ready corev1.ConditionStatus) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("uid-" + w.next()), ResourceVersion: w.next(), CreationTimestamp: metav1.NewTime(wall(w.now)),
@@ -90,7 +91,7 @@ func (w *fixture) add(name string, ready corev1.ConditionStatus) {
 	slices.Sort(w.names)
 }
 
-// change replaces a node by an altered copy of a newer version.
+// change replaces a Node by a changed copy with a newer version.
 func (w *fixture) change(name string, alter func(*corev1.Node)) {
 	node := w.nodes[name].DeepCopy()
 	alter(node)
@@ -98,7 +99,7 @@ func (w *fixture) change(name string, alter func(*corev1.Node)) {
 	w.nodes[name] = node
 }
 
-// report is what a kubelet posts.
+// report is a status update of a kubelet.
 func (w *fixture) report(name string, ready corev1.ConditionStatus) {
 	w.change(name, func(node *corev1.Node) {
 		for i := range node.Status.Conditions {
@@ -115,7 +116,7 @@ func (w *fixture) report(name string, ready corev1.ConditionStatus) {
 	})
 }
 
-// renew is what a kubelet writes into its Lease, by a clock that is off by skew.
+// renew is a renewal of a kubelet whose clock is off by skew.
 func (w *fixture) renew(name string, skew time.Duration) {
 	w.leases[name] = nodehealth.Lease{Version: w.next(), RenewTime: wall(w.now).Add(skew)}
 }
@@ -129,9 +130,9 @@ func (w *fixture) label(name, key, value string) {
 	})
 }
 
-// see takes in everything and returns the subjects ordered by name.
+// observe observes all Nodes and returns them ordered by name.
 func (w *fixture) observe() []nodehealth.NodeState {
-	var subjects []nodehealth.NodeState
+	var states []nodehealth.NodeState
 	for _, name := range w.names {
 		s := w.states[name]
 		s.Ownership = w.ownershipOf(name)
@@ -140,12 +141,12 @@ func (w *fixture) observe() []nodehealth.NodeState {
 		})
 		s.Busy = w.busy[name]
 		w.states[name] = s
-		subjects = append(subjects, s)
+		states = append(states, s)
 	}
-	return subjects
+	return states
 }
 
-// charge is that of a node in shard 0, held from the beginning, unless the test says otherwise.
+// ownershipOf returns shard 0, held from the start, unless the test sets another ownership.
 func (w *fixture) ownershipOf(name string) nodehealth.Ownership {
 	if c, given := w.ownership[name]; given {
 		return c
@@ -153,17 +154,17 @@ func (w *fixture) ownershipOf(name string) nodehealth.Ownership {
 	return nodehealth.Ownership{Held: true}
 }
 
-// plan makes one pass and answers its self-check at once, unless deaf.
+// plan makes one pass and answers its self-check at once, unless noAnswer is set.
 func (w *fixture) plan() nodehealth.Plan {
-	plan, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{MaxSteps: 1_000_000, HoldsZones: w.zones})
-	w.cluster = memory
+	plan, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{MaxSteps: 1_000_000, HoldsZones: w.zones})
+	w.cluster = cluster
 	if plan.SelfCheck != nil && !w.noAnswer {
 		w.cluster = w.cluster.CheckPassed(w.now, w.now, w.compare(plan.SelfCheck.Samples))
 	}
 	return plan
 }
 
-// compare finds no contradiction: in this world the cache is never behind.
+// compare returns no newer Lease: the cache of the fixture is never behind.
 func (w *fixture) compare(read []nodehealth.Sample) []nodehealth.Sample {
 	for _, sample := range read {
 		if have := w.leases[sample.Node].Version; have != sample.LeaseVersion {
@@ -173,12 +174,12 @@ func (w *fixture) compare(read []nodehealth.Sample) []nodehealth.Sample {
 	return nil
 }
 
-// carryOut does what a step says.
+// apply applies a step.
 func (w *fixture) apply(step nodehealth.Step) {
 	w.change(step.Node.Name, func(node *corev1.Node) { *node = *after(step) })
 }
 
-// after is the Node of a step once it has been carried out.
+// after returns the Node after a step.
 func after(step nodehealth.Step) *corev1.Node {
 	node := step.Node.DeepCopy()
 	for _, c := range step.Conditions {
@@ -201,7 +202,7 @@ func after(step nodehealth.Step) *corev1.Node {
 	return node
 }
 
-// pass plans, carries out and plans again, until nothing is left to do at this moment.
+// pass plans and applies until no step is left at this moment.
 func (w *fixture) pass() []nodehealth.Step {
 	w.t.Helper()
 	var done []nodehealth.Step
@@ -219,7 +220,8 @@ func (w *fixture) pass() []nodehealth.Step {
 	return nil
 }
 
-// run lets time pass in steps of 100 ms with a pass in each, while the given nodes renew every ten seconds.
+// run lets time pass in steps of 100 ms with a pass in each, while the given nodes renew every ten
+// seconds.
 func (w *fixture) run(d time.Duration, alive ...string) []nodehealth.Step {
 	w.t.Helper()
 	var done []nodehealth.Step
@@ -244,7 +246,7 @@ func (w *fixture) ready(name string) corev1.ConditionStatus {
 	return ""
 }
 
-// taints are a node's as key:effect, in order.
+// taints returns the taints of a node as key:effect, in order.
 func (w *fixture) taints(name string) []string {
 	var taints []string
 	for _, t := range w.nodes[name].Spec.Taints {

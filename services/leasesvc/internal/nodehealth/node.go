@@ -24,16 +24,18 @@ const (
 	SessionExpired
 )
 
-// Lease is what the Lease object of a Node says. The zero Lease means that the object does not exist.
+// Lease is what the Lease object of a Node says. The zero Lease means that the object does not
+// exist.
 type Lease struct {
 	// Version is the resourceVersion.
 	Version string
 	// RenewTime is by the clock of the writer, so it is only compared with itself.
 	RenewTime time.Time
-	// Duration is leaseDurationSeconds. It is shown to readers and decides nothing, as in the node-lifecycle controller.
+	// Duration is leaseDurationSeconds. It is shown to readers and decides nothing, as in the
+	// node-lifecycle controller.
 	Duration time.Duration
-	// RenewedByUs says that this replica or a peer renewed it last, for a session. This is no sign of life of its own: the
-	// replica with the session judges the Node.
+	// RenewedByUs says that this replica or a peer renewed it last, for a session. This is no sign
+	// of life of its own: the replica with the session judges the Node.
 	RenewedByUs bool
 }
 
@@ -43,7 +45,8 @@ type Observation struct {
 	Node    *corev1.Node
 	Lease   Lease
 	Session Session
-	// WrittenVersion is the resourceVersion of the last write of the Lease by this replica. At this version the Lease is RenewedByUs.
+	// WrittenVersion is the resourceVersion of the last write of the Lease by this replica. At this
+	// version the Lease is RenewedByUs.
 	WrittenVersion string
 }
 
@@ -51,7 +54,8 @@ type Observation struct {
 type NodeState struct {
 	// Node is as last observed.
 	Node *corev1.Node
-	// Busy Nodes count in their zone and get no step: a write is running, or backs off after a failure.
+	// Busy Nodes count in their zone and get no step: a write is running, or backs off after a
+	// failure.
 	Busy      bool
 	Ownership Ownership
 
@@ -59,17 +63,19 @@ type NodeState struct {
 	traits traits
 	// unknownSince is when the Node was first observed as marked Unknown; 0 if it is not.
 	unknownSince monotonic.Instant
-	// taintedAt is when the Node was observed to get its NoExecute taint; 0 if that was not observed.
+	// taintedAt is when the Node was observed to get its NoExecute taint; 0 if that was not
+	// observed.
 	taintedAt monotonic.Instant
 }
 
-// Ownership says which replica judges a Node: the holder of its shard, which has the sessions. Other replicas only count the Node in
-// its zone.
+// Ownership says which replica judges a Node: the holder of its shard, which has the sessions.
+// Other replicas only count the Node in its zone.
 type Ownership struct {
 	Shard int
 	// Held says that this replica holds the shard.
 	Held bool
-	// HeldSince is when this replica gained the shard. From there a node without a session has a full grace period to find it.
+	// HeldSince is when this replica gained the shard. From there a node without a session has a
+	// full grace period to find it.
 	HeldSince monotonic.Instant
 }
 

@@ -9,12 +9,12 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// writer is who writes the Lease of a node, how often, and how long it asks readers to wait.
+// writer writes the Lease of a node.
 type writer struct {
 	every, lasts time.Duration
-	// echo tells that it is written here, for the session, so that its renewals are echoes of beats.
+	// echo says that leasesvc writes it here, for the session, so its renewals are no sign of life.
 	echo bool
-	// ours tells that they say themselves who wrote them, as those of all replicas do.
+	// ours says that the Leases tell that leasesvc wrote them, as those of all replicas do.
 	ours bool
 }
 
@@ -27,31 +27,32 @@ func writers() map[string]writer {
 		"relaxed, any replica":  {every: 24 * time.Second, lasts: 40 * time.Second, ours: true},
 		"on-change, here":       {every: 300 * time.Second, lasts: 500 * time.Second, echo: true},
 		"on-change, any of us":  {every: 300 * time.Second, lasts: 500 * time.Second, ours: true},
-		"somebody, for a year":  {every: 10 * time.Second, lasts: 365 * 24 * time.Hour},
-		"nobody":                {},
+		"another, for a year":   {every: 10 * time.Second, lasts: 365 * 24 * time.Hour},
+		"none":                  {},
 		"on-change, for a year": {every: 300 * time.Second, lasts: 365 * 24 * time.Hour, echo: true},
 	}
 }
 
-// Who writes the Lease of a node, and what becomes of its session, decide together how long its silence lasts. Each case lets a
-// node live for a while, has it stop at an instant, and says when it is declared, counted from then: a session that expired
-// here speaks for itself, but not against a kubelet that renews; one that is gone without having expired leaves a whole grace
-// period. For how long the Lease asks its readers to wait changes nothing.
+// The writer of a Lease and the state of the session decide together how long a silence may last.
+// Each case has a node that lives for a while and stops. It says when the node is marked Unknown,
+// counted from then. An expired session ends the grace period, unless the kubelet renews the Lease
+// itself. A session that ended without expiring leaves a full grace period. The duration in the
+// Lease changes nothing.
 func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	const (
 		never = 10 * time.Minute
 		grace = 50 * time.Second
 		ttl   = 20 * time.Second
 	)
-	// The last renewal is ten seconds before the node stops, or as much as the writer leaves between two.
+	// The last renewal is ten seconds before the node stops, or one interval of the writer.
 	lastRenewal := func(w writer) time.Duration { return min(10*time.Second, w.every) }
 	for _, c := range []struct {
 		name string
-		// elsewhere tells that its session is kept by another replica until it stops.
+		// elsewhere says that another replica has the session until the node stops.
 		elsewhere bool
-		// end lets the node stop beating; it is called when it does.
+		// end ends the session. It is called when the node stops.
 		end func(*fixture)
-		// later is what is seen of its session after so long.
+		// later is the state of the session after a while.
 		after time.Duration
 		then  func(*fixture)
 		want  func(writer) time.Duration
@@ -69,7 +70,7 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 				if w.echo || w.ours || w.every == 0 {
 					return ttl
 				}
-				return max(ttl, grace-lastRenewal(w)) // whoever renews was not heard here, and may live without its session
+				return max(ttl, grace-lastRenewal(w)) // the kubelet that renews may be alive without its session
 			},
 		},
 		{
@@ -134,7 +135,7 @@ func TestPlan_WriterOfTheLeaseAndStateOfTheSession(t *testing.T) {
 	}
 }
 
-// live lets the Lease of n0 be written for a while, in steps of whatever is between two writes.
+// live has the Lease of n0 written for a while, in steps of one interval of the writer.
 func (w *fixture) live(by writer, d time.Duration) {
 	for end := w.now.Add(d); w.now < end; {
 		if by.every > 0 {
@@ -161,18 +162,19 @@ func (w *fixture) rest(d time.Duration) {
 	}
 }
 
-// Wall-clock time is written and never compared: ours may jump as it likes, and so may that of kubelets.
+// Wall-clock time is written and never compared, so clocks of this process and of kubelets may be
+// stepped.
 func TestPlan_SteppedClocksDecideNothing(t *testing.T) {
 	for name, jump := range map[string]time.Duration{"an hour ahead": time.Hour, "an hour back": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t, 3)
 			plan := func(wallOff time.Duration) nodehealth.Plan {
-				p, memory := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.cluster, w.observe(),
+				p, cluster := w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now).Add(wallOff)}, w.cluster, w.observe(),
 					nodehealth.Authority{MaxSteps: 10, HoldsZones: true})
 				if p.SelfCheck != nil {
-					memory = memory.CheckPassed(w.now, w.now, nil)
+					cluster = cluster.CheckPassed(w.now, w.now, nil)
 				}
-				w.cluster = memory
+				w.cluster = cluster
 				return p
 			}
 			swing := func(every time.Duration) time.Duration { // there and back again

@@ -21,7 +21,8 @@ type Moment struct {
 type Authority struct {
 	// MaxSteps is how many steps a plan may have. The next plan has the remaining ones.
 	MaxSteps int
-	// HoldsZones says that this replica holds the term of the zones, so it sets the NoExecute taints of all Nodes.
+	// HoldsZones says that this replica holds the term of the zones, so it sets the NoExecute
+	// taints of all Nodes.
 	HoldsZones bool
 }
 
@@ -31,7 +32,8 @@ type Plan struct {
 	Steps []Step
 	// SelfCheck is nil if none is due.
 	SelfCheck *SelfCheck
-	// Held is how many nodes are silent and not marked Unknown, because the process is blind or because of MassSilence.
+	// Held is how many nodes are silent and not marked Unknown, because the process is blind or
+	// because of MassSilence.
 	Held int
 	// MassSilence names the zones and shards of which many nodes fell silent together.
 	MassSilence MassSilence
@@ -43,8 +45,9 @@ type Plan struct {
 	Dead []*NodeState
 }
 
-// Plan decides for all nodes at once. It plans conditions, NoSchedule taints and labels for the Nodes of the held shards, and with
-// Authority.HoldsZones the NoExecute taints of all Nodes. The returned ClusterState is for the next call.
+// Plan decides for all nodes at once. It plans conditions, NoSchedule taints and labels for the
+// Nodes of the held shards, and with Authority.HoldsZones the NoExecute taints of all Nodes. The
+// returned ClusterState is for the next call.
 func (r Rules) Plan(now Moment, cluster ClusterState, nodes []NodeState, authority Authority) (Plan, ClusterState) {
 	p := pass{
 		Rules: r, now: now, authority: authority, cluster: cluster.withoutStale(nodes),
@@ -109,7 +112,8 @@ func (p *pass) count(s *NodeState) {
 	}
 }
 
-// assess takes the health of a Node of a held shard into account, and returns whether the Node is silent.
+// assess takes the health of a Node of a held shard into account, and returns whether the Node is
+// silent.
 func (p *pass) assess(s *NodeState, z *zoneCount) (silent bool) {
 	a := p.Assess(p.now.Instant, p.cluster, s)
 	p.plan.Counts[a.Health]++
@@ -173,7 +177,8 @@ func (p *pass) collect() {
 	}
 }
 
-// canChange returns whether a step could change a Node now. It is cheap, because thousands of Nodes may wait for their zone's rate.
+// canChange returns whether a step could change a Node now. It is cheap, because thousands of Nodes
+// may wait for their zone's rate.
 func (p *pass) canChange(s *NodeState, blind bool) bool {
 	switch {
 	case s.Ownership.Held && s.traits.drifted:
@@ -219,7 +224,8 @@ func (p *pass) noExecuteChange(s *NodeState, blind bool) (change taintChange, ra
 	return change, rateLimited
 }
 
-// choose makes steps of the most urgent candidates. A Node whose zone's rate is used up still gets its other changes.
+// choose makes steps of the most urgent candidates. A Node whose zone's rate is used up still gets
+// its other changes.
 func (p *pass) choose() {
 	slices.SortFunc(p.candidates, func(a, b candidate) int {
 		if a.kind != b.kind {

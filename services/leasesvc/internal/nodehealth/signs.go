@@ -28,15 +28,18 @@ func (s SignSource) String() string {
 
 // signs are the signs of life of a node. Instants that never happened are 0.
 type signs struct {
-	// first is when the node was first observed. This is no sign of life and begins the first grace period.
+	// first is when the node was first observed. This is no sign of life and begins the first grace
+	// period.
 	first monotonic.Instant
 	// posted is the last StatusUpdate.
 	posted monotonic.Instant
-	// renewed is the last LeaseRenewal, without the present version of the Lease: that may turn out to be RenewedByUs.
+	// renewed is the last LeaseRenewal, without the present version of the Lease: that may turn out
+	// to be RenewedByUs.
 	renewed monotonic.Instant
 	// released is when a session ended without having expired.
 	released monotonic.Instant
-	// version and heartbeat are of the last Node whose status was read. reported says that a kubelet wrote it.
+	// version and heartbeat are of the last Node whose status was read. reported says that a
+	// kubelet wrote it.
 	version   string
 	heartbeat time.Time
 	reported  bool
@@ -55,8 +58,8 @@ type leaseSign struct {
 	counts bool
 }
 
-// firstSigns returns the signs of a node that was not known. Its objects may be old, so they are no sign of life, and its
-// grace period begins.
+// firstSigns returns the signs of a node that was not known. Its objects may be old, so they are no
+// sign of life, and its grace period begins.
 func (r Rules) firstSigns(now monotonic.Instant, o Observation) signs {
 	s := signs{first: now, session: o.Session, suspected: now, expired: now.Add(r.FirstBeat)}
 	s.version, s.heartbeat, s.reported = statusOf(o.Node)
@@ -89,14 +92,15 @@ func statusOf(node *corev1.Node) (version string, heartbeat time.Time, reported 
 	return node.ResourceVersion, ready.LastHeartbeatTime.Time, true
 }
 
-// observeSession takes the state of the session into account. A session that is expired when it is first observed expired at another
-// replica. Its node has FirstBeat to beat here.
+// observeSession takes the state of the session into account. A session that is expired when it is
+// first observed expired at another replica. Its node has FirstBeat to beat here.
 func (r Rules) observeSession(now monotonic.Instant, s signs, session Session) signs {
 	switch {
 	case session == s.session:
 		return s
 	case session == NoSession && s.session != SessionExpired:
-		// It was released, or moved to another replica: the node has a full grace period from now on.
+		// It was released, or moved to another replica: the node has a full grace period from now
+		// on.
 		s.released = now
 	case session == SessionSuspect:
 		s.suspected = now
@@ -111,8 +115,9 @@ func (r Rules) observeSession(now monotonic.Instant, s signs, session Session) s
 	return s
 }
 
-// observeLease counts a changed renewTime as a sign of life, also a smaller one: the node's clock may have been set back. A version
-// that is not newer comes from a cache that was filled again from an older list.
+// observeLease counts a changed renewTime as a sign of life, also a smaller one: the node's clock
+// may have been set back. A version that is not newer comes from a cache that was filled again from
+// an older list.
 func (s signs) observeLease(now monotonic.Instant, o Observation) signs {
 	changed := Newer(o.Lease.Version, s.lease.version)
 	if changed && !o.Lease.RenewTime.Equal(s.lease.renewTime) {
@@ -150,9 +155,11 @@ func (s signs) last() (heard monotonic.Instant, by SignSource) {
 	return heard, by
 }
 
-// lastBesideSession returns the last sign of life of a node whose session expired, other than that session; 0 for none:
+// lastBesideSession returns the last sign of life of a node whose session expired, other than that
+// session; 0 for none:
 //   - a renewal that is not RenewedByUs: the kubelet renews the Lease itself;
-//   - a heartbeat in the status that came while beats were missing. An earlier one proves no more than the beats did;
+//   - a heartbeat in the status that came while beats were missing. An earlier one proves no more
+//     than the beats did;
 //   - the end of an earlier session that had not expired.
 func (s signs) lastBesideSession() (at monotonic.Instant, by SignSource) {
 	at, by = s.lastRenewal(), LeaseRenewal
@@ -165,8 +172,8 @@ func (s signs) lastBesideSession() (at monotonic.Instant, by SignSource) {
 	return at, by
 }
 
-// Newer returns whether resourceVersion a is newer than b. Both are decimal numbers, as k8s.io/apimachinery guarantees since v1.35.
-// The empty version is older than all others.
+// Newer returns whether resourceVersion a is newer than b. Both are decimal numbers, as
+// k8s.io/apimachinery guarantees since v1.35. The empty version is older than all others.
 func Newer(a, b string) bool {
 	if len(a) != len(b) {
 		return len(a) > len(b)

@@ -56,7 +56,7 @@ func TestPlan_UnknownConditionsAreThoseOfKubernetes(t *testing.T) {
 	}
 }
 
-// planAt plans after a while in which nothing happened.
+// planAt plans after a while without events.
 func (w *fixture) planAt(t *testing.T, later time.Duration) nodehealth.Plan {
 	t.Helper()
 	w.now = w.now.Add(later)
@@ -127,7 +127,7 @@ func TestPlan_NodeThatNeverReportedHasTheStartupGracePeriod(t *testing.T) {
 	}
 	w.run(300*time.Millisecond, "n0")
 	w.expectReady("new", corev1.ConditionUnknown)
-	// What we wrote ourselves is no sign of life.
+	// A renewal by leasesvc is no sign of life.
 	w.run(time.Minute, "n0")
 	w.expectReady("new", corev1.ConditionUnknown)
 	if got := w.health("new"); got != nodehealth.Dead {
@@ -148,7 +148,8 @@ func TestPlan_ExpiredSessionIsDeadAtItsOwnDeadline(t *testing.T) {
 	w := newFixture(t, 2)
 	w.sessions["n0"] = nodehealth.SessionAlive
 	w.run(100*time.Second, "n1")
-	// The session's owner writes the Lease; the echo of the last beat comes back some seconds later.
+	// The session's owner writes the Lease; the watch delivers the renewal for the last beat some
+	// seconds later.
 	w.renew("n0", 0)
 	w.run(time.Second, "n1")
 	w.written["n0"] = w.leases["n0"].Version
@@ -173,8 +174,8 @@ func TestPlan_ExpiredSessionOfAKubeletThatRenewsItsLeaseMarksNoNode(t *testing.T
 	w.expectReady("n0", corev1.ConditionUnknown)
 }
 
-// Who keeps a session that expires writes its Lease once more, to say so. Another replica takes that for no sign of life,
-// whether it gets the shard or the node has been declared.
+// The owner of a session that expires writes its Lease once more. Another replica takes that for no
+// sign of life, whether it gains the shard or the node is marked Unknown.
 func TestPlan_LeaseOfAnExpiredSessionIsNoSignOfLife(t *testing.T) {
 	w := newFixture(t, 2)
 	w.ownership["n0"] = nodehealth.Ownership{}

@@ -27,7 +27,8 @@ func (k StepKind) String() string {
 	return [...]string{"remove-no-execute", "mark-unknown", "add-no-execute", "sync-taints"}[k]
 }
 
-// Step is one write to a Node: of its status for MarkUnknown, of taints and labels for the other kinds.
+// Step is one write to a Node: of its status for MarkUnknown, of taints and labels for the other
+// kinds.
 type Step struct {
 	Kind StepKind
 	// Node is the version that the step was decided from. The write is guarded by it.
@@ -35,16 +36,19 @@ type Step struct {
 	Zone string
 	// Conditions are to be set, for MarkUnknown. Conditions of other types stay.
 	Conditions []corev1.NodeCondition
-	// LeaseVersion is the resourceVersion of the Lease that MarkUnknown was decided from. The Lease is read again before the write.
+	// LeaseVersion is the resourceVersion of the Lease that MarkUnknown was decided from. The Lease
+	// is read again before the write.
 	LeaseVersion string
-	// Taints are all taints of the Node after the step. It is nil if they stay, and for MarkUnknown.
+	// Taints are all taints of the Node after the step. It is nil if they stay, and for
+	// MarkUnknown.
 	Taints *[]corev1.Taint
 	// Labels are to be set.
 	Labels map[string]string
 	// RateLimited says that the step uses the NoExecute rate of the zone.
 	RateLimited bool
-	// NeedsShard says that the step needs the term of the Node's shard, NeedsZones that it needs the term of the zones. At least one
-	// is set. A step that needs both is one write, as long as this replica holds both terms.
+	// NeedsShard says that the step needs the term of the Node's shard, NeedsZones that it needs
+	// the term of the zones. At least one is set. A step that needs both is one write, as long as
+	// this replica holds both terms.
 	NeedsShard, NeedsZones bool
 	// Shard is the shard of the Node.
 	Shard int
@@ -52,13 +56,15 @@ type Step struct {
 	Reason string
 }
 
-// candidate is a step that may be chosen. Building a Step is more expensive, and few candidates become steps.
+// candidate is a step that may be chosen. Building a Step is more expensive, and few candidates
+// become steps.
 type candidate struct {
 	kind StepKind
 	node *NodeState
 	// silence is why the Node is marked, for MarkUnknown.
 	silence Assessment
-	// noExecute is the change of the NoExecute taints. rateLimited says that it uses the rate of the zone.
+	// noExecute is the change of the NoExecute taints. rateLimited says that it uses the rate of
+	// the zone.
 	noExecute   taintChange
 	rateLimited bool
 }

@@ -8,7 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NoScheduleDrift returns the keys of the NoSchedule taints that are missing on a Node, and of those that are not wanted.
+// NoScheduleDrift returns the keys of the NoSchedule taints that are missing on a Node, and of
+// those that are not wanted.
 func NoScheduleDrift(node *corev1.Node) (missing, extra []string) {
 	change := noScheduleTaints(node)
 	for _, t := range change.add {
@@ -20,8 +21,9 @@ func NoScheduleDrift(node *corev1.Node) (missing, extra []string) {
 	return missing, extra
 }
 
-// NoExecuteTaints returns the keys of the NoExecute taint that a Node needs for its Ready condition, and of the one that it has. A
-// key is "" for none. If both taints of node health are present, it returns the one that is not wanted.
+// NoExecuteTaints returns the keys of the NoExecute taint that a Node needs for its Ready
+// condition, and of the one that it has. A key is "" for none. If both taints of node health are
+// present, it returns the one that is not wanted.
 func NoExecuteTaints(node *corev1.Node) (wanted, present string) {
 	if ready := conditionOf(node, corev1.NodeReady); ready != nil {
 		wanted, _ = taintKeyOfReady(ready.Status)
@@ -65,8 +67,9 @@ func noScheduleTaints(node *corev1.Node) taintChange {
 	return change
 }
 
-// noScheduleKeys are the keys of the NoSchedule taints that follow conditions and spec.unschedulable. A user that sets one by hand
-// loses it again, as with the node-lifecycle controller.
+// noScheduleKeys are the keys of the NoSchedule taints that follow conditions and
+// spec.unschedulable. A user that sets one by hand loses it again, as with the node-lifecycle
+// controller.
 func noScheduleKeys() []string {
 	return []string{
 		corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeUnschedulable, corev1.TaintNodeMemoryPressure,
@@ -74,8 +77,8 @@ func noScheduleKeys() []string {
 	}
 }
 
-// noExecuteTaints compares the NoExecute taints with the Ready condition. rateLimited says that the change adds one where none was.
-// Replacing one by the other uses no rate.
+// noExecuteTaints compares the NoExecute taints with the Ready condition. rateLimited says that the
+// change adds one where none was. Replacing one by the other uses no rate.
 func noExecuteTaints(node *corev1.Node, ready corev1.ConditionStatus) (change taintChange, rateLimited bool) {
 	key, tainted := taintKeyOfReady(ready)
 	if !tainted && ready != corev1.ConditionTrue {
@@ -143,7 +146,8 @@ func (c taintChange) and(other taintChange) taintChange {
 	return taintChange{add: slices.Concat(c.add, other.add), remove: slices.Concat(c.remove, other.remove)}
 }
 
-// applied returns the taints after the change. Other taints keep their values and order; new ones come last.
+// applied returns the taints after the change. Other taints keep their values and order; new ones
+// come last.
 func (c taintChange) applied(taints []corev1.Taint, at time.Time) []corev1.Taint {
 	after := slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool { return has(c.remove, t) })
 	for _, t := range c.add {

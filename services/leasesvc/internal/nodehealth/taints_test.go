@@ -45,7 +45,7 @@ func TestPlan_NoScheduleTaintsFollowConditions(t *testing.T) {
 	}
 }
 
-// status sets a condition, adding it when it is not there.
+// status returns a change that sets or adds a condition.
 func status(kind corev1.NodeConditionType, to corev1.ConditionStatus) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		for i := range n.Status.Conditions {
@@ -129,7 +129,7 @@ func TestPlan_MostUrgentStepsComeFirst(t *testing.T) {
 	if diff := cmp.Diff([]string{"remove-no-execute n1", "mark-unknown n0", "add-no-execute n2"}, got); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
 	}
-	// A step that found no room has not cost its zone the turn.
+	// A step beyond MaxSteps does not use the rate of its zone.
 	if plan, _ = w.rules.Plan(nodehealth.Moment{Instant: w.now, Wall: wall(w.now)}, w.cluster, w.observe(), nodehealth.Authority{MaxSteps: 2, HoldsZones: true}); len(plan.Steps) != 2 {
 		t.Errorf("%d steps, want 2", len(plan.Steps))
 	}
@@ -168,7 +168,7 @@ func TestReadyOnLostNode(t *testing.T) {
 		"pod of another node of the way": {node(corev1.ConditionUnknown), &corev1.Pod{Status: pod(corev1.ConditionTrue, 1).Status}, false},
 	} {
 		if got := nodehealth.ReadyOnLostNode(c.node, c.pod); got != c.want {
-			t.Errorf("%s: strayed is %v, want %v", name, got, c.want)
+			t.Errorf("%s: ready on a lost node is %v, want %v", name, got, c.want)
 		}
 	}
 	want := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: at(99)}

@@ -13,7 +13,8 @@ type ZoneState uint8
 const (
 	// Normal zones have few nodes that are not ready.
 	Normal ZoneState = iota
-	// PartialDisruption zones have so many nodes that are not ready that the zone itself may be the cause.
+	// PartialDisruption zones have so many nodes that are not ready that the zone itself may be the
+	// cause.
 	PartialDisruption
 	// FullDisruption zones have no ready node.
 	FullDisruption
@@ -24,9 +25,11 @@ func (s ZoneState) String() string { return [...]string{"normal", "partial", "fu
 // Zone is one zone at one moment. Size and NotReady leave out Nodes with an exclude label.
 type Zone struct {
 	Name string
-	// Size is how many nodes count. NotReady is how many of them are not ready or have no Ready condition.
+	// Size is how many nodes count. NotReady is how many of them are not ready or have no Ready
+	// condition.
 	Size, NotReady int
-	// Waiting is how many of its Nodes, also those with an exclude label, wait for a NoExecute taint.
+	// Waiting is how many of its Nodes, also those with an exclude label, wait for a NoExecute
+	// taint.
 	Waiting int
 	State   ZoneState
 	// Rate is how many of its Nodes get a NoExecute taint per second.
@@ -56,13 +59,15 @@ func (r Rules) rateOf(z Zone) float64 {
 	return r.NormalRate
 }
 
-// limiter limits the NoExecute taints of one zone: a token bucket of size one, whose rate may change with every call.
+// limiter limits the NoExecute taints of one zone: a token bucket of size one, whose rate may
+// change with every call.
 type limiter struct {
 	last monotonic.Instant
 	used bool
 }
 
-// allows returns whether the next taint may be added. Two taints are never closer than the present rate allows.
+// allows returns whether the next taint may be added. Two taints are never closer than the present
+// rate allows.
 func (l limiter) allows(now monotonic.Instant, rate float64) bool {
 	if rate <= 0 {
 		return false
@@ -73,7 +78,8 @@ func (l limiter) allows(now monotonic.Instant, rate float64) bool {
 // MassSilenceReason is what readers are shown for a zone or shard with a mass silence.
 const MassSilenceReason = "many nodes of one zone or shard fell silent within 5s, so a self-check comes first"
 
-// MassSilence names zones and shards of which many nodes fell silent within seconds. Both are ordered.
+// MassSilence names zones and shards of which many nodes fell silent within seconds. Both are
+// ordered.
 type MassSilence struct {
 	Zones  []string
 	Shards []int
@@ -96,8 +102,9 @@ func (m MassSilence) Zone(name string) bool {
 	return found
 }
 
-// cohort counts nodes that may fall silent for one reason: those of a zone or a shard, with and without an exclude label, that
-// this replica judges. recent is how many fell silent within the window.
+// cohort counts nodes that may fall silent for one reason: those of a zone or a shard, with and
+// without an exclude label, that this replica judges. recent is how many fell silent within the
+// window.
 type cohort struct{ nodes, recent int }
 
 func (c *cohort) add(fell bool) {

@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// cluster has zones with so many nodes each, of which the first few report that they are not ready.
+// cluster has zones of so many nodes, of which the first few are not ready.
 type cluster map[string]struct{ nodes, notReady int }
 
 func (c cluster) world(t *testing.T) *fixture {
@@ -55,7 +55,7 @@ func TestPlan_ZoneStatesAndRatesAreThoseOfKubernetes(t *testing.T) {
 	}
 }
 
-// The rates of each state can be set, so that one dead zone need not be evicted at the normal rate.
+// The rates of each state can be set, so one dead zone need not get taints at the normal rate.
 func TestPlan_RatesFollowTheRules(t *testing.T) {
 	w := cluster{"a": {4, 4}, "b": {4, 0}}.world(t)
 	w.rules.FullRate = 0
@@ -140,7 +140,8 @@ func TestPlan_AllZonesDownRemovesTaintsAndAddsThemAtTheRate(t *testing.T) {
 		w.expectReady(name, corev1.ConditionUnknown)
 		w.expectTaints(name, unreachableSchedule)
 	}
-	// One comes back. The others get a turn each, and those that answer within a grace period nothing at all.
+	// One comes back. The others get a taint at the rate each, and those that answer within a grace
+	// period none.
 	w.report("b-001", corev1.ConditionTrue)
 	w.run(time.Second, "b-001")
 	w.expectTaints("b-001")
@@ -152,7 +153,8 @@ func TestPlan_AllZonesDownRemovesTaintsAndAddsThemAtTheRate(t *testing.T) {
 	w.expectTaints("a-000", unreachableSchedule, unreachableExecute)
 }
 
-// Upstream counts only the nodes it could look at in a pass, so a pass that skipped all of them forgets the zones.
+// The node-lifecycle controller counts only the nodes that it could read in a pass, so it forgets
+// zones that it skipped.
 func TestPlan_ZonesAreCountedOverAllNodesWhileBlind(t *testing.T) {
 	w := cluster{"a": {6, 4}}.world(t)
 	sighted := w.plan().Zones
@@ -170,8 +172,8 @@ func TestPlan_ZonesAreCountedOverAllNodesWhileBlind(t *testing.T) {
 	}
 }
 
-// Upstream keeps an empty record for a node that it first meets while it skips all nodes, and falls over it when it leaves
-// full disruption.
+// The node-lifecycle controller keeps an empty record for a node that it first meets while it skips
+// all nodes, and fails on it when full disruption ends.
 func TestPlan_NodeFirstSeenWhileBlindHasAGracePeriodAfterDisruption(t *testing.T) {
 	w := newFixture(t, 2)
 	w.report("n0", corev1.ConditionFalse)

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// Tick is the time between two passes. A Node is marked Unknown at most two of them and a write late.
+	// Tick is the time between two passes. A Node is marked Unknown at most two of them and a write
+	// late.
 	Tick = 200 * time.Millisecond
 	// writeTimeout bounds one write with the read before it.
 	writeTimeout = 10 * time.Second
@@ -25,14 +26,15 @@ const (
 	reportEvery = time.Second
 	// logBlindAfter is how long the process may be blind before that is logged.
 	logBlindAfter = 5 * time.Second
-	// relistAfter is how long the cache of Leases may be behind before everything is listed again. client-go needs less between two
-	// attempts to watch.
+	// relistAfter is how long the cache of Leases may be behind before everything is listed again.
+	// client-go needs less between two attempts to watch.
 	relistAfter = time.Minute
 )
 
 var errBehind = fmt.Errorf("the cache of Leases has been behind for %v, so all objects are listed anew", relistAfter)
 
-// ZoneShard is the shard whose holder sets the NoExecute taints of all Nodes, because the rate of a zone follows from all its Nodes.
+// ZoneShard is the shard whose holder sets the NoExecute taints of all Nodes, because the rate of a
+// zone follows from all its Nodes.
 const ZoneShard = 0
 
 // Config is the configuration of a Controller. All fields are required.
@@ -58,8 +60,8 @@ type Cluster struct {
 	HeldShards *heldshards.Set
 }
 
-// Cache is the cluster as far as it is cached; *nodestore.Subscription is one. Its methods, except Run, answer from memory and may be
-// called concurrently. Returned objects must not be written to.
+// Cache is the cluster as far as it is cached; *nodestore.Subscription is one. Its methods, except
+// Run, answer from memory and may be called concurrently. Returned objects must not be written to.
 type Cache interface {
 	nodestore.Cache
 	// Relist lists all objects again, because the cache is behind.
@@ -74,12 +76,14 @@ type Cache interface {
 	Pods(node string) []*corev1.Pod
 }
 
-// Writer writes to the cluster and reads past the cache; *nodestore.Writer is one. Its methods block until kube-apiserver answers or
-// ctx, which carries the term, ends. They are called concurrently for different objects.
+// Writer writes to the cluster and reads past the cache; *nodestore.Writer is one. Its methods
+// block until kube-apiserver answers or ctx, which carries the term, ends. They are called
+// concurrently for different objects.
 type Writer interface {
 	// Write applies a step if the Node has not changed, and returns the Node after it.
 	Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, error)
-	// MarkPodNotReady sets the Ready condition of a Pod to False if the Pod has not changed. A Pod that does not exist is no error.
+	// MarkPodNotReady sets the Ready condition of a Pod to False if the Pod has not changed. A Pod
+	// that does not exist is no error.
 	MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error
 	// NewerLeases returns the Leases that are newer than their samples.
 	NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error)
@@ -94,11 +98,14 @@ type Events interface {
 	PodNotReady(*corev1.Pod)
 }
 
-// Sessions are the sessions of nodes that this replica has. Its methods answer from memory and may be called concurrently.
+// Sessions are the sessions of nodes that this replica has. Its methods answer from memory and may
+// be called concurrently.
 type Sessions interface {
-	// Changed returns the names of the nodes whose session changed its state, or whose Lease was written, since the last call.
+	// Changed returns the names of the nodes whose session changed its state, or whose Lease was
+	// written, since the last call.
 	Changed() map[string]struct{}
-	// Session returns the state of a node's session, and the resourceVersion of the last write of its Lease by this replica.
+	// Session returns the state of a node's session, and the resourceVersion of the last write of
+	// its Lease by this replica.
 	Session(node string) (state nodehealth.Session, written string)
 }
 
@@ -117,9 +124,10 @@ type Controller struct{ cfg Config }
 // New returns a Controller. It starts nothing.
 func New(cfg Config) *Controller { return &Controller{cfg: cfg} }
 
-// Run judges the Nodes of a cluster until ctx ends, and writes for those whose shards this replica holds. Once the cache is synced it
-// reports every second. It reports an error if the last write failed and a failed one is to be retried, or if the cache is behind for
-// long; another replica may do better. An unreachable kube-apiserver is not reported. A cache that stays behind ends Run.
+// Run judges the Nodes of a cluster until ctx ends, and writes for those whose shards this replica
+// holds. Once the cache is synced it reports every second. It reports an error if the last write
+// failed and a failed one is to be retried, or if the cache is behind for long; another replica may
+// do better. An unreachable kube-apiserver is not reported. A cache that stays behind ends Run.
 func (c *Controller) Run(ctx context.Context, cluster Cluster, report func(error)) error {
 	var r *run
 	return nodestore.Loop{

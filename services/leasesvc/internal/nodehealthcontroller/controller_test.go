@@ -19,7 +19,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 )
 
-// config is that of a loop for a number of shards, which are counted from the names of the nodes: n3 is in the third.
+// config is for a number of shards. The number in the name of a node gives its shard.
 func config(t *testing.T, metrics *nodehealthcontroller.Metrics, shards int) nodehealthcontroller.Config {
 	return nodehealthcontroller.Config{
 		Rules: nodehealth.DefaultRules(), Workers: 4, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
@@ -32,7 +32,7 @@ func config(t *testing.T, metrics *nodehealthcontroller.Metrics, shards int) nod
 	}
 }
 
-// holding is a board with the terms of the shards.
+// heldShards holds the terms of the shards.
 func heldShards(ctx context.Context, shards ...int) *heldshards.Set {
 	board := heldshards.NewSet()
 	for _, number := range shards {
@@ -41,12 +41,12 @@ func heldShards(ctx context.Context, shards ...int) *heldshards.Set {
 	return board
 }
 
-// cluster is the fleet as somebody sees it who holds the terms and hears no session.
+// cluster is the fake cluster for a replica that holds the terms and has no sessions.
 func (f *fakeCluster) cluster(terms *heldshards.Set) nodehealthcontroller.Cluster {
 	return nodehealthcontroller.Cluster{Cache: f, Writer: f, Events: f, Sessions: nodehealthcontroller.NoSessions{}, HeldShards: terms}
 }
 
-// run watches over a fleet in a bubble while story happens, and returns the registry of its metrics.
+// run runs a controller in a bubble while story happens, and returns the registry of its metrics.
 func run(t *testing.T, f *fakeCluster, story func()) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	metrics, err := nodehealthcontroller.NewMetrics(registry)
@@ -77,7 +77,7 @@ func (f *fakeCluster) written() []string {
 	return slices.Clone(f.writes)
 }
 
-// expectWrites compares the writes; those of one pass come in no order.
+// expectWrites compares the writes. Those of one pass have no order.
 func (f *fakeCluster) expectWrites(t *testing.T, want ...string) {
 	t.Helper()
 	got := f.written()
@@ -151,7 +151,7 @@ func TestRun_FrozenCacheMarksNoNode(t *testing.T) {
 	})
 }
 
-// Watches that hang for good have emptied whole clusters.
+// Watches that hang forever have emptied whole clusters.
 func TestRun_CacheThatStaysBehindIsRelisted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(20)
@@ -238,7 +238,7 @@ func TestRun_HangingWriteDelaysNoOtherNode(t *testing.T) {
 	})
 }
 
-// The kube-apiserver's answer is enough to go on with: nothing is decided twice from a cache that lags.
+// The answer of kube-apiserver counts at once: a cache that lags causes no second decision.
 func TestRun_LaggingWatchCausesNoSecondWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(1)
@@ -277,7 +277,8 @@ func TestRun_ConflictIsRetriedOnTheNewObject(t *testing.T) {
 	})
 }
 
-// A kubelet tells in an Event of its own that its node is not ready; what is told here is what was concluded here.
+// A kubelet sends its own Event if its node is not ready. Here only nodes that were marked Unknown
+// get one.
 func TestRun_OnlyMarkedNodesGetAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
@@ -352,7 +353,7 @@ func TestRun_MetricsAreThoseOfKubernetes(t *testing.T) {
 	})
 }
 
-// sample is all series by name and labels, histograms by their number of samples.
+// sample returns all series by name and labels, histograms by their number of samples.
 func sample(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -395,7 +396,7 @@ func TestRun_ReportsFailuresThatAnotherReplicaMayAvoid(t *testing.T) {
 	}
 }
 
-// lastReport runs a loop for a while and returns what it reported last.
+// lastReport runs a controller for a while and returns its last report.
 func lastReport(t *testing.T, f *fakeCluster, d time.Duration) (last error) {
 	metrics, err := nodehealthcontroller.NewMetrics(nil)
 	if err != nil {
@@ -415,7 +416,7 @@ func lastReport(t *testing.T, f *fakeCluster, d time.Duration) (last error) {
 	return last
 }
 
-// A pod that comes to a node that is not ready, or whose kubelet said so too late, is marked as the others were.
+// A Pod that is bound late, or whose status comes late, is marked as the others.
 func TestRun_PodsThatComeLaterAreMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)

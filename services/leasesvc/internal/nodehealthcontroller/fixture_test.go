@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,12 +16,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 var errDown = errors.New("connection refused")
 
-// view is what a cluster looks like to one who looks at it.
+// view is a state of the cluster: live in kube-apiserver, or cached.
 type view struct {
 	nodes  map[string]*corev1.Node
 	leases map[string]nodehealth.Lease
@@ -31,7 +35,7 @@ func newView() view {
 	return view{nodes: map[string]*corev1.Node{}, leases: map[string]nodehealth.Lease{}, pods: map[string]*corev1.Pod{}}
 }
 
-// fleet is a cluster in memory: the kube-apiserver, the caches that follow it, and its kubelets, at once.
+// fakeCluster is kube-apiserver, the caches that follow it, and the kubelets, in memory.
 type fakeCluster struct {
 	mu       sync.Mutex // guards what follows
 	live     view
@@ -39,25 +43,25 @@ type fakeCluster struct {
 	changed  map[string]struct{}
 	replicas []*replica
 	version  int
-	// frozen caches follow nothing; down servers answer nothing.
+	// frozen caches get no changes. If down, kube-apiserver does not answer.
 	frozen, down bool
-	// forbidden servers refuse every write.
+	// forbidden makes kube-apiserver reject every write.
 	forbidden bool
 	// stuck nodes are those whose writes hang.
 	stuck map[string]bool
-	// stubborn nodes have a kubelet that sees its pods ready and says so again as soon as anybody else says otherwise.
+	// stubborn nodes have a kubelet that marks its Pods ready again at once.
 	stubborn map[string]bool
 	writes   []string
 	events   []string
-	// onEvent is called for each event, by the goroutine that tells it.
+	// onEvent is called for each Event, by the goroutine that sends it.
 	onEvent func()
-	// onCompare is called for each reading of Leases, by the goroutine that reads.
+	// onCompare is called before Leases are read, by the goroutine that reads.
 	onCompare func(samples []nodehealth.Sample)
 	synced    chan struct{}
 	relists   int
 }
 
-// newFleet has ready nodes n0 to n<count-1> with Leases, and one ready pod on each.
+// newFakeCluster has ready nodes n0 to n<count-1> with Leases, and one ready Pod on each.
 func newFakeCluster(count int) *fakeCluster {
 	f := &fakeCluster{
 		live: newView(), cached: newView(), changed: map[string]struct{}{}, stuck: map[string]bool{},
@@ -88,7 +92,7 @@ func (f *fakeCluster) next() string {
 	return strconv.Itoa(f.version)
 }
 
-// The put functions store the next version of an object; the caller holds mu.
+// The put methods store the next version of an object. The caller holds mu.
 func (f *fakeCluster) putNode(node *corev1.Node) *corev1.Node {
 	node.ResourceVersion = f.next()
 	f.live.nodes[node.Name] = node
@@ -118,7 +122,7 @@ func (f *fakeCluster) deliver(name string) {
 	}
 }
 
-// do changes the cluster by hand.
+// change changes the cluster under its lock.
 func (f *fakeCluster) change(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,7 +153,7 @@ func (f *fakeCluster) beat(d time.Duration, silent ...string) {
 	}
 }
 
-// report is a kubelet's status.
+// report is a status update of a kubelet.
 func (f *fakeCluster) report(name string, ready corev1.ConditionStatus) {
 	f.change(func() {
 		node := f.live.nodes[name].DeepCopy()
@@ -162,7 +166,7 @@ func (f *fakeCluster) report(name string, ready corev1.ConditionStatus) {
 	})
 }
 
-// Objects.
+// The methods of Cache.
 
 func (f *fakeCluster) Run(ctx context.Context) error {
 	close(f.synced)
@@ -206,7 +210,7 @@ func (f *fakeCluster) Pods(node string) []*corev1.Pod {
 	return pods
 }
 
-// Writer.
+// The methods of Writer.
 
 func (f *fakeCluster) arrive(ctx context.Context, name string) error {
 	f.mu.Lock()
@@ -296,7 +300,7 @@ func (f *fakeCluster) NewerLeases(ctx context.Context, samples []nodehealth.Samp
 	return newer, nil
 }
 
-// Events.
+// The methods of Events.
 
 func (f *fakeCluster) event(event string) {
 	f.change(func() { f.events = append(f.events, event) })

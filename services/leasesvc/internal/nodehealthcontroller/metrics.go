@@ -11,7 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// Metrics are those of the node-lifecycle controller of Kubernetes under their names, and a few more.
+// Metrics are those of the node-lifecycle controller of Kubernetes under their names, and a few
+// more.
 type Metrics struct {
 	zoneHealth, zoneSize, unhealthy *prometheus.GaugeVec
 	evictions                       *prometheus.CounterVec
@@ -79,7 +80,8 @@ func (m *Metrics) observe(plan *nodehealth.Plan, cluster nodehealth.ClusterState
 	}
 }
 
-// observeZones sets the metrics of zones on the holder of ZoneShard only, so that a sum over replicas counts each zone once.
+// observeZones sets the metrics of zones on the holder of ZoneShard only, so that a sum over
+// replicas counts each zone once.
 func (m *Metrics) observeZones(plan *nodehealth.Plan, holdsZones bool) {
 	m.zoneHealth.Reset()
 	m.zoneSize.Reset()

@@ -12,13 +12,15 @@ import (
 )
 
 const (
-	// scanMin and scanMax bound the time between two scans of the Pods on a dead Node. It doubles with each.
+	// scanMin and scanMax bound the time between two scans of the Pods on a dead Node. It doubles
+	// with each.
 	scanMin = time.Second
 	scanMax = time.Minute
 )
 
-// podScan is the state of the scans of one dead Node. The first scan finds the Pods to mark. Later scans find Pods that were bound or
-// cached late, or that another writer marked Ready again, so they become rarer.
+// podScan is the state of the scans of one dead Node. The first scan finds the Pods to mark. Later
+// scans find Pods that were bound or cached late, or that another writer marked Ready again, so
+// they become rarer.
 type podScan struct {
 	// uid and died identify one death of the Node.
 	uid  types.UID
@@ -29,7 +31,8 @@ type podScan struct {
 	seen monotonic.Instant
 }
 
-// markPods scans the dead Nodes that are due, every scanMin. If the queue becomes full, the next pass continues.
+// markPods scans the dead Nodes that are due, every scanMin. If the queue becomes full, the next
+// pass continues.
 func (r *run) markPods(dead []*nodehealth.NodeState) {
 	if r.now.Instant < r.scanAt {
 		return
@@ -56,7 +59,8 @@ func (r *run) scanOf(s *nodehealth.NodeState) *podScan {
 	return scan
 }
 
-// scan gives the Pods that are ready on a dead Node to the workers. It returns false if the queue is full.
+// scan gives the Pods that are ready on a dead Node to the workers. It returns false if the queue
+// is full.
 func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
 	next := r.now.Instant.Add(scan.wait)
 	for _, pod := range r.Cache.Pods(s.Node.Name) {
@@ -76,7 +80,8 @@ func (r *run) scan(s *nodehealth.NodeState, scan *podScan) bool {
 	return true
 }
 
-// podMarked takes in the end of a job. A failed one is retried, even if the next scan of its Node is later.
+// podMarked takes in the end of a job. A failed one is retried, even if the next scan of its Node
+// is later.
 func (r *run) podMarked(res result) {
 	r.Metrics.podMarked(res.err)
 	r.noteFailure(res.err)
@@ -92,7 +97,8 @@ func (r *run) podMarked(res result) {
 	}
 }
 
-// forgetPodBackoffs drops backoffs without a retry for long: the Pod was deleted or is not ready any more.
+// forgetPodBackoffs drops backoffs without a retry for long: the Pod was deleted or is not ready
+// any more.
 func (r *run) forgetPodBackoffs() {
 	maps.DeleteFunc(r.podBackoffs, func(_ types.UID, b backoff) bool {
 		return !b.busy && r.now.Instant >= b.until.Add(time.Duration(b.failures)*backoffMax)

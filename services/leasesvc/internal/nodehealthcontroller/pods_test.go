@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// marks is how many writes said of a pod that it is not ready.
+// marks is how many writes marked the Pod of n0.
 func (f *fakeCluster) marks() (marks int) {
 	for _, write := range f.written() {
 		if write == "unready pod-n0" {
@@ -21,8 +21,8 @@ func (f *fakeCluster) marks() (marks int) {
 	return marks
 }
 
-// A kubelet that says of itself that it is not ready lives, and says what its pods are: whatever anybody else writes there it
-// takes back within a second. So nobody else writes.
+// A kubelet that reports itself not ready is alive: it reverts within a second what another writer
+// says of its Pods.
 func TestRun_PodsOfALivingKubeletAreNotMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
@@ -38,7 +38,8 @@ func TestRun_PodsOfALivingKubeletAreNotMarked(t *testing.T) {
 	})
 }
 
-// Once it is heard again, a declared node's kubelet speaks for its pods, even where it cannot write its Node.
+// The kubelet of a marked node that gives signs of life again reports on its Pods, even if it
+// cannot write its Node.
 func TestRun_PodsOfAKubeletThatRecoversAreNotMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
@@ -62,7 +63,8 @@ func TestRun_PodsOfAKubeletThatRecoversAreNotMarked(t *testing.T) {
 	})
 }
 
-// Somebody who contradicts us although nothing is heard of the node is contradicted in turn, but ever more seldom.
+// If another writer marks a Pod ready while its node is silent, the Pod is marked again, ever more
+// seldom.
 func TestRun_PodThatAnotherWriterMarksReadyIsMarkedEverMoreSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(4)
@@ -74,7 +76,7 @@ func TestRun_PodThatAnotherWriterMarksReadyIsMarkedEverMoreSeldom(t *testing.T) 
 	})
 }
 
-// The pods of dead nodes get no traffic as soon as they are marked, so many are marked at a time.
+// The Pods of dead nodes get no traffic once they are marked, so many are marked at a time.
 func TestRun_ManyPodsAreMarkedWithinSeconds(t *testing.T) {
 	const pods = 1000
 	synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 )
 
-// replica is one of several that watch over a fleet, with caches of its own.
+// replica is one of several that run on a fake cluster, with its own cache.
 type replica struct {
 	*fakeCluster
 	name      string
@@ -30,7 +30,7 @@ type replica struct {
 	sessionChanges map[string]struct{}
 }
 
-// replicas run side by side in a bubble while story happens.
+// replicas run side by side in a bubble until end is called.
 func replicas(t *testing.T, f *fakeCluster, shards int, names ...string) (all []*replica, end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -85,7 +85,7 @@ func (r *replica) Changed() map[string]struct{} {
 	return changed
 }
 
-// Write notes who wrote.
+// Write notes the name of the replica.
 func (r *replica) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node, error) {
 	node, err := r.fakeCluster.Write(ctx, step)
 	if err == nil {
@@ -94,7 +94,7 @@ func (r *replica) Write(ctx context.Context, step nodehealth.Step) (*corev1.Node
 	return node, err
 }
 
-// sessions are those that a replica keeps.
+// sessions are those of a replica.
 type sessions struct{ of *replica }
 
 func (s sessions) Changed() map[string]struct{} {
@@ -118,7 +118,7 @@ func (r *replica) session(node string, state nodehealth.Session) {
 	r.sessionChanges[node] = struct{}{}
 }
 
-// claim gives a replica shards until it is told to lose them.
+// hold gives a replica shards until lose is called.
 func (r *replica) hold(ctx context.Context, shards ...int) (lose func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var held []*heldshards.Shard
@@ -146,8 +146,8 @@ func TestRun_ReplicasDivideTheNodesAndOneHasTheZones(t *testing.T) {
 		f.expectWrites(t)
 		f.beat(12*time.Second, "n0", "n1")
 		end()
-		// Whoever holds its shard declares a node; a alone has the zones, in which one node gets its taint at once and the other
-		// ten seconds later.
+		// The holder of its shard marks a node. Only a has the zones, in which one node gets its
+		// taint at once and the other ten seconds later.
 		for _, write := range f.written() {
 			var by, what, node string
 			if _, err := fmt.Sscanf(write, "%1s: %s %s", &by, &what, &node); err != nil {
@@ -172,7 +172,7 @@ func TestRun_TermEndsOnlyAfterItsWrites(t *testing.T) {
 		defer end()
 		lose := all[0].hold(t.Context(), 0, 1)
 		f.change(func() { f.stuck["n0"] = true })
-		f.beat(51*time.Second, "n0") // its declaration hangs
+		f.beat(51*time.Second, "n0") // the write that marks it hangs
 		lost := make(chan struct{})
 		go func() {
 			defer close(lost)
@@ -195,7 +195,7 @@ func TestRun_GainedShardHasANewGracePeriod(t *testing.T) {
 		for i := range 12 {
 			all[0].session(fmt.Sprintf("n%d", i), nodehealth.SessionAlive)
 		}
-		time.Sleep(5 * time.Minute) // beats write no Lease here, and b sees nobody live
+		time.Sleep(5 * time.Minute) // beats write no Lease here, and b gets no sign of life
 		lose()
 		defer all[1].hold(t.Context(), 0, 1)()
 		time.Sleep(10 * time.Second)
@@ -209,8 +209,8 @@ func TestRun_GainedShardHasANewGracePeriod(t *testing.T) {
 	})
 }
 
-// A node class that beats every 5 s and may miss four is noticed within 20.5 s of its last beat: the session takes 20 s and a tenth
-// of one, and what follows here less than half a second.
+// A node that beats every 5 s and may miss four is marked within 20.5 s of its last beat: the
+// session takes 20.1 s, and the controller less than half a second.
 func TestRun_ExpiredSessionIsWrittenWithinHalfASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
@@ -232,7 +232,7 @@ func TestRun_ExpiredSessionIsWrittenWithinHalfASecond(t *testing.T) {
 	})
 }
 
-// What was heard of a node before its session is no beat of that.
+// A sign of life before the session is no beat of the session.
 func TestRun_ExpiredSessionHasNoTimeOfItsLastBeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)
@@ -263,7 +263,7 @@ func TestRun_ExpiredSessionHasNoTimeOfItsLastBeat(t *testing.T) {
 	})
 }
 
-// A node may beat again while its declaration is under way, without anybody writing its Lease.
+// A node may beat again while it is being marked, without a renewal of its Lease.
 func TestRun_BeatBeforeTheWriteCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeCluster(12)

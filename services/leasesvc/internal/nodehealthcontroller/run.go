@@ -19,7 +19,8 @@ import (
 // pauseAfter is the time between two reads of the clock from which the process counts as paused.
 const pauseAfter = 5 * Tick
 
-// run is one Run. Its fields belong to the goroutine that passes, except the channels to and from the workers.
+// run is one Run. Its fields belong to the goroutine that passes, except the channels to and from
+// the workers.
 type run struct {
 	Config
 	Cluster
@@ -30,7 +31,8 @@ type run struct {
 	cluster nodehealth.ClusterState
 	nodes   []nodehealth.NodeState // ordered by name
 	nodeSet uint64                 // grows with each Node that is added or deleted
-	// held are the terms by shard; nil for shards that this replica does not hold. ownership is the same for package nodehealth.
+	// held are the terms by shard; nil for shards that this replica does not hold. ownership is the
+	// same for package nodehealth.
 	held      []*heldshards.Shard
 	ownership []nodehealth.Ownership
 	// heldChanged is closed when HeldShards has changed.
@@ -102,7 +104,8 @@ func (r *run) pass() error {
 	return nil
 }
 
-// updateOwnership takes in which shards this replica holds, before all else in a pass, so that the pass uses the same terms throughout.
+// updateOwnership takes in which shards this replica holds, before all else in a pass, so that the
+// pass uses the same terms throughout.
 func (r *run) updateOwnership() {
 	select {
 	case <-r.heldChanged:
@@ -174,7 +177,8 @@ func (r *run) addNodes(changed map[string]struct{}) {
 	}
 }
 
-// dropDeleted returns whether a Node was deleted. A write may still be running, so its backoff stays until that has ended.
+// dropDeleted returns whether a Node was deleted. A write may still be running, so its backoff
+// stays until that has ended.
 func (r *run) dropDeleted(s nodehealth.NodeState) bool {
 	if r.Cache.Node(s.Node.Name) != nil {
 		return false

@@ -13,14 +13,16 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealth"
 )
 
-// minJournal is how many changes are kept at least. A Watcher that is further behind reads all Nodes.
+// minJournal is how many changes are kept at least. A Watcher that is further behind reads all
+// Nodes.
 const minJournal = 4096
 
-// Publisher shows the results of passes to readers. One goroutine calls Publish and Clear; the other methods are safe for concurrent use
-// and never wait for it.
+// Publisher shows the results of passes to readers. One goroutine calls Publish and Clear; the
+// other methods are safe for concurrent use and never wait for it.
 //
-// Each change of what readers see of a Node has a revision. A new sign of life alone is no change. Revisions only grow, also over Clear.
-// A Node whose shard this replica does not hold stays in the snapshot as not held, so that a Watcher learns of its loss.
+// Each change of what readers see of a Node has a revision. A new sign of life alone is no change.
+// Revisions only grow, also over Clear. A Node whose shard this replica does not hold stays in the
+// snapshot as not held, so that a Watcher learns of its loss.
 type Publisher struct {
 	snapshot atomic.Pointer[Snapshot] // nil while the controller does not pass
 
@@ -139,7 +141,8 @@ func (p *Publisher) notify() {
 	p.changed = make(chan struct{})
 }
 
-// Changed returns a channel that is closed with the next change. A reader that takes it before it reads misses no change.
+// Changed returns a channel that is closed with the next change. A reader that takes it before it
+// reads misses no change.
 func (p *Publisher) Changed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +152,8 @@ func (p *Publisher) Changed() <-chan struct{} {
 // Snapshot returns the last pass, or nil while the controller does not pass.
 func (p *Publisher) Snapshot() *Snapshot { return p.snapshot.Load() }
 
-// Snapshot is the result of the last pass. It is immutable, except that its Nodes are always the newest.
+// Snapshot is the result of the last pass. It is immutable, except that its Nodes are always the
+// newest.
 type Snapshot struct {
 	At          nodehealth.Moment
 	Zones       []nodehealth.Zone
@@ -176,7 +180,8 @@ func (s *Snapshot) Node(name string) *Node {
 	return s.slots[i].node.Load()
 }
 
-// Page returns the wanted Nodes of held shards after the given name, in order, and whether there are more.
+// Page returns the wanted Nodes of held shards after the given name, in order, and whether there
+// are more.
 func (s *Snapshot) Page(after string, limit int, wanted func(*Node) bool) (page []*Node, more bool) {
 	i, found := s.find(after)
 	if found {
@@ -216,7 +221,8 @@ type Node struct {
 	Ready  corev1.ConditionStatus
 	Shard  int
 	Result
-	// ChangedAt is when its health or its readiness last changed, or when this replica first judged it.
+	// ChangedAt is when its health or its readiness last changed, or when this replica first judged
+	// it.
 	ChangedAt monotonic.Instant
 	// Revision is that of its last change.
 	Revision uint64
@@ -228,7 +234,8 @@ type Result struct {
 	Held bool
 	// Epoch is that of the term of the shard.
 	Epoch int64
-	// Assessment has no Heard while a session keeps the Node alive. The session table has the time of the last beat.
+	// Assessment has no Heard while a session keeps the Node alive. The session table has the time
+	// of the last beat.
 	Assessment nodehealth.Assessment
 	Session    nodehealth.Session
 	// HeldBy is why the Node is silent and not marked Unknown, or "".
@@ -241,7 +248,8 @@ func (r Result) withoutSigns() Result {
 	return r
 }
 
-// next returns the Node after another pass, or n if nothing differs. A change gets the given revision.
+// next returns the Node after another pass, or n if nothing differs. A change gets the given
+// revision.
 func (n *Node) next(s *nodehealth.NodeState, r Result, now monotonic.Instant, revision uint64) *Node {
 	if n != nil && n.Object == s.Node && n.Shard == s.Ownership.Shard && n.Result == r {
 		return n

@@ -18,7 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 )
 
-// town publishes Nodes of which a test says how they stand.
+// publisherFixture publishes Nodes with the results that a test sets.
 type publisherFixture struct {
 	*nodehealthcontroller.Publisher
 	now     monotonic.Instant
@@ -145,7 +145,7 @@ func TestWatcher_GainedAndLostShards(t *testing.T) {
 	expect(t, w, "added b", "deleted a")
 	o.touch("a")
 	o.publish()
-	expect(t, w) // it is not ours
+	expect(t, w) // its shard is not held
 }
 
 func TestWatcher_ContinuesAfterClear(t *testing.T) {
@@ -195,7 +195,7 @@ func TestSnapshot_Page(t *testing.T) {
 	}
 }
 
-// Whoever reads while it is published sees each Node whole, and comes to the same end.
+// Readers that run beside Publish see each Node whole, and end with the same state.
 func TestWatcher_ConcurrentReaders(t *testing.T) {
 	o := newPublisherFixture("a", "b", "c", "d")
 	o.publish()
@@ -239,7 +239,7 @@ func TestWatcher_ConcurrentReaders(t *testing.T) {
 	readers.Wait()
 }
 
-// A pass in which nothing happened is a glance at each Node.
+// A pass without changes must be cheap.
 func BenchmarkPublish(b *testing.B) {
 	for _, renewals := range []int{0, 1000} {
 		b.Run(fmt.Sprintf("nodes=100000/renewals=%d", renewals), func(b *testing.B) {

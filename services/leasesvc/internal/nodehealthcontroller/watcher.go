@@ -8,7 +8,8 @@ const (
 	Added ChangeType = iota
 	// Modified: what readers see of it changed.
 	Modified
-	// Deleted: it was deleted, or is not wanted any more, or this replica does not hold its shard any more.
+	// Deleted: it was deleted, or is not wanted any more, or this replica does not hold its shard
+	// any more.
 	Deleted
 )
 
@@ -18,7 +19,8 @@ type Event struct {
 	Node *Node
 }
 
-// Watcher returns changes to one reader. A slow reader skips states of a Node and never the last one. It belongs to one goroutine.
+// Watcher returns changes to one reader. A slow reader skips states of a Node and never the last
+// one. It belongs to one goroutine.
 type Watcher struct {
 	publisher *Publisher
 	wanted    func(*Node) bool
@@ -31,8 +33,8 @@ func (p *Publisher) Watch(wanted func(*Node) bool) *Watcher {
 	return &Watcher{publisher: p, wanted: wanted, sent: map[string]*Node{}}
 }
 
-// Next returns the changes since the last call. published is false if there is no Snapshot. A reader that gets no change waits for
-// Publisher.Changed, which it took before.
+// Next returns the changes since the last call. published is false if there is no Snapshot. A
+// reader that gets no change waits for Publisher.Changed, which it took before.
 func (w *Watcher) Next() (events []Event, published bool) {
 	snapshot := w.publisher.Snapshot()
 	if snapshot == nil {
@@ -47,8 +49,8 @@ func (w *Watcher) Next() (events []Event, published bool) {
 	return events, true
 }
 
-// readJournal reads the last changes. A Node is returned at its newest revision only. If that is newer than the snapshot, the next call
-// returns it.
+// readJournal reads the last changes. A Node is returned at its newest revision only. If that is
+// newer than the snapshot, the next call returns it.
 func (w *Watcher) readJournal(snapshot *Snapshot, changes int) []Event {
 	var events []Event
 	for i, slot := range snapshot.journal[len(snapshot.journal)-changes:] {

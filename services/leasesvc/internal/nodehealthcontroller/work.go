@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// conflictBackoff is how long a Node waits after a write conflict: about as long as the watch needs to deliver the other write.
+	// conflictBackoff is how long a Node waits after a write conflict: about as long as the watch
+	// needs to deliver the other write.
 	conflictBackoff = Tick
 	// backoffMin and backoffMax bound the backoff after other failures. It doubles with each.
 	backoffMin = time.Second
@@ -30,7 +31,8 @@ var (
 	errHeard = errors.New("its session is alive again")
 )
 
-// backoff keeps an object from being written while a write is running, and for a while after a failed one.
+// backoff keeps an object from being written while a write is running, and for a while after a
+// failed one.
 type backoff struct {
 	busy     bool
 	until    monotonic.Instant
@@ -126,8 +128,8 @@ func (r *run) do(ctx context.Context, j job) result {
 	return res
 }
 
-// markUnknown reads the Lease again before the write, because the cache may be behind. It also looks at the session, because a node that
-// beats may not renew its Lease for long.
+// markUnknown reads the Lease again before the write, because the cache may be behind. It also
+// looks at the session, because a node that beats may not renew its Lease for long.
 func (r *run) markUnknown(ctx context.Context, step *nodehealth.Step) (node *corev1.Node, newer []nodehealth.Sample, err error) {
 	newer, err = r.Writer.NewerLeases(ctx, []nodehealth.Sample{{Node: step.Node.Name, LeaseVersion: step.LeaseVersion}})
 	if err != nil || len(newer) > 0 {
@@ -140,8 +142,8 @@ func (r *run) markUnknown(ctx context.Context, step *nodehealth.Step) (node *cor
 	return node, nil, err
 }
 
-// underTerms calls write with a context that carries the first term and ends with ctx or any of the terms. The terms are not given up
-// before write returns. Without terms write gets ctx.
+// underTerms calls write with a context that carries the first term and ends with ctx or any of the
+// terms. The terms are not given up before write returns. Without terms write gets ctx.
 func underTerms(ctx context.Context, terms []*heldshards.Shard, write func(context.Context) error) error {
 	bounds := []context.Context{ctx}
 	for _, term := range terms {
@@ -241,7 +243,8 @@ func (r *run) nextBackoff(b backoff, err error) backoff {
 	return backoff{until: r.now.Instant.Add(wait), failures: b.failures + 1}
 }
 
-// noteFailure keeps the error of the last write. A write that was overtaken is no failure, nor is a deleted object.
+// noteFailure keeps the error of the last write. A write that was overtaken is no failure, nor is a
+// deleted object.
 func (r *run) noteFailure(err error) {
 	if err == nil || !overtaken(err) && !apierrors.IsNotFound(err) {
 		r.failed = err
@@ -256,8 +259,9 @@ func overtaken(err error) bool {
 // jobsPerWorker is how many jobs a queue may hold for each worker.
 const jobsPerWorker = 32
 
-// jobQueue leads to the workers. Its jobs were decided some time ago, so it holds at most twice what ended between the last two passes,
-// and at least two jobs for each worker. Only jobs is shared with the workers.
+// jobQueue leads to the workers. Its jobs were decided some time ago, so it holds at most twice
+// what ended between the last two passes, and at least two jobs for each worker. Only jobs is
+// shared with the workers.
 type jobQueue struct {
 	jobs chan job
 	min  int
@@ -285,7 +289,8 @@ func (q *jobQueue) end() {
 	q.done++
 }
 
-// nextJob waits for a job, of second only while first has none. It returns false if first is closed.
+// nextJob waits for a job, of second only while first has none. It returns false if first is
+// closed.
 func nextJob(first, second <-chan job) (j job, ok bool) {
 	select {
 	case j, ok = <-first:

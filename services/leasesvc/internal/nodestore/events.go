@@ -19,7 +19,8 @@ const (
 	evictionReason = "TaintManagerEviction"
 )
 
-// Recorder sends Events until Close is called or its context ends. Its methods never block and are safe for concurrent use.
+// Recorder sends Events until Close is called or its context ends. Its methods never block and are
+// safe for concurrent use.
 type Recorder struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder

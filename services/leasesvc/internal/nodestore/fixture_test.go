@@ -114,7 +114,8 @@ func (f *fixture) createPods() {
 	f.must(err)
 }
 
-// run runs a cache until the test ends or the returned function is called, and waits until it is synced.
+// run runs a cache until the test ends or the returned function is called, and waits until it is
+// synced.
 func (f *fixture) run(cache *nodestore.Subscription) (stop func()) {
 	f.t.Helper()
 	return run(f.t, cache)
@@ -152,7 +153,8 @@ func (f *fixture) expectNode(want *corev1.Node) {
 	expectEqual(f.t, "node", want, got)
 }
 
-// livePod returns the Pod from kube-apiserver. A deleted Pod stays there, because no kubelet stops it.
+// livePod returns the Pod from kube-apiserver. A deleted Pod stays there, because no kubelet stops
+// it.
 func (f *fixture) livePod() *corev1.Pod {
 	f.t.Helper()
 	pod, err := f.kube.CoreV1().Pods(f.pod.Namespace).Get(f.t.Context(), f.pod.Name, metav1.GetOptions{})

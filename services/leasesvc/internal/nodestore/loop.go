@@ -23,7 +23,8 @@ type Loop struct {
 	Name string
 	// Interval is the time between two passes.
 	Interval time.Duration
-	// Start is called once, before the first pass. It starts goroutines that end with ctx or end. end is called after the last pass.
+	// Start is called once, before the first pass. It starts goroutines that end with ctx or end.
+	// end is called after the last pass.
 	Start func(ctx context.Context, start func(func())) (end func())
 	// Pass must not block. An error ends the Loop.
 	Pass   func() error
@@ -33,7 +34,8 @@ type Loop struct {
 // remindEvery is the time between two warnings about a cache that is not synced.
 const remindEvery = 30 * time.Second
 
-// Run runs the cache, and passes from when it is synced, until ctx ends. It returns after all goroutines have ended.
+// Run runs the cache, and passes from when it is synced, until ctx ends. It returns after all
+// goroutines have ended.
 func (l Loop) Run(ctx context.Context, cache Cache) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -62,7 +64,8 @@ func (l Loop) Run(ctx context.Context, cache Cache) error {
 	}
 }
 
-// await waits until the cache is synced. That is slow in a large cluster, and never happens without a role.
+// await waits until the cache is synced. That is slow in a large cluster, and never happens without
+// a role.
 func (l Loop) await(ctx context.Context, cache Cache, ended <-chan error) error {
 	ticker := time.NewTicker(remindEvery)
 	defer ticker.Stop()

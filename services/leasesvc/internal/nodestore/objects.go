@@ -104,7 +104,8 @@ func (s *slimmer) lease(object *coordinationv1.Lease) *cachedLease {
 	return slim
 }
 
-// cachedPod is the cached form of a Pod. It takes a third of the memory of a Pod with the same fields.
+// cachedPod is the cached form of a Pod. It takes a third of the memory of a Pod with the same
+// fields.
 type cachedPod struct {
 	metav1.ObjectMeta
 	node  string

@@ -34,8 +34,8 @@ type Config struct {
 	Namespace string
 	// Labels of Nodes are cached beside those that package nodehealth needs.
 	Labels []string
-	// NodeHealth and Eviction say which controllers of this process subscribe. Fields that only the other one needs are not
-	// cached. Without both, a Node keeps its name and UID.
+	// NodeHealth and Eviction say which controllers of this process subscribe. Fields that only the
+	// other one needs are not cached. Without both, a Node keeps its name and UID.
 	NodeHealth, Eviction bool
 	// RenewedByUs returns whether leasesvc renewed a Lease last. It is required for Leases.
 	RenewedByUs func(*coordinationv1.Lease) bool
@@ -53,8 +53,8 @@ const (
 	Pods
 )
 
-// Store is a cache of Nodes, Leases and Pods. Its methods are safe for concurrent use. Objects that it returns are shared and must
-// not be written to, except Pods, which each call makes anew.
+// Store is a cache of Nodes, Leases and Pods. Its methods are safe for concurrent use. Objects that
+// it returns are shared and must not be written to, except Pods, which each call makes anew.
 type Store struct {
 	cfg  Config
 	kube kubernetes.Interface
@@ -96,8 +96,8 @@ func (s *Store) UID(name string) (types.UID, error) {
 	return "", fmt.Errorf("node %q: %w", name, ErrNodeMissing)
 }
 
-// Confirm asks kube-apiserver for the UID of a Node, for decisions that a cache which is behind would get wrong. It wraps
-// ErrNodeMissing.
+// Confirm asks kube-apiserver for the UID of a Node, for decisions that a cache which is behind
+// would get wrong. It wraps ErrNodeMissing.
 func (s *Store) Confirm(ctx context.Context, name string) (types.UID, error) {
 	node, err := s.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -112,8 +112,8 @@ func (s *Store) Confirm(ctx context.Context, name string) (types.UID, error) {
 // Pods returns the Pods on a Node, in no order, or none if no Subscription has Pods.
 func (s *Store) Pods(node string) []*corev1.Pod { return podsOf(s.runningInformer(Pods), node) }
 
-// Lease returns what the Lease of a Node says, and its holder. It returns zero values if there is no Lease, or no Subscription
-// with Leases.
+// Lease returns what the Lease of a Node says, and its holder. It returns zero values if there is
+// no Lease, or no Subscription with Leases.
 func (s *Store) Lease(node string) (lease nodehealth.Lease, holder string) {
 	if cached := leaseOf(s.runningInformer(Leases), s.cfg.Namespace, node); cached != nil {
 		return cached.lease, cached.holder
@@ -127,7 +127,8 @@ func (s *Store) runningInformer(kind Kinds) *informer {
 	return s.running[kind]
 }
 
-// relist stops all informers. Subscriptions list everything again, and use the old cache until then.
+// relist stops all informers. Subscriptions list everything again, and use the old cache until
+// then.
 func (s *Store) relist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +148,8 @@ type informer struct {
 	stopped chan struct{}
 }
 
-// acquire returns the running informers of kinds, and starts those that are missing. It needs one release.
+// acquire returns the running informers of kinds, and starts those that are missing. It needs one
+// release.
 func (s *Store) acquire(kinds Kinds) (map[Kinds]*informer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

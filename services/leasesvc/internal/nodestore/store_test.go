@@ -109,7 +109,8 @@ func TestSubscription_OneCacheServesBothControllers(t *testing.T) {
 	expectEqual(t, "pods", []*corev1.Pod{evictionPod(f.pod)}, f.cache.Pods(node.Name))
 }
 
-// The managed fields of a Lease show which program renewed it last, so every replica knows the renewals of all replicas.
+// The managed fields of a Lease show which program renewed it last, so every replica knows the
+// renewals of all replicas.
 func TestSubscription_LeaseTellsWhetherItWasRenewedByUs(t *testing.T) {
 	f := newFixture(t, forHealth)
 	renew := func(manager string) {
@@ -247,7 +248,8 @@ func expectNames(t *testing.T, changed map[string]struct{}, want ...string) {
 	}
 }
 
-// One subscriber finds a cache behind: all subscribers get the new one, and nothing is missing meanwhile.
+// One subscriber finds a cache behind: all subscribers get the new one, and nothing is missing
+// meanwhile.
 func TestSubscription_RelistReplacesTheCacheOfAllSubscribers(t *testing.T) {
 	store, kube, w := newFakeStore(
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2", UID: "u2"}},

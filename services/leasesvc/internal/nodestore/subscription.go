@@ -23,7 +23,8 @@ type Subscription struct {
 	changed map[string]struct{}
 }
 
-// Subscribe returns a Subscription to kinds, which include Nodes. Changed tells the changes of noticed kinds.
+// Subscribe returns a Subscription to kinds, which include Nodes. Changed tells the changes of
+// noticed kinds.
 func (s *Store) Subscribe(kinds, noticed Kinds) *Subscription {
 	return &Subscription{store: s, kinds: kinds, noticed: noticed, synced: make(chan struct{}), changed: map[string]struct{}{}}
 }
@@ -62,7 +63,8 @@ func (s *Subscription) Synced() <-chan struct{} { return s.synced }
 // Relist lists everything again, for all Subscriptions of the Store, because a watch is behind.
 func (s *Subscription) Relist() { s.store.relist() }
 
-// Changed returns the names of the Nodes that changed since the last call, or whose Lease or Pods did.
+// Changed returns the names of the Nodes that changed since the last call, or whose Lease or Pods
+// did.
 func (s *Subscription) Changed() map[string]struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +87,8 @@ func (s *Subscription) Lease(node string) nodehealth.Lease {
 // Pods returns the Pods on a Node, in no order.
 func (s *Subscription) Pods(node string) []*corev1.Pod { return podsOf(s.informer(Pods), node) }
 
-// informer returns the informer that answers for a kind; nil before Synced, and for kinds without a Subscription.
+// informer returns the informer that answers for a kind; nil before Synced, and for kinds without a
+// Subscription.
 func (s *Subscription) informer(kind Kinds) *informer {
 	if current := s.generation.Load(); current != nil {
 		return current.informers[kind]
@@ -113,7 +116,8 @@ func (g *generation) close() {
 	g.store.release(g.informers)
 }
 
-// open returns a generation that has listed its kinds. It returns nil if ctx ends, or the informers are stopped, before that.
+// open returns a generation that has listed its kinds. It returns nil if ctx ends, or the informers
+// are stopped, before that.
 func (s *Subscription) open(ctx context.Context) (*generation, error) {
 	acquired, err := s.store.acquire(s.kinds)
 	g := &generation{store: s.store, informers: acquired, handlers: map[Kinds]cache.ResourceEventHandlerRegistration{}}

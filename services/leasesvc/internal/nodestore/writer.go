@@ -19,8 +19,8 @@ import (
 // disruptionReason is the reason that the taint-eviction controller of Kubernetes writes.
 const disruptionReason = "DeletionByTaintManager"
 
-// Writer writes to Nodes and Pods, and reads past the cache. Its methods block until kube-apiserver answers or ctx ends. It is safe
-// for concurrent use.
+// Writer writes to Nodes and Pods, and reads past the cache. Its methods block until kube-apiserver
+// answers or ctx ends. It is safe for concurrent use.
 type Writer struct {
 	kube      kubernetes.Interface
 	namespace string
@@ -60,7 +60,8 @@ func (w *Writer) patchNode(ctx context.Context, name string, kind types.PatchTyp
 	return w.slimmer.node(node), nil
 }
 
-// MarkPodNotReady sets the Ready condition of a Pod to False. A Pod that does not exist is no error.
+// MarkPodNotReady sets the Ready condition of a Pod to False. A Pod that does not exist is no
+// error.
 func (w *Writer) MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1.Time) error {
 	_, err := w.patchPod(ctx, pod, nodehealth.NotReadyCondition(pod, at))
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -69,8 +70,9 @@ func (w *Writer) MarkPodNotReady(ctx context.Context, pod *corev1.Pod, at metav1
 	return nil
 }
 
-// Evict sets the condition DisruptionTarget of a Pod and deletes it. A finished Pod gets no condition, because a Job would take its
-// failure for a disruption. A Pod that does not exist is an error.
+// Evict sets the condition DisruptionTarget of a Pod and deletes it. A finished Pod gets no
+// condition, because a Job would take its failure for a disruption. A Pod that does not exist is an
+// error.
 func (w *Writer) Evict(ctx context.Context, e *eviction.Eviction) error {
 	pod := e.Pod
 	version := pod.ResourceVersion
@@ -114,7 +116,8 @@ func (w *Writer) patchPod(ctx context.Context, pod *corev1.Pod, condition corev1
 	return w.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 }
 
-// Node reads a Node past the cache, as the Store would cache it. It returns nil if the Node does not exist.
+// Node reads a Node past the cache, as the Store would cache it. It returns nil if the Node does
+// not exist.
 func (w *Writer) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := w.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -126,8 +129,8 @@ func (w *Writer) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	return w.slimmer.node(node), nil
 }
 
-// NewerLeases reads Leases past the cache and returns those that are newer than their samples. Without samples it returns an error
-// only if kube-apiserver does not answer.
+// NewerLeases reads Leases past the cache and returns those that are newer than their samples.
+// Without samples it returns an error only if kube-apiserver does not answer.
 func (w *Writer) NewerLeases(ctx context.Context, samples []nodehealth.Sample) ([]nodehealth.Sample, error) {
 	if len(samples) == 0 {
 		_, err := w.kube.CoordinationV1().Leases(w.namespace).List(ctx, metav1.ListOptions{Limit: 1})

@@ -69,7 +69,8 @@ func TestWriter_WriteIsGuardedByVersionAndUID(t *testing.T) {
 	f.expectNode(now)
 }
 
-// guardHeld returns whether a guard held. kube-apiserver returns a conflict for another version, and Invalid for another UID.
+// guardHeld returns whether a guard held. kube-apiserver returns a conflict for another version,
+// and Invalid for another UID.
 func guardHeld(err error) bool { return apierrors.IsConflict(err) || apierrors.IsInvalid(err) }
 
 func TestWriter_MarkPodNotReadyChangesOneCondition(t *testing.T) {
@@ -201,7 +202,7 @@ func TestWriter_EvictIsGuardedByVersionAndUID(t *testing.T) {
 		e.Pod.Status.Phase = phase
 		// A patch with another UID is invalid, a deletion a conflict.
 		if err := f.writer.Evict(t.Context(), e); !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
-			t.Errorf("a pod of another UID that is %s: error %v, want a refusal", phase, err)
+			t.Errorf("a pod of another UID that is %s: error %v, want a conflict", phase, err)
 		}
 	}
 	if pod := f.livePod(); pod.DeletionTimestamp != nil || pod.ResourceVersion != f.pod.ResourceVersion {
