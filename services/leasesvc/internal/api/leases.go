@@ -15,6 +15,7 @@ import (
 // deleteTimeout bounds the requests to the kube-apiserver for one release.
 const deleteTimeout = 10 * time.Second
 
+// GetLease returns a session from memory if this replica holds its shard.
 func (s *Server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest) (*leasev1.GetLeaseResponse, error) {
 	sessions, err := s.sessions()
 	if err != nil {
@@ -34,6 +35,7 @@ func (s *Server) GetLease(ctx context.Context, request *leasev1.GetLeaseRequest)
 	return &leasev1.GetLeaseResponse{Lease: s.convert.lease(&lease), Freshness: s.freshness(lease.Epoch)}, nil
 }
 
+// ListLeases returns the sessions of the held shards, ordered by resource name.
 func (s *Server) ListLeases(ctx context.Context, request *leasev1.ListLeasesRequest) (*leasev1.ListLeasesResponse, error) {
 	sessions, err := s.sessions()
 	if err != nil {
@@ -75,6 +77,8 @@ func (s *Server) parsePageToken(token, arguments string) (session.Key, error) {
 	return key, nil
 }
 
+// ReleaseLease deletes the Lease object of a holder, and then its session. A second call does
+// nothing.
 func (s *Server) ReleaseLease(ctx context.Context, request *leasev1.ReleaseLeaseRequest) (*leasev1.ReleaseLeaseResponse, error) {
 	sessions, err := s.sessions()
 	if err != nil {

@@ -20,6 +20,8 @@ import (
 
 type heartbeatStream = grpc.BidiStreamingServer[leasev1.StreamHeartbeatsRequest, leasev1.StreamHeartbeatsResponse]
 
+// StreamHeartbeats registers and renews the holders of a client until the client or the last shard
+// leaves.
 func (s *Server) StreamHeartbeats(rpc heartbeatStream) error {
 	sessions, err := s.sessions()
 	if err != nil {

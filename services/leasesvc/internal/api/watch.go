@@ -16,6 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/sessioncontroller"
 )
 
+// WatchLeases sends the sessions of the held shards and their changes until the client leaves.
 func (s *Server) WatchLeases(request *leasev1.WatchLeasesRequest, stream grpc.ServerStreamingServer[leasev1.WatchLeasesResponse]) error {
 	sessions, err := s.sessions()
 	if err != nil {

@@ -120,6 +120,7 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	leasev1.RegisterNodeHealthServiceServer(registrar, s)
 }
 
+// GetNodeHealth returns the published status of a Node, with the last beat of its session.
 func (s *Server) GetNodeHealth(ctx context.Context, request *leasev1.GetNodeHealthRequest) (*leasev1.GetNodeHealthResponse, error) {
 	snapshot, node, err := s.find(request.Name)
 	if err != nil {
@@ -132,6 +133,7 @@ func (s *Server) GetNodeHealth(ctx context.Context, request *leasev1.GetNodeHeal
 	}, nil
 }
 
+// ListNodeHealth returns the Nodes of the held shards, ordered by name.
 func (s *Server) ListNodeHealth(_ context.Context, request *leasev1.ListNodeHealthRequest) (*leasev1.ListNodeHealthResponse, error) {
 	snapshot, err := s.snapshot()
 	if err != nil {
@@ -159,6 +161,7 @@ func (s *Server) ListNodeHealth(_ context.Context, request *leasev1.ListNodeHeal
 	return response, nil
 }
 
+// ListZones returns all zones if this replica holds the shard that decides for zones.
 func (s *Server) ListZones(context.Context, *leasev1.ListZonesRequest) (*leasev1.ListZonesResponse, error) {
 	snapshot, err := s.snapshot()
 	if err != nil {
@@ -178,6 +181,7 @@ func (s *Server) ListZones(context.Context, *leasev1.ListZonesRequest) (*leasev1
 	return response, nil
 }
 
+// ExplainNodeHealth returns the evidence for the status of a Node.
 func (s *Server) ExplainNodeHealth(ctx context.Context, request *leasev1.ExplainNodeHealthRequest) (*leasev1.ExplainNodeHealthResponse, error) {
 	snapshot, node, err := s.find(request.Name)
 	if err != nil {

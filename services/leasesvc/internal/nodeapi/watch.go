@@ -12,6 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/services/leasesvc/internal/nodehealthcontroller"
 )
 
+// WatchNodeHealth sends the Nodes of the held shards and their changes until the client leaves.
 func (s *Server) WatchNodeHealth(request *leasev1.WatchNodeHealthRequest, stream grpc.ServerStreamingServer[leasev1.WatchNodeHealthResponse]) error {
 	if _, err := s.snapshot(); err != nil {
 		return s.statusOf(err)

@@ -6,8 +6,8 @@ import (
 
 // TaintsUnreliable reports whether, and why, no pod may be evicted for the taints of a zone's
 // Nodes.
-func (c *Publisher) TaintsUnreliable(zone string) (reason string, unreliable bool) {
-	snapshot := c.Snapshot()
+func (p *Publisher) TaintsUnreliable(zone string) (reason string, unreliable bool) {
+	snapshot := p.Snapshot()
 	switch {
 	case snapshot == nil:
 		return "node health has not seen the cluster yet", true
