@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -167,7 +168,7 @@ func (r *responder) beat(request *leasev1.StreamHeartbeatsRequest) (silence time
 }
 
 // unknownSilence is a silence that is never too short.
-const unknownSilence = time.Duration(1<<63 - 1)
+const unknownSilence = time.Duration(math.MaxInt64)
 
 func (r *responder) silence(now monotonic.Instant, handles []uint32) time.Duration {
 	if len(handles) == 0 {
