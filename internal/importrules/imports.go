@@ -28,7 +28,7 @@ var domains = `^(` + strings.Join([]string{
 
 const (
 	leaseDomains = `class|session|writeback|checkpoint|nodehealth|eviction|explain` +
-		`|column|admission|evidence|pace`
+		`|slab`
 	bootstrapDomains = `baseline|apiservers|allocation` +
 		`|readiness|advertise`
 	sliceDomains = `index|desired|pack|hints|explain` +
@@ -86,7 +86,7 @@ var bans = []ban{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^services/\w+/internal/(api|nodeapi)/`,
-			`^services/\w+/(server|convert|errors|stream|watch)\w*\.go imports `,
+			`^services/(bootstrapsvc|slicesvc)/(server|convert|errors|stream|watch)\w*\.go imports `,
 		},
 		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},
