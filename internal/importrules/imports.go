@@ -29,9 +29,8 @@ var domains = `^(` + strings.Join([]string{
 const (
 	leaseDomains = `class|session|writeback|checkpoint|nodehealth|eviction|explain` +
 		`|column|admission|evidence|pace`
-	bootstrapDomains = `baseline|apiservers|allocation` +
-		`|readiness|advertise`
-	sliceDomains = `index|desired|pack|hints|explain` +
+	bootstrapDomains = `baseline|apiservers|allocation`
+	sliceDomains     = `index|desired|pack|hints|explain` +
 		`|placement|contention|shard|batch`
 	gatewayDomains = `merge` +
 		`|fleet`

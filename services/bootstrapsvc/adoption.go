@@ -12,8 +12,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 )
 
 // adoption reads kube-apiserver's own keys and asks those that live whether they are ready. The servers have no sidecar yet, so
@@ -27,12 +26,12 @@ type adoption struct {
 	// changed is called when the endpoints may have to change. It must not block.
 	changed func()
 	// verdicts are read by everybody and written by run's goroutine; never nil.
-	verdicts atomic.Pointer[map[netip.Addr]readiness.Verdict]
+	verdicts atomic.Pointer[map[netip.Addr]apiservers.Verdict]
 }
 
 func newAdoption(leases leases, proberOf func(netip.Addr) prober, port int32, cfg Config, logger *slog.Logger) *adoption {
 	a := &adoption{leases: leases, proberOf: proberOf, port: port, cfg: cfg, logger: logger}
-	a.verdicts.Store(&map[netip.Addr]readiness.Verdict{})
+	a.verdicts.Store(&map[netip.Addr]apiservers.Verdict{})
 	return a
 }
 
@@ -99,7 +98,7 @@ func (a *adoption) look(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys = slices.DeleteFunc(keys, func(key masterlease.Key) bool { return !key.Alive || !key.Address.IsValid() })
+	keys = slices.DeleteFunc(keys, func(key apiserverscontroller.MasterLease) bool { return !key.Alive || !key.Address.IsValid() })
 	a.judge(ctx, keys)
 	var ready []string
 	for address, verdict := range *a.verdicts.Load() {
@@ -113,9 +112,9 @@ func (a *adoption) look(ctx context.Context) ([]string, error) {
 
 // judge replaces the verdicts by those on the servers of keys. One that was never asked is trusted as its key is, until it has
 // failed as often as a ready one may. Whoever answers with a certificate that cannot be verified here is no proof either way.
-func (a *adoption) judge(ctx context.Context, keys []masterlease.Key) {
+func (a *adoption) judge(ctx context.Context, keys []apiserverscontroller.MasterLease) {
 	before := *a.verdicts.Load()
-	after := make(map[netip.Addr]readiness.Verdict, len(keys))
+	after := make(map[netip.Addr]apiservers.Verdict, len(keys))
 	var mu sync.Mutex // guards after
 	var asking sync.WaitGroup
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.ProbeTimeout)
@@ -126,7 +125,7 @@ func (a *adoption) judge(ctx context.Context, keys []masterlease.Key) {
 			outcome.OK = outcome.OK || outcome.Unverified
 			verdict, known := before[key.Address]
 			if !known {
-				verdict = readiness.Verdict{Ready: true, Succeeded: outcome.Time}
+				verdict = apiservers.Verdict{Ready: true, Succeeded: outcome.Time}
 			}
 			mu.Lock()
 			defer mu.Unlock()

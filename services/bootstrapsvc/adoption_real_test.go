@@ -21,9 +21,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 )
 
 // adopter runs a replica that adopts, on the real etcd and kube-apiserver, beside a kube-apiserver at address; those without a
@@ -46,7 +45,7 @@ func adopter(t *testing.T, address string, others prober) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := cluster.New(kube, nil)
+	objects, err := baselinecontroller.New(kube, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,8 +53,8 @@ func adopter(t *testing.T, address string, others prober) {
 		Member: member, Leadership: candidate, Sessions: candidate, Logger: logger,
 	}, parts{
 		server:  apiServer{port: 6443, at: advertised{primary: netip.MustParseAddr(address)}},
-		objects: objects, keys: registry.New(etcd, term.Prefix("adoption"), member.ID), prober: &memoryProber{},
-		leases: masterlease.New(etcd, "/registry"), proberOf: func(netip.Addr) prober { return others },
+		objects: objects, keys: apiserverscontroller.NewRegistry(etcd, term.Prefix("adoption"), member.ID), prober: &memoryProber{},
+		leases: apiserverscontroller.NewMasterLeaseReader(etcd, "/registry"), proberOf: func(netip.Addr) prober { return others },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -200,11 +199,11 @@ func TestReal_MasterLeasesOfARestoreAreReportedAndNotPublished(t *testing.T) {
 		}
 		return err
 	})
-	keys, err := masterlease.New(etcd, "/registry").Read(t.Context())
+	keys, err := apiserverscontroller.NewMasterLeaseReader(etcd, "/registry").Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	isThere := func(k masterlease.Key) bool { return k.Key == key && !k.Leased && k.Unreadable == "" }
+	isThere := func(k apiserverscontroller.MasterLease) bool { return k.Key == key && !k.Leased && k.Unreadable == "" }
 	if !slices.ContainsFunc(keys, isThere) {
 		t.Errorf("keys = %+v, want the restored one read and left alone", keys)
 	}

@@ -7,8 +7,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostnet"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
 // advertised are the addresses under which pods reach one kube-apiserver; the zero Addr where there is none.
@@ -41,7 +40,7 @@ func (c *Config) advertisedAddresses() (advertised, error) {
 		return advertised{}, err
 	case !c.DualStackEndpoints:
 		return advertised{}, errors.New("has two addresses, which means something only with --dual-stack-endpoints")
-	case advertise.FamilyOf(primary) == advertise.FamilyOf(secondary):
+	case hostaddress.FamilyOf(primary) == hostaddress.FamilyOf(secondary):
 		return advertised{}, fmt.Errorf("%s and %s are of one family, want one of each", primary, secondary)
 	}
 	return advertised{primary: primary, secondary: secondary}, nil
@@ -52,7 +51,7 @@ func parseAdvertised(text string) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address", text)
 	}
-	if err := advertise.Routable(given.Unmap()); err != nil {
+	if err := hostaddress.Routable(given.Unmap()); err != nil {
 		return netip.Addr{}, fmt.Errorf("%s %w; pods on other machines could not reach it", given, err)
 	}
 	return given.Unmap(), nil
@@ -81,23 +80,23 @@ func addressesOf(cfg Config, server *url.URL) (advertised, error) {
 
 // ownAddresses looks at the machine's interfaces. A machine without an address of the second family has but one.
 func ownAddresses(cfg Config, server *url.URL, serviceRange netip.Prefix) (advertised, error) {
-	interfaces, err := hostnet.Interfaces()
+	interfaces, err := hostaddress.Interfaces()
 	if err != nil {
 		return advertised{}, fmt.Errorf("%w; set --apiserver-advertise-address", err)
 	}
-	family := advertise.Any
+	family := hostaddress.Any
 	if serviceRange.IsValid() {
-		family = advertise.FamilyOf(serviceRange.Addr())
+		family = hostaddress.FamilyOf(serviceRange.Addr())
 	}
 	var found advertised
-	if found.primary, err = advertise.Choose(server.Hostname(), interfaces, family); err != nil || !cfg.DualStackEndpoints {
+	if found.primary, err = hostaddress.Choose(server.Hostname(), interfaces, family); err != nil || !cfg.DualStackEndpoints {
 		return found, err
 	}
-	other := advertise.IPv4
-	if advertise.FamilyOf(found.primary) == advertise.IPv4 {
-		other = advertise.IPv6
+	other := hostaddress.IPv4
+	if hostaddress.FamilyOf(found.primary) == hostaddress.IPv4 {
+		other = hostaddress.IPv6
 	}
-	if secondary, err := advertise.Choose("", interfaces, other); err == nil {
+	if secondary, err := hostaddress.Choose("", interfaces, other); err == nil {
 		found.secondary = secondary
 	}
 	return found, nil

@@ -16,11 +16,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/probe"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 )
 
 // Deps is what the service needs of its process.
@@ -74,7 +72,7 @@ type Service struct {
 // New checks cfg and puts the service together. It starts nothing and contacts nobody; to find its own address it looks at the
 // network interfaces. An error names the flag to change.
 func New(cfg Config, deps Deps) (*Service, error) {
-	objects, err := cluster.New(deps.Kube, deps.Metrics)
+	objects, err := baselinecontroller.New(deps.Kube, deps.Metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -86,20 +84,20 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	newKeys := registry.New
+	newKeys := apiserverscontroller.NewRegistry
 	if cfg.Endpoints.SharedAddress {
-		newKeys = registry.NewShared
+		newKeys = apiserverscontroller.NewSharedRegistry
 	}
 	return assemble(cfg, deps, parts{
 		server:   server,
 		objects:  objects,
 		keys:     newKeys(deps.Etcd, term.Prefix(deps.Member.Cluster), deps.Member.ID),
-		prober:   probe.New(deps.KubeConfig, server.url),
-		leases:   masterlease.New(deps.Etcd, cfg.EtcdPrefix),
+		prober:   apiserverscontroller.NewProber(deps.KubeConfig, server.url),
+		leases:   apiserverscontroller.NewMasterLeaseReader(deps.Etcd, cfg.EtcdPrefix),
 		resolver: net.DefaultResolver,
 		proberOf: func(address netip.Addr) prober {
 			at := netip.AddrPortFrom(address, uint16(server.port))
-			return probe.New(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()})
+			return apiserverscontroller.NewProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()})
 		},
 		audit: realAuditParts(cfg, deps),
 	})

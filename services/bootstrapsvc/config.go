@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
 // Config is what an operator decides. DefaultConfig has the defaults.
@@ -173,7 +173,7 @@ func checkFamily(address netip.Addr, serviceRange netip.Prefix) error {
 	if !address.IsValid() || !serviceRange.IsValid() {
 		return nil
 	}
-	if has, want := advertise.FamilyOf(address), advertise.FamilyOf(serviceRange.Addr()); has != want {
+	if has, want := hostaddress.FamilyOf(address), hostaddress.FamilyOf(serviceRange.Addr()); has != want {
 		return fmt.Errorf("%s is %s, but the primary service range %s is %s", address, has, serviceRange, want)
 	}
 	if serviceRange.Contains(address) {

@@ -10,9 +10,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/advertise"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
 // masterCount is what kube-apiserver's flag calls apiservers.Counted.
@@ -104,8 +103,8 @@ func (c *EndpointsConfig) kind() (apiservers.Kind, error) {
 }
 
 // patience is how much a ready kube-apiserver is forgiven.
-func (c *Config) patience() readiness.Patience {
-	return readiness.Patience{Failures: c.ProbeFailures, Silence: c.Endpoints.UnreadyDelay}
+func (c *Config) patience() apiservers.Patience {
+	return apiservers.Patience{Failures: c.ProbeFailures, Silence: c.Endpoints.UnreadyDelay}
 }
 
 // policy is who is published; Validate has found that it is one.
@@ -135,7 +134,7 @@ func (c *EndpointsConfig) staticTarget() (target, error) {
 		return target{}, nil
 	}
 	if address, err := netip.ParseAddr(c.StaticAddress); err == nil {
-		if err := advertise.Routable(address.Unmap()); err != nil {
+		if err := hostaddress.Routable(address.Unmap()); err != nil {
 			return target{}, fmt.Errorf("%s %w; pods could not reach it", address, err)
 		}
 		return target{address: address.Unmap()}, nil

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 func textsOf(addresses []netip.Addr) []string {
@@ -15,7 +15,7 @@ func textsOf(addresses []netip.Addr) []string {
 	return texts
 }
 
-func changesOf(changes []change.Change) []*statusv1.Change {
+func changesOf(changes []baseline.Change) []*statusv1.Change {
 	var converted []*statusv1.Change
 	for _, c := range changes {
 		apiVersion, kind := c.Kind().ToAPIVersionAndKind()
@@ -35,15 +35,15 @@ func changesOf(changes []change.Change) []*statusv1.Change {
 	return converted
 }
 
-func verbOf(verb change.Verb) statusv1.Change_Verb {
+func verbOf(verb baseline.Verb) statusv1.Change_Verb {
 	switch verb {
-	case change.Create:
+	case baseline.Create:
 		return statusv1.Change_VERB_CREATE
-	case change.Update:
+	case baseline.Update:
 		return statusv1.Change_VERB_UPDATE
-	case change.Delete:
+	case baseline.Delete:
 		return statusv1.Change_VERB_DELETE
-	case change.Report:
+	case baseline.Report:
 		return statusv1.Change_VERB_REPORT
 	default:
 		return statusv1.Change_VERB_UNSPECIFIED

@@ -9,7 +9,6 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 func baselineOf(found survey) *bootstrapv1.Baseline {
@@ -72,7 +71,7 @@ func serviceCIDROf(found serviceSurvey) *bootstrapv1.Baseline_ServiceCIDR {
 }
 
 // problemsOf are what was found about one object that no write mends.
-func problemsOf(changes []change.Change, kind, name string) []string {
+func problemsOf(changes []baseline.Change, kind, name string) []string {
 	var problems []string
 	for _, c := range changes {
 		if !c.Writes() && c.Kind().Kind == kind && c.Object.GetName() == name {

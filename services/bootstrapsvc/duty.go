@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/loop"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 type duty struct {
 	period time.Duration
 	// perform makes one pass. leaving is the address to take out, the zero Addr for none.
-	perform func(ctx context.Context, leaving netip.Addr) ([]change.Change, error)
+	perform func(ctx context.Context, leaving netip.Addr) ([]baseline.Change, error)
 	// nudges holds one: a burst makes one pass.
 	nudges chan struct{}
 	// requests is unbuffered: who asks knows that the goroutine has taken it.
@@ -36,14 +36,14 @@ type request struct {
 }
 
 type outcome struct {
-	changes []change.Change
+	changes []baseline.Change
 	err     error
 }
 
 // errAbandoned: the pass ended without a result, because it panicked.
 var errAbandoned = errors.New("the pass ended without a result")
 
-func newDuty(period time.Duration, perform func(context.Context, netip.Addr) ([]change.Change, error)) *duty {
+func newDuty(period time.Duration, perform func(context.Context, netip.Addr) ([]baseline.Change, error)) *duty {
 	return &duty{
 		period:   period,
 		perform:  perform,
@@ -107,7 +107,7 @@ func (d *duty) pass(ctx context.Context, asked request) error {
 
 // ask has the duty make a pass now and waits for the result, at most until ctx ends. The pass runs under the context of the
 // duty's loop, not under ctx: it goes on when nobody waits for it any more.
-func (d *duty) ask(ctx context.Context, leaving netip.Addr) ([]change.Change, error) {
+func (d *duty) ask(ctx context.Context, leaving netip.Addr) ([]baseline.Change, error) {
 	asked := request{leaving: leaving, reply: make(chan outcome, 1)}
 	select {
 	case d.requests <- asked:

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 // configured is the default configuration with a change.
@@ -25,13 +25,13 @@ func configured(edit func(*EndpointsConfig)) Config {
 }
 
 // wantFindings compares the reasons of what the last look at endpoints reports.
-func (h *house) wantFindings(t *testing.T, want ...change.Reason) {
+func (h *house) wantFindings(t *testing.T, want ...baseline.Reason) {
 	t.Helper()
 	found, err := h.surveyor.endpoints(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []change.Reason
+	var got []baseline.Reason
 	for _, c := range found.plan.Changes {
 		if !c.Writes() {
 			got = append(got, c.Reason)
@@ -185,8 +185,8 @@ func TestEndpoints_StaticAddressIsPublishedWhoeverReports(t *testing.T) {
 }
 
 // renewed is a key as a kube-apiserver that lives keeps it.
-func renewed(address string) masterlease.Key {
-	return masterlease.Key{
+func renewed(address string) apiserverscontroller.MasterLease {
+	return apiserverscontroller.MasterLease{
 		Key: "/registry/masterleases/" + address, Address: netip.MustParseAddr(address), Leased: true, Alive: true, TTL: 15 * time.Second,
 	}
 }
@@ -201,7 +201,7 @@ func TestAdoption_ServersWithoutASidecarAreKnownByTheirOwnKeys(t *testing.T) {
 		h := adopting(t)
 		unleased, dead := renewed("10.1.0.8"), renewed("10.1.0.9")
 		unleased.Leased, unleased.Alive, dead.Alive = false, false, false
-		unreadable := masterlease.Key{Key: "/registry/masterleases/x", Leased: true, Alive: true, Unreadable: "the value names no address"}
+		unreadable := apiserverscontroller.MasterLease{Key: "/registry/masterleases/x", Leased: true, Alive: true, Unreadable: "the value names no address"}
 		h.leases.set(unreadable, renewed("10.1.0.1"), renewed("10.1.0.2"), unleased, dead)
 		h.start(t)
 		defer h.end(t)
@@ -278,7 +278,7 @@ func TestAdoption_FailedReadTakesNothingAway(t *testing.T) {
 		defer h.end(t)
 		time.Sleep(2 * time.Second)
 		h.leases.mu.Lock()
-		h.leases.keys, h.leases.err = nil, fmt.Errorf("%w: no leader", masterlease.ErrUnavailable)
+		h.leases.keys, h.leases.err = nil, fmt.Errorf("%w: no leader", apiserverscontroller.ErrUnavailable)
 		h.leases.mu.Unlock()
 		time.Sleep(time.Minute)
 		h.wantPublished(t, "10.1.0.1", "10.1.0.2")

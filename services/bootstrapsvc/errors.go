@@ -11,9 +11,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 )
 
 // Reasons of this service beside the common ones.
@@ -39,14 +38,14 @@ func (s *Service) statusOf(ctx context.Context, err error) error {
 		return rpcerror.ShuttingDown()
 	case errors.Is(err, errNotLeading), errors.Is(err, term.ErrEnded), errors.Is(err, term.ErrNone):
 		return rpcerror.NotLeader(s.member.Service, s.holder().GRPCAddress)
-	case errors.Is(err, cluster.ErrConflict):
+	case errors.Is(err, baselinecontroller.ErrConflict):
 		return rpcerror.New(codes.Aborted, Conflict,
 			"an object changed between read and write; what was written before it stands; call again",
 			rpcerror.WithRetryAfter(retryAfter))
-	case errors.Is(err, registry.ErrUnavailable), errors.Is(err, masterlease.ErrUnavailable):
+	case errors.Is(err, apiserverscontroller.ErrUnavailable), errors.Is(err, apiserverscontroller.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, EtcdUnreachable,
 			"etcd did not answer in time", rpcerror.WithRetryAfter(retryAfter))
-	case errors.Is(err, cluster.ErrUnavailable):
+	case errors.Is(err, baselinecontroller.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, APIServerUnreachable,
 			"the kube-apiserver did not answer in time", rpcerror.WithRetryAfter(retryAfter))
 	default:

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 )
 
 // regainAfter is how long a kube-apiserver must have been ready before leadership that was conceded for its sake is wanted back
@@ -35,7 +35,7 @@ func (s *sidecar) giveWay(ctx context.Context, state *beat) error {
 }
 
 // isReadyElsewhere tells whether an entry is that of a ready server whose sidecar lives, beside another replica.
-func (s *sidecar) isReadyElsewhere(entry registry.Entry) bool {
+func (s *sidecar) isReadyElsewhere(entry apiserverscontroller.Entry) bool {
 	return entry.Ready && entry.Leased && entry.ReplicaID != s.replica
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 )
 
 // wantConceded looks a second after what was done.
@@ -20,7 +20,7 @@ func (h *house) wantConceded(t *testing.T, when string, want bool) {
 }
 
 // sick is a neighbour that is not ready.
-func sick(address string) registry.Entry {
+func sick(address string) apiserverscontroller.Entry {
 	entry := neighbour(address)
 	entry.Ready = false
 	return entry

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 )
 
 // maxRounds bounds how often one pass plans and writes. The first round repairs, the second finds nothing more to do; the
@@ -25,7 +25,7 @@ type facts = map[string]int64
 
 // observation is one look at the objects of a duty.
 type observation struct {
-	changes []change.Change
+	changes []baseline.Change
 	facts   facts
 }
 
@@ -44,8 +44,8 @@ type keeper struct {
 }
 
 // settle makes one pass. It returns what it wrote, in order, and then what it found that needs a person.
-func (k *keeper) settle(ctx context.Context, look func(context.Context) (observation, error)) ([]change.Change, error) {
-	var done []change.Change
+func (k *keeper) settle(ctx context.Context, look func(context.Context) (observation, error)) ([]baseline.Change, error) {
+	var done []baseline.Change
 	var obstacle error
 	for range maxRounds {
 		seen, err := look(ctx)
@@ -53,23 +53,23 @@ func (k *keeper) settle(ctx context.Context, look func(context.Context) (observa
 			return done, err
 		}
 		k.known.Store(&seen.facts)
-		steps := change.Writing(seen.changes)
+		steps := baseline.Writing(seen.changes)
 		if len(steps) == 0 {
 			return append(done, k.tell(seen.changes)...), nil
 		}
-		var written []change.Change
+		var written []baseline.Change
 		written, obstacle = k.write(ctx, steps)
 		done = append(done, written...)
-		if obstacle != nil && !errors.Is(obstacle, cluster.ErrConflict) {
+		if obstacle != nil && !errors.Is(obstacle, baselinecontroller.ErrConflict) {
 			return done, obstacle
 		}
 	}
-	return done, errors.Join(fmt.Errorf("%w: %w", errUnsettled, cluster.ErrConflict), obstacle)
+	return done, errors.Join(fmt.Errorf("%w: %w", errUnsettled, baselinecontroller.ErrConflict), obstacle)
 }
 
 // write tries every step, because one object that cannot be written is no reason to leave the others as they are.
-func (k *keeper) write(ctx context.Context, steps []change.Change) ([]change.Change, error) {
-	var written []change.Change
+func (k *keeper) write(ctx context.Context, steps []baseline.Change) ([]baseline.Change, error) {
+	var written []baseline.Change
 	var obstacles []error
 	for _, step := range steps {
 		if err := k.objects.Apply(ctx, step); err != nil {
@@ -85,7 +85,7 @@ func (k *keeper) write(ctx context.Context, steps []change.Change) ([]change.Cha
 }
 
 // tell makes findings visible: in metrics always, in the log once for as long as they last. It returns them.
-func (k *keeper) tell(reports []change.Change) []change.Change {
+func (k *keeper) tell(reports []baseline.Change) []baseline.Change {
 	k.metrics.found(k.loop, reports)
 	details := make([]string, 0, len(reports))
 	for _, report := range reports {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/trivet-dev/trivet/internal/loop"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 // Names of the loops, as --loops takes them.
@@ -93,10 +93,10 @@ func answer(ctx context.Context, hints <-chan struct{}, nudge func()) {
 }
 
 // perform is what a duty calls for one pass.
-type perform = func(ctx context.Context, leaving netip.Addr) ([]change.Change, error)
+type perform = func(ctx context.Context, leaving netip.Addr) ([]baseline.Change, error)
 
 func (s *Service) keepNamespaces(k *keeper) perform {
-	return func(ctx context.Context, _ netip.Addr) ([]change.Change, error) {
+	return func(ctx context.Context, _ netip.Addr) ([]baseline.Change, error) {
 		return k.settle(ctx, func(ctx context.Context) (observation, error) {
 			survey, err := s.surveyor.namespaces(ctx)
 			return observation{changes: survey.changes, facts: facts{"namespaces": int64(len(survey.existing))}}, err
@@ -105,7 +105,7 @@ func (s *Service) keepNamespaces(k *keeper) perform {
 }
 
 func (s *Service) keepService(k *keeper) perform {
-	return func(ctx context.Context, _ netip.Addr) ([]change.Change, error) {
+	return func(ctx context.Context, _ netip.Addr) ([]baseline.Change, error) {
 		return k.settle(ctx, func(ctx context.Context) (observation, error) {
 			survey, err := s.surveyor.service(ctx)
 			return observation{changes: survey.changes}, err
@@ -114,7 +114,7 @@ func (s *Service) keepService(k *keeper) perform {
 }
 
 func (s *Service) keepEndpoints(k *keeper) perform {
-	return func(ctx context.Context, leaving netip.Addr) ([]change.Change, error) {
+	return func(ctx context.Context, leaving netip.Addr) ([]baseline.Change, error) {
 		return k.settle(ctx, func(ctx context.Context) (observation, error) {
 			var own []netip.Addr
 			if leaving.IsValid() {

@@ -17,42 +17,40 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 )
 
 // memoryObjects is a Kubernetes in memory that insists on guards and on a term, as the real one behind its fence does.
 type memoryObjects struct {
 	mu       sync.Mutex // guards what follows
-	objects  map[string]change.Object
+	objects  map[string]baseline.Object
 	cidr     baseline.ServiceCIDR
 	version  int
 	written  []string // "verb Kind name"
 	watchers map[chan struct{}]struct{}
 	// before is called before each write, without the lock; an error refuses it.
-	before func(ctx context.Context, step change.Change) error
+	before func(ctx context.Context, step baseline.Change) error
 	// reads, if set, is what every read fails with.
 	reads error
 }
 
 func newMemoryObjects() *memoryObjects {
-	return &memoryObjects{objects: map[string]change.Object{}, watchers: map[chan struct{}]struct{}{}, cidr: defaultCIDR("10.0.0.0/16")}
+	return &memoryObjects{objects: map[string]baseline.Object{}, watchers: map[chan struct{}]struct{}{}, cidr: defaultCIDR("10.0.0.0/16")}
 }
 
-func keyOf(object change.Object) string {
-	return change.Change{Object: object}.Kind().Kind + " " + object.GetName()
+func keyOf(object baseline.Object) string {
+	return baseline.Change{Object: object}.Kind().Kind + " " + object.GetName()
 }
 
 // put stores an object as another writer would.
-func (m *memoryObjects) put(object change.Object) {
+func (m *memoryObjects) put(object baseline.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.version++
-	stored := object.DeepCopyObject().(change.Object)
+	stored := object.DeepCopyObject().(baseline.Object)
 	stored.SetResourceVersion(strconv.Itoa(m.version))
 	if stored.GetUID() == "" {
 		stored.SetUID(types.UID(fmt.Sprintf("uid-%d", m.version)))
@@ -101,7 +99,7 @@ func (m *memoryObjects) Watch(ctx context.Context, changed func()) {
 }
 
 // edit changes a stored object as another writer would.
-func edit[T change.Object](m *memoryObjects, key string, how func(T)) {
+func edit[T baseline.Object](m *memoryObjects, key string, how func(T)) {
 	m.mu.Lock()
 	object := m.objects[key].DeepCopyObject().(T)
 	m.mu.Unlock()
@@ -109,7 +107,7 @@ func edit[T change.Object](m *memoryObjects, key string, how func(T)) {
 	m.put(object)
 }
 
-func load[T change.Object](m *memoryObjects, key string) (T, error) {
+func load[T baseline.Object](m *memoryObjects, key string) (T, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var none T
@@ -192,7 +190,7 @@ func defaultCIDR(ranges ...string) baseline.ServiceCIDR {
 	}}
 }
 
-func (m *memoryObjects) Apply(ctx context.Context, step change.Change) error {
+func (m *memoryObjects) Apply(ctx context.Context, step baseline.Change) error {
 	t, found := term.FromContext(ctx)
 	if !found {
 		return term.ErrNone
@@ -209,7 +207,7 @@ func (m *memoryObjects) Apply(ctx context.Context, step change.Change) error {
 	if err := m.guard(key, step); err != nil {
 		return err
 	}
-	if step.Verb == change.Delete {
+	if step.Verb == baseline.Delete {
 		m.remove(key)
 	} else {
 		m.put(step.Object)
@@ -220,18 +218,18 @@ func (m *memoryObjects) Apply(ctx context.Context, step change.Change) error {
 	return nil
 }
 
-func (m *memoryObjects) guard(key string, step change.Change) error {
+func (m *memoryObjects) guard(key string, step baseline.Change) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	stored, found := m.objects[key]
 	switch {
-	case step.Verb == change.Create && !found:
+	case step.Verb == baseline.Create && !found:
 		return nil
-	case step.Verb != change.Create && found && stored.GetResourceVersion() == step.Object.GetResourceVersion() &&
+	case step.Verb != baseline.Create && found && stored.GetResourceVersion() == step.Object.GetResourceVersion() &&
 		stored.GetUID() == step.Object.GetUID():
 		return nil
 	default:
-		return fmt.Errorf("%s %s: %w", step.Verb, key, cluster.ErrConflict)
+		return fmt.Errorf("%s %s: %w", step.Verb, key, baselinecontroller.ErrConflict)
 	}
 }
 
@@ -250,7 +248,7 @@ func (m *memoryObjects) published() []string {
 // memoryKeys are the apiserver keys of an etcd in memory.
 type memoryKeys struct {
 	mu       sync.Mutex // guards what follows
-	entries  map[netip.Addr]registry.Entry
+	entries  map[netip.Addr]apiserverscontroller.Entry
 	watchers map[chan struct{}]struct{}
 	puts     int
 	// reads and writes, if set, are what every call of that kind fails with.
@@ -260,11 +258,11 @@ type memoryKeys struct {
 }
 
 func newMemoryKeys() *memoryKeys {
-	return &memoryKeys{entries: map[netip.Addr]registry.Entry{}, watchers: map[chan struct{}]struct{}{}}
+	return &memoryKeys{entries: map[netip.Addr]apiserverscontroller.Entry{}, watchers: map[chan struct{}]struct{}{}}
 }
 
 // put writes a key as another replica would.
-func (m *memoryKeys) put(entry registry.Entry) {
+func (m *memoryKeys) put(entry apiserverscontroller.Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	entry.Name, entry.Leased = entry.Address.String(), true
@@ -285,7 +283,7 @@ func (m *memoryKeys) fail(reads, writes error) {
 	m.reads, m.writes = reads, writes
 }
 
-func (m *memoryKeys) get(address string) (registry.Entry, bool) {
+func (m *memoryKeys) get(address string) (apiserverscontroller.Entry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	entry, found := m.entries[netip.MustParseAddr(address)]
@@ -306,26 +304,26 @@ func (m *memoryKeys) admit(ctx context.Context, failure func() error) error {
 	m.mu.Unlock()
 	if isHanging {
 		<-ctx.Done()
-		return fmt.Errorf("%w: %w", registry.ErrUnavailable, ctx.Err())
+		return fmt.Errorf("%w: %w", apiserverscontroller.ErrUnavailable, ctx.Err())
 	}
 	return err
 }
 
-func (m *memoryKeys) Read(ctx context.Context) ([]registry.Entry, error) {
+func (m *memoryKeys) Read(ctx context.Context) ([]apiserverscontroller.Entry, error) {
 	if err := m.admit(ctx, func() error { return m.reads }); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var entries []registry.Entry
+	var entries []apiserverscontroller.Entry
 	for _, entry := range m.entries {
 		entries = append(entries, entry)
 	}
-	slices.SortFunc(entries, func(a, b registry.Entry) int { return a.Address.Compare(b.Address) })
+	slices.SortFunc(entries, func(a, b apiserverscontroller.Entry) int { return a.Address.Compare(b.Address) })
 	return entries, nil
 }
 
-func (m *memoryKeys) List(ctx context.Context) ([]registry.Entry, error) {
+func (m *memoryKeys) List(ctx context.Context) ([]apiserverscontroller.Entry, error) {
 	entries, err := m.Read(ctx)
 	for i := range entries {
 		entries[i].TTL = 5 * time.Second
@@ -333,12 +331,12 @@ func (m *memoryKeys) List(ctx context.Context) ([]registry.Entry, error) {
 	return entries, err
 }
 
-func (m *memoryKeys) Publish(ctx context.Context, entry registry.Entry, _ clientv3.LeaseID) error {
+func (m *memoryKeys) Publish(ctx context.Context, entry apiserverscontroller.Entry, _ clientv3.LeaseID) error {
 	if err := m.admit(ctx, func() error { return m.writes }); err != nil {
 		return err
 	}
 	if there, found := m.get(entry.Name); found && there.ReplicaID != entry.ReplicaID {
-		return registry.ErrTaken
+		return apiserverscontroller.ErrTaken
 	}
 	m.put(entry)
 	m.mu.Lock()
@@ -356,12 +354,14 @@ func (m *memoryKeys) Withdraw(ctx context.Context, address netip.Addr) error {
 	return err
 }
 
-func (m *memoryKeys) Leave(ctx context.Context, entry registry.Entry) error {
+func (m *memoryKeys) Leave(ctx context.Context, entry apiserverscontroller.Entry) error {
 	entry.Ready, entry.Left = false, true
 	return m.Publish(ctx, entry, clientv3.NoLease)
 }
 
-func (m *memoryKeys) Key(entry registry.Entry) string { return "/trivet/test/apiservers/" + entry.Name }
+func (m *memoryKeys) Key(entry apiserverscontroller.Entry) string {
+	return "/trivet/test/apiservers/" + entry.Name
+}
 
 func (m *memoryKeys) delete(ctx context.Context, address netip.Addr, isMeant func(owner string) bool) (bool, error) {
 	if err := m.admit(ctx, func() error { return m.writes }); err != nil {
@@ -413,34 +413,34 @@ func (p *memoryProber) set(down bool) {
 	p.down = down
 }
 
-func (p *memoryProber) Probe(ctx context.Context) readiness.Outcome {
+func (p *memoryProber) Probe(ctx context.Context) apiservers.Outcome {
 	p.mu.Lock()
 	down, hung := p.down, p.hung
 	p.mu.Unlock()
 	if hung {
 		<-ctx.Done()
-		return readiness.Outcome{Time: time.Now(), Silent: true, Detail: "no answer"}
+		return apiservers.Outcome{Time: time.Now(), Silent: true, Detail: "no answer"}
 	}
 	if down {
-		return readiness.Outcome{Time: time.Now(), Detail: "connection refused"}
+		return apiservers.Outcome{Time: time.Now(), Detail: "connection refused"}
 	}
-	return readiness.Outcome{Time: time.Now(), OK: true, Detail: "ok"}
+	return apiservers.Outcome{Time: time.Now(), OK: true, Detail: "ok"}
 }
 
 // memoryLeases are kube-apiserver's own keys.
 type memoryLeases struct {
 	mu   sync.Mutex // guards what follows
-	keys []masterlease.Key
+	keys []apiserverscontroller.MasterLease
 	err  error
 }
 
-func (m *memoryLeases) set(keys ...masterlease.Key) {
+func (m *memoryLeases) set(keys ...apiserverscontroller.MasterLease) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.keys = keys
 }
 
-func (m *memoryLeases) Read(context.Context) ([]masterlease.Key, error) {
+func (m *memoryLeases) Read(context.Context) ([]apiserverscontroller.MasterLease, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.keys), m.err

@@ -7,7 +7,6 @@ import (
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 // metrics are those of this package; package cluster counts its writes itself.
@@ -72,8 +71,8 @@ func (m *metrics) sawAPIServers(known []present) {
 }
 
 // findable are the findings that each loop may report. Their series exist before the first one, so that an alert sees it come.
-func findable() map[string][]change.Reason {
-	return map[string][]change.Reason{
+func findable() map[string][]baseline.Reason {
+	return map[string][]baseline.Reason{
 		namespacesLoop: {baseline.NamespaceTerminating, baseline.NamespaceMislabelled},
 		serviceLoop: {
 			baseline.ServiceTerminating, baseline.ClusterIPDiffers, baseline.ClusterIPUnknown, baseline.SingleFamily,
@@ -89,8 +88,8 @@ func findable() map[string][]change.Reason {
 }
 
 // found replaces what the loop's last pass found.
-func (m *metrics) found(loop string, reports []change.Change) {
-	counts := map[change.Reason]int{}
+func (m *metrics) found(loop string, reports []baseline.Change) {
+	counts := map[baseline.Reason]int{}
 	for _, reason := range findable()[loop] {
 		counts[reason] = 0
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 // findings are the series of trivet_bootstrap_findings as loop/reason.
@@ -48,14 +48,14 @@ func TestMetrics_FindingsAreThereBeforeTheFirst(t *testing.T) {
 		}
 	}
 	check("before a term")
-	foreign := change.Change{Verb: change.Report, Reason: apiservers.SliceForeign}
-	m.found(endpointsLoop, []change.Change{foreign, foreign})
+	foreign := baseline.Change{Verb: baseline.Report, Reason: apiservers.SliceForeign}
+	m.found(endpointsLoop, []baseline.Change{foreign, foreign})
 	want["kubernetes-endpoints/ENDPOINT_SLICE_FOREIGN"] = 2
 	check("of a pass")
 	m.found(endpointsLoop, nil)
 	want["kubernetes-endpoints/ENDPOINT_SLICE_FOREIGN"] = 0
 	check("of a pass that found nothing more")
-	m.found(endpointsLoop, []change.Change{foreign})
+	m.found(endpointsLoop, []baseline.Change{foreign})
 	m.forget()
 	check("after a term")
 }

@@ -9,11 +9,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/masterlease"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
 )
 
 // Leadership decides which replica leads. *term.Candidate is one.
@@ -33,7 +31,7 @@ type Sessions interface {
 }
 
 // Etcd is what is needed of etcd. *clientv3.Client has it.
-type Etcd = registry.Client
+type Etcd = apiserverscontroller.Etcd
 
 // objects are the Kubernetes objects of the baseline; see package cluster. Reads are live and answer nil for what does not
 // exist; calls block until ctx ends and may be concurrent.
@@ -44,33 +42,33 @@ type objects interface {
 	EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error)
 	ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, error)
 	// Apply writes one change under its guard; its error wraps cluster.ErrConflict if somebody else was faster.
-	Apply(ctx context.Context, step change.Change) error
+	Apply(ctx context.Context, step baseline.Change) error
 	// Watch blocks until ctx ends; changed is called when somebody has written the EndpointSlice, and must not block.
 	Watch(ctx context.Context, changed func())
 }
 
 // keys are the apiserver keys in etcd; see package registry. Calls block until ctx ends and may be concurrent.
 type keys interface {
-	Read(ctx context.Context) ([]registry.Entry, error)
-	List(ctx context.Context) ([]registry.Entry, error)
-	Publish(ctx context.Context, entry registry.Entry, session clientv3.LeaseID) error
+	Read(ctx context.Context) ([]apiserverscontroller.Entry, error)
+	List(ctx context.Context) ([]apiserverscontroller.Entry, error)
+	Publish(ctx context.Context, entry apiserverscontroller.Entry, session clientv3.LeaseID) error
 	Evict(ctx context.Context, address netip.Addr) (bool, error)
 	Withdraw(ctx context.Context, address netip.Addr) error
-	Leave(ctx context.Context, entry registry.Entry) error
+	Leave(ctx context.Context, entry apiserverscontroller.Entry) error
 	// Key is the etcd key of an entry.
-	Key(entry registry.Entry) string
+	Key(entry apiserverscontroller.Entry) string
 	// Watch blocks until ctx ends; changed must not block.
 	Watch(ctx context.Context, changed func())
 }
 
 // prober asks the kube-apiserver beside this replica whether it is ready. It blocks until the answer or ctx's end.
 type prober interface {
-	Probe(ctx context.Context) readiness.Outcome
+	Probe(ctx context.Context) apiservers.Outcome
 }
 
 // leases are kube-apiserver's own keys; see package masterlease. Calls block until ctx ends and may be concurrent.
 type leases interface {
-	Read(ctx context.Context) ([]masterlease.Key, error)
+	Read(ctx context.Context) ([]apiserverscontroller.MasterLease, error)
 }
 
 // resolver looks names up; *net.Resolver is one. It blocks until the answer or ctx's end.

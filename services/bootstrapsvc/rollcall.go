@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 // source is where a kube-apiserver is known from.
@@ -41,7 +41,7 @@ type present struct {
 // rollcall is everybody who is known without asking Kubernetes.
 type rollcall struct {
 	present  []present
-	findings []change.Change
+	findings []baseline.Change
 	// unresolved says why endpoints that are static have no address.
 	unresolved string
 }
@@ -74,7 +74,7 @@ type caller struct {
 }
 
 // call reads the keys with read, which is keys.Read or, with what is left of their leases, keys.List.
-func (c *caller) call(ctx context.Context, read func(context.Context) ([]registry.Entry, error)) (rollcall, error) {
+func (c *caller) call(ctx context.Context, read func(context.Context) ([]apiserverscontroller.Entry, error)) (rollcall, error) {
 	var roll rollcall
 	entries, err := read(ctx)
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *caller) call(ctx context.Context, read func(context.Context) ([]registr
 }
 
 // reporting is a kube-apiserver whose sidecar reports. A key that cannot be read is one that is not ready.
-func (c *caller) reporting(entry registry.Entry) present {
+func (c *caller) reporting(entry apiserverscontroller.Entry) present {
 	each := present{
 		server: apiservers.Server{
 			Address: entry.Address, Port: entry.Port, Ready: entry.Ready, Left: entry.Left, Detail: entry.Detail,

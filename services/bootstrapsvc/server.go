@@ -13,7 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 // readTimeout bounds the reads behind an answer, so that a caller without a deadline learns who did not answer.
@@ -67,8 +67,8 @@ type survey struct {
 }
 
 // changes are those of all parts, in the order in which they would be written.
-func (s survey) changes() []change.Change {
-	var all []change.Change
+func (s survey) changes() []baseline.Change {
+	var all []baseline.Change
 	all = append(all, s.namespaces.changes...)
 	all = append(all, s.service.changes...)
 	return append(all, s.endpoints.plan.Changes...)
@@ -94,14 +94,14 @@ func (s *Service) survey(ctx context.Context) (survey, error) {
 }
 
 // plan says what reconcile would do.
-func (s *Service) plan(ctx context.Context) ([]change.Change, error) {
+func (s *Service) plan(ctx context.Context) ([]baseline.Change, error) {
 	found, err := s.survey(ctx)
 	return found.changes(), err
 }
 
 // reconcile has every duty make a pass now, in the loops' own goroutines and so under the term, and waits for them. A duty
 // that --loops switches off is left out.
-func (s *Service) reconcile(ctx context.Context) ([]change.Change, error) {
+func (s *Service) reconcile(ctx context.Context) ([]baseline.Change, error) {
 	t := s.held.Load()
 	switch {
 	case s.stopping.Load():
@@ -111,7 +111,7 @@ func (s *Service) reconcile(ctx context.Context) ([]change.Change, error) {
 	}
 	ctx, done := untilEnd(ctx, t)
 	defer done()
-	var all []change.Change
+	var all []baseline.Change
 	for _, part := range []struct {
 		loop string
 		duty *duty

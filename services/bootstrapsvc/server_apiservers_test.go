@@ -18,17 +18,17 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 )
 
 func TestListAPIServers(t *testing.T) {
 	h := newHouse(t)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	h.keys.put(registry.Entry{
+	h.keys.put(apiserverscontroller.Entry{
 		Address: netip.MustParseAddr("10.1.0.2"), Port: 6443, Ready: true, Detail: "ok", ProbeTime: at, ReplicaID: "other-2",
 	})
-	h.keys.put(registry.Entry{
+	h.keys.put(apiserverscontroller.Entry{
 		Address: netip.MustParseAddr("10.1.0.1"), Unreadable: "the value is no JSON object of the known kind",
 	})
 	want := []*bootstrapv1.APIServer{{
@@ -121,7 +121,7 @@ func TestListAPIServers_StaticAddressIsListedBesideThoseThatReport(t *testing.T)
 func TestListAPIServers_AnswersWithoutKubernetes(t *testing.T) {
 	h := newHouse(t)
 	h.keys.put(neighbour("10.1.0.2"))
-	h.objects.failReads(cluster.ErrUnavailable)
+	h.objects.failReads(baselinecontroller.ErrUnavailable)
 	got, err := serve(t, h).ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestWatchAPIServers_TellsTheListAndThenWhatChanges(t *testing.T) {
 		t.Errorf("next list (-want +got):\n%s", diff)
 	}
 	// What changes without a key being written is found, too, and an outage of etcd is sat out.
-	h.keys.fail(fmt.Errorf("%w: no leader", registry.ErrUnavailable), nil)
+	h.keys.fail(fmt.Errorf("%w: no leader", apiserverscontroller.ErrUnavailable), nil)
 	time.AfterFunc(watchPeriod+time.Second, func() {
 		h.keys.fail(nil, nil)
 		h.objects.failReads(errors.New("gone"))
@@ -210,7 +210,7 @@ func TestWatchAPIServers_TellsTheListAndThenWhatChanges(t *testing.T) {
 func TestWatchAPIServers_EndsWithTheServiceAndBeginsOnlyWithEtcd(t *testing.T) {
 	h := newHouse(t)
 	client := serve(t, h)
-	h.keys.fail(fmt.Errorf("%w: no leader", registry.ErrUnavailable), nil)
+	h.keys.fail(fmt.Errorf("%w: no leader", apiserverscontroller.ErrUnavailable), nil)
 	watch, err := client.WatchAPIServers(t.Context(), &bootstrapv1.WatchAPIServersRequest{})
 	if err == nil {
 		_, err = watch.Recv()

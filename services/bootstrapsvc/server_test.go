@@ -17,10 +17,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 )
 
 // serve serves a house's RPCs through the production chain.
@@ -241,7 +240,7 @@ func TestReconcileBaseline_TermThatEndsWhileWaitingIsNotLeader(t *testing.T) {
 	client := serve(t, h)
 	inPass := make(chan struct{})
 	h.objects.remove("Namespace kube-public")
-	h.objects.before = func(ctx context.Context, _ change.Change) error {
+	h.objects.before = func(ctx context.Context, _ baseline.Change) error {
 		close(inPass)
 		<-ctx.Done()
 		return context.Cause(ctx)
@@ -258,7 +257,7 @@ func TestReconcileBaseline_ConflictsWithoutEndAreAborted(t *testing.T) {
 	h := newHouse(t)
 	lead(t, h)
 	client := serve(t, h)
-	h.objects.before = func(context.Context, change.Change) error { return cluster.ErrConflict }
+	h.objects.before = func(context.Context, baseline.Change) error { return baselinecontroller.ErrConflict }
 	h.objects.remove("Namespace kube-public")
 	_, err := client.ReconcileBaseline(t.Context(), &bootstrapv1.ReconcileBaselineRequest{})
 	wantError(t, err, codes.Aborted, Conflict)
@@ -270,7 +269,7 @@ func TestReconcileBaseline_CallerWhoGivesUpGetsItsOwnCode(t *testing.T) {
 	client := serve(t, h)
 	release := make(chan struct{})
 	h.objects.remove("Namespace kube-public")
-	h.objects.before = func(context.Context, change.Change) error {
+	h.objects.before = func(context.Context, baseline.Change) error {
 		<-release
 		return nil
 	}
@@ -291,10 +290,10 @@ func TestErrors(t *testing.T) {
 		reason        rpcerror.Reason
 	}{
 		"etcd is away": {
-			keys: fmt.Errorf("read: %w", registry.ErrUnavailable), code: codes.Unavailable, reason: EtcdUnreachable,
+			keys: fmt.Errorf("read: %w", apiserverscontroller.ErrUnavailable), code: codes.Unavailable, reason: EtcdUnreachable,
 		},
 		"the apiserver is away": {
-			objects: fmt.Errorf("get: %w", cluster.ErrUnavailable), code: codes.Unavailable, reason: APIServerUnreachable,
+			objects: fmt.Errorf("get: %w", baselinecontroller.ErrUnavailable), code: codes.Unavailable, reason: APIServerUnreachable,
 		},
 		"the apiserver refuses": {
 			objects: refused, code: codes.Internal, reason: rpcerror.InternalReason,

@@ -20,9 +20,9 @@ import (
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/cluster"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 )
 
 func self() term.Member {
@@ -112,8 +112,8 @@ func (h *house) statusOf(t testing.TB, name string) loop.Status {
 	return loop.Status{}
 }
 
-func neighbour(address string) registry.Entry {
-	return registry.Entry{
+func neighbour(address string) apiserverscontroller.Entry {
+	return apiserverscontroller.Entry{
 		Address: netip.MustParseAddr(address), Port: 6443, Ready: true, Detail: "ok", ReplicaID: "other-1",
 	}
 }
@@ -322,7 +322,7 @@ func TestService_FailedReadOfTheKeysTakesNothingAway(t *testing.T) {
 		h.keys.put(neighbour("10.1.0.2"))
 		time.Sleep(aMoment)
 
-		h.keys.fail(fmt.Errorf("%w: no leader", registry.ErrUnavailable), nil)
+		h.keys.fail(fmt.Errorf("%w: no leader", apiserverscontroller.ErrUnavailable), nil)
 		h.keys.drop("10.1.0.2")
 		time.Sleep(time.Minute)
 		h.wantPublished(t, "10.1.0.1", "10.1.0.2")
@@ -390,8 +390,8 @@ func TestService_ConflictIsPlannedAgainFromWhatIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
 		interfered := false
-		h.objects.before = func(_ context.Context, step change.Change) error {
-			if step.Kind().Kind == "EndpointSlice" && step.Verb == change.Update && !interfered {
+		h.objects.before = func(_ context.Context, step baseline.Change) error {
+			if step.Kind().Kind == "EndpointSlice" && step.Verb == baseline.Update && !interfered {
 				interfered = true
 				edit(h.objects, "EndpointSlice kubernetes", func(s *discoveryv1.EndpointSlice) { s.Labels["team"] = "net" })
 			}
@@ -414,10 +414,10 @@ func TestService_FightIsGivenUpUntilTheNextPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
 		attempts := 0
-		h.objects.before = func(_ context.Context, step change.Change) error {
+		h.objects.before = func(_ context.Context, step baseline.Change) error {
 			if step.Kind().Kind == "Service" {
 				attempts++
-				return cluster.ErrConflict
+				return baselinecontroller.ErrConflict
 			}
 			return nil
 		}
@@ -436,7 +436,7 @@ func TestService_FightIsGivenUpUntilTheNextPass(t *testing.T) {
 func TestService_OneNamespaceThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
-		h.objects.before = func(_ context.Context, step change.Change) error {
+		h.objects.before = func(_ context.Context, step baseline.Change) error {
 			if step.Object.GetName() == "default" {
 				return errors.New("forbidden")
 			}
@@ -456,7 +456,7 @@ func TestService_PanicCostsOnePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
 		panicked := false
-		h.objects.before = func(_ context.Context, step change.Change) error {
+		h.objects.before = func(_ context.Context, step baseline.Change) error {
 			if step.Kind().Kind == "Service" && !panicked {
 				panicked = true
 				panic("out of order")
@@ -476,7 +476,7 @@ func TestService_PanicCostsOnePass(t *testing.T) {
 func TestDuty_BurstOfNudgesMakesOnePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		passes := 0
-		d := newDuty(time.Hour, func(context.Context, netip.Addr) ([]change.Change, error) {
+		d := newDuty(time.Hour, func(context.Context, netip.Addr) ([]baseline.Change, error) {
 			passes++
 			return nil, nil
 		})
@@ -496,7 +496,7 @@ func TestDuty_BurstOfNudgesMakesOnePass(t *testing.T) {
 
 func TestDuty_AskOfAPassThatPanicsEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDuty(time.Hour, func(context.Context, netip.Addr) ([]change.Change, error) { panic("out of order") })
+		d := newDuty(time.Hour, func(context.Context, netip.Addr) ([]baseline.Change, error) { panic("out of order") })
 		go func() {
 			defer func() { _ = recover() }()
 			_ = d.pass(t.Context(), <-d.requests)

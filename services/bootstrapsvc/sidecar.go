@@ -10,8 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/readiness"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/registry"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 )
 
 const (
@@ -47,9 +46,9 @@ type sidecar struct {
 // beat is the state of one life of the loop.
 type beat struct {
 	evicted bool
-	verdict readiness.Verdict
+	verdict apiservers.Verdict
 	// What was written last, and under which session; a zero probe time: nothing yet.
-	written registry.Entry
+	written apiserverscontroller.Entry
 	session clientv3.LeaseID
 	// conceded is whether leadership was given up, readySince when the server last became ready.
 	conceded   bool
@@ -151,8 +150,8 @@ func (s *sidecar) session(ctx context.Context) (clientv3.LeaseID, bool) {
 	}
 }
 
-func (s *sidecar) entry(verdict readiness.Verdict) registry.Entry {
-	return registry.Entry{
+func (s *sidecar) entry(verdict apiservers.Verdict) apiserverscontroller.Entry {
+	return apiserverscontroller.Entry{
 		Address:   s.at.primary,
 		Secondary: s.at.secondary,
 		Name:      s.at.primary.String(),
@@ -165,7 +164,7 @@ func (s *sidecar) entry(verdict readiness.Verdict) registry.Entry {
 }
 
 // isDue tells whether an entry has to be written: it says something new, the session is another one, or it is time.
-func (b *beat) isDue(entry registry.Entry, session clientv3.LeaseID) bool {
+func (b *beat) isDue(entry apiserverscontroller.Entry, session clientv3.LeaseID) bool {
 	return b.written.ProbeTime.IsZero() || b.session != session ||
 		b.written.Ready != entry.Ready || b.written.Detail != entry.Detail ||
 		entry.ProbeTime.Sub(b.written.ProbeTime) >= refreshInterval
@@ -178,7 +177,7 @@ func (s *sidecar) withdraw(ctx context.Context) {
 	defer cancel()
 	withdraw := func() error { return s.keys.Withdraw(ctx, s.at.primary) }
 	if kind, err := s.cfg.Endpoints.kind(); err == nil && kind == apiservers.Counted {
-		withdraw = func() error { return s.keys.Leave(ctx, s.entry(readiness.Verdict{})) }
+		withdraw = func() error { return s.keys.Leave(ctx, s.entry(apiservers.Verdict{})) }
 	}
 	if err := withdraw(); err != nil {
 		s.logger.Warn("could not remove the key of the kube-apiserver; it goes with the session",

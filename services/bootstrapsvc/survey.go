@@ -8,7 +8,6 @@ import (
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 // surveyor reads what there is and has the cores decide what is to be done. It writes nothing and keeps no state.
@@ -26,7 +25,7 @@ type surveyor struct {
 
 type namespacesSurvey struct {
 	existing []*corev1.Namespace
-	changes  []change.Change
+	changes  []baseline.Change
 }
 
 func (s *surveyor) namespaces(ctx context.Context) (namespacesSurvey, error) {
@@ -42,7 +41,7 @@ type serviceSurvey struct {
 	cidr     baseline.ServiceCIDR
 	// clusterIP is the one it has or, if it has none, the one it will get; the zero Addr if neither is known.
 	clusterIP netip.Addr
-	changes   []change.Change
+	changes   []baseline.Change
 }
 
 func (s *surveyor) service(ctx context.Context) (serviceSurvey, error) {

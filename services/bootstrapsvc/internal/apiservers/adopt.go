@@ -4,19 +4,19 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 const (
 	// KeyUnleased: a key that tells of an apiserver has no lease, so it would stay when the apiserver dies, as after some
 	// restores. The apiserver counts as not ready.
-	KeyUnleased change.Reason = "APISERVER_KEY_UNLEASED"
+	KeyUnleased baseline.Reason = "APISERVER_KEY_UNLEASED"
 	// KeyDead: the lease of a key is not known to etcd, so nobody renews it. The apiserver counts as not ready.
-	KeyDead change.Reason = "APISERVER_KEY_DEAD"
+	KeyDead baseline.Reason = "APISERVER_KEY_DEAD"
 	// Silent: an apiserver renews its key and does not answer, or not as a ready one. It counts as not ready.
-	Silent change.Reason = "APISERVER_SILENT"
+	Silent baseline.Reason = "APISERVER_SILENT"
 	// KeyUnreadable: a key that may tell of an apiserver cannot be read. It is left alone and left out.
-	KeyUnreadable change.Reason = "APISERVER_KEY_UNREADABLE"
+	KeyUnreadable baseline.Reason = "APISERVER_KEY_UNREADABLE"
 )
 
 // Claim is a key that says that a server lives.
@@ -34,11 +34,11 @@ type Claim struct {
 
 // Adopt makes a server of a claim whose server has no sidecar, and says what is wrong with it. A claim that cannot be read
 // makes none.
-func Adopt(claim Claim) (Server, []change.Change) {
+func Adopt(claim Claim) (Server, []baseline.Change) {
 	server := Server{Address: claim.Address, Port: claim.Port, Ready: true}
-	object := func(reason change.Reason, detail string) (Server, []change.Change) {
+	object := func(reason baseline.Reason, detail string) (Server, []baseline.Change) {
 		server.Ready, server.Detail = false, detail
-		return server, []change.Change{report(reason, detail)}
+		return server, []baseline.Change{report(reason, detail)}
 	}
 	switch {
 	case claim.Unreadable != "":
@@ -58,7 +58,7 @@ func Adopt(claim Claim) (Server, []change.Change) {
 }
 
 // ReportKey reports what is wrong with the key of a sidecar, of which everything but the lease may be well.
-func ReportKey(isReadable bool, problem string) change.Change {
+func ReportKey(isReadable bool, problem string) baseline.Change {
 	if isReadable {
 		return report(KeyUnleased, problem)
 	}

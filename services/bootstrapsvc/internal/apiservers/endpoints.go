@@ -9,20 +9,20 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 const (
 	// EndpointsMissing: the Endpoints object does not exist.
-	EndpointsMissing change.Reason = "ENDPOINTS_MISSING"
+	EndpointsMissing baseline.Reason = "ENDPOINTS_MISSING"
 	// EndpointsDrifted: the Endpoints object differs in addresses, ports or the label that stops mirroring.
-	EndpointsDrifted change.Reason = "ENDPOINTS_DRIFTED"
+	EndpointsDrifted baseline.Reason = "ENDPOINTS_DRIFTED"
 )
 
-func planEndpoints(want roster, existing *corev1.Endpoints) []change.Change {
+func planEndpoints(want roster, existing *corev1.Endpoints) []baseline.Change {
 	if existing == nil {
-		return []change.Change{{
-			Verb:   change.Create,
+		return []baseline.Change{{
+			Verb:   baseline.Create,
 			Object: newEndpoints(want),
 			Reason: EndpointsMissing,
 			Detail: "endpoints default/kubernetes do not exist; they will hold " + addressesText(want.texts()),
@@ -41,8 +41,8 @@ func planEndpoints(want roster, existing *corev1.Endpoints) []change.Change {
 	if len(differences) == 0 {
 		return nil
 	}
-	return []change.Change{{
-		Verb: change.Update, Object: repaired, Reason: EndpointsDrifted, Detail: strings.Join(differences, "; "),
+	return []baseline.Change{{
+		Verb: baseline.Update, Object: repaired, Reason: EndpointsDrifted, Detail: strings.Join(differences, "; "),
 	}}
 }
 

@@ -10,33 +10,33 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 const (
 	// NoServerReports: not one apiserver has a key. What is published stays.
-	NoServerReports change.Reason = "NO_APISERVER_REPORTS"
+	NoServerReports baseline.Reason = "NO_APISERVER_REPORTS"
 	// NoServerReady: apiservers have keys, and none of them is ready and usable. What is published stays.
-	NoServerReady change.Reason = "NO_APISERVER_READY"
+	NoServerReady baseline.Reason = "NO_APISERVER_READY"
 	// StaticUnresolved: the name that is to be published leads to no address. What is published stays.
-	StaticUnresolved change.Reason = "STATIC_ADDRESS_UNRESOLVED"
+	StaticUnresolved baseline.Reason = "STATIC_ADDRESS_UNRESOLVED"
 	// FamilyMismatch: an apiserver's address is not of the Service's family. It is left out.
-	FamilyMismatch change.Reason = "ADDRESS_FAMILY_MISMATCH"
+	FamilyMismatch baseline.Reason = "ADDRESS_FAMILY_MISMATCH"
 	// FamilyUnknown: neither the Service nor the service range says which family to use. Nothing is written.
-	FamilyUnknown change.Reason = "ADDRESS_FAMILY_UNKNOWN"
+	FamilyUnknown baseline.Reason = "ADDRESS_FAMILY_UNKNOWN"
 	// NotRoutable: an apiserver's address is a loopback, link-local, multicast or unspecified one, or the Service's own.
 	// It is left out.
-	NotRoutable change.Reason = "ADDRESS_NOT_ROUTABLE"
+	NotRoutable baseline.Reason = "ADDRESS_NOT_ROUTABLE"
 	// PortMismatch: an apiserver serves on another port than most. It is left out.
-	PortMismatch change.Reason = "APISERVER_PORT_MISMATCH"
+	PortMismatch baseline.Reason = "APISERVER_PORT_MISMATCH"
 	// Kept: an apiserver that is not ready stays an endpoint, because of the floor or of the count.
-	Kept change.Reason = "APISERVER_KEPT"
+	Kept baseline.Reason = "APISERVER_KEPT"
 	// CountExceeded: more apiservers are ready than there are to be. All are published.
-	CountExceeded change.Reason = "APISERVER_COUNT_EXCEEDED"
+	CountExceeded baseline.Reason = "APISERVER_COUNT_EXCEEDED"
 	// LastServerLeft: the last apiserver stops and takes its address out.
-	LastServerLeft change.Reason = "LAST_APISERVER_LEFT"
+	LastServerLeft baseline.Reason = "LAST_APISERVER_LEFT"
 	// LastServerKept: the last apiserver stops, and its address stays because it was told to.
-	LastServerKept change.Reason = "LAST_APISERVER_KEPT"
+	LastServerKept baseline.Reason = "LAST_APISERVER_KEPT"
 )
 
 const (
@@ -95,7 +95,7 @@ type Plan struct {
 	Addresses []netip.Addr
 	// Standings has every server once, ordered by address.
 	Standings []Standing
-	Changes   []change.Change
+	Changes   []baseline.Change
 }
 
 // NewPlan decides what Endpoints and EndpointSlices must become.
@@ -138,7 +138,7 @@ func NewPlan(want Want, have Snapshot) Plan {
 }
 
 // planSecond plans the slice of the second family. Where nobody of it is ready, only who leaves is taken out.
-func planSecond(want Want, elected roster, have Snapshot) []change.Change {
+func planSecond(want Want, elected roster, have Snapshot) []baseline.Change {
 	if len(elected.addresses) > 0 {
 		return planSlice(want.secondSlice(), elected, have.Slices)
 	}
@@ -150,28 +150,28 @@ func planSecond(want Want, elected roster, have Snapshot) []change.Change {
 }
 
 // part takes those who leave out of what is published, or reports that the last one stays.
-func part(want Want, have Snapshot) []change.Change {
+func part(want Want, have Snapshot) []baseline.Change {
 	parting := withdraw(leaving(want, have.Servers), have)
 	if len(parting) > 0 && want.KeepLast {
-		return []change.Change{report(LastServerKept, "the last kube-apiserver stops; its address stays, because --keep-last-address is set")}
+		return []baseline.Change{report(LastServerKept, "the last kube-apiserver stops; its address stays, because --keep-last-address is set")}
 	}
 	return parting
 }
 
 // stay is what happens when nobody can be published: nothing, unless the last server stops in good order.
-func stay(want Want, have Snapshot) []change.Change {
+func stay(want Want, have Snapshot) []baseline.Change {
 	parting := part(want, have)
 	reporting := len(have.Servers)
 	switch {
 	case want.Kind == Static && reporting == 0:
-		return []change.Change{report(StaticUnresolved, want.Unresolved+"; the published addresses stay until it does")}
+		return []baseline.Change{report(StaticUnresolved, want.Unresolved+"; the published addresses stay until it does")}
 	case len(parting) > 0, len(want.Leaving) > 0 && len(leaving(want, have.Servers)) > 0:
 		return parting
 	case reporting == 0:
-		return []change.Change{report(NoServerReports,
+		return []baseline.Change{report(NoServerReports,
 			"no kube-apiserver reports; the published addresses stay until one does")}
 	default:
-		return []change.Change{report(NoServerReady, fmt.Sprintf(
+		return []baseline.Change{report(NoServerReady, fmt.Sprintf(
 			"none of %d reporting kube-apiservers can be used; the published addresses stay until one can", reporting))}
 	}
 }
@@ -200,9 +200,9 @@ func leaving(want Want, servers []Server) []netip.Addr {
 }
 
 // report is about the published endpoints as a whole: a server is no Kubernetes object.
-func report(reason change.Reason, detail string) change.Change {
-	return change.Change{
-		Verb: change.Report,
+func report(reason baseline.Reason, detail string) baseline.Change {
+	return baseline.Change{
+		Verb: baseline.Report,
 		Object: &corev1.Endpoints{
 			ObjectMeta: metav1.ObjectMeta{Name: serviceName, Namespace: metav1.NamespaceDefault},
 		},

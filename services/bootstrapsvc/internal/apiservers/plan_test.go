@@ -9,7 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
@@ -34,29 +34,29 @@ func settled(t *testing.T, servers ...Server) Snapshot {
 type failer interface{ Fatalf(string, ...any) }
 
 // applied is the snapshot after the changes were written, refusing what an apiserver would refuse.
-func applied(t failer, have Snapshot, changes []change.Change) Snapshot {
+func applied(t failer, have Snapshot, changes []baseline.Change) Snapshot {
 	after := Snapshot{Servers: have.Servers, Endpoints: have.Endpoints}
 	slices := map[string]*discoveryv1.EndpointSlice{}
 	for _, slice := range have.Slices {
 		slices[slice.Name] = slice
 	}
-	for _, c := range change.Writing(changes) {
+	for _, c := range baseline.Writing(changes) {
 		switch object := c.Object.(type) {
 		case *corev1.Endpoints:
-			if (c.Verb == change.Create) != (after.Endpoints == nil) {
+			if (c.Verb == baseline.Create) != (after.Endpoints == nil) {
 				t.Fatalf("%s of endpoints does not fit what there is", c.Verb)
 			}
 			after.Endpoints = object
 		case *discoveryv1.EndpointSlice:
 			existing := slices[object.Name]
-			if (c.Verb == change.Create) != (existing == nil) {
+			if (c.Verb == baseline.Create) != (existing == nil) {
 				t.Fatalf("%s of a slice does not fit what there is", c.Verb)
 			}
-			if c.Verb == change.Update && existing.AddressType != object.AddressType {
+			if c.Verb == baseline.Update && existing.AddressType != object.AddressType {
 				t.Fatalf("update of a slice changes its immutable address type")
 			}
 			slices[object.Name] = object
-			if c.Verb == change.Delete {
+			if c.Verb == baseline.Delete {
 				delete(slices, object.Name)
 			}
 		default:
@@ -71,13 +71,13 @@ func applied(t failer, have Snapshot, changes []change.Change) Snapshot {
 
 // step is a change without its object.
 type step struct {
-	Verb   change.Verb
+	Verb   baseline.Verb
 	Kind   string
 	Name   string
-	Reason change.Reason
+	Reason baseline.Reason
 }
 
-func steps(changes []change.Change) []step {
+func steps(changes []baseline.Change) []step {
 	var taken []step
 	for _, c := range changes {
 		taken = append(taken, step{Verb: c.Verb, Kind: c.Kind().Kind, Name: c.Object.GetName(), Reason: c.Reason})
@@ -85,8 +85,8 @@ func steps(changes []change.Change) []step {
 	return taken
 }
 
-func reported(reason change.Reason) step {
-	return step{Verb: change.Report, Kind: "Endpoints", Name: "kubernetes", Reason: reason}
+func reported(reason baseline.Reason) step {
+	return step{Verb: baseline.Report, Kind: "Endpoints", Name: "kubernetes", Reason: reason}
 }
 
 func TestNewPlan_FirstServersArePublishedInUpstreamsShape(t *testing.T) {
@@ -98,8 +98,8 @@ func TestNewPlan_FirstServersArePublishedInUpstreamsShape(t *testing.T) {
 			{Address: addr("10.1.0.2"), Wanted: true, Why: "it is ready"},
 			{Address: addr("10.1.0.3"), Why: "it is not ready: nothing is known of it"},
 		},
-		Changes: []change.Change{{
-			Verb: change.Create,
+		Changes: []baseline.Change{{
+			Verb: baseline.Create,
 			Object: &discoveryv1.EndpointSlice{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: "kubernetes", Namespace: "default",
@@ -115,7 +115,7 @@ func TestNewPlan_FirstServersArePublishedInUpstreamsShape(t *testing.T) {
 			Reason: SliceMissing,
 			Detail: "endpointslice default/kubernetes does not exist; it will hold 10.1.0.1, 10.1.0.2",
 		}, {
-			Verb: change.Create,
+			Verb: baseline.Create,
 			Object: &corev1.Endpoints{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: "kubernetes", Namespace: "default",
@@ -222,8 +222,8 @@ func TestNewPlan_OneFamilyAndOnePort(t *testing.T) {
 		reported(NotRoutable),
 		reported(FamilyMismatch),
 		reported(PortMismatch),
-		{Verb: change.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted},
-		{Verb: change.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted},
+		{Verb: baseline.Update, Kind: "EndpointSlice", Name: "kubernetes", Reason: SliceDrifted},
+		{Verb: baseline.Update, Kind: "Endpoints", Name: "kubernetes", Reason: EndpointsDrifted},
 	}
 	if diff := cmp.Diff(want, steps(plan.Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
@@ -249,7 +249,7 @@ func TestNewPlan_Leaving(t *testing.T) {
 	cases := map[string]struct {
 		published []Server
 		servers   []Server
-		reason    change.Reason
+		reason    baseline.Reason
 		want      []string
 	}{
 		"others are ready: they alone stay": {
@@ -327,7 +327,7 @@ func TestNewPlan_EmptySliceOfAnIPv6ClusterKeepsItsType(t *testing.T) {
 	}
 	want.Leaving, have.Servers = nil, []Server{ready("fd00::1")}
 	back := steps(NewPlan(want, have).Changes)
-	if len(back) == 0 || back[0].Verb != change.Update {
+	if len(back) == 0 || back[0].Verb != baseline.Update {
 		t.Errorf("plan of the returning server = %v, want updates in place", back)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"pgregory.net/rapid"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 func left(address string) Server {
@@ -154,7 +154,7 @@ func TestNewPlan_Policies(t *testing.T) {
 func reportsOf(plan Plan) []step {
 	var reports []step
 	for _, s := range steps(plan.Changes) {
-		if s.Verb == change.Report {
+		if s.Verb == baseline.Report {
 			reports = append(reports, s)
 		}
 	}
@@ -199,11 +199,11 @@ func TestNewPlan_DualStackHasOneSlicePerFamilyAndEndpointsOfTheFirst(t *testing.
 
 	// Nobody of the second family is ready: it keeps what it has. Not asked for any more, its slice goes.
 	after.Servers = []Server{ready("10.1.0.1"), ready("10.1.0.2"), notReady("fd00::1")}
-	if writes := change.Writing(NewPlan(want, after).Changes); len(writes) != 0 {
+	if writes := baseline.Writing(NewPlan(want, after).Changes); len(writes) != 0 {
 		t.Errorf("plan writes %v, want none", steps(writes))
 	}
 	want.DualStack = false
-	gone := []step{{Verb: change.Delete, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceUnwanted}}
+	gone := []step{{Verb: baseline.Delete, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceUnwanted}}
 	if diff := cmp.Diff(gone, steps(NewPlan(want, after).Changes)); diff != "" {
 		t.Errorf("single-stack again (-want +got):\n%s", diff)
 	}
@@ -230,7 +230,7 @@ func TestNewPlan_SliceOfOthersUnderTheSecondNameIsLeftToThem(t *testing.T) {
 	theirs.Name, theirs.AddressType = "kubernetes-ipv6", discoveryv1.AddressTypeIPv6
 	have.Slices = append(have.Slices, theirs)
 	have.Servers = []Server{ready("10.1.0.1"), ready("fd00::1")}
-	expected := []step{{Verb: change.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
+	expected := []step{{Verb: baseline.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
 	if diff := cmp.Diff(expected, steps(NewPlan(want, have).Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
@@ -298,13 +298,13 @@ func TestNewPlan_SecondSliceThatLostItsLabelIsRepairedUnlessItIsOthers(t *testin
 	if diff := cmp.Diff([]string{"10.1.0.1"}, PublishedInSlices(have.Slices)); diff != "" {
 		t.Errorf("published (-want +got):\n%s", diff)
 	}
-	repair := []step{{Verb: change.Update, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceDrifted}}
+	repair := []step{{Verb: baseline.Update, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceDrifted}}
 	if diff := cmp.Diff(repair, steps(NewPlan(want, have).Changes)); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 
 	delete(second.Labels, discoveryv1.LabelManagedBy)
-	inTheWay := []step{{Verb: change.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
+	inTheWay := []step{{Verb: baseline.Report, Kind: "EndpointSlice", Name: "kubernetes-ipv6", Reason: SliceForeign}}
 	if diff := cmp.Diff(inTheWay, steps(NewPlan(want, have).Changes)); diff != "" {
 		t.Errorf("plan without either label (-want +got):\n%s", diff)
 	}

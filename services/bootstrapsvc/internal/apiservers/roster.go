@@ -8,7 +8,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 // roster is who of one family should be published.
@@ -18,7 +18,7 @@ type roster struct {
 	port      int32
 	extra     []Port
 	// reports name each server that had to be left out although it is ready, or kept although it is not, and why.
-	reports []change.Change
+	reports []baseline.Change
 	// why says for people why a server is in it, or not.
 	why map[netip.Addr]string
 }
@@ -67,7 +67,7 @@ func elect(want Want, family discoveryv1.AddressType, have Snapshot) roster {
 
 // object leaves a server out. That one is out anyway which is not ready, or is one of the addresses of a name that leads to
 // both families, is nothing to report.
-func (r *roster) object(want Want, server Server, objection change.Change) {
+func (r *roster) object(want Want, server Server, objection baseline.Change) {
 	r.why[server.Address] = objection.Detail
 	if isOtherFamily := objection.Reason == FamilyMismatch; server.Ready && (want.Kind != Static || !isOtherFamily) {
 		r.reports = append(r.reports, objection)
@@ -174,7 +174,7 @@ func ordered(servers []Server) []Server {
 }
 
 // fit tells whether a server could be an endpoint of the roster, and otherwise why not.
-func (r *roster) fit(want Want, server Server) (change.Change, bool) {
+func (r *roster) fit(want Want, server Server) (baseline.Change, bool) {
 	if has := FamilyOf(server.Address); has != r.family {
 		return report(FamilyMismatch, fmt.Sprintf(
 			"kube-apiserver %s is %s, the service default/kubernetes is %s; it is left out", server.Address, has, r.family)), false
@@ -188,7 +188,7 @@ func (r *roster) fit(want Want, server Server) (change.Change, bool) {
 		return report(NotRoutable, fmt.Sprintf(
 			"kube-apiserver %s has the ClusterIP of the service default/kubernetes as its address; it is left out", server.Address)), false
 	}
-	return change.Change{}, true
+	return baseline.Change{}, true
 }
 
 // FamilyOf is the address type a slice needs for an address.

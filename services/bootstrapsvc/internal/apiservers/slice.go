@@ -8,21 +8,21 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 const (
 	// SliceMissing: the EndpointSlice does not exist.
-	SliceMissing change.Reason = "ENDPOINT_SLICE_MISSING"
+	SliceMissing baseline.Reason = "ENDPOINT_SLICE_MISSING"
 	// SliceDrifted: the EndpointSlice differs in endpoints, ports or the label that names its Service.
-	SliceDrifted change.Reason = "ENDPOINT_SLICE_DRIFTED"
+	SliceDrifted baseline.Reason = "ENDPOINT_SLICE_DRIFTED"
 	// SliceWrongFamily: the EndpointSlice has an address type that cannot be changed; it is deleted and created again.
-	SliceWrongFamily change.Reason = "ENDPOINT_SLICE_WRONG_FAMILY"
+	SliceWrongFamily baseline.Reason = "ENDPOINT_SLICE_WRONG_FAMILY"
 	// SliceUnwanted: a slice that was made here is of a family that endpoints are not to have any more. It is deleted.
-	SliceUnwanted change.Reason = "ENDPOINT_SLICE_UNWANTED"
+	SliceUnwanted baseline.Reason = "ENDPOINT_SLICE_UNWANTED"
 	// SliceForeign: somebody else's slice adds endpoints to the Service, or has the name that the second slice should have. It is
 	// never touched here.
-	SliceForeign change.Reason = "ENDPOINT_SLICE_FOREIGN"
+	SliceForeign baseline.Reason = "ENDPOINT_SLICE_FOREIGN"
 )
 
 // managedBy labels the slices that are kept here beside the one that kube-apiserver knows. They are told from others by it.
@@ -73,8 +73,8 @@ func named(all []*discoveryv1.EndpointSlice, name string) *discoveryv1.EndpointS
 }
 
 // reportForeign reports slices of others: those of the Service, and one that is in the way of the second slice.
-func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []change.Change {
-	var reports []change.Change
+func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []baseline.Change {
+	var reports []baseline.Change
 	for _, slice := range byName(all) {
 		var harm string
 		switch {
@@ -87,8 +87,8 @@ func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []change.Change 
 		default:
 			continue // it has nothing to do with the Service
 		}
-		reports = append(reports, change.Change{
-			Verb: change.Report, Object: slice.DeepCopy(), Reason: SliceForeign,
+		reports = append(reports, baseline.Change{
+			Verb: baseline.Report, Object: slice.DeepCopy(), Reason: SliceForeign,
 			Detail: fmt.Sprintf("slice %s of %q %s; delete it if nobody owns it",
 				slice.Name, slice.Labels[discoveryv1.LabelManagedBy], harm),
 		})
@@ -97,14 +97,14 @@ func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []change.Change 
 }
 
 // planUnwanted removes what was made here for a family that is not asked for any more.
-func planUnwanted(want Want, all []*discoveryv1.EndpointSlice) []change.Change {
-	var changes []change.Change
+func planUnwanted(want Want, all []*discoveryv1.EndpointSlice) []baseline.Change {
+	var changes []baseline.Change
 	for _, slice := range byName(all) {
 		if !isSecondary(slice) || want.DualStack && slice.Name == want.secondSlice() {
 			continue
 		}
-		changes = append(changes, change.Change{
-			Verb: change.Delete, Object: slice.DeepCopy(), Reason: SliceUnwanted,
+		changes = append(changes, baseline.Change{
+			Verb: baseline.Delete, Object: slice.DeepCopy(), Reason: SliceUnwanted,
 			Detail: fmt.Sprintf("slice %s is of a family that the endpoints of default/kubernetes are not to have", slice.Name),
 		})
 	}
@@ -112,13 +112,13 @@ func planUnwanted(want Want, all []*discoveryv1.EndpointSlice) []change.Change {
 }
 
 // planSlice plans the slice of a name. One that others made under the name of the second slice is theirs.
-func planSlice(name string, want roster, all []*discoveryv1.EndpointSlice) []change.Change {
+func planSlice(name string, want roster, all []*discoveryv1.EndpointSlice) []baseline.Change {
 	existing := named(all, name)
 	fresh := newSlice(name, want)
 	switch {
 	case existing == nil:
-		return []change.Change{{
-			Verb:   change.Create,
+		return []baseline.Change{{
+			Verb:   baseline.Create,
 			Object: fresh,
 			Reason: SliceMissing,
 			Detail: fmt.Sprintf("endpointslice default/%s does not exist; it will hold %s", name, addressesText(want.texts())),
@@ -128,9 +128,9 @@ func planSlice(name string, want roster, all []*discoveryv1.EndpointSlice) []cha
 	case existing.AddressType != want.family:
 		detail := fmt.Sprintf("addressType %s, want %s; it cannot be changed in place", existing.AddressType, want.family)
 		keepForeignMetadata(fresh, existing)
-		return []change.Change{
-			{Verb: change.Delete, Object: existing.DeepCopy(), Reason: SliceWrongFamily, Detail: detail},
-			{Verb: change.Create, Object: fresh, Reason: SliceWrongFamily, Detail: detail},
+		return []baseline.Change{
+			{Verb: baseline.Delete, Object: existing.DeepCopy(), Reason: SliceWrongFamily, Detail: detail},
+			{Verb: baseline.Create, Object: fresh, Reason: SliceWrongFamily, Detail: detail},
 		}
 	default:
 		return repairSlice(fresh, want, existing)
@@ -171,7 +171,7 @@ func keepForeignMetadata(fresh, existing *discoveryv1.EndpointSlice) {
 	}
 }
 
-func repairSlice(fresh *discoveryv1.EndpointSlice, want roster, existing *discoveryv1.EndpointSlice) []change.Change {
+func repairSlice(fresh *discoveryv1.EndpointSlice, want roster, existing *discoveryv1.EndpointSlice) []baseline.Change {
 	repaired := existing.DeepCopy()
 	var differences []string
 	if has := repaired.Labels[discoveryv1.LabelServiceName]; has != serviceName {
@@ -190,8 +190,8 @@ func repairSlice(fresh *discoveryv1.EndpointSlice, want roster, existing *discov
 	if len(differences) == 0 {
 		return nil
 	}
-	return []change.Change{{
-		Verb: change.Update, Object: repaired, Reason: SliceDrifted, Detail: strings.Join(differences, "; "),
+	return []baseline.Change{{
+		Verb: baseline.Update, Object: repaired, Reason: SliceDrifted, Detail: strings.Join(differences, "; "),
 	}}
 }
 

@@ -7,29 +7,29 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 // withdraw takes addresses out of what is published and leaves the rest as it is. It is for servers that stop
 // while no other is ready: what else is published may belong to a server whose key is missing for a moment.
-func withdraw(leaving []netip.Addr, have Snapshot) []change.Change {
+func withdraw(leaving []netip.Addr, have Snapshot) []baseline.Change {
 	texts := make([]string, 0, len(leaving))
 	for _, address := range leaving {
 		texts = append(texts, address.String())
 	}
 	isLeaving := func(address string) bool { return slices.Contains(texts, address) }
 	detail := "kube-apiserver " + addressesText(texts) + " stops and no other is ready; its address is taken out"
-	var changes []change.Change
+	var changes []baseline.Change
 	for _, slice := range byName(have.Slices) {
 		if isOwn(slice) && slices.ContainsFunc(publishedIn(slice), isLeaving) {
-			changes = append(changes, change.Change{
-				Verb: change.Update, Object: sliceWithout(slice, isLeaving), Reason: LastServerLeft, Detail: detail,
+			changes = append(changes, baseline.Change{
+				Verb: baseline.Update, Object: sliceWithout(slice, isLeaving), Reason: LastServerLeft, Detail: detail,
 			})
 		}
 	}
 	if slices.ContainsFunc(PublishedInEndpoints(have.Endpoints), isLeaving) {
-		changes = append(changes, change.Change{
-			Verb: change.Update, Object: endpointsWithout(have.Endpoints, isLeaving), Reason: LastServerLeft, Detail: detail,
+		changes = append(changes, baseline.Change{
+			Verb: baseline.Update, Object: endpointsWithout(have.Endpoints, isLeaving), Reason: LastServerLeft, Detail: detail,
 		})
 	}
 	return changes

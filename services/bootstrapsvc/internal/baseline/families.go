@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 // FamiliesOf are the families of service ranges, in their order.
@@ -25,11 +23,11 @@ func FamiliesOf(ranges []netip.Prefix) []corev1.IPFamily {
 }
 
 // planFamilies reports a Service that is to have two families and cannot get the second.
-func planFamilies(want Service, existing *corev1.Service) []change.Change {
+func planFamilies(want Service, existing *corev1.Service) []Change {
 	if !asksForBoth(want, existing) || len(existing.Spec.ClusterIPs) != 1 || len(want.Families) != 1 {
 		return nil
 	}
-	return []change.Change{report(existing.DeepCopy(), SingleFamily, fmt.Sprintf(
+	return []Change{report(existing.DeepCopy(), SingleFamily, fmt.Sprintf(
 		"service default/kubernetes is to have both families and has only %s: the cluster's service range has no other",
 		familiesText(existing.Spec.IPFamilies)))}
 }

@@ -9,17 +9,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 const (
 	// NamespaceMissing: a system namespace does not exist.
-	NamespaceMissing change.Reason = "NAMESPACE_MISSING"
+	NamespaceMissing Reason = "NAMESPACE_MISSING"
 	// NamespaceTerminating: a system namespace is being deleted; it is created again once it has gone.
-	NamespaceTerminating change.Reason = "NAMESPACE_TERMINATING"
+	NamespaceTerminating Reason = "NAMESPACE_TERMINATING"
 	// NamespaceMislabelled: a system namespace does not carry its own name in the label by which policies select it.
-	NamespaceMislabelled change.Reason = "NAMESPACE_MISLABELLED"
+	NamespaceMislabelled Reason = "NAMESPACE_MISLABELLED"
 )
 
 // maxMessage bounds how much of a condition's message is repeated, in bytes; some list every kind of the cluster.
@@ -36,28 +34,28 @@ func SystemNamespaces() []string {
 }
 
 // PlanNamespaces says which system namespaces to create, given those that exist. Other namespaces are ignored.
-func PlanNamespaces(existing []*corev1.Namespace) []change.Change {
+func PlanNamespaces(existing []*corev1.Namespace) []Change {
 	byName := make(map[string]*corev1.Namespace, len(existing))
 	for _, namespace := range existing {
 		byName[namespace.Name] = namespace
 	}
-	var changes []change.Change
+	var changes []Change
 	for _, name := range SystemNamespaces() {
 		changes = append(changes, planNamespace(name, byName[name])...)
 	}
 	return changes
 }
 
-func planNamespace(name string, existing *corev1.Namespace) []change.Change {
+func planNamespace(name string, existing *corev1.Namespace) []Change {
 	if existing == nil {
-		return []change.Change{{
-			Verb:   change.Create,
+		return []Change{{
+			Verb:   Create,
 			Object: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
 			Reason: NamespaceMissing,
 			Detail: "system namespace " + name + " does not exist",
 		}}
 	}
-	var reports []change.Change
+	var reports []Change
 	if existing.DeletionTimestamp != nil || existing.Status.Phase == corev1.NamespaceTerminating {
 		detail := "system namespace " + name + " is being deleted" + since(existing.DeletionTimestamp) +
 			"; it will be created again once it has gone" + heldBy(existing)

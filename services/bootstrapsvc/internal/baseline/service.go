@@ -8,23 +8,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 const (
 	// ServiceMissing: default/kubernetes does not exist.
-	ServiceMissing change.Reason = "SERVICE_MISSING"
+	ServiceMissing Reason = "SERVICE_MISSING"
 	// ServiceDrifted: default/kubernetes differs in a field that is owned here.
-	ServiceDrifted change.Reason = "SERVICE_DRIFTED"
+	ServiceDrifted Reason = "SERVICE_DRIFTED"
 	// ServiceTerminating: default/kubernetes is being deleted; it is created again once it has gone.
-	ServiceTerminating change.Reason = "SERVICE_TERMINATING"
+	ServiceTerminating Reason = "SERVICE_TERMINATING"
 	// ClusterIPDiffers: default/kubernetes has another ClusterIP than the first address of the range. It is immutable.
-	ClusterIPDiffers change.Reason = "CLUSTER_IP_DIFFERS"
+	ClusterIPDiffers Reason = "CLUSTER_IP_DIFFERS"
 	// ClusterIPUnknown: default/kubernetes needs a ClusterIP, and nobody knows the service range.
-	ClusterIPUnknown change.Reason = "CLUSTER_IP_UNKNOWN"
+	ClusterIPUnknown Reason = "CLUSTER_IP_UNKNOWN"
 	// SingleFamily: default/kubernetes is to have both families, and the cluster has no secondary range.
-	SingleFamily change.Reason = "SERVICE_SINGLE_FAMILY"
+	SingleFamily Reason = "SERVICE_SINGLE_FAMILY"
 )
 
 const (
@@ -77,32 +75,32 @@ func FirstAddress(serviceRange netip.Prefix) (netip.Addr, error) {
 }
 
 // PlanService says how to bring default/kubernetes to what it must be; existing is nil when there is none.
-func PlanService(want Service, existing *corev1.Service) []change.Change {
+func PlanService(want Service, existing *corev1.Service) []Change {
 	switch {
 	case existing == nil && !want.ClusterIP.IsValid():
-		return []change.Change{report(want.object(), ClusterIPUnknown,
+		return []Change{report(want.object(), ClusterIPUnknown,
 			"service default/kubernetes is missing and the service range is unknown; set --service-cluster-ip-range")}
 	case existing == nil:
-		return []change.Change{{
-			Verb:   change.Create,
+		return []Change{{
+			Verb:   Create,
 			Object: want.object(),
 			Reason: ServiceMissing,
 			Detail: "service default/kubernetes does not exist; its ClusterIP will be " + want.ClusterIP.String(),
 		}}
 	case existing.DeletionTimestamp != nil:
-		return []change.Change{report(existing.DeepCopy(), ServiceTerminating,
+		return []Change{report(existing.DeepCopy(), ServiceTerminating,
 			"service default/kubernetes is being deleted; it will be created again once it has gone")}
 	default:
 		return planExisting(want, existing)
 	}
 }
 
-func planExisting(want Service, existing *corev1.Service) []change.Change {
-	var changes []change.Change
+func planExisting(want Service, existing *corev1.Service) []Change {
+	var changes []Change
 	switch has := existing.Spec.ClusterIP; {
 	case has == "" && !want.ClusterIP.IsValid():
 		// Any update that gave it a ClusterIP would make the apiserver pick one at random, for good.
-		return []change.Change{report(existing.DeepCopy(), ClusterIPUnknown,
+		return []Change{report(existing.DeepCopy(), ClusterIPUnknown,
 			"service default/kubernetes has no ClusterIP and the service range is unknown; set --service-cluster-ip-range")}
 	case has != "" && want.ClusterIP.IsValid() && !isAddress(has, want.ClusterIP):
 		changes = append(changes, report(existing.DeepCopy(), ClusterIPDiffers, fmt.Sprintf(
@@ -112,8 +110,8 @@ func planExisting(want Service, existing *corev1.Service) []change.Change {
 	changes = append(changes, planFamilies(want, existing)...)
 	repaired := existing.DeepCopy()
 	if differences := repair(repaired, want); len(differences) > 0 {
-		changes = append(changes, change.Change{
-			Verb:   change.Update,
+		changes = append(changes, Change{
+			Verb:   Update,
 			Object: repaired,
 			Reason: ServiceDrifted,
 			Detail: strings.Join(differences, "; "),
@@ -128,8 +126,8 @@ func isAddress(text string, want netip.Addr) bool {
 	return err == nil && address.Unmap() == want.Unmap()
 }
 
-func report(object change.Object, reason change.Reason, detail string) change.Change {
-	return change.Change{Verb: change.Report, Object: object, Reason: reason, Detail: detail}
+func report(object Object, reason Reason, detail string) Change {
+	return Change{Verb: Report, Object: object, Reason: reason, Detail: detail}
 }
 
 // object is the Service as it is created.

@@ -11,8 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 func wanted() Service {
@@ -34,8 +32,8 @@ func stored(edits ...func(*corev1.Service)) *corev1.Service {
 
 func TestPlanService_MissingIsCreatedWhole(t *testing.T) {
 	singleStack := corev1.IPFamilyPolicySingleStack
-	want := []change.Change{{
-		Verb: change.Create,
+	want := []Change{{
+		Verb: Create,
 		Object: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
 				Name:      "kubernetes",
@@ -107,8 +105,8 @@ func TestPlanService_DriftIsRepairedInPlace(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			want := []change.Change{{
-				Verb: change.Update, Object: stored(test.want), Reason: ServiceDrifted, Detail: test.detail,
+			want := []Change{{
+				Verb: Update, Object: stored(test.want), Reason: ServiceDrifted, Detail: test.detail,
 			}}
 			if diff := cmp.Diff(want, PlanService(wanted(), stored(test.edit)), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("plan (-want +got):\n%s", diff)
@@ -127,17 +125,17 @@ func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
 	}{
 		"missing, and the range is unknown": {
 			want:  unknown,
-			steps: []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
+			steps: []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
 		},
 		"another ClusterIP": {
 			want:     wanted(),
 			existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "10.0.0.9" }),
-			steps:    []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
+			steps:    []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
 		},
 		"headless": {
 			want:     wanted(),
 			existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "None" }),
-			steps:    []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
+			steps:    []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPDiffers}},
 		},
 		"another ClusterIP beside drift: the drift is repaired nevertheless": {
 			want: wanted(),
@@ -146,8 +144,8 @@ func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
 				s.Labels = nil
 			}),
 			steps: []step{
-				{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPDiffers},
-				{Verb: change.Update, Name: "kubernetes", Reason: ServiceDrifted},
+				{Verb: Report, Name: "kubernetes", Reason: ClusterIPDiffers},
+				{Verb: Update, Name: "kubernetes", Reason: ServiceDrifted},
 			},
 		},
 		"no ClusterIP and the range is unknown: nothing is left to chance": {
@@ -156,7 +154,7 @@ func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
 				s.Spec.Type = corev1.ServiceTypeExternalName
 				s.Spec.ClusterIP = ""
 			}),
-			steps: []step{{Verb: change.Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
+			steps: []step{{Verb: Report, Name: "kubernetes", Reason: ClusterIPUnknown}},
 		},
 		"any ClusterIP will do while the range is unknown": {
 			want:     unknown,
@@ -168,7 +166,7 @@ func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
 				s.DeletionTimestamp = &metav1.Time{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 				s.Labels = nil
 			}),
-			steps: []step{{Verb: change.Report, Name: "kubernetes", Reason: ServiceTerminating}},
+			steps: []step{{Verb: Report, Name: "kubernetes", Reason: ServiceTerminating}},
 		},
 	}
 	for name, test := range cases {
@@ -197,7 +195,7 @@ func TestPlanService_NodePortIsKeptWhereItIsWanted(t *testing.T) {
 		t.Errorf("plan = %v, want none", steps(changes))
 	}
 	existing.Spec.Ports[0].NodePort = 30444
-	if diff := cmp.Diff([]step{{Verb: change.Update, Name: "kubernetes", Reason: ServiceDrifted}}, steps(PlanService(want, existing))); diff != "" {
+	if diff := cmp.Diff([]step{{Verb: Update, Name: "kubernetes", Reason: ServiceDrifted}}, steps(PlanService(want, existing))); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 }
@@ -268,7 +266,7 @@ func TestPlanService_DualStack(t *testing.T) {
 			var got []string
 			for _, c := range PlanService(want, test.existing) {
 				got = append(got, string(c.Verb)+" "+c.Detail)
-				if policy := c.Object.(*corev1.Service).Spec.IPFamilyPolicy; c.Verb == change.Create && *policy != prefer {
+				if policy := c.Object.(*corev1.Service).Spec.IPFamilyPolicy; c.Verb == Create && *policy != prefer {
 					t.Errorf("created with policy %s, want %s", *policy, prefer)
 				}
 			}
@@ -312,10 +310,10 @@ func TestPlanService_AppliedLeavesNothingAndInputsStay(t *testing.T) {
 		if diff := cmp.Diff(before, existing); diff != "" {
 			t.Fatalf("the plan changed its input (-before +after):\n%s", diff)
 		}
-		for _, c := range change.Writing(changes) {
+		for _, c := range Writing(changes) {
 			existing = c.Object.(*corev1.Service)
 		}
-		if again := change.Writing(PlanService(want, existing)); len(again) != 0 {
+		if again := Writing(PlanService(want, existing)); len(again) != 0 {
 			t.Fatalf("second plan writes %v: %s", steps(again), again[0].Detail)
 		}
 		if before != nil && len(existing.Spec.IPFamilies) < len(before.Spec.IPFamilies) {

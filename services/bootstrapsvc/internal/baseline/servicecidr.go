@@ -8,21 +8,19 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/change"
 )
 
 const (
 	// CIDRMissing: the cluster knows ServiceCIDRs and has no default one.
-	CIDRMissing change.Reason = "SERVICE_CIDR_MISSING"
+	CIDRMissing Reason = "SERVICE_CIDR_MISSING"
 	// CIDRTerminating: the default ServiceCIDR is being deleted.
-	CIDRTerminating change.Reason = "SERVICE_CIDR_TERMINATING"
+	CIDRTerminating Reason = "SERVICE_CIDR_TERMINATING"
 	// CIDRNotReady: the default ServiceCIDR does not say that it is ready, so no ClusterIP comes from it.
-	CIDRNotReady change.Reason = "SERVICE_CIDR_NOT_READY"
+	CIDRNotReady Reason = "SERVICE_CIDR_NOT_READY"
 	// CIDRDiffers: the default ServiceCIDR holds other ranges than the ones that are configured.
-	CIDRDiffers change.Reason = "SERVICE_CIDR_DIFFERS"
+	CIDRDiffers Reason = "SERVICE_CIDR_DIFFERS"
 	// CIDRUnreadable: the default ServiceCIDR holds a range that is none.
-	CIDRUnreadable change.Reason = "SERVICE_CIDR_UNREADABLE"
+	CIDRUnreadable Reason = "SERVICE_CIDR_UNREADABLE"
 )
 
 // ServiceCIDR is the default ServiceCIDR as it was read. kube-apiserver keeps it; here it is only looked at.
@@ -75,16 +73,16 @@ func (c ServiceCIDR) ready() *metav1.Condition {
 
 // ReportServiceCIDR says what is wrong with the default ServiceCIDR. configured are the ranges that it should hold; none if
 // nobody told. It never says to write anything: its ranges cannot be changed, and its life is kube-apiserver's concern.
-func ReportServiceCIDR(configured []netip.Prefix, found ServiceCIDR) []change.Change {
+func ReportServiceCIDR(configured []netip.Prefix, found ServiceCIDR) []Change {
 	switch {
 	case !found.Served:
 		return nil
 	case found.Object == nil:
-		return []change.Change{report(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: ServiceName}}, CIDRMissing,
+		return []Change{report(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: ServiceName}}, CIDRMissing,
 			"servicecidr kubernetes does not exist; kube-apiserver creates it within seconds, and gives no ClusterIP until it has")}
 	}
-	var reports []change.Change
-	add := func(reason change.Reason, detail string) {
+	var reports []Change
+	add := func(reason Reason, detail string) {
 		reports = append(reports, report(found.Object.DeepCopy(), reason, "servicecidr kubernetes "+detail))
 	}
 	if found.Object.DeletionTimestamp != nil {

@@ -1,0 +1,213 @@
+package apiserverscontroller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+var (
+	// ErrUnavailable: etcd did not answer, or not in time.
+	ErrUnavailable = errors.New("etcd unavailable")
+	// ErrTaken: another replica that lives writes the key of this address.
+	ErrTaken = errors.New("address is taken")
+	// ErrConflict: the key changed between read and write; try again.
+	ErrConflict = errors.New("key changed meanwhile")
+)
+
+// Etcd is what is needed of etcd. *clientv3.Client has it.
+type Etcd interface {
+	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
+	Txn(ctx context.Context) clientv3.Txn
+	Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan
+	Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error)
+	TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error)
+}
+
+// Registry reads and writes the keys of one cluster.
+type Registry struct {
+	client  Etcd
+	prefix  string
+	replica string
+	// suffix is what this replica's key has behind its address: itself, where several share one.
+	suffix string
+}
+
+// NewRegistry returns the registry of the cluster whose keys begin with clusterPrefix, for the replica that writes as replicaID.
+func NewRegistry(client Etcd, clusterPrefix, replicaID string) *Registry {
+	return &Registry{client: client, prefix: clusterPrefix + "apiservers/", replica: replicaID}
+}
+
+// NewSharedRegistry is NewRegistry for a replica whose kube-apiserver stands behind the same address as others: its key has its own name below
+// the address, so that none is in another's way.
+func NewSharedRegistry(client Etcd, clusterPrefix, replicaID string) *Registry {
+	shared := NewRegistry(client, clusterPrefix, replicaID)
+	shared.suffix = "/" + replicaID
+	return shared
+}
+
+func (r *Registry) name(address netip.Addr) string { return address.String() + r.suffix }
+
+func (r *Registry) key(address netip.Addr) string { return r.prefix + r.name(address) }
+
+// Key is the etcd key of an entry that was read here.
+func (r *Registry) Key(entry Entry) string { return r.prefix + entry.Name }
+
+// Read returns all entries, ordered by address, as one linearizable read saw them. TTLs are not filled in.
+func (r *Registry) Read(ctx context.Context) ([]Entry, error) {
+	entries, _, err := r.read(ctx)
+	return entries, err
+}
+
+// List is Read with TTLs.
+func (r *Registry) List(ctx context.Context) ([]Entry, error) {
+	entries, leases, err := r.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i, id := range leases {
+		if entries[i].TTL, err = r.timeToLive(ctx, id); err != nil {
+			return nil, fmt.Errorf("read lease of apiserver key %s: %w", entries[i].Name, err)
+		}
+	}
+	return entries, nil
+}
+
+func (r *Registry) timeToLive(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
+	if id == clientv3.NoLease {
+		return 0, nil
+	}
+	response, err := r.client.TimeToLive(ctx, id)
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	// etcd answers -1 for a lease that has gone since the key was read.
+	return time.Duration(max(response.TTL, 0)) * time.Second, nil
+}
+
+// read returns the entries and, at the same indices, the leases of their keys.
+func (r *Registry) read(ctx context.Context) ([]Entry, []clientv3.LeaseID, error) {
+	response, err := r.client.Get(ctx, r.prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, nil, fmt.Errorf("read apiserver keys: %w", unavailable(err))
+	}
+	type leased struct {
+		Entry
+		lease clientv3.LeaseID
+	}
+	found := make([]leased, 0, len(response.Kvs))
+	for _, kv := range response.Kvs {
+		entry := decodeEntry(strings.TrimPrefix(string(kv.Key), r.prefix), kv.Value)
+		entry.Leased = kv.Lease != 0
+		found = append(found, leased{Entry: entry, lease: clientv3.LeaseID(kv.Lease)})
+	}
+	slices.SortFunc(found, func(a, b leased) int {
+		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Name, b.Name))
+	})
+	entries := make([]Entry, 0, len(found))
+	leases := make([]clientv3.LeaseID, 0, len(found))
+	for _, each := range found {
+		entries, leases = append(entries, each.Entry), append(leases, each.lease)
+	}
+	return entries, leases, nil
+}
+
+// Publish writes this replica's entry, bound to its session. It returns ErrTaken, naming the other replica, if the key
+// belongs to one, and ErrConflict if somebody else wrote at the same moment.
+func (r *Registry) Publish(ctx context.Context, entry Entry, session clientv3.LeaseID) error {
+	key := r.key(entry.Address)
+	encoded, err := encodeEntry(entry)
+	if err != nil {
+		return fmt.Errorf("encode apiserver key %s: %w", key, err)
+	}
+	revision, owner, err := r.owner(ctx, entry.Address)
+	if err != nil {
+		return err
+	}
+	if revision != 0 && owner != r.replica {
+		return fmt.Errorf("publish apiserver %s: replica %q publishes the same address; give each sidecar "+
+			"its own --apiserver-advertise-address: %w", entry.Address, owner, ErrTaken)
+	}
+	return r.swap(ctx, key, revision, clientv3.OpPut(key, encoded, clientv3.WithLease(session)))
+}
+
+// Evict deletes the key of an address that is now this replica's, and says whether there was one. It is for what an earlier
+// life of the sidecar left, readable or not. It leaves this replica's own key alone, so that it may be called again after a
+// restart of the loop.
+func (r *Registry) Evict(ctx context.Context, address netip.Addr) (bool, error) {
+	revision, owner, err := r.owner(ctx, address)
+	if err != nil || revision == 0 || owner == r.replica {
+		return false, err
+	}
+	key := r.key(address)
+	return true, r.swap(ctx, key, revision, clientv3.OpDelete(key))
+}
+
+// Withdraw deletes this replica's key. A key that is gone, or that another replica wrote, is no error.
+func (r *Registry) Withdraw(ctx context.Context, address netip.Addr) error {
+	revision, owner, err := r.owner(ctx, address)
+	if err != nil || revision == 0 || owner != r.replica {
+		return err
+	}
+	key := r.key(address)
+	return r.swap(ctx, key, revision, clientv3.OpDelete(key))
+}
+
+// farewellTTL is for how long it is remembered that a sidecar stopped in good order: long enough for any leader to act on it.
+const farewellTTL = time.Minute
+
+// Leave writes over this replica's key that it stopped in good order. What it wrote goes by itself after a minute, or when the
+// next life of the sidecar begins. A key that is gone, or that another replica wrote, is no error.
+func (r *Registry) Leave(ctx context.Context, entry Entry) error {
+	key := r.key(entry.Address)
+	revision, owner, err := r.owner(ctx, entry.Address)
+	if err != nil || revision == 0 || owner != r.replica {
+		return err
+	}
+	entry.Ready, entry.Left = false, true
+	encoded, err := encodeEntry(entry)
+	if err != nil {
+		return fmt.Errorf("encode apiserver key %s: %w", key, err)
+	}
+	granted, err := r.client.Grant(ctx, int64(farewellTTL/time.Second))
+	if err != nil {
+		return fmt.Errorf("grant a lease for apiserver key %s: %w", key, unavailable(err))
+	}
+	return r.swap(ctx, key, revision, clientv3.OpPut(key, encoded, clientv3.WithLease(granted.ID)))
+}
+
+// owner returns the key's revision, 0 if there is none, and the replica that wrote it.
+func (r *Registry) owner(ctx context.Context, address netip.Addr) (int64, string, error) {
+	key := r.key(address)
+	response, err := r.client.Get(ctx, key)
+	if err != nil {
+		return 0, "", fmt.Errorf("read apiserver key %s: %w", key, unavailable(err))
+	}
+	if len(response.Kvs) == 0 {
+		return 0, "", nil
+	}
+	kv := response.Kvs[0]
+	return kv.ModRevision, decodeEntry(r.name(address), kv.Value).ReplicaID, nil
+}
+
+// swap does op if the key still has the revision, where 0 means that it does not exist.
+func (r *Registry) swap(ctx context.Context, key string, revision int64, op clientv3.Op) error {
+	isUnchanged := clientv3.Compare(clientv3.ModRevision(key), "=", revision)
+	response, err := r.client.Txn(ctx).If(isUnchanged).Then(op).Commit()
+	if err != nil {
+		return fmt.Errorf("write apiserver key %s: %w", key, unavailable(err))
+	}
+	if !response.Succeeded {
+		return fmt.Errorf("write apiserver key %s: %w", key, ErrConflict)
+	}
+	return nil
+}
+
+func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
