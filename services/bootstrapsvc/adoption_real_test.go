@@ -23,11 +23,12 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
 // adopter runs a replica that adopts, on the real etcd and kube-apiserver, beside a kube-apiserver at address; those without a
 // sidecar are answered for by others. It ends with the test.
-func adopter(t *testing.T, address string, others prober) {
+func adopter(t *testing.T, address string, others apiserverscontroller.ReadinessProber) {
 	t.Helper()
 	etcd, err := testkit.Cluster(t).EtcdClient()
 	if err != nil {
@@ -45,16 +46,16 @@ func adopter(t *testing.T, address string, others prober) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := baselinecontroller.New(kube, nil)
+	objects, err := baselinecontroller.NewKubeObjects(kube, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	service, err := assemble(configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }), Deps{
 		Member: member, Leadership: candidate, Sessions: candidate, Logger: logger,
 	}, parts{
-		server:  apiServer{port: 6443, at: advertised{primary: netip.MustParseAddr(address)}},
-		objects: objects, keys: apiserverscontroller.NewRegistry(etcd, term.Prefix("adoption"), member.ID), prober: &memoryProber{},
-		leases: apiserverscontroller.NewMasterLeaseReader(etcd, "/registry"), proberOf: func(netip.Addr) prober { return others },
+		local:   localServer{port: 6443, address: hostaddress.Addresses{Primary: netip.MustParseAddr(address)}},
+		objects: objects, keys: apiserverscontroller.NewRegistry(etcd, term.Prefix("adoption"), member.ID), prober: &fakeProber{},
+		masterLeases: apiserverscontroller.NewMasterLeaseReader(etcd, "/registry"), proberOf: func(netip.Addr) apiserverscontroller.ReadinessProber { return others },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +161,7 @@ func TestReal_KubeAPIServersAreMovedOverWithoutAGap(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, 30*time.Second, holds(unmoved))
-	adopter(t, moved, &memoryProber{})
+	adopter(t, moved, &fakeProber{})
 	testkit.Eventually(t, 20*time.Second, holds(moved, unmoved))
 
 	v := keepVigil(t, kube, moved)
@@ -191,7 +192,7 @@ func TestReal_MasterLeasesOfARestoreAreReportedAndNotPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = etcd.Delete(context.WithoutCancel(t.Context()), key) })
-	adopter(t, living, &memoryProber{})
+	adopter(t, living, &fakeProber{})
 	testkit.Eventually(t, 20*time.Second, func() error {
 		held, err := inSlice(t.Context(), kube)
 		if err == nil && !slices.Equal(held, []string{living}) {
@@ -203,7 +204,7 @@ func TestReal_MasterLeasesOfARestoreAreReportedAndNotPublished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	isThere := func(k apiserverscontroller.MasterLease) bool { return k.Key == key && !k.Leased && k.Unreadable == "" }
+	isThere := func(k apiservers.MasterLease) bool { return k.Key == key && !k.Leased && k.Unreadable == "" }
 	if !slices.ContainsFunc(keys, isThere) {
 		t.Errorf("keys = %+v, want the restored one read and left alone", keys)
 	}

@@ -33,7 +33,7 @@ type auditParts struct {
 	journal auditor.Journal
 }
 
-func realAuditParts(cfg Config, deps Deps) auditParts {
+func newAuditParts(cfg Config, deps Deps) auditParts {
 	return auditParts{
 		cluster: inventory.New(deps.Kube, deps.Logger),
 		ranges:  rangestore.New(deps.Etcd, cfg.EtcdPrefix),
@@ -59,7 +59,7 @@ func (a audit) loop() loop.Loop {
 }
 
 // countInto adds how many findings stand, where that is known.
-func (a audit) countInto(all facts) {
+func (a audit) countInto(counts map[string]int64) {
 	view, err := a.View()
 	if err != nil {
 		return
@@ -70,7 +70,7 @@ func (a audit) countInto(all facts) {
 			pending++
 		}
 	}
-	all["pending_findings"], all["open_findings"] = pending, int64(len(view.Standing))-pending
+	counts["pending_findings"], counts["open_findings"] = pending, int64(len(view.Standing))-pending
 }
 
 func (a audit) run(ctx context.Context, report loop.Report) error {

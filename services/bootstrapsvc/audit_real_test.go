@@ -20,6 +20,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 )
 
@@ -197,7 +198,7 @@ func TestAuditReal_APlanIsAppliedOnceAndRemembered(t *testing.T) {
 		t.Errorf("history is %v, %v", history.GetRepairs(), err)
 	}
 	_, err = client.PlanRepair(t.Context(), &bootstrapv1.PlanRepairRequest{Names: []string{"findings/none"}})
-	if status.Code(err) != codes.NotFound || rpcerror.ReasonOf(err) != bootstrapsvc.FindingNotFound {
+	if status.Code(err) != codes.NotFound || rpcerror.ReasonOf(err) != api.FindingNotFound {
 		t.Errorf("plan for no finding = %v", err)
 	}
 }
@@ -231,13 +232,13 @@ func TestAuditReal_APlanThatDriftedIsRefused(t *testing.T) {
 	})
 	testkit.Eventually(t, soon, func() error {
 		_, err = client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
-		if rpcerror.ReasonOf(err) != bootstrapsvc.RepairDrifted {
-			return fmt.Errorf("apply = %v, want %s", err, bootstrapsvc.RepairDrifted)
+		if rpcerror.ReasonOf(err) != api.RepairDrifted {
+			return fmt.Errorf("apply = %v, want %s", err, api.RepairDrifted)
 		}
 		return nil
 	})
 	_, err = client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: "made-up"})
-	if status.Code(err) != codes.InvalidArgument || rpcerror.ReasonOf(err) != bootstrapsvc.InvalidRepairToken {
+	if status.Code(err) != codes.InvalidArgument || rpcerror.ReasonOf(err) != api.InvalidRepairToken {
 		t.Errorf("apply of no token = %v", err)
 	}
 }

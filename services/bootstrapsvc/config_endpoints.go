@@ -102,11 +102,6 @@ func (c *EndpointsConfig) kind() (apiservers.Kind, error) {
 	return apiservers.Live, fmt.Errorf("%q is none of lease, count, static and none", c.Reconciler)
 }
 
-// patience is how much a ready kube-apiserver is forgiven.
-func (c *Config) patience() apiservers.Patience {
-	return apiservers.Patience{Failures: c.ProbeFailures, Silence: c.Endpoints.UnreadyDelay}
-}
-
 // policy is who is published; Validate has found that it is one.
 func (c *EndpointsConfig) policy() (apiservers.Policy, error) {
 	kind, err := c.kind()

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
 func TestConfig_DefaultsAreThoseOfTheFlags(t *testing.T) {
@@ -92,7 +94,7 @@ func TestConfig_Values(t *testing.T) {
 			edit: func(c *Config) { c.DualStackEndpoints, c.AdvertiseAddress = true, "10.1.0.1,10.1.0.2" }, want: "of one family",
 		},
 		"two addresses where one counts": {
-			edit: func(c *Config) { c.AdvertiseAddress = "10.1.0.1,fd00:1::1" }, want: "only with --dual-stack-endpoints",
+			edit: func(c *Config) { c.AdvertiseAddress = "10.1.0.1,fd00:1::1" }, want: "needs --dual-stack-endpoints",
 		},
 		"upstream's name of a reconciler": {edit: func(c *Config) { c.Endpoints.Reconciler = "master-count" }},
 		"a static name":                   {edit: func(c *Config) { c.Endpoints.Reconciler, c.Endpoints.StaticAddress = "static", "api.example." }},
@@ -128,7 +130,7 @@ func TestConfig_Values(t *testing.T) {
 	}
 }
 
-func TestFindAPIServer(t *testing.T) {
+func TestFindLocalServer(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
 	cases := map[string]struct {
@@ -179,7 +181,7 @@ func TestFindAPIServer(t *testing.T) {
 			if test.edit != nil {
 				test.edit(&cfg)
 			}
-			found, err := findAPIServer(cfg, &rest.Config{Host: test.host}, test.sidecar)
+			found, err := findLocalServer(cfg, &rest.Config{Host: test.host}, test.sidecar)
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
 					t.Fatalf("error = %v, want one with %q", err, test.err)
@@ -189,7 +191,7 @@ func TestFindAPIServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := fmt.Sprintf("%s %d %s", found.url, found.port, found.at.primary)
+			got := fmt.Sprintf("%s %d %s", found.url, found.port, found.address.Primary)
 			if got != test.want {
 				t.Errorf("found %s, want %s", got, test.want)
 			}
@@ -203,5 +205,47 @@ func TestNew_UnknownLoopIsRefused(t *testing.T) {
 	_, err := New(cfg, Deps{KubeConfig: &rest.Config{Host: "https://10.1.0.1:6443"}, LoopSelection: []string{"*", "-apiserver-prob"}})
 	if err == nil || !strings.Contains(err.Error(), "apiserver-prob") {
 		t.Errorf("error = %v, want one that names the loop", err)
+	}
+}
+
+func TestConfig_ExtraPorts(t *testing.T) {
+	cfg := Config{ExtraPorts: []string{"konnectivity:8132:8091", "dns:53/UDP", "dns-tcp:53/TCP:5353"}}
+	want := []baseline.Port{
+		{Name: "konnectivity", Protocol: "TCP", Port: 8132, TargetPort: 8091},
+		{Name: "dns", Protocol: "UDP", Port: 53, TargetPort: 53},
+		{Name: "dns-tcp", Protocol: "TCP", Port: 53, TargetPort: 5353},
+	}
+	got, err := cfg.extraPorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ports (-want +got):\n%s", diff)
+	}
+}
+
+func TestConfig_ExtraPortsThatAreNone(t *testing.T) {
+	for text, want := range map[string]string{
+		"8132":                         "want name:port",
+		"a:1:2:3":                      "want name:port",
+		"K8:1":                         "not the name of a port",
+		":1":                           "not the name of a port",
+		"a:0":                          "not a port",
+		"a:65536":                      "not a port",
+		"a:-1":                         "not a port",
+		"a:http":                       "not a port",
+		"a:1:0":                        "not a port",
+		"a:1/tcp":                      "must be TCP",
+		"a:1/":                         "must be TCP",
+		"https:8443":                   "own port",
+		"more:443":                     "own port",
+		"a:1,a:2":                      "given twice",
+		"a:1,b:1/TCP":                  "given twice",
+		strings.Repeat("n", 64) + ":1": "not the name of a port",
+	} {
+		cfg := Config{ExtraPorts: strings.Split(text, ",")}
+		if _, err := cfg.extraPorts(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error = %v, want one with %q", text, err, want)
+		}
 	}
 }

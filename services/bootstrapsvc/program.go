@@ -17,7 +17,7 @@ func Program(cfg *Config) process.Program {
 		AdminPort:     7612,
 		Shards:        func() int { return 1 },
 		Kube:          true,
-		Loops:         []string{auditLoop, probeLoop, adoptionLoop, namespacesLoop, serviceLoop, endpointsLoop},
+		Loops:         loopNames(),
 		RegisterFlags: cfg.RegisterFlags,
 		Validate:      cfg.Validate,
 		Build:         func(deps process.Deps) (process.Service, error) { return build(*cfg, deps) },

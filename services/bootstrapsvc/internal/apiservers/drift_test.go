@@ -163,7 +163,7 @@ func TestNewPlan_Properties(t *testing.T) {
 		if diff := cmp.Diff(plan, NewPlan(want, have), byValue()); diff != "" {
 			t.Fatalf("the same snapshot gave two plans:\n%s", diff)
 		}
-		if again := baseline.Writing(NewPlan(want, after).Changes); len(again) != 0 {
+		if again := baseline.Writes(NewPlan(want, after).Changes); len(again) != 0 {
 			t.Fatalf("second plan writes %v: %s", steps(again), again[0].Detail)
 		}
 		if want.Kind == Untouched && len(plan.Changes) > 0 {

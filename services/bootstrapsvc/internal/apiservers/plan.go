@@ -93,20 +93,20 @@ type Snapshot struct {
 type Plan struct {
 	// Addresses are those that endpoints should hold, ordered; none where what is published stays as it is.
 	Addresses []netip.Addr
-	// Standings has every server once, ordered by address.
-	Standings []Standing
-	Changes   []baseline.Change
+	// Statuses has every server once, ordered by address.
+	Statuses []ServerStatus
+	Changes  []baseline.Change
 }
 
 // NewPlan decides what Endpoints and EndpointSlices must become.
 func NewPlan(want Want, have Snapshot) Plan {
 	if want.Kind == Untouched {
-		return Plan{Standings: standings(have, "endpoints are left to others")}
+		return Plan{Statuses: statuses(have, "endpoints are left to others")}
 	}
 	foreign := reportForeign(want, have.Slices)
 	if !want.ServiceIP.IsValid() {
 		return Plan{
-			Standings: standings(have, "the family of the service default/kubernetes is not known"),
+			Statuses: statuses(have, "the family of the service default/kubernetes is not known"),
 			Changes: append(foreign, report(FamilyUnknown,
 				"the service default/kubernetes has no ClusterIP and the service range is unknown; set --service-cluster-ip-range")),
 		}
@@ -115,8 +115,8 @@ func NewPlan(want Want, have Snapshot) Plan {
 	primary := elect(want, family, have)
 	if len(primary.addresses) == 0 {
 		return Plan{
-			Standings: primary.standings(have, "no kube-apiserver is ready, so what is published stays"),
-			Changes:   slices.Concat(primary.reports, stay(want, have), foreign),
+			Statuses: primary.statuses(have, "no kube-apiserver is ready, so what is published stays"),
+			Changes:  slices.Concat(primary.reports, stay(want, have), foreign),
 		}
 	}
 	plan := Plan{Addresses: primary.addresses, Changes: primary.reports}
@@ -133,7 +133,7 @@ func NewPlan(want Want, have Snapshot) Plan {
 	plan.Changes = append(plan.Changes, planEndpoints(primary, have.Endpoints)...)
 	plan.Changes = append(plan.Changes, foreign...)
 	both := roster{addresses: plan.Addresses, why: why}
-	plan.Standings = both.standings(have, "")
+	plan.Statuses = both.statuses(have, "")
 	return plan
 }
 

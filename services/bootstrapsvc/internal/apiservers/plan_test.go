@@ -40,7 +40,7 @@ func applied(t failer, have Snapshot, changes []baseline.Change) Snapshot {
 	for _, slice := range have.Slices {
 		slices[slice.Name] = slice
 	}
-	for _, c := range baseline.Writing(changes) {
+	for _, c := range baseline.Writes(changes) {
 		switch object := c.Object.(type) {
 		case *corev1.Endpoints:
 			if (c.Verb == baseline.Create) != (after.Endpoints == nil) {
@@ -93,7 +93,7 @@ func TestNewPlan_FirstServersArePublishedInUpstreamsShape(t *testing.T) {
 	name, protocol, port, isReady := "https", corev1.ProtocolTCP, int32(6443), true
 	want := Plan{
 		Addresses: []netip.Addr{addr("10.1.0.1"), addr("10.1.0.2")},
-		Standings: []Standing{
+		Statuses: []ServerStatus{
 			{Address: addr("10.1.0.1"), Wanted: true, Why: "it is ready"},
 			{Address: addr("10.1.0.2"), Wanted: true, Why: "it is ready"},
 			{Address: addr("10.1.0.3"), Why: "it is not ready: nothing is known of it"},

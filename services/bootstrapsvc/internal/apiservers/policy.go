@@ -47,8 +47,8 @@ type Policy struct {
 	KeepLast bool
 }
 
-// Standing is how one server stands to the endpoints.
-type Standing struct {
+// ServerStatus is how one server stands to the endpoints.
+type ServerStatus struct {
 	Address netip.Addr
 	// Wanted is whether it belongs to them, Published whether it is one of them now.
 	Wanted, Published bool

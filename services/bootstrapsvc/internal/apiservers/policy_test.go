@@ -199,7 +199,7 @@ func TestNewPlan_DualStackHasOneSlicePerFamilyAndEndpointsOfTheFirst(t *testing.
 
 	// Nobody of the second family is ready: it keeps what it has. Not asked for any more, its slice goes.
 	after.Servers = []Server{ready("10.1.0.1"), ready("10.1.0.2"), notReady("fd00::1")}
-	if writes := baseline.Writing(NewPlan(want, after).Changes); len(writes) != 0 {
+	if writes := baseline.Writes(NewPlan(want, after).Changes); len(writes) != 0 {
 		t.Errorf("plan writes %v, want none", steps(writes))
 	}
 	want.DualStack = false
@@ -337,15 +337,15 @@ func TestNewPlan_EveryServerIsToldWhy(t *testing.T) {
 	have := publishing(t, []string{"10.1.0.1", "10.1.0.2"},
 		ready("10.1.0.1"), Server{Address: addr("10.1.0.2"), Port: 6443, Detail: "connection refused"},
 		Server{Address: addr("10.1.0.3"), Port: 8443, Ready: true}, ready("fd00::1"))
-	want := []Standing{
+	want := []ServerStatus{
 		{Address: addr("10.1.0.1"), Wanted: true, Published: true, Why: "it is ready"},
 		{Address: addr("10.1.0.2"), Published: true, Why: "it is not ready: connection refused"},
 		{Address: addr("10.1.0.3"), Why: "kube-apiserver 10.1.0.3 serves on port 8443, most serve on 6443; it is left out"},
 		{Address: addr("fd00::1"), Why: "kube-apiserver fd00::1 is IPv6, the service default/kubernetes is IPv4; it is left out"},
 	}
-	got := NewPlan(onIPv4(), have).Standings
+	got := NewPlan(onIPv4(), have).Statuses
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("standings (-want +got):\n%s", diff)
+		t.Errorf("statuses (-want +got):\n%s", diff)
 	}
 }
 

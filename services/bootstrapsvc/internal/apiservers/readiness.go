@@ -2,49 +2,51 @@ package apiservers
 
 import "time"
 
-// Outcome is what one probe found.
-type Outcome struct {
+// ProbeResult is the result of one probe.
+type ProbeResult struct {
 	// Time is when the probe ended.
 	Time time.Time
-	// OK is whether the server said that it is ready.
+	// OK says that the server called itself ready.
 	OK bool
-	// Silent is whether there was no answer in time, where one that refuses connections or says that it is not ready gives
-	// one.
+	// Silent says that the server accepted the connection and did not answer in time.
 	Silent bool
-	// Unverified is whether somebody answered whose certificate could not be verified.
+	// Unverified says that the certificate of the answer could not be verified.
 	Unverified bool
-	// Detail says it for people.
+	// Detail describes the result for operators.
 	Detail string
 }
 
-// Patience is how much a ready server is forgiven.
-type Patience struct {
+// ReadinessThresholds say when a ready server becomes not ready.
+type ReadinessThresholds struct {
 	// Failures is how many probes in a row have to fail.
 	Failures int
-	// Silence is for how long, in addition, a server that does not answer must have been silent: since its last success.
+	// Silence is how long a silent server stays ready in addition, counted from its last success.
 	Silence time.Duration
 }
 
-// Verdict is what is believed of a server. The zero Verdict is that of a server never probed: not ready.
-type Verdict struct {
+// Readiness is what the probes of one server show so far. The zero value is a server that was never
+// probed, which is not ready.
+type Readiness struct {
 	Ready bool
-	// Failures counts those since the last success.
+	// Failures counts the failed probes since the last success.
 	Failures int
-	// Succeeded is when the last successful probe ended; zero if there was none.
-	Succeeded time.Time
-	// Last is the latest outcome.
-	Last Outcome
+	// LastSuccess is when the last successful probe ended; zero if there was none.
+	LastSuccess time.Time
+	Last        ProbeResult
 }
 
-// After returns the verdict after one more outcome. A ready server stays ready until patience has run out; one that is not
-// ready becomes so by a success alone.
-func (v Verdict) After(outcome Outcome, patience Patience) Verdict {
-	if outcome.OK {
-		return Verdict{Ready: true, Succeeded: outcome.Time, Last: outcome}
+// After returns the readiness after one more probe. One success makes a server ready. Only several
+// failures in a row make it not ready, so that one slow answer does not cut pods off.
+//
+// A silent server stays ready for longer than one that refuses connections or calls itself not ready.
+// It may be busy and still serve the pods that are connected.
+func (r Readiness) After(result ProbeResult, thresholds ReadinessThresholds) Readiness {
+	if result.OK {
+		return Readiness{Ready: true, LastSuccess: result.Time, Last: result}
 	}
-	next := Verdict{Failures: v.Failures + 1, Succeeded: v.Succeeded, Last: outcome}
-	isForgiven := next.Failures < patience.Failures ||
-		outcome.Silent && outcome.Time.Sub(v.Succeeded) < patience.Silence
-	next.Ready = v.Ready && isForgiven
+	next := Readiness{Failures: r.Failures + 1, LastSuccess: r.LastSuccess, Last: result}
+	isTolerated := next.Failures < thresholds.Failures ||
+		result.Silent && result.Time.Sub(r.LastSuccess) < thresholds.Silence
+	next.Ready = r.Ready && isTolerated
 	return next
 }

@@ -8,30 +8,30 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestVerdict_After(t *testing.T) {
+func TestReadiness_After(t *testing.T) {
 	const threshold = 3
 	cases := map[string]struct {
 		outcomes string // "+" is a success, "-" a failure
-		want     Verdict
+		want     Readiness
 	}{
-		"never probed":                    {outcomes: "", want: Verdict{}},
-		"the first success is enough":     {outcomes: "+", want: Verdict{Ready: true}},
-		"no credit before the first":      {outcomes: "-", want: Verdict{Failures: 1}},
-		"two failures are forgiven":       {outcomes: "+--", want: Verdict{Ready: true, Failures: 2}},
-		"the third is one too many":       {outcomes: "+---", want: Verdict{Failures: 3}},
-		"a success wipes the slate":       {outcomes: "+--+--", want: Verdict{Ready: true, Failures: 2}},
-		"back at once after a long spell": {outcomes: "+-----+", want: Verdict{Ready: true}},
+		"never probed":                    {outcomes: "", want: Readiness{}},
+		"the first success is enough":     {outcomes: "+", want: Readiness{Ready: true}},
+		"no credit before the first":      {outcomes: "-", want: Readiness{Failures: 1}},
+		"two failures are forgiven":       {outcomes: "+--", want: Readiness{Ready: true, Failures: 2}},
+		"the third is one too many":       {outcomes: "+---", want: Readiness{Failures: 3}},
+		"a success wipes the slate":       {outcomes: "+--+--", want: Readiness{Ready: true, Failures: 2}},
+		"back at once after a long spell": {outcomes: "+-----+", want: Readiness{Ready: true}},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			var verdict Verdict
+			var verdict Readiness
 			want := test.want
 			for i, letter := range test.outcomes {
-				outcome := Outcome{Time: time.Unix(int64(i), 0), OK: letter == '+', Detail: string(letter)}
-				verdict = verdict.After(outcome, Patience{Failures: threshold})
+				outcome := ProbeResult{Time: time.Unix(int64(i), 0), OK: letter == '+', Detail: string(letter)}
+				verdict = verdict.After(outcome, ReadinessThresholds{Failures: threshold})
 				want.Last = outcome
 				if outcome.OK {
-					want.Succeeded = outcome.Time
+					want.LastSuccess = outcome.Time
 				}
 			}
 			if diff := cmp.Diff(want, verdict); diff != "" {
@@ -41,8 +41,8 @@ func TestVerdict_After(t *testing.T) {
 	}
 }
 
-func TestVerdict_SilenceIsBorneForAWhileAndARefusalIsNot(t *testing.T) {
-	patience := Patience{Failures: 3, Silence: 8 * time.Second}
+func TestReadiness_SilenceIsBorneForAWhileAndARefusalIsNot(t *testing.T) {
+	patience := ReadinessThresholds{Failures: 3, Silence: 8 * time.Second}
 	cases := map[string]struct {
 		outcomes string // every three seconds: "+" is a success, "-" a refusal, "." silence
 		want     bool
@@ -57,32 +57,32 @@ func TestVerdict_SilenceIsBorneForAWhileAndARefusalIsNot(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			var verdict Verdict
+			var verdict Readiness
 			for i, letter := range test.outcomes {
 				at := time.Unix(int64(3*i), 0)
-				verdict = verdict.After(Outcome{Time: at, OK: letter == '+', Silent: letter == '.'}, patience)
+				verdict = verdict.After(ProbeResult{Time: at, OK: letter == '+', Silent: letter == '.'}, patience)
 			}
 			if verdict.Ready != test.want {
 				t.Errorf("ready = %t, want %t: %+v", verdict.Ready, test.want, verdict)
 			}
 		})
 	}
-	early := Verdict{}.After(Outcome{Time: time.Unix(0, 0), OK: true}, patience)
+	early := Readiness{}.After(ProbeResult{Time: time.Unix(0, 0), OK: true}, patience)
 	for at := range int64(4) {
-		early = early.After(Outcome{Time: time.Unix(at, 0), Silent: true}, patience)
+		early = early.After(ProbeResult{Time: time.Unix(at, 0), Silent: true}, patience)
 	}
 	if !early.Ready || early.Failures != 4 {
 		t.Errorf("verdict = %+v, want four quick silences borne: they lasted three seconds only", early)
 	}
 }
 
-func TestVerdict_ReadyMeansASuccessWithinTheLastOutcomes(t *testing.T) {
+func TestReadiness_ReadyMeansASuccessWithinTheLastOutcomes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		threshold := rapid.IntRange(1, 5).Draw(t, "threshold")
 		outcomes := rapid.SliceOf(rapid.Bool()).Draw(t, "outcomes")
-		var verdict Verdict
+		var verdict Readiness
 		for _, ok := range outcomes {
-			verdict = verdict.After(Outcome{OK: ok}, Patience{Failures: threshold})
+			verdict = verdict.After(ProbeResult{OK: ok}, ReadinessThresholds{Failures: threshold})
 		}
 		recent := false
 		for i := max(0, len(outcomes)-threshold); i < len(outcomes); i++ {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 )
 
 // endpointsAt is the object that a kube-apiserver keeps about itself.
@@ -119,12 +120,12 @@ func TestMasterLeaseReader_TellsWhatBecameOfEachLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []MasterLease{
-		{Key: prefix + "/masterleases/broken", Leased: true, Alive: true, Unreadable: "the value is no object as kube-apiserver stores them"},
+	want := []apiservers.MasterLease{
+		{Key: prefix + "/masterleases/broken", Leased: true, Alive: true, Unreadable: "the value is not in kube-apiserver's storage format"},
 		{Key: prefix + "/masterleases/10.1.0.9", Address: netip.MustParseAddr("10.1.0.9")},
 		{Key: prefix + "/masterleases/10.1.0.10", Address: netip.MustParseAddr("10.1.0.10"), Leased: true, Alive: true},
 	}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.IgnoreFields(MasterLease{}, "TTL")); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.IgnoreFields(apiservers.MasterLease{}, "TTL")); diff != "" {
 		t.Errorf("keys (-want +got):\n%s", diff)
 	}
 	for _, key := range got {

@@ -34,16 +34,16 @@ func NewProber(config *rest.Config, server *url.URL) *Prober {
 	return &Prober{config: verified, url: server.JoinPath("readyz").String()}
 }
 
-// Probe asks once and blocks until the server answers or ctx ends. An outcome always has a time and a detail.
-func (p *Prober) Probe(ctx context.Context) apiservers.Outcome {
+// Probe asks once and blocks until the server answers or ctx ends. A result always has a time and a detail.
+func (p *Prober) Probe(ctx context.Context) apiservers.ProbeResult {
 	err := p.ask(ctx)
-	outcome := apiservers.Outcome{Time: time.Now(), OK: err == nil, Detail: "ok"}
+	result := apiservers.ProbeResult{Time: time.Now(), OK: err == nil, Detail: "ok"}
 	if err != nil {
-		outcome.Detail = err.Error()
-		outcome.Silent = errors.Is(err, errSilent)
-		outcome.Unverified = errors.As(err, new(*tls.CertificateVerificationError))
+		result.Detail = err.Error()
+		result.Silent = errors.Is(err, errSilent)
+		result.Unverified = errors.As(err, new(*tls.CertificateVerificationError))
 	}
-	return outcome
+	return result
 }
 
 func (p *Prober) ask(ctx context.Context) error {

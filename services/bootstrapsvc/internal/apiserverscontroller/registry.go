@@ -138,10 +138,10 @@ func (r *Registry) Publish(ctx context.Context, entry Entry, session clientv3.Le
 	return r.swap(ctx, key, revision, clientv3.OpPut(key, encoded, clientv3.WithLease(session)))
 }
 
-// Evict deletes the key of an address that is now this replica's, and says whether there was one. It is for what an earlier
+// DeleteStale deletes the key of an address that is now this replica's, and says whether there was one. It is for what an earlier
 // life of the sidecar left, readable or not. It leaves this replica's own key alone, so that it may be called again after a
 // restart of the loop.
-func (r *Registry) Evict(ctx context.Context, address netip.Addr) (bool, error) {
+func (r *Registry) DeleteStale(ctx context.Context, address netip.Addr) (bool, error) {
 	revision, owner, err := r.owner(ctx, address)
 	if err != nil || revision == 0 || owner == r.replica {
 		return false, err
@@ -163,9 +163,9 @@ func (r *Registry) Withdraw(ctx context.Context, address netip.Addr) error {
 // farewellTTL is for how long it is remembered that a sidecar stopped in good order: long enough for any leader to act on it.
 const farewellTTL = time.Minute
 
-// Leave writes over this replica's key that it stopped in good order. What it wrote goes by itself after a minute, or when the
+// MarkLeft writes over this replica's key that it stopped in good order. What it wrote goes by itself after a minute, or when the
 // next life of the sidecar begins. A key that is gone, or that another replica wrote, is no error.
-func (r *Registry) Leave(ctx context.Context, entry Entry) error {
+func (r *Registry) MarkLeft(ctx context.Context, entry Entry) error {
 	key := r.key(entry.Address)
 	revision, owner, err := r.owner(ctx, entry.Address)
 	if err != nil || revision == 0 || owner != r.replica {

@@ -123,14 +123,14 @@ func TestRegistry_EvictRemovesOnlyAnEarlierLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []bool{true, false} {
-		if found, err := now.Evict(t.Context(), address); found != want || err != nil {
+		if found, err := now.DeleteStale(t.Context(), address); found != want || err != nil {
 			t.Fatalf("evict = %t, %v, want %t", found, err, want)
 		}
 	}
 	if err := now.Publish(t.Context(), entryOf("10.1.0.1", "now"), clientv3.NoLease); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := now.Evict(t.Context(), address); found || err != nil {
+	if found, err := now.DeleteStale(t.Context(), address); found || err != nil {
 		t.Errorf("evict of the own key = %t, %v, want it left alone", found, err)
 	}
 	for range 2 {
@@ -267,7 +267,7 @@ func TestRegistry_ReplicasThatShareAnAddressHaveKeysOfTheirOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if found, err := r.Evict(t.Context(), address); found || err != nil {
+		if found, err := r.DeleteStale(t.Context(), address); found || err != nil {
 			t.Errorf("evict by %s = %t, %v, want nothing evicted", name, found, err)
 		}
 	}
@@ -287,7 +287,7 @@ func TestRegistry_FarewellIsRememberedForAWhileAndEndsWithTheNextLife(t *testing
 	client := testkit.Etcd(t)
 	address := netip.MustParseAddr("10.1.0.1")
 	r := NewRegistry(client, prefixOf(t), "a")
-	if err := r.Leave(t.Context(), entryOf("10.1.0.1", "a")); err != nil {
+	if err := r.MarkLeft(t.Context(), entryOf("10.1.0.1", "a")); err != nil {
 		t.Errorf("leave without a key = %v", err)
 	}
 	wantEntries(t, r)
@@ -295,7 +295,7 @@ func TestRegistry_FarewellIsRememberedForAWhileAndEndsWithTheNextLife(t *testing
 	if err := r.Publish(t.Context(), entryOf("10.1.0.1", "a"), session); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Leave(t.Context(), entryOf("10.1.0.1", "a")); err != nil {
+	if err := r.MarkLeft(t.Context(), entryOf("10.1.0.1", "a")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := client.Revoke(t.Context(), session); err != nil {
@@ -310,7 +310,7 @@ func TestRegistry_FarewellIsRememberedForAWhileAndEndsWithTheNextLife(t *testing
 		t.Errorf("entries = %+v, %v, want one that goes within %s", entries, err, farewellTTL)
 	}
 	next := NewRegistry(client, prefixOf(t), "b")
-	if found, err := next.Evict(t.Context(), address); !found || err != nil {
+	if found, err := next.DeleteStale(t.Context(), address); !found || err != nil {
 		t.Errorf("evict by the next life = %t, %v", found, err)
 	}
 	wantEntries(t, next)

@@ -43,8 +43,8 @@ type Change struct {
 	Detail string
 }
 
-// Writes tells whether the change would write anything.
-func (c Change) Writes() bool { return c.Verb != Report }
+// IsWrite says whether the change would write anything.
+func (c Change) IsWrite() bool { return c.Verb != Report }
 
 // Kind is the group, version and kind of the object, which typed objects do not carry themselves. It is empty for a
 // kind that this service does not own.
@@ -65,11 +65,11 @@ func (c Change) Kind() schema.GroupVersionKind {
 	}
 }
 
-// Writing returns those of changes that would write something, in the same order.
-func Writing(changes []Change) []Change {
+// Writes returns the changes that write something, in the same order.
+func Writes(changes []Change) []Change {
 	var writing []Change
 	for _, c := range changes {
-		if c.Writes() {
+		if c.IsWrite() {
 			writing = append(writing, c)
 		}
 	}

@@ -82,7 +82,7 @@ func TestPlanNamespaces_AppliedLeavesNothing(t *testing.T) {
 	for _, c := range PlanNamespaces(nil) {
 		existing = append(existing, c.Object.(*corev1.Namespace))
 	}
-	if changes := Writing(PlanNamespaces(existing)); len(changes) != 0 {
+	if changes := Writes(PlanNamespaces(existing)); len(changes) != 0 {
 		t.Errorf("second plan writes %v", steps(changes))
 	}
 }

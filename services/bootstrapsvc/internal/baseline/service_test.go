@@ -310,10 +310,10 @@ func TestPlanService_AppliedLeavesNothingAndInputsStay(t *testing.T) {
 		if diff := cmp.Diff(before, existing); diff != "" {
 			t.Fatalf("the plan changed its input (-before +after):\n%s", diff)
 		}
-		for _, c := range Writing(changes) {
+		for _, c := range Writes(changes) {
 			existing = c.Object.(*corev1.Service)
 		}
-		if again := Writing(PlanService(want, existing)); len(again) != 0 {
+		if again := Writes(PlanService(want, existing)); len(again) != 0 {
 			t.Fatalf("second plan writes %v: %s", steps(again), again[0].Detail)
 		}
 		if before != nil && len(existing.Spec.IPFamilies) < len(before.Spec.IPFamilies) {

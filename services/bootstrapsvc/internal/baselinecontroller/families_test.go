@@ -17,14 +17,14 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 )
 
-// keeper plans default/kubernetes on a real apiserver as bootstrapsvc does.
-type keeper struct {
-	*Cluster
+// serviceFixture plans default/kubernetes on a real kube-apiserver, as the controller does.
+type serviceFixture struct {
+	*KubeObjects
 	want baseline.Service
 }
 
-// startKeeper starts a control plane of its own, because the shared one has one range.
-func startKeeper(t *testing.T, cfg devcluster.Config, want baseline.Service) (*keeper, *devcluster.Cluster) {
+// startServiceFixture starts a control plane of its own, because the shared one has one range.
+func startServiceFixture(t *testing.T, cfg devcluster.Config, want baseline.Service) (*serviceFixture, *devcluster.Cluster) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -41,37 +41,37 @@ func startKeeper(t *testing.T, cfg devcluster.Config, want baseline.Service) (*k
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(kube, nil)
+	c, err := NewKubeObjects(kube, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &keeper{Cluster: c, want: want}
+	f := &serviceFixture{KubeObjects: c, want: want}
 	testkit.Eventually(t, time.Minute, func() error {
-		if cidr := k.look(t); !cidr.Ready() || len(cidr.Ranges()) != strings.Count(cfg.ServiceCIDR, ",")+1 {
+		if cidr := f.look(t); !cidr.Ready() || len(cidr.Ranges()) != strings.Count(cfg.ServiceCIDR, ",")+1 {
 			return fmt.Errorf("servicecidr is %+v", cidr)
 		}
-		if service, err := k.Service(t.Context()); err != nil || service == nil {
+		if service, err := f.Service(t.Context()); err != nil || service == nil {
 			return fmt.Errorf("service is %v, %w", service, err)
 		}
 		return nil
 	})
-	return k, started
+	return f, started
 }
 
-func (k *keeper) look(t *testing.T) baseline.ServiceCIDR {
+func (f *serviceFixture) look(t *testing.T) baseline.ServiceCIDR {
 	t.Helper()
-	cidr, err := k.ServiceCIDR(t.Context())
+	cidr, err := f.ServiceCIDR(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return cidr
 }
 
-func (k *keeper) plan(t *testing.T) []baseline.Change {
+func (f *serviceFixture) plan(t *testing.T) []baseline.Change {
 	t.Helper()
-	want := k.want
-	want.Families = baseline.FamiliesOf(k.look(t).Ranges())
-	service, err := k.Service(t.Context())
+	want := f.want
+	want.Families = baseline.FamiliesOf(f.look(t).Ranges())
+	service, err := f.Service(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,24 +79,24 @@ func (k *keeper) plan(t *testing.T) []baseline.Change {
 }
 
 // settle carries the plan out and demands that nothing is left of it but reports.
-func (k *keeper) settle(t *testing.T) []baseline.Change {
+func (f *serviceFixture) settle(t *testing.T) []baseline.Change {
 	t.Helper()
-	for _, step := range k.plan(t) {
+	for _, step := range f.plan(t) {
 		t.Logf("%s: %s", step.Verb, step.Detail)
-		if err := k.Apply(t.Context(), step); err != nil {
+		if err := f.Apply(t.Context(), step); err != nil {
 			t.Fatal(err)
 		}
 	}
-	left := k.plan(t)
-	for _, step := range baseline.Writing(left) {
+	left := f.plan(t)
+	for _, step := range baseline.Writes(left) {
 		t.Errorf("left to %s: %s", step.Verb, step.Detail)
 	}
 	return left
 }
 
-func (k *keeper) wantFamilies(t *testing.T, families int) {
+func (f *serviceFixture) wantFamilies(t *testing.T, families int) {
 	t.Helper()
-	service, err := k.Service(t.Context())
+	service, err := f.Service(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,37 +109,37 @@ func (k *keeper) wantFamilies(t *testing.T, families int) {
 func TestFamilies_ServiceFollowsTheClusterAndIsNeverNarrowed(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	want := baseline.Service{ClusterIP: netip.MustParseAddr("10.0.0.1"), TargetPort: 6443, DualStack: true}
-	k, single := startKeeper(t, devcluster.Config{DataDir: data, ServiceCIDR: "10.0.0.0/16"}, want)
-	left := k.settle(t)
+	f, single := startServiceFixture(t, devcluster.Config{DataDir: data, ServiceCIDR: "10.0.0.0/16"}, want)
+	left := f.settle(t)
 	if len(left) != 1 || left[0].Reason != baseline.SingleFamily {
 		t.Errorf("left %v, want one report of %s", left, baseline.SingleFamily)
 	}
-	k.wantFamilies(t, 1)
+	f.wantFamilies(t, 1)
 	if err := single.Stop(); err != nil {
 		t.Fatal(err)
 	}
 
-	k, _ = startKeeper(t, devcluster.Config{DataDir: data, ServiceCIDR: "10.0.0.0/16,fd00:10::/112"}, want)
-	if left := k.settle(t); len(left) != 0 {
+	f, _ = startServiceFixture(t, devcluster.Config{DataDir: data, ServiceCIDR: "10.0.0.0/16,fd00:10::/112"}, want)
+	if left := f.settle(t); len(left) != 0 {
 		t.Errorf("left %v, want nothing", left)
 	}
-	k.wantFamilies(t, 2)
+	f.wantFamilies(t, 2)
 
-	k.want.DualStack = false
-	if changes := k.plan(t); len(changes) != 0 {
+	f.want.DualStack = false
+	if changes := f.plan(t); len(changes) != 0 {
 		t.Errorf("no longer asked for, plan = %v, want none", changes)
 	}
 
 	// Types, node ports and extra ports, as this apiserver fills them in.
-	k.want.NodePort = 30443
-	k.want.ExtraPorts = []baseline.Port{
+	f.want.NodePort = 30443
+	f.want.ExtraPorts = []baseline.Port{
 		{Name: "konnectivity", Protocol: corev1.ProtocolTCP, Port: 8132, TargetPort: 8091},
 		{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: 53},
 	}
-	k.settle(t)
-	k.want.NodePort, k.want.ExtraPorts = 0, k.want.ExtraPorts[1:]
-	k.settle(t)
-	k.want.ExtraPorts = nil
-	k.settle(t)
-	k.wantFamilies(t, 2)
+	f.settle(t)
+	f.want.NodePort, f.want.ExtraPorts = 0, f.want.ExtraPorts[1:]
+	f.settle(t)
+	f.want.ExtraPorts = nil
+	f.settle(t)
+	f.wantFamilies(t, 2)
 }

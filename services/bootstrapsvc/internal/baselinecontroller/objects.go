@@ -2,8 +2,10 @@ package baselinecontroller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -17,18 +19,31 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/refusal"
 )
 
-// name is that of the Service, of its Endpoints, of the default ServiceCIDR, and the label value of its slices.
-const name = "kubernetes"
+const (
+	// rewatchPause is the pause before a watch that ended starts again.
+	rewatchPause = time.Second
+	// watchTimeout bounds one watch, so that a watch that went silent is replaced.
+	watchTimeout = 5 * time.Minute
+)
 
-// Cluster is one Kubernetes cluster. It is safe for concurrent use; its methods block until the apiserver answers or
-// their context ends.
-type Cluster struct {
+var (
+	// ErrConflict: the object is not what the plan was made from.
+	ErrConflict = refusal.ErrConflict
+	// ErrUnavailable: the kube-apiserver did not answer, or answered that it cannot serve now.
+	ErrUnavailable = refusal.ErrUnavailable
+	// errUnguarded: an update or delete without its guard would hit whatever version exists.
+	errUnguarded = errors.New("the plan does not say which version of the object it means")
+)
+
+// KubeObjects reads and writes the baseline's objects in one cluster. It is safe for concurrent use. Its
+// methods block until the kube-apiserver answers or ctx ends.
+type KubeObjects struct {
 	kube   kubernetes.Interface
 	writes *prometheus.CounterVec
 }
 
-// New returns the cluster behind kube and registers its metrics; a nil registerer leaves them unregistered.
-func New(kube kubernetes.Interface, registerer prometheus.Registerer) (*Cluster, error) {
+// NewKubeObjects registers its metrics; a nil registerer leaves them unregistered.
+func NewKubeObjects(kube kubernetes.Interface, registerer prometheus.Registerer) (*KubeObjects, error) {
 	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "trivet_bootstrap_writes_total",
 		Help: "Writes of the baseline to Kubernetes, by kind, verb (create, update, delete) and result (ok, conflict, error).",
@@ -38,14 +53,14 @@ func New(kube kubernetes.Interface, registerer prometheus.Registerer) (*Cluster,
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	return &Cluster{kube: kube, writes: writes}, nil
+	return &KubeObjects{kube: kube, writes: writes}, nil
 }
 
-// Namespaces returns those of the named namespaces that exist.
-func (c *Cluster) Namespaces(ctx context.Context, names []string) ([]*corev1.Namespace, error) {
+// Namespaces returns the named namespaces that exist.
+func (o *KubeObjects) Namespaces(ctx context.Context, names []string) ([]*corev1.Namespace, error) {
 	var existing []*corev1.Namespace
 	for _, name := range names {
-		namespace, err := get(ctx, c.kube.CoreV1().Namespaces().Get, name)
+		namespace, err := get(ctx, o.kube.CoreV1().Namespaces().Get, name)
 		if err != nil {
 			return nil, fmt.Errorf("get namespace %s: %w", name, err)
 		}
@@ -56,28 +71,28 @@ func (c *Cluster) Namespaces(ctx context.Context, names []string) ([]*corev1.Nam
 	return existing, nil
 }
 
-// Service returns default/kubernetes, nil if there is none.
-func (c *Cluster) Service(ctx context.Context) (*corev1.Service, error) {
-	service, err := get(ctx, c.kube.CoreV1().Services(metav1.NamespaceDefault).Get, name)
+// Service returns default/kubernetes, nil if it does not exist.
+func (o *KubeObjects) Service(ctx context.Context) (*corev1.Service, error) {
+	service, err := get(ctx, o.kube.CoreV1().Services(metav1.NamespaceDefault).Get, baseline.ServiceName)
 	if err != nil {
 		return nil, fmt.Errorf("get service default/kubernetes: %w", err)
 	}
 	return service, nil
 }
 
-// Endpoints returns default/kubernetes, nil if there is none.
-func (c *Cluster) Endpoints(ctx context.Context) (*corev1.Endpoints, error) {
-	endpoints, err := get(ctx, c.kube.CoreV1().Endpoints(metav1.NamespaceDefault).Get, name)
+// Endpoints returns default/kubernetes, nil if it does not exist.
+func (o *KubeObjects) Endpoints(ctx context.Context) (*corev1.Endpoints, error) {
+	endpoints, err := get(ctx, o.kube.CoreV1().Endpoints(metav1.NamespaceDefault).Get, baseline.ServiceName)
 	if err != nil {
 		return nil, fmt.Errorf("get endpoints default/kubernetes: %w", err)
 	}
 	return endpoints, nil
 }
 
-// EndpointSlices returns the slices of default/kubernetes, and those that are kept for it even without its label: their names
-// are taken all the same. It needs the right to list slices and no other.
-func (c *Cluster) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
-	found, err := c.slices(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+// EndpointSlices returns the slices that are labelled as those of default/kubernetes, and the slices
+// with one of its slices' names. It needs the right to list slices and no other.
+func (o *KubeObjects) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
+	found, err := o.listSlices(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + baseline.ServiceName})
 	if err != nil {
 		return nil, fmt.Errorf("list endpointslices of default/kubernetes: %w", err)
 	}
@@ -85,7 +100,7 @@ func (c *Cluster) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSl
 		if slices.ContainsFunc(found, func(slice *discoveryv1.EndpointSlice) bool { return slice.Name == name }) {
 			continue
 		}
-		unlabelled, err := c.slices(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+		unlabelled, err := o.listSlices(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 		if err != nil {
 			return nil, fmt.Errorf("look for endpointslice default/%s: %w", name, err)
 		}
@@ -94,8 +109,8 @@ func (c *Cluster) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSl
 	return found, nil
 }
 
-func (c *Cluster) slices(ctx context.Context, which metav1.ListOptions) ([]*discoveryv1.EndpointSlice, error) {
-	list, err := c.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, which)
+func (o *KubeObjects) listSlices(ctx context.Context, options metav1.ListOptions) ([]*discoveryv1.EndpointSlice, error) {
+	list, err := o.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, options)
 	if err != nil {
 		return nil, refusal.Classified(err)
 	}
@@ -107,8 +122,8 @@ func (c *Cluster) slices(ctx context.Context, which metav1.ListOptions) ([]*disc
 }
 
 // ServiceCIDR returns the default ServiceCIDR.
-func (c *Cluster) ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, error) {
-	found, err := c.kube.NetworkingV1().ServiceCIDRs().Get(ctx, name, metav1.GetOptions{})
+func (o *KubeObjects) ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, error) {
+	found, err := o.kube.NetworkingV1().ServiceCIDRs().Get(ctx, baseline.ServiceName, metav1.GetOptions{})
 	switch {
 	case isUnknownKind(err):
 		return baseline.ServiceCIDR{}, nil
@@ -121,13 +136,13 @@ func (c *Cluster) ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, error)
 	}
 }
 
-// isUnknownKind tells an apiserver that does not serve the kind from one that has no such object: the former answers with a
+// isUnknownKind says whether the kube-apiserver does not serve the kind at all. It then answers with a
 // bare page instead of a status, which the client marks.
 func isUnknownKind(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// get makes of NotFound a nil object.
+// get turns NotFound into a nil object.
 func get[T any](ctx context.Context, read func(context.Context, string, metav1.GetOptions) (*T, error), name string) (*T, error) {
 	object, err := read(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -137,4 +152,101 @@ func get[T any](ctx context.Context, read func(context.Context, string, metav1.G
 		return nil, refusal.Classified(err)
 	}
 	return object, nil
+}
+
+// WatchEndpointSlice calls changed after each write of the EndpointSlice that is named after the
+// Service, and at each start of a watch, because writes may have been missed before. It blocks until
+// ctx ends and restarts a watch that ends. changed must not block. The calls are hints: a caller must
+// also look periodically.
+func (o *KubeObjects) WatchEndpointSlice(ctx context.Context, changed func()) {
+	for ctx.Err() == nil {
+		o.watchOnce(ctx, changed)
+		select {
+		case <-ctx.Done():
+		case <-time.After(rewatchPause):
+		}
+	}
+}
+
+func (o *KubeObjects) watchOnce(ctx context.Context, changed func()) {
+	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
+	defer cancel()
+	watch, err := o.kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Watch(ctx, metav1.ListOptions{
+		FieldSelector: "metadata.name=" + baseline.ServiceName,
+	})
+	if err != nil {
+		return
+	}
+	defer watch.Stop()
+	changed()
+	for range watch.ResultChan() {
+		changed()
+	}
+}
+
+// Apply writes one change under its guard; a report writes nothing.
+func (o *KubeObjects) Apply(ctx context.Context, step baseline.Change) error {
+	if !step.IsWrite() {
+		return nil
+	}
+	kind := step.Kind().Kind
+	err := o.writeObject(ctx, step)
+	o.writes.WithLabelValues(kind, string(step.Verb), resultLabel(err)).Inc()
+	if err != nil {
+		return fmt.Errorf("%s %s %s: %w", step.Verb, kind, step.Object.GetName(), err)
+	}
+	return nil
+}
+
+func resultLabel(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, ErrConflict):
+		return "conflict"
+	default:
+		return "error"
+	}
+}
+
+func (o *KubeObjects) writeObject(ctx context.Context, step baseline.Change) error {
+	switch object := step.Object.(type) {
+	case *corev1.Namespace:
+		return write(ctx, o.kube.CoreV1().Namespaces(), step.Verb, object)
+	case *corev1.Service:
+		return write(ctx, o.kube.CoreV1().Services(object.Namespace), step.Verb, object)
+	case *corev1.Endpoints:
+		return write(ctx, o.kube.CoreV1().Endpoints(object.Namespace), step.Verb, object)
+	case *discoveryv1.EndpointSlice:
+		return write(ctx, o.kube.DiscoveryV1().EndpointSlices(object.Namespace), step.Verb, object)
+	default:
+		return fmt.Errorf("%T is not a kind of the baseline", step.Object)
+	}
+}
+
+// client has the methods that the typed clients of all kinds share.
+type client[T any] interface {
+	Create(ctx context.Context, object T, opts metav1.CreateOptions) (T, error)
+	Update(ctx context.Context, object T, opts metav1.UpdateOptions) (T, error)
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+}
+
+func write[T baseline.Object](ctx context.Context, to client[T], verb baseline.Verb, object T) error {
+	version, uid := object.GetResourceVersion(), object.GetUID()
+	var err error
+	switch {
+	case verb == baseline.Create:
+		_, err = to.Create(ctx, object, metav1.CreateOptions{})
+	case version == "" || uid == "":
+		return errUnguarded
+	case verb == baseline.Update:
+		_, err = to.Update(ctx, object, metav1.UpdateOptions{})
+	case verb == baseline.Delete:
+		err = to.Delete(ctx, object.GetName(), metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
+		})
+	default:
+		return fmt.Errorf("unknown verb %q", verb)
+	}
+	return refusal.Classified(err)
 }

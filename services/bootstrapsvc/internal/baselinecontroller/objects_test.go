@@ -28,9 +28,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-func newCluster(t *testing.T) *Cluster {
+func newObjects(t *testing.T) *KubeObjects {
 	t.Helper()
-	c, err := New(testkit.Kube(t), prometheus.NewRegistry())
+	c, err := NewKubeObjects(testkit.Kube(t), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func sliceIn(namespace string) *discoveryv1.EndpointSlice {
 	}
 }
 
-func (c *Cluster) wantApply(t *testing.T, verb baseline.Verb, object baseline.Object, want error) {
+func (c *KubeObjects) wantApply(t *testing.T, verb baseline.Verb, object baseline.Object, want error) {
 	t.Helper()
 	if err := c.Apply(t.Context(), baseline.Change{Verb: verb, Object: object}); !errors.Is(err, want) {
 		t.Errorf("%s = %v, want %v", verb, err, want)
@@ -53,14 +53,14 @@ func (c *Cluster) wantApply(t *testing.T, verb baseline.Verb, object baseline.Ob
 
 func TestWatch_TellsOfEveryWriter(t *testing.T) {
 	kube := testkit.Kube(t)
-	c := newCluster(t)
+	c := newObjects(t)
 	slices := kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	_ = slices.Delete(t.Context(), "kubernetes", metav1.DeleteOptions{}) // what an earlier test left
 	ctx, cancel := context.WithCancel(t.Context())
 	news, ended := make(chan struct{}, 100), make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Watch(ctx, func() { news <- struct{}{} })
+		c.WatchEndpointSlice(ctx, func() { news <- struct{}{} })
 	}()
 	wantNews := func(of string) {
 		t.Helper()
@@ -85,7 +85,7 @@ func TestWatch_TellsOfEveryWriter(t *testing.T) {
 
 func TestApply_GuardsHold(t *testing.T) {
 	kube, registry := testkit.Kube(t), prometheus.NewRegistry()
-	c, err := New(kube, registry)
+	c, err := NewKubeObjects(kube, registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 }
 
 func TestApply_WhatTheAPIServerRefusesIsNeitherConflictNorOutage(t *testing.T) {
-	c, kube := newCluster(t), testkit.Kube(t)
+	c, kube := newObjects(t), testkit.Kube(t)
 	invalid := sliceIn(testkit.Namespace(t, kube))
 	invalid.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"127.0.0.1"}}}
 	err := c.Apply(t.Context(), baseline.Change{Verb: baseline.Create, Object: invalid})
@@ -167,7 +167,7 @@ func TestApply_WithoutATermNothingIsSent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(kube, nil)
+	c, err := NewKubeObjects(kube, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestApply_WithoutATermNothingIsSent(t *testing.T) {
 }
 
 func TestReads_WhatIsThereAndWhatIsNot(t *testing.T) {
-	c := newCluster(t)
+	c := newObjects(t)
 	ctx := t.Context()
 	namespaces, err := c.Namespaces(ctx, []string{"default", "kube-system", "there-is-none"})
 	if err != nil || len(namespaces) != 2 {
@@ -208,7 +208,7 @@ func TestReads_WhatIsThereAndWhatIsNot(t *testing.T) {
 }
 
 func TestReads_SlicesWithoutTheirLabelAreFoundByName(t *testing.T) {
-	c, client := newCluster(t), testkit.Kube(t).DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	c, client := newObjects(t), testkit.Kube(t).DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	for _, name := range []string{"kubernetes", "kubernetes-ipv6", "kubernetes-x"} {
 		unlabelled := sliceIn(metav1.NamespaceDefault)
 		unlabelled.Name = name
@@ -252,7 +252,7 @@ func TestServiceCIDR_KindThatIsNotServedIsNoMissingObject(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := New(kube, nil)
+		c, err := NewKubeObjects(kube, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func TestReads_APIServerThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(kube, nil)
+	c, err := NewKubeObjects(kube, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
