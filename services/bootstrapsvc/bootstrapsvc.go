@@ -18,11 +18,14 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // Deps are the dependencies of a Service. All are required, except where it says otherwise.
@@ -88,7 +91,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 			at := netip.AddrPortFrom(address, uint16(local.port))
 			return apiserverscontroller.NewProber(deps.KubeConfig, &url.URL{Scheme: "https", Host: at.String()})
 		},
-		audit: newAuditParts(cfg, deps),
+		allocations: allocationcontroller.NewKubeCluster(deps.Kube, deps.Logger),
+		ranges:      rangestore.New(deps.Etcd, cfg.EtcdPrefix),
+		repairs:     repairstore.New(deps.Etcd, term.Prefix(deps.Member.Cluster)),
 	})
 }
 
@@ -121,7 +126,9 @@ type parts struct {
 	proberOf     func(netip.Addr) apiserverscontroller.ReadinessProber
 	masterLeases apiserverscontroller.MasterLeases
 	resolver     apiserverscontroller.Resolver
-	audit        auditParts
+	allocations  allocationcontroller.Cluster
+	ranges       allocationcontroller.Ranges
+	repairs      allocationcontroller.RepairStore
 }
 
 func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
@@ -147,7 +154,7 @@ func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
 	if s.apiservers, err = newAPIServers(cfg, deps, made, s.baseline, metrics); err != nil {
 		return nil, err
 	}
-	if s.audit, err = newAudit(cfg.Audit, deps, made.audit); err != nil {
+	if s.audit, err = newAudit(cfg.Audit, deps, made); err != nil {
 		return nil, err
 	}
 	loops := slices.Concat([]loop.Loop{s.audit.loop()}, s.apiservers.ProbeLoops(), s.baseline.Loops(), []loop.Loop{s.apiservers.EndpointsLoop()})
@@ -192,6 +199,16 @@ func newAPIServers(
 		MasterLeases: made.masterLeases, Resolver: made.resolver, Objects: made.objects, Service: service,
 		StepDown: deps.Leadership.Concede, Logger: deps.Logger, Metrics: deps.Metrics, ReconcilerMetrics: metrics,
 	})
+}
+
+func newAudit(cfg AuditConfig, deps Deps, made parts) (audit, error) {
+	telemetry, err := allocationcontroller.NewTelemetry(deps.Kube, deps.Metrics)
+	if err != nil {
+		return audit{}, err
+	}
+	return audit{telemetry: telemetry, Controller: allocationcontroller.New(cfg.controller(), allocationcontroller.Deps{
+		Cluster: made.allocations, Ranges: made.ranges, Store: made.repairs, Reporter: telemetry, Logger: deps.Logger,
+	})}, nil
 }
 
 func (s *Service) newServer(member term.Member) *api.Server {

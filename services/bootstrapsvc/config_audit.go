@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 )
 
 // AutoRepair says what is mended without asking anybody.
@@ -79,13 +79,13 @@ func checkPortRange(text string) error {
 	return nil
 }
 
-// auditor is the configuration of the auditor.
-func (c *AuditConfig) auditor() auditor.Config {
-	cfg := auditor.Config{
+// auditor is the configuration of the allocationcontroller.
+func (c *AuditConfig) controller() allocationcontroller.Config {
+	cfg := allocationcontroller.Config{
 		AutoRepair: c.AutoRepair == AutoRepairSafe, FindingHistory: c.FindingHistory, RepairHistory: c.RepairHistory,
 	}
 	if c.NodePortRange != "" {
-		cfg.Expected = map[allocation.Store]string{allocation.NodePorts: c.NodePortRange}
+		cfg.ExpectedRanges = map[allocation.Store]string{allocation.NodePorts: c.NodePortRange}
 	}
 	return cfg
 }

@@ -25,14 +25,14 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/inventory"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -82,8 +82,8 @@ func newFixtureWith(t testing.TB, cfg Config, selection ...string) *fixture {
 	}, parts{
 		local:   localServer{port: 6443, address: hostaddress.Addresses{Primary: netip.MustParseAddr("10.1.0.1")}},
 		objects: f.objects, keys: f.keys, prober: f.prober, masterLeases: f.masterLeases, resolver: f.resolver,
-		proberOf: func(netip.Addr) apiserverscontroller.ReadinessProber { return f.adopted },
-		audit:    newFakeAudit(),
+		proberOf:    func(netip.Addr) apiserverscontroller.ReadinessProber { return f.adopted },
+		allocations: emptyCluster{}, ranges: emptyRanges{}, repairs: emptyStore{},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -596,22 +596,18 @@ func (w *watchers) watch(ctx context.Context, changed func()) {
 	}
 }
 
-// newFakeAudit is a cluster in which nothing is allocated and nothing used, so that the audit finds nothing.
-func newFakeAudit() auditParts {
-	return auditParts{cluster: emptyCluster{}, ranges: emptyRanges{}, journal: emptyJournal{}}
-}
-
+// emptyCluster has no Services and no allocations, so the audit finds nothing.
 type emptyCluster struct{}
 
 func (emptyCluster) Stores(context.Context) ([]allocation.Store, error) {
 	return []allocation.Store{allocation.IPAddresses}, nil
 }
 
-func (emptyCluster) Witness(context.Context) (*rangestore.Witness, error) { return nil, nil }
+func (emptyCluster) Identity(context.Context) (*rangestore.ClusterIdentity, error) { return nil, nil }
 
-func (emptyCluster) Watch(ctx context.Context, kinds []inventory.Kind, sink inventory.Sink) {
+func (emptyCluster) Watch(ctx context.Context, kinds []allocationcontroller.Kind, sink allocationcontroller.ObjectHandler) {
 	for _, kind := range kinds {
-		sink.Change(inventory.Change{Kind: kind, Whole: true})
+		sink.OnChange(allocationcontroller.ObjectChange{Kind: kind, List: true})
 	}
 	<-ctx.Done()
 }
@@ -635,27 +631,29 @@ func (emptyRanges) Read(context.Context, rangestore.Name) (rangestore.Value, err
 	return rangestore.Value{}, nil
 }
 
-func (emptyRanges) Swap(context.Context, rangestore.Name, int64, rangestore.Range) (int64, error) {
+func (emptyRanges) CompareAndSwap(context.Context, rangestore.Name, int64, rangestore.Range) (int64, error) {
 	return 0, rangestore.ErrConflict
 }
 
-func (emptyRanges) Watch(ctx context.Context, sink rangestore.Sink) {
-	sink.Begin(nil)
+func (emptyRanges) Watch(ctx context.Context, sink rangestore.Handler) {
+	sink.OnList(nil)
 	<-ctx.Done()
 }
 
-func (emptyRanges) Doubt(context.Context, rangestore.Witness) (string, error) { return "", nil }
+func (emptyRanges) VerifyCluster(context.Context, rangestore.ClusterIdentity) (string, error) {
+	return "", nil
+}
 
-type emptyJournal struct{}
+type emptyStore struct{}
 
-func (emptyJournal) Findings(context.Context) ([]journal.Finding, int, error) { return nil, 0, nil }
-func (emptyJournal) WriteFindings(context.Context, []journal.Finding, []string) error {
+func (emptyStore) Findings(context.Context) ([]repairstore.Finding, int, error) { return nil, 0, nil }
+func (emptyStore) WriteFindings(context.Context, []repairstore.Finding, []string) error {
 	return nil
 }
-func (emptyJournal) Begin(context.Context, journal.Plan) error { return nil }
-func (emptyJournal) Record(context.Context, string, map[int]journal.Outcome) error {
+func (emptyStore) Begin(context.Context, repairstore.RepairPlan) error { return nil }
+func (emptyStore) Record(context.Context, string, map[int]repairstore.StepResult) error {
 	return nil
 }
-func (emptyJournal) End(context.Context, string, time.Time) error           { return nil }
-func (emptyJournal) Forget(context.Context, []string) error                 { return nil }
-func (emptyJournal) Repairs(context.Context) ([]journal.Repair, int, error) { return nil, 0, nil }
+func (emptyStore) End(context.Context, string, time.Time) error               { return nil }
+func (emptyStore) DeleteRepairs(context.Context, []string) error              { return nil }
+func (emptyStore) Repairs(context.Context) ([]repairstore.Repair, int, error) { return nil, 0, nil }

@@ -11,14 +11,14 @@ import (
 // A range of which nobody knows whether it is this cluster's looks like anything: nothing is concluded from it.
 func TestRange_InDoubtIsNotJudgedAndNotWritten(t *testing.T) {
 	inDoubt := bitmap(allocation.NodePorts, "30000-32767", 5)
-	inDoubt.Doubt = "it is another cluster's"
+	inDoubt.Unverified = "it is another cluster's"
 	l := load(portSettings(), allocation.Snapshot{
 		Services: []allocation.Service{nodePorts("a", 30080), nodePorts("b", 40000)}, Bitmaps: []allocation.Bitmap{inDoubt},
 	})
 	now := ripen(l, start)
 	expect(t, l)
 	want := allocation.StoreState{Store: allocation.NodePorts, Services: 2, Problem: "it is another cluster's"}
-	got := l.States()[1]
+	got := l.StoreStates()[1]
 	got.Ranges = nil
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("state (-want +got):\n%s", diff)
@@ -27,10 +27,10 @@ func TestRange_InDoubtIsNotJudgedAndNotWritten(t *testing.T) {
 		t.Errorf("it would be written as %x", data)
 	}
 	l.PutBitmap(bitmap(allocation.NodePorts, "30000-32767", 5))
-	l.Audit(now)
+	l.Compare(now)
 	expect(t, l, "? leaked 30005:", "? not-allocated 30080 a:", "? out-of-range 40000 b:")
 	l.PutBitmap(inDoubt)
-	l.Audit(now)
+	l.Compare(now)
 	expect(t, l)
 }
 
@@ -44,7 +44,7 @@ func TestRange_ThatAClusterCanDoWithoutIsNotMissed(t *testing.T) {
 	})
 	ripen(l, start)
 	expect(t, l)
-	if diff := cmp.Diff(allocation.StoreState{Store: allocation.SecondaryClusterIPs}, l.States()[3]); diff != "" {
+	if diff := cmp.Diff(allocation.StoreState{Store: allocation.SecondaryClusterIPs}, l.StoreStates()[3]); diff != "" {
 		t.Errorf("state (-want +got):\n%s", diff)
 	}
 	l.PutBitmap(missing(allocation.ClusterIPs))

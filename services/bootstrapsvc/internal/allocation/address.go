@@ -42,16 +42,16 @@ func familyOf(address netip.Addr) string {
 	return FamilyIPv6
 }
 
-// gives tells whether an allocator gives an address out of a prefix: never the network's own, nor IPv4's broadcast.
-func gives(prefix netip.Prefix, address netip.Addr) bool {
+// allocatable tells whether an allocator gives an address out of a prefix: never the network's own, nor IPv4's broadcast.
+func allocatable(prefix netip.Prefix, address netip.Addr) bool {
 	if !prefix.Contains(address) || prefix.Masked().Addr() == address {
 		return false
 	}
 	return !address.Is4() || prefix.Contains(address.Next())
 }
 
-// roomOf is how many addresses an allocator of IPAddress objects gives out of a prefix, at most the largest int64.
-func roomOf(prefix netip.Prefix) int64 {
+// capacityOf is how many addresses an allocator of IPAddress objects gives out of a prefix, at most the largest int64.
+func capacityOf(prefix netip.Prefix) int64 {
 	free := prefix.Addr().BitLen() - prefix.Bits()
 	if free >= 63 {
 		return math.MaxInt64

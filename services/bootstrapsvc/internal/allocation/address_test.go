@@ -252,14 +252,14 @@ func TestLedger_FullMeansThatNoReadyCIDRHasRoom(t *testing.T) {
 	ripen(l, start)
 	expect(t, l, "range-full IPv4:")
 	l.PutCIDR(allocation.CIDR{Name: "more", Prefixes: []string{"10.1.0.0/24"}, Ready: true})
-	l.Audit(start.Add(time.Hour))
+	l.Compare(start.Add(time.Hour))
 	expect(t, l)
 	l.PutCIDR(allocation.CIDR{Name: "more", Prefixes: []string{"10.1.0.0/24"}})
-	l.Audit(start.Add(time.Hour))
+	l.Compare(start.Add(time.Hour))
 	expect(t, l, "range-full IPv4:")
 	l.DeleteIPAddress("10.0.0.2")
 	l.DeleteService(key("b"))
-	l.Audit(start.Add(time.Hour))
+	l.Compare(start.Add(time.Hour))
 	expect(t, l)
 }
 
@@ -268,8 +268,8 @@ func TestLedger_FindingSaysEverything(t *testing.T) {
 		CIDRs:    []allocation.CIDR{defaultCIDR()},
 		Services: []allocation.Service{service("a", "10.0.1.1")},
 	})
-	l.Audit(start)
-	l.Audit(start.Add(250 * time.Millisecond))
+	l.Compare(start)
+	l.Compare(start.Add(250 * time.Millisecond))
 	owner := allocation.Owner{Key: key("a"), UID: "uid-a"}
 	want := allocation.Finding{
 		Name: "findings/not-allocated.ip-addresses.10.0.1.1", Code: allocation.NotAllocated, Store: allocation.IPAddresses,
@@ -284,7 +284,7 @@ func TestLedger_FindingSaysEverything(t *testing.T) {
 			},
 		},
 		Repair: "create ipaddress 10.0.1.1 in the name of service bar/a",
-		Safe:   true, State: allocation.Open, Since: start,
+		Safe:   true, State: allocation.StateOpen, Since: start,
 		Steps: []allocation.Step{{
 			Finding: "findings/not-allocated.ip-addresses.10.0.1.1", Verb: allocation.Create, Store: allocation.IPAddresses,
 			Subject: "10.0.1.1",

@@ -8,40 +8,40 @@ import (
 	"time"
 )
 
-// draft is a finding as it will be once nothing speaks against it.
-type draft struct {
+// candidate is a finding as it will be once nothing speaks against it.
+type candidate struct {
 	Finding
-	doubt doubt
+	grace graceKind
 	// incarnation names the object or Service that it is about: another one of the same name begins anew.
 	incarnation string
 }
 
 // entry is a finding that the ledger holds.
 type entry struct {
-	draft    draft
-	ripening ripening
-	fresh    bool // the ripening has to begin, at the next audit
-	shown    Finding
-	subject  subject
-	due      time.Time // its moment in verdicts.due; zero when it has none
+	draft       candidate
+	gracePeriod gracePeriod
+	restart     bool // the ripening has to begin, at the next audit
+	shown       Finding
+	subject     subject
+	due         time.Time // its moment in verdicts.due; zero when it has none
 }
 
-// verdicts are what the last audit found.
-type verdicts struct {
+// entries are what the last audit found.
+type entries struct {
 	byName    map[string]*entry
 	bySubject map[subject][]*entry
 	pending   map[*entry]struct{}
-	due       *dues
+	due       *dueHeap
 }
 
-func newVerdicts() verdicts {
-	return verdicts{
-		byName: map[string]*entry{}, bySubject: map[subject][]*entry{}, pending: map[*entry]struct{}{}, due: &dues{},
+func newEntries() entries {
+	return entries{
+		byName: map[string]*entry{}, bySubject: map[subject][]*entry{}, pending: map[*entry]struct{}{}, due: &dueHeap{},
 	}
 }
 
 // of are the subjects of a store about which something was found.
-func (v verdicts) of(store Store) []subject {
+func (v entries) of(store Store) []subject {
 	var found []subject
 	for s := range v.bySubject {
 		if s.store == store {
@@ -52,22 +52,22 @@ func (v verdicts) of(store Store) []subject {
 }
 
 // restart has what is unused begin anew: something spoke against it.
-func (v verdicts) restart(s subject) {
+func (v entries) restart(s subject) {
 	for _, e := range v.bySubject[s] {
-		e.fresh = e.fresh || e.draft.doubt == unused
+		e.restart = e.restart || e.draft.grace == graceUnused
 	}
 }
 
-func (v verdicts) restartStore(store Store) {
+func (v entries) restartStore(store Store) {
 	for _, s := range v.of(store) {
 		v.restart(s)
 	}
 }
 
-// interrupt has begin anew whatever is unused, and whatever is not open yet.
-func (v verdicts) interrupt() {
+// restartUnsettled has begin anew whatever is unused, and whatever is not open yet.
+func (v entries) restartUnsettled() {
 	for _, e := range v.byName {
-		e.fresh = e.fresh || e.draft.doubt == unused || e.shown.State == Pending
+		e.restart = e.restart || e.draft.grace == graceUnused || e.shown.State == StatePending
 	}
 }
 
@@ -79,13 +79,13 @@ type Delta struct {
 	Ended []Finding
 }
 
-// Audit judges what changed since the last call, and what time has ripened, and says what differs. The work is that of
+// Compare judges what changed since the last call, and what time has ripened, and says what differs. The work is that of
 // the changes, and not of the cluster's size.
-func (l *Ledger) Audit(now time.Time) Delta {
-	l.ripen(now)
+func (l *Index) Compare(now time.Time) Delta {
+	l.markDue(now)
 	var delta Delta
 	for s := range l.dirty {
-		l.settle(s, now, &delta)
+		l.compareSubject(s, now, &delta)
 	}
 	l.dirty = map[subject]struct{}{} // a cleared map stays as large as the first audit made it, and slow to walk
 	byName := func(a, b Finding) int { return strings.Compare(a.Name, b.Name) }
@@ -94,64 +94,64 @@ func (l *Ledger) Audit(now time.Time) Delta {
 	return delta
 }
 
-// ripen marks what time has ripened. What waits for passes is looked at again a second later: a pass that does not count
+// markDue marks what time has ripened. What waits for passes is looked at again a second later: a pass that does not count
 // must not keep the owner of the ledger turning in circles.
-func (l *Ledger) ripen(now time.Time) {
+func (l *Index) markDue(now time.Time) {
 	for {
-		e, ok := l.verdicts.due.take(now)
+		e, ok := l.entries.due.take(now)
 		if !ok {
 			return
 		}
-		if ripe, _ := e.ripening.ripe(now, l.patience, e.draft.doubt); ripe {
+		if ripe, _ := e.gracePeriod.over(now, l.gracePeriods, e.draft.grace); ripe {
 			l.mark(e.subject)
 		} else {
-			l.verdicts.due.set(e, now.Add(time.Second))
+			l.entries.due.set(e, now.Add(time.Second))
 		}
 	}
 }
 
-// settle replaces what was found about a subject by what is found now.
-func (l *Ledger) settle(s subject, now time.Time, delta *Delta) {
-	before := l.verdicts.bySubject[s]
-	drafts := l.world.judge(s)
+// compareSubject replaces what was found about a subject by what is found now.
+func (l *Index) compareSubject(s subject, now time.Time, delta *Delta) {
+	before := l.entries.bySubject[s]
+	drafts := l.cache.compare(s)
 	if len(before) == 0 && len(drafts) == 0 {
 		return
 	}
 	after := make([]*entry, 0, len(drafts))
 	for _, d := range drafts {
-		e := l.verdicts.carry(d, now)
-		shown := e.show(now, l.patience)
+		e := l.entries.update(d, now)
+		shown := e.show(now, l.gracePeriods)
 		if !reflect.DeepEqual(shown, e.shown) {
 			e.shown = shown
-			delta.Changed = append(delta.Changed, l.stamped(shown))
+			delta.Changed = append(delta.Changed, l.withRevision(shown))
 		}
 		after = append(after, e)
 	}
 	for _, e := range before {
 		if !slices.Contains(after, e) {
-			delete(l.verdicts.byName, e.draft.Name)
-			l.verdicts.decide(e)
-			delta.Ended = append(delta.Ended, l.stamped(e.shown))
+			delete(l.entries.byName, e.draft.Name)
+			l.entries.removePending(e)
+			delta.Ended = append(delta.Ended, l.withRevision(e.shown))
 		}
 	}
-	l.verdicts.keep(s, after, l.patience)
+	l.entries.store(s, after, l.gracePeriods)
 }
 
-// carry returns the entry of a draft, the one it had where it is still about the same.
-func (v verdicts) carry(d draft, now time.Time) *entry {
+// update returns the entry of a draft, the one it had where it is still about the same.
+func (v entries) update(d candidate, now time.Time) *entry {
 	e := v.byName[d.Name]
 	if e == nil {
-		e = &entry{fresh: true}
+		e = &entry{restart: true}
 		v.byName[d.Name] = e
 	}
-	if e.fresh || e.draft.incarnation != d.incarnation {
-		e.ripening, e.fresh = ripening{since: now}, false
+	if e.restart || e.draft.incarnation != d.incarnation {
+		e.gracePeriod, e.restart = gracePeriod{since: now}, false
 	}
 	e.draft = d
 	return e
 }
 
-func (v verdicts) keep(s subject, entries []*entry, p Patience) {
+func (v entries) store(s subject, entries []*entry, p GracePeriods) {
 	if len(entries) == 0 {
 		delete(v.bySubject, s)
 		return
@@ -159,40 +159,40 @@ func (v verdicts) keep(s subject, entries []*entry, p Patience) {
 	v.bySubject[s] = entries
 	for _, e := range entries {
 		e.subject = s
-		if e.shown.State != Pending {
-			v.decide(e)
+		if e.shown.State != StatePending {
+			v.removePending(e)
 			continue
 		}
 		v.pending[e] = struct{}{}
-		v.due.set(e, e.ripening.next(p, e.draft.doubt))
+		v.due.set(e, e.gracePeriod.nextDue(p, e.draft.grace))
 	}
 }
 
-// decide takes an entry out of what is pending.
-func (v verdicts) decide(e *entry) {
+// removePending takes an entry out of what is pending.
+func (v entries) removePending(e *entry) {
 	delete(v.pending, e)
 	e.due = time.Time{}
 }
 
 // show is the finding as it stands at a moment.
-func (e *entry) show(now time.Time, p Patience) Finding {
+func (e *entry) show(now time.Time, p GracePeriods) Finding {
 	f := e.draft.Finding
-	f.Since, f.Sightings = e.ripening.since, e.ripening.sightings
-	ripe, earliest := e.ripening.ripe(now, p, e.draft.doubt)
+	f.Since, f.Observations = e.gracePeriod.since, e.gracePeriod.observations
+	ripe, earliest := e.gracePeriod.over(now, p, e.draft.grace)
 	if ripe {
-		f.State = Open
+		f.State = StateOpen
 		return f
 	}
-	f.State, f.Ripe = Pending, earliest
+	f.State, f.GraceEnds = StatePending, earliest
 	f.Safe, f.Steps = false, nil
 	if f.Repair != "" {
-		f.UnsafeReason = p.waits(e.draft.doubt)
+		f.UnsafeReason = p.waitReason(e.draft.grace)
 	}
 	return f
 }
 
-// waits says what a finding waits for.
-func (p Patience) waits(d doubt) string {
+// waitReason says what a finding waits for.
+func (p GracePeriods) waitReason(d graceKind) string {
 	length, sightings := p.of(d)
 	if sightings == 0 {
 		return fmt.Sprintf("it waits until it has been so for %s, for what is watched may be behind", length)
@@ -201,31 +201,31 @@ func (p Patience) waits(d doubt) string {
 		"a request under way may be about to use it", length, sightings)
 }
 
-// Sight tells that a pass ended well: what it read was whole and no write of it met a conflict. Every pending finding that
+// Observe tells that a pass ended well: what it read was whole and no write of it met a conflict. Every pending finding that
 // the last audit saw is sighted once more, unless its last sighting was less than Patience.Apart ago.
-func (l *Ledger) Sight(now time.Time) {
-	for e := range l.verdicts.pending {
-		sighted := e.ripening.sight(now, l.patience.Apart)
-		if e.fresh || sighted == e.ripening {
+func (l *Index) Observe(now time.Time) {
+	for e := range l.entries.pending {
+		sighted := e.gracePeriod.observe(now, l.gracePeriods.Interval)
+		if e.restart || sighted == e.gracePeriod {
 			continue
 		}
-		e.ripening = sighted
+		e.gracePeriod = sighted
 		l.mark(e.subject)
-		l.verdicts.due.set(e, sighted.next(l.patience, e.draft.doubt))
+		l.entries.due.set(e, sighted.nextDue(l.gracePeriods, e.draft.grace))
 	}
 }
 
-// Doubt has a finding ripen anew, whether it is open or not: somebody looked, and it was not so.
-func (l *Ledger) Doubt(name string) {
-	if e := l.verdicts.byName[name]; e != nil {
-		e.fresh = true
+// RestartGracePeriod has a finding ripen anew, whether it is open or not: somebody looked, and it was not so.
+func (l *Index) RestartGracePeriod(name string) {
+	if e := l.entries.byName[name]; e != nil {
+		e.restart = true
 		l.mark(e.subject)
 	}
 }
 
-// Next is when the next pending finding can change by time or by a pass; zero when none can. A time that has passed
+// NextDue is when the next pending finding can change by time or by a pass; zero when none can. A time that has passed
 // asks for an audit at once. Audit has nothing to do before, unless something is put, deleted or sighted.
-func (l *Ledger) Next() time.Time {
-	next, _ := l.verdicts.due.first()
+func (l *Index) NextDue() time.Time {
+	next, _ := l.entries.due.first()
 	return next.at
 }

@@ -63,7 +63,7 @@ func BenchmarkWhole(b *testing.B) {
 		before := heap()
 		b.StartTimer()
 		l := load(bothSettings(), snapshot)
-		delta := l.Audit(start)
+		delta := l.Compare(start)
 		b.StopTimer()
 		if len(delta.Changed) != 1 { // the range is full
 			b.Fatalf("%d findings, want 1", len(delta.Changed))
@@ -89,8 +89,8 @@ func BenchmarkWhole_EverythingWrong(b *testing.B) {
 		before := heap()
 		b.StartTimer()
 		l := load(bothSettings(), snapshot)
-		l.Audit(start)
-		l.Audit(start.Add(time.Second))
+		l.Compare(start)
+		l.Compare(start.Add(time.Second))
 		b.StopTimer()
 		if found := len(l.Findings()); found != manyServices+allPorts+1 {
 			b.Fatalf("%d findings", found)
@@ -112,7 +112,7 @@ func BenchmarkOneServiceChanged(b *testing.B) {
 	for b.Loop() {
 		one, other = other, one
 		l.PutService(one)
-		if delta := l.Audit(now); len(delta.Changed) == 0 {
+		if delta := l.Compare(now); len(delta.Changed) == 0 {
 			b.Fatal("nothing was found")
 		}
 	}
@@ -126,9 +126,9 @@ func BenchmarkOneObjectDeleted(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		l.DeleteIPAddress(snapshot.IPAddresses[777].Name)
-		l.Audit(now)
+		l.Compare(now)
 		l.PutIPAddress(snapshot.IPAddresses[777])
-		l.Audit(now)
+		l.Compare(now)
 	}
 }
 
@@ -142,7 +142,7 @@ func BenchmarkOnePortTaken(b *testing.B) {
 	for b.Loop() {
 		full, less = less, full
 		l.PutBitmap(full)
-		l.Audit(now)
+		l.Compare(now)
 	}
 }
 
@@ -151,7 +151,7 @@ func BenchmarkTally(b *testing.B) {
 	services := large().Services
 	b.ReportAllocs()
 	for b.Loop() {
-		allocation.Tally(services)
+		allocation.CountUsage(services)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestLedger_HoldsALargeClusterInLittleMemory(t *testing.T) {
 	snapshot := large()
 	before := heap()
 	l := load(bothSettings(), snapshot)
-	l.Audit(start)
+	l.Compare(start)
 	if held := int64(heap()) - int64(before); held > 40<<20 {
 		t.Errorf("the ledger holds %d MiB beside what it was told, want at most 40", held>>20)
 	}

@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// Live is what was read for one step, right before it would be made.
-type Live struct {
+// LiveState is what was read for one step, right before it would be made.
+type LiveState struct {
 	// Services is a quorum list of all Services, read after the IPAddress or the bitmap. Freeing needs all; for a step that
 	// allocates, those that use the subject are enough.
 	Services []Service
@@ -22,16 +22,16 @@ type Live struct {
 
 // Usage is what a list of Services uses. It does not change and may be read by any.
 type Usage struct {
-	services map[Key]*holder
-	named    map[netip.Addr][]*holder
-	ports    map[int32][]*holder
+	services map[Key]*user
+	named    map[netip.Addr][]*user
+	ports    map[int32][]*user
 }
 
-// Tally counts what Services use.
-func Tally(services []Service) *Usage {
-	u := &Usage{services: map[Key]*holder{}, named: map[netip.Addr][]*holder{}, ports: map[int32][]*holder{}}
+// CountUsage counts what Services use.
+func CountUsage(services []Service) *Usage {
+	u := &Usage{services: map[Key]*user{}, named: map[netip.Addr][]*user{}, ports: map[int32][]*user{}}
 	for _, service := range services {
-		h := read(service)
+		h := newUser(service)
 		u.services[h.Key] = h
 		for _, address := range h.addresses {
 			u.named[address] = append(u.named[address], h)
@@ -43,94 +43,94 @@ func Tally(services []Service) *Usage {
 	return u
 }
 
-// Outcome is what Check says.
-type Outcome uint8
+// CheckResult is what Check says.
+type CheckResult uint8
 
 const (
-	// Go: everything that the step was planned from holds. Do it.
-	Go Outcome = iota + 1
-	// Unneeded: what the step would bring about is so already.
-	Unneeded
-	// Drifted: something that it was planned from has changed. Leave it, and plan again.
-	Drifted
+	// CheckPassed: everything that the step was planned from holds. Do it.
+	CheckPassed CheckResult = iota + 1
+	// CheckUnneeded: what the step would bring about is so already.
+	CheckUnneeded
+	// CheckOutdated: something that it was planned from has changed. Leave it, and plan again.
+	CheckOutdated
 )
 
 // Check says whether a step may be made now, and why not. The reason is one sentence, and empty for Go.
-func Check(s Step, live Live) (Outcome, string) {
+func Check(s Step, live LiveState) (CheckResult, string) {
 	if live.Usage == nil {
-		live.Usage = Tally(live.Services)
+		live.Usage = CountUsage(live.Services)
 	}
-	check := live.checkObject
-	if s.Store.Bits() {
+	check := live.checkIPAddress
+	if s.Store.IsBitmap() {
 		check = live.checkBit
 	}
-	if outcome, why := check(s); outcome != Go {
+	if outcome, why := check(s); outcome != CheckPassed {
 		return outcome, why
 	}
-	if why := live.Usage.contradicts(s); why != "" {
-		return Drifted, why
+	if why := live.Usage.conflict(s); why != "" {
+		return CheckOutdated, why
 	}
-	return Go, ""
+	return CheckPassed, ""
 }
 
-// checkObject compares the object that a step is about with what it was planned from.
-func (live Live) checkObject(s Step) (Outcome, string) {
+// checkIPAddress compares the object that a step is about with what it was planned from.
+func (live LiveState) checkIPAddress(s Step) (CheckResult, string) {
 	is := live.IPAddress
 	switch {
 	case is == nil && s.Verb == Create:
-		return Go, ""
+		return CheckPassed, ""
 	case is == nil && s.Verb == Delete:
-		return Unneeded, "there is no such ipaddress any more"
+		return CheckUnneeded, "there is no such ipaddress any more"
 	case is == nil:
-		return Drifted, "there is no such ipaddress any more"
+		return CheckOutdated, "there is no such ipaddress any more"
 	case is.Name != s.Subject:
-		return Drifted, fmt.Sprintf("ipaddress %s was read for %s", clip(is.Name), s.Subject)
-	case s.Reason != ReasonLeaked && s.Reason != ReasonOrphan && kept(is, s):
-		return Unneeded, "the ipaddress is as it should be already"
+		return CheckOutdated, fmt.Sprintf("ipaddress %s was read for %s", clip(is.Name), s.Subject)
+	case s.Reason != ReasonLeaked && s.Reason != ReasonOrphan && isAsWanted(is, s):
+		return CheckUnneeded, "the ipaddress is as it should be already"
 	case s.Verb == Create:
-		return Drifted, "there is an ipaddress of that name by now, of " + is.Parent.String()
+		return CheckOutdated, "there is an ipaddress of that name by now, of " + is.Parent.String()
 	case is.UID != s.Guard.UID || is.ResourceVersion != s.Guard.ResourceVersion:
-		return Drifted, fmt.Sprintf("the ipaddress has changed: resourceVersion %s, planned from %s", is.ResourceVersion, s.Guard.ResourceVersion)
+		return CheckOutdated, fmt.Sprintf("the ipaddress has changed: resourceVersion %s, planned from %s", is.ResourceVersion, s.Guard.ResourceVersion)
 	default:
-		return Go, ""
+		return CheckPassed, ""
 	}
 }
 
-// kept tells whether the object is what the step's owner should have.
-func kept(is *IPAddress, s Step) bool {
+// isAsWanted tells whether the object is what the step's owner should have.
+func isAsWanted(is *IPAddress, s Step) bool {
 	address, ok := objectAddress(is.Name)
 	return ok && !is.Deleting && is.Parent == ServiceParent(s.Owner.Key) && is.ManagedBy == AllocatorName && is.Family == familyOf(address)
 }
 
 // checkBit compares the bit that a step is about with what it was planned from.
-func (live Live) checkBit(s Step) (Outcome, string) {
-	g := newGrid(live.Bitmap, s.Range)
+func (live LiveState) checkBit(s Step) (CheckResult, string) {
+	g := parseBitmap(live.Bitmap, s.Range)
 	switch {
 	case live.Bitmap.Store != s.Store:
-		return Drifted, fmt.Sprintf("the bitmap of %s was read for %s", live.Bitmap.Store, s.Store)
-	case !g.judged():
-		return Drifted, g.fault.message
-	case s.Offset < 0 || s.Offset >= g.span.size || g.subject(s.Offset).text() != s.Subject:
-		return Drifted, fmt.Sprintf("bit %d of range %s does not stand for %s", s.Offset, g.Range, s.Subject)
+		return CheckOutdated, fmt.Sprintf("the bitmap of %s was read for %s", live.Bitmap.Store, s.Store)
+	case !g.comparable():
+		return CheckOutdated, g.fault.message
+	case s.Offset < 0 || s.Offset >= g.bits.size || g.subject(s.Offset).text() != s.Subject:
+		return CheckOutdated, fmt.Sprintf("bit %d of range %s does not stand for %s", s.Offset, g.Range, s.Subject)
 	case hasBit(g.Data, s.Offset) == (s.Verb == SetBit):
-		return Unneeded, "the bit is as it should be already"
+		return CheckUnneeded, "the bit is as it should be already"
 	default:
-		return Go, ""
+		return CheckPassed, ""
 	}
 }
 
-// contradicts says which Service speaks against a step; empty when none does.
-func (u *Usage) contradicts(s Step) string {
+// conflict says which Service speaks against a step; empty when none does.
+func (u *Usage) conflict(s Step) string {
 	users, ok := u.users(s)
 	if !ok {
 		return fmt.Sprintf("%q can be compared with nothing", clip(s.Subject))
 	}
 	if s.Owner.Key == (Key{}) {
-		return u.spared(s, users)
+		return u.checkUnused(s, users)
 	}
 	used := false
 	for _, h := range users {
-		uses := s.Store == NodePorts || !h.external
+		uses := s.Store == NodePorts || !h.externalName
 		switch {
 		case h.Owner == s.Owner:
 			used = uses
@@ -146,9 +146,9 @@ func (u *Usage) contradicts(s Step) string {
 	return ""
 }
 
-// spared says why something may not be freed. Here a Service of type ExternalName counts, too: it may be about to use what
+// checkUnused says why something may not be freed. Here a Service of type ExternalName counts, too: it may be about to use what
 // it names. A list without any Service is not believed, for default/kubernetes is always there.
-func (u *Usage) spared(s Step, users []*holder) string {
+func (u *Usage) checkUnused(s Step, users []*user) string {
 	switch {
 	case len(u.services) == 0:
 		return "no service at all was listed, which cannot be"
@@ -162,7 +162,7 @@ func (u *Usage) spared(s Step, users []*holder) string {
 }
 
 // users are the Services that name what a step is about, of whatever type.
-func (u *Usage) users(s Step) ([]*holder, bool) {
+func (u *Usage) users(s Step) ([]*user, bool) {
 	if s.Store == NodePorts {
 		port, err := strconv.ParseUint(s.Subject, 10, 16)
 		return u.ports[int32(port)], err == nil
@@ -174,14 +174,14 @@ func (u *Usage) users(s Step) ([]*holder, bool) {
 // Write returns the bitmap's data after steps, in upstream's encoding without leading zero bytes. The bitmap given stays
 // as it is. It refuses steps of other stores or ranges.
 func (b Bitmap) Write(steps []Step) ([]byte, error) {
-	g := newGrid(b, "")
-	if !g.judged() {
+	g := parseBitmap(b, "")
+	if !g.comparable() {
 		return nil, fmt.Errorf("write %s: %s", b.Store, g.fault.message)
 	}
-	grown := make([]byte, (g.span.size+7)/8)
+	grown := make([]byte, (g.bits.size+7)/8)
 	copy(grown[max(len(grown)-len(b.Data), 0):], b.Data[max(len(b.Data)-len(grown), 0):])
 	for _, s := range steps {
-		if s.Store != b.Store || s.Range != b.Range || s.Offset < 0 || s.Offset >= g.span.size {
+		if s.Store != b.Store || s.Range != b.Range || s.Offset < 0 || s.Offset >= g.bits.size {
 			return nil, fmt.Errorf("write %s with range %s: step %s %s of %s with range %q is of another one",
 				b.Store, b.Range, s.Verb, s.Subject, s.Store, clip(s.Range))
 		}

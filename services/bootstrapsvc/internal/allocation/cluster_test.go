@@ -19,7 +19,7 @@ type cluster struct {
 	cidrs    map[string]allocation.CIDR
 	bitmaps  map[allocation.Store]allocation.Bitmap
 	version  int64
-	ledger   *allocation.Ledger
+	ledger   *allocation.Index
 }
 
 func newCluster(settings allocation.Settings) *cluster {
@@ -28,7 +28,7 @@ func newCluster(settings allocation.Settings) *cluster {
 		objects:  map[string]allocation.IPAddress{},
 		cidrs:    map[string]allocation.CIDR{},
 		bitmaps:  map[allocation.Store]allocation.Bitmap{},
-		ledger:   allocation.New(settings),
+		ledger:   allocation.NewIndex(settings),
 	}
 }
 
@@ -38,7 +38,7 @@ func allSettings() allocation.Settings {
 
 // atOnce has no patience, so that what is found does not depend on when it is looked at.
 func atOnce() allocation.Settings {
-	return allocation.Settings{Stores: allocation.Stores(), Patience: allocation.Patience{Apart: time.Nanosecond}}
+	return allocation.Settings{Stores: allocation.Stores(), GracePeriods: allocation.GracePeriods{Interval: time.Nanosecond}}
 }
 
 func (c *cluster) next() string {
@@ -97,8 +97,8 @@ func (c *cluster) snapshot() allocation.Snapshot {
 }
 
 // live is what would be read for a step.
-func (c *cluster) live(s allocation.Step) allocation.Live {
-	live := allocation.Live{Services: slices.Collect(maps.Values(c.services)), Bitmap: c.bitmaps[s.Store]}
+func (c *cluster) live(s allocation.Step) allocation.LiveState {
+	live := allocation.LiveState{Services: slices.Collect(maps.Values(c.services)), Bitmap: c.bitmaps[s.Store]}
 	if object, ok := c.objects[s.Subject]; ok && s.Store == allocation.IPAddresses {
 		live.IPAddress = &object
 	}
@@ -108,7 +108,7 @@ func (c *cluster) live(s allocation.Step) allocation.Live {
 // apply makes a step if it may be made, and says whether it did.
 func (c *cluster) apply(s allocation.Step) (bool, error) {
 	live := c.live(s)
-	if outcome, _ := allocation.Check(s, live); outcome != allocation.Go {
+	if outcome, _ := allocation.Check(s, live); outcome != allocation.CheckPassed {
 		return false, nil
 	}
 	switch s.Verb {

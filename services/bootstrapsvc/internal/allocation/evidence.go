@@ -1,9 +1,9 @@
 package allocation
 
-// mostEvidence is how many users of one thing are shown as evidence. All of them are owners.
-const mostEvidence = 8
+// maxEvidence is how many users of one thing are shown as evidence. All of them are owners.
+const maxEvidence = 8
 
-func serviceEvidence(user *holder, broken bool, what, next string) Evidence {
+func serviceEvidence(user *user, broken bool, what, next string) Evidence {
 	if user.deleting {
 		what += "; it is being deleted, and uses what it has until it is gone"
 	}
@@ -16,13 +16,13 @@ func serviceEvidence(user *holder, broken bool, what, next string) Evidence {
 func objectEvidence(object *IPAddress, broken bool, what, next string) Evidence {
 	return Evidence{
 		Code: AddressObject, Broken: broken, Source: "ipaddress",
-		IPAddress: &Reference{Name: clip(object.Name), UID: object.UID, ResourceVersion: object.ResourceVersion},
+		IPAddress: &IPAddressRef{Name: clip(object.Name), UID: object.UID, ResourceVersion: object.ResourceVersion},
 		Version:   object.ResourceVersion, Finding: "of ipaddress " + clip(object.Name) + ": " + what, Next: next,
 	}
 }
 
 // parentEvidence says whether the Service exists in whose name an address is allocated.
-func (m matter) parentEvidence() []Evidence {
+func (m addressFacts) parentEvidence() []Evidence {
 	if !m.object.Parent.IsService() {
 		return nil
 	}
@@ -33,7 +33,7 @@ func (m matter) parentEvidence() []Evidence {
 		}}
 	}
 	use := "does not use the address"
-	if m.parent.external {
+	if m.parent.externalName {
 		use = "is of type ExternalName and uses no address"
 	}
 	return []Evidence{{
@@ -61,20 +61,20 @@ func (s subject) noun() string {
 	return "address"
 }
 
-// safe has the steps of a finding made without asking anybody.
-func (d draft) safe() draft {
+// automatic has the steps of a finding made without asking anybody.
+func (d candidate) automatic() candidate {
 	d.Safe = true
-	return d.signed()
+	return d.withStepOwner()
 }
 
-// unsafe has them wait for a person.
-func (d draft) unsafe(why string) draft {
+// needsPerson has them wait for a person.
+func (d candidate) needsPerson(why string) candidate {
 	d.UnsafeReason = why
-	return d.signed()
+	return d.withStepOwner()
 }
 
-// signed writes into the steps whose they are.
-func (d draft) signed() draft {
+// withStepOwner writes into the steps whose they are.
+func (d candidate) withStepOwner() candidate {
 	for i := range d.Steps {
 		d.Steps[i].Finding, d.Steps[i].Safe = d.Name, d.Safe
 		d.Steps[i].Store, d.Steps[i].Subject = d.Store, d.Subject

@@ -70,14 +70,14 @@ func (c Code) String() string {
 	}
 }
 
-// State says how a finding stands in the ledger.
-type State uint8
+// FindingState says how a finding stands in the ledger.
+type FindingState uint8
 
 const (
-	// Pending: seen, and not for long enough to be sure.
-	Pending State = iota + 1
-	// Open: it is so.
-	Open
+	// StatePending: seen, and not for long enough to be sure.
+	StatePending FindingState = iota + 1
+	// StateOpen: it is so.
+	StateOpen
 )
 
 // Finding is one thing that is wrong. It is a value: the ledger never changes one that it gave out, and nobody else may
@@ -101,13 +101,13 @@ type Finding struct {
 	Safe bool
 	// UnsafeReason says why not, or not yet; empty when safe.
 	UnsafeReason string
-	State        State
+	State        FindingState
 	// Since is when the ledger first saw it as it is, without a gap since; by the times that the ledger was given.
 	Since time.Time
-	// Sightings counts the passes that saw it since, as Sight says.
-	Sightings int
-	// Ripe is when a pending finding can be open at the earliest, if nothing happens; zero when it is open.
-	Ripe time.Time
+	// Observations counts the passes that saw it since, as Sight says.
+	Observations int `json:"Sightings"`
+	// GraceEnds is when a pending finding can be open at the earliest, if nothing happens; zero when it is open.
+	GraceEnds time.Time `json:"Ripe"`
 	// Steps would mend it, in order; nil when only a person can, or nobody yet.
 	Steps []Step
 }
@@ -130,13 +130,13 @@ type Evidence struct {
 	Source string
 	// Service or IPAddress is the object that was looked at, where it is one.
 	Service   *Owner
-	IPAddress *Reference
+	IPAddress *IPAddressRef
 	// Version is a resourceVersion, or a modification revision of etcd; empty where it is not known.
 	Version string
 }
 
-// Reference is an IPAddress object, exactly this one.
-type Reference struct{ Name, UID, ResourceVersion string }
+// IPAddressRef is an IPAddress object, exactly this one.
+type IPAddressRef struct{ Name, UID, ResourceVersion string }
 
 // EvidenceCode says what was looked at.
 type EvidenceCode string

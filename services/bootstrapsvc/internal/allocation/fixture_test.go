@@ -69,8 +69,8 @@ func portSettings() allocation.Settings {
 }
 
 // load tells a new ledger of everything.
-func load(settings allocation.Settings, s allocation.Snapshot) *allocation.Ledger {
-	l := allocation.New(settings)
+func load(settings allocation.Settings, s allocation.Snapshot) *allocation.Index {
+	l := allocation.NewIndex(settings)
 	for _, c := range s.CIDRs {
 		l.PutCIDR(c)
 	}
@@ -87,12 +87,12 @@ func load(settings allocation.Settings, s allocation.Snapshot) *allocation.Ledge
 }
 
 // ripen audits and sights for two minutes, every ten seconds, and says when that was over.
-func ripen(l *allocation.Ledger, from time.Time) time.Time {
+func ripen(l *allocation.Index, from time.Time) time.Time {
 	for now := from; ; now = now.Add(10 * time.Second) {
-		l.Audit(now)
-		l.Sight(now)
+		l.Compare(now)
+		l.Observe(now)
 		if now.Sub(from) >= 2*time.Minute {
-			l.Audit(now)
+			l.Compare(now)
 			return now
 		}
 	}
@@ -103,7 +103,7 @@ func briefly(findings []allocation.Finding) []string {
 	var brief []string
 	for _, f := range findings {
 		text := f.Code.String() + " " + f.Subject
-		if f.State == allocation.Pending {
+		if f.State == allocation.StatePending {
 			text = "? " + text
 		}
 		for _, owner := range f.Owners {
@@ -121,7 +121,7 @@ func briefly(findings []allocation.Finding) []string {
 	return brief
 }
 
-func expect(t *testing.T, l *allocation.Ledger, want ...string) {
+func expect(t *testing.T, l *allocation.Index, want ...string) {
 	t.Helper()
 	if diff := cmp.Diff(want, briefly(l.Findings())); diff != "" {
 		t.Errorf("findings differ (-want +got):\n%s", diff)

@@ -4,15 +4,15 @@ import (
 	"fmt"
 )
 
-// mostBits is how many set bits are audited. No cluster has as many Services; a damaged value could claim millions.
-const mostBits = 1 << 17
+// maxAllocatedBits is how many set bits are audited. No cluster has as many Services; a damaged value could claim millions.
+const maxAllocatedBits = 1 << 17
 
-// grid is a bitmap with what its range text means.
-type grid struct {
+// parsedBitmap is a bitmap with what its range text means.
+type parsedBitmap struct {
 	Bitmap
-	span  span
-	set   int
-	fault fault
+	bits      bitRange
+	allocated int
+	fault     fault
 }
 
 // fault is why a whole store cannot be judged; it is zero when it can. One without a code is no finding.
@@ -23,62 +23,62 @@ type fault struct {
 	absent bool
 }
 
-// notThere is the fault of a range that a cluster can do without.
-func notThere() fault { return fault{message: "there is no stored range", absent: true} }
+// absentRange is the fault of a range that a cluster can do without.
+func absentRange() fault { return fault{message: "there is no stored range", absent: true} }
 
-func newGrid(b Bitmap, expected string) *grid {
-	g := &grid{Bitmap: b}
+func parseBitmap(b Bitmap, expected string) *parsedBitmap {
+	g := &parsedBitmap{Bitmap: b}
 	g.fault = g.read(expected)
 	if g.fault == (fault{}) {
-		g.set = countBits(g.Data)
+		g.allocated = countBits(g.Data)
 	}
 	return g
 }
 
-func (g *grid) read(expected string) fault {
+func (g *parsedBitmap) read(expected string) fault {
 	switch {
-	case g.Doubt != "":
-		return fault{message: g.Doubt}
+	case g.Unverified != "":
+		return fault{message: g.Unverified}
 	case g.Problem != "":
 		return fault{code: Unreadable, message: "the stored value cannot be read: " + g.Problem}
 	case g.Missing && g.Store == NodePorts:
 		return fault{code: RangeMismatch, message: "there is no stored range, so no port can be allocated; kube-apiserver makes it"}
 	case g.Missing && g.Store == SecondaryClusterIPs:
-		return notThere() // as in every cluster of one family
+		return absentRange() // as in every cluster of one family
 	case g.Missing:
 		return fault{code: RangeMismatch, message: "there is no stored range, so no address can be allocated; kube-apiserver makes it"}
 	}
-	parsed, err := parseSpan(g.Store, g.Range)
+	parsed, err := parseRange(g.Store, g.Range)
 	if err != nil {
 		return fault{code: Unreadable, message: "the stored range cannot be read: " + err.Error()}
 	}
-	g.span = parsed
+	g.bits = parsed
 	switch {
 	case expected != "" && expected != g.Range:
 		return fault{code: RangeMismatch, message: fmt.Sprintf("the stored range is %s, and %s is expected", g.Range, expected)}
 	case topBit(g.Data) >= parsed.size:
 		return fault{code: Unreadable, message: fmt.Sprintf("bit %d is set, and range %s has %d", topBit(g.Data), g.Range, parsed.size)}
-	case countBits(g.Data) > mostBits:
+	case countBits(g.Data) > maxAllocatedBits:
 		return fault{code: Unreadable, message: fmt.Sprintf("%d bits are set, more than are audited", countBits(g.Data))}
 	}
 	return fault{}
 }
 
-// judged tells whether single ports or addresses of it can be judged.
-func (g *grid) judged() bool { return g != nil && g.fault == (fault{}) }
+// comparable tells whether single ports or addresses of it can be judged.
+func (g *parsedBitmap) comparable() bool { return g != nil && g.fault == (fault{}) }
 
 // subject is what a bit stands for.
-func (g *grid) subject(offset int) subject {
+func (g *parsedBitmap) subject(offset int) subject {
 	if g.Store == NodePorts {
-		return subject{store: NodePorts, port: g.span.port(offset)}
+		return subject{store: NodePorts, port: g.bits.port(offset)}
 	}
-	return subject{store: g.Store, address: g.span.address(offset)}
+	return subject{store: g.Store, address: g.bits.address(offset)}
 }
 
 // bit is the bit of a subject, or false when the range has none for it.
-func (g *grid) bit(s subject) (int, bool) {
+func (g *parsedBitmap) bit(s subject) (int, bool) {
 	if g.Store == NodePorts {
-		return g.span.portBit(s.port)
+		return g.bits.portBit(s.port)
 	}
-	return g.span.addressBit(s.address)
+	return g.bits.addressBit(s.address)
 }

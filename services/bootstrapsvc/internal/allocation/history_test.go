@@ -24,22 +24,22 @@ func TestLedger_IsTheWholeAuditAfterAnyHistory(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "changes") {
 			c.happen(t)
 			if rapid.IntRange(0, 19).Draw(t, "gap") == 0 {
-				c.ledger.Interrupt()
+				c.ledger.RecordGap()
 			}
 			if rapid.Bool().Draw(t, "more") {
 				continue
 			}
 			now = now.Add(time.Second)
-			delta := c.ledger.Audit(now)
+			delta := c.ledger.Compare(now)
 			for _, f := range delta.Ended {
 				delete(mirror, f.Name)
 			}
 			for _, f := range delta.Changed {
 				mirror[f.Name] = f
 			}
-			c.ledger.Sight(now)
+			c.ledger.Observe(now)
 		}
-		delta := c.ledger.Audit(now)
+		delta := c.ledger.Compare(now)
 		for _, f := range delta.Ended {
 			delete(mirror, f.Name)
 		}
@@ -47,7 +47,7 @@ func TestLedger_IsTheWholeAuditAfterAnyHistory(t *testing.T) {
 			mirror[f.Name] = f
 		}
 
-		timeless := cmpopts.IgnoreFields(allocation.Finding{}, "Since", "Sightings")
+		timeless := cmpopts.IgnoreFields(allocation.Finding{}, "Since", "Observations")
 		want := allocation.Whole(atOnce(), c.snapshot(), now)
 		if diff := cmp.Diff(want, c.ledger.Findings(), timeless); diff != "" {
 			t.Fatalf("the ledger differs from a whole audit (-whole +ledger):\n%s", diff)
@@ -117,7 +117,7 @@ func TestPlanRepair_AppliedLeavesNothingSafeAndFreesNothingUsed(t *testing.T) {
 		}
 		// Each step is needless now, as after a crash between doing and recording it.
 		for _, s := range plan.Steps {
-			if outcome, why := allocation.Check(s, c.live(s)); outcome != allocation.Unneeded {
+			if outcome, why := allocation.Check(s, c.live(s)); outcome != allocation.CheckUnneeded {
 				t.Fatalf("step %s made twice: outcome %d, %s", s.Material(), outcome, why)
 			}
 		}

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// name is the resource name of a finding. Parts that hold other characters than names may are told apart by a hash.
-func name(code Code, store Store, parts ...string) string {
-	cleaned, changed := clean(strings.Join(parts, "_"))
-	if changed || strings.Count(cleaned, "_") != max(len(parts)-1, 0) || len(cleaned) > longestSubject {
+// findingName is the resource name of a finding. Parts that hold other characters than names may are told apart by a hash.
+func findingName(code Code, store Store, parts ...string) string {
+	cleaned, changed := cleanName(strings.Join(parts, "_"))
+	if changed || strings.Count(cleaned, "_") != max(len(parts)-1, 0) || len(cleaned) > maxSubjectLength {
 		sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-		cleaned = cleaned[:min(len(cleaned), longestSubject)] + "." + hex.EncodeToString(sum[:6])
+		cleaned = cleaned[:min(len(cleaned), maxSubjectLength)] + "." + hex.EncodeToString(sum[:6])
 	}
 	full := "findings/" + code.String() + "." + store.String()
 	if cleaned != "" {
@@ -21,10 +21,10 @@ func name(code Code, store Store, parts ...string) string {
 	return full
 }
 
-// longestSubject leaves room for the rest of a name, which may be 256 bytes long.
-const longestSubject = 180
+// maxSubjectLength leaves room for the rest of a name, which may be 256 bytes long.
+const maxSubjectLength = 180
 
-func clean(text string) (string, bool) {
+func cleanName(text string) (string, bool) {
 	changed := false
 	cleaned := strings.Map(func(r rune) rune {
 		switch {
@@ -55,12 +55,12 @@ func (s subject) text() string {
 func (s subject) name(code Code) string {
 	switch {
 	case s.service != Key{}:
-		return name(code, s.store, s.service.Namespace, s.service.Name)
+		return findingName(code, s.store, s.service.Namespace, s.service.Name)
 	case s.object != "":
-		return name(code, s.store, s.object)
+		return findingName(code, s.store, s.object)
 	case s.address.IsValid(), s.port != 0:
-		return name(code, s.store, s.text())
+		return findingName(code, s.store, s.text())
 	default:
-		return name(code, s.store)
+		return findingName(code, s.store)
 	}
 }

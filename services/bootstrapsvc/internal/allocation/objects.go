@@ -117,9 +117,9 @@ type Bitmap struct {
 	Revision int64
 	// Missing tells that there is no such key.
 	Missing bool
-	// Doubt says why it may be the range of another cluster; empty when it is this one's. Nothing is said of one in doubt, and
+	// Unverified says why it may be the range of another cluster; empty when it is this one's. Nothing is said of one in doubt, and
 	// nothing is written.
-	Doubt string
+	Unverified string
 	// Problem says why the value cannot be read, or may not be rewritten; empty when it can.
 	Problem string
 }

@@ -154,10 +154,10 @@ func TestLedger_AgreesWithAComparisonOfEverything(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "changes") {
 			c.happen(t)
 			if rapid.Bool().Draw(t, "audit") {
-				c.ledger.Audit(start)
+				c.ledger.Compare(start)
 			}
 		}
-		c.ledger.Audit(start)
+		c.ledger.Compare(start)
 		var want, got []string
 		for _, address := range someAddresses {
 			want = append(want, oracle{c}.address(address)...)

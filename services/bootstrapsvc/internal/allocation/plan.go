@@ -29,12 +29,12 @@ func PlanRepair(findings []Finding) Plan {
 		}
 		plan.Steps = append(plan.Steps, f.Steps...)
 	}
-	slices.SortStableFunc(plan.Steps, byUrgency)
+	slices.SortStableFunc(plan.Steps, compareUrgency)
 	return plan
 }
 
-// byUrgency puts what allocates before what frees, and keeps the steps of one finding together.
-func byUrgency(a, b Step) int {
+// compareUrgency puts what allocates before what frees, and keeps the steps of one finding together.
+func compareUrgency(a, b Step) int {
 	return cmp.Or(
 		cmp.Compare(a.urgency(), b.urgency()),
 		cmp.Compare(a.Store, b.Store),

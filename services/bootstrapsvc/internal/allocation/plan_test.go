@@ -58,7 +58,7 @@ func TestPlanRepair_AllocatesFirstAndFreesLast(t *testing.T) {
 
 func TestPlanRepair_LeavesWhatIsPending(t *testing.T) {
 	l := load(allSettings(), damaged())
-	l.Audit(start)
+	l.Compare(start)
 	plan := allocation.PlanRepair(l.Findings())
 	if len(plan.Steps) > 0 {
 		t.Errorf("it plans %s", plan.Material())
@@ -146,7 +146,7 @@ func TestLedger_StepsCarryTheRevisionOfNow(t *testing.T) {
 	later.Revision = 41
 	l.PutService(nodePorts("b", 150))
 	l.PutBitmap(later)
-	if delta := l.Audit(now.Add(time.Second)); len(delta.Changed)+len(delta.Ended) > 0 {
+	if delta := l.Compare(now.Add(time.Second)); len(delta.Changed)+len(delta.Ended) > 0 {
 		t.Errorf("another port's bit changed a finding: %+v", delta)
 	}
 	if revision := l.Findings()[0].Steps[0].Guard.Revision; revision != 41 {
@@ -165,7 +165,7 @@ func TestLedger_StatesOfAllStores(t *testing.T) {
 		{Store: allocation.ClusterIPs, Services: 8, Problem: "it has not been read yet"},
 		{Store: allocation.SecondaryClusterIPs},
 	}
-	if diff := cmp.Diff(want, l.States()); diff != "" {
+	if diff := cmp.Diff(want, l.StoreStates()); diff != "" {
 		t.Errorf("states differ (-want +got):\n%s", diff)
 	}
 }

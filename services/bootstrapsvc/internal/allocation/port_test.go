@@ -110,12 +110,12 @@ func TestLedger_RangesThatCannotBeJudged(t *testing.T) {
 			if plan := allocation.PlanRepair(l.Findings()); len(plan.Steps) > 0 {
 				t.Errorf("plan writes: %s", plan.Material())
 			}
-			if problem := l.States()[1].Problem; problem == "" {
+			if problem := l.StoreStates()[1].Problem; problem == "" {
 				t.Error("the state of the store names no problem")
 			}
 			// Once it can be read, everything is judged, and nothing that was seen before counts.
 			l.PutBitmap(bitmap(allocation.NodePorts, "30000-32767", 81))
-			l.Audit(now)
+			l.Compare(now)
 			expect(t, l, "? leaked 30081:", "? not-allocated 30080 a:", "? out-of-range 40000 b:")
 		})
 	}
@@ -134,7 +134,7 @@ func TestLedger_FullRange(t *testing.T) {
 	want := allocation.StoreState{
 		Store: allocation.NodePorts, Present: true, Ranges: []string{"100-109"}, Allocated: 10, Capacity: 10, Services: 10,
 	}
-	if diff := cmp.Diff(want, l.States()[1]); diff != "" {
+	if diff := cmp.Diff(want, l.StoreStates()[1]); diff != "" {
 		t.Errorf("state differs (-want +got):\n%s", diff)
 	}
 }

@@ -2,8 +2,8 @@ package allocation
 
 import "time"
 
-// Patience says for how long a thing must have been wrong, seen without a gap, before it is open.
-type Patience struct {
+// GracePeriods says for how long a thing must have been wrong, seen without a gap, before it is open.
+type GracePeriods struct {
 	// Missing is for what is used and not allocated: the watches of Services and of allocations are not in step.
 	Missing time.Duration
 	// Wrong is for what is allocated in a wrong name or with wrong labels, and for what no range holds.
@@ -11,76 +11,76 @@ type Patience struct {
 	// Unused is for what is allocated and not used. It must be longer than a request to kube-apiserver can take, because
 	// allocation comes before use.
 	Unused time.Duration
-	// Sightings is how many passes must have seen it unused, each Apart from the one before.
-	Sightings int
-	Apart     time.Duration
+	// Observations is how many passes must have seen it unused, each Apart from the one before.
+	Observations int
+	Interval     time.Duration
 }
 
-// DefaultPatience is 250 ms for what is missing, a second for what is wrong, and 65 seconds and three sightings twenty
+// DefaultGracePeriods is 250 ms for what is missing, a second for what is wrong, and 65 seconds and three sightings twenty
 // seconds apart for what is unused: kube-apiserver gives up a request after 60 seconds.
-func DefaultPatience() Patience {
-	return Patience{
-		Missing:   250 * time.Millisecond,
-		Wrong:     time.Second,
-		Unused:    65 * time.Second,
-		Sightings: 3,
-		Apart:     20 * time.Second,
+func DefaultGracePeriods() GracePeriods {
+	return GracePeriods{
+		Missing:      250 * time.Millisecond,
+		Wrong:        time.Second,
+		Unused:       65 * time.Second,
+		Observations: 3,
+		Interval:     20 * time.Second,
 	}
 }
 
-// doubt is what speaks against believing a finding at once.
-type doubt uint8
+// graceKind is what speaks against believing a finding at once.
+type graceKind uint8
 
 const (
-	// certain: it follows from one thing that was read.
-	certain doubt = iota
-	// missing: two watches may be out of step by a moment.
-	missing
-	// wrong: the same, and mending it takes something away first.
-	wrong
-	// unused: a request under way may be about to use it.
-	unused
+	// graceNone: it follows from one thing that was read.
+	graceNone graceKind = iota
+	// graceMissing: two watches may be out of step by a moment.
+	graceMissing
+	// graceWrong: the same, and mending it takes something away first.
+	graceWrong
+	// graceUnused: a request under way may be about to use it.
+	graceUnused
 )
 
 // of is how long a doubt lasts, and how many sightings must end it.
-func (p Patience) of(d doubt) (time.Duration, int) {
+func (p GracePeriods) of(d graceKind) (time.Duration, int) {
 	switch d {
-	case missing:
+	case graceMissing:
 		return p.Missing, 0
-	case wrong:
+	case graceWrong:
 		return p.Wrong, 0
-	case unused:
-		return p.Unused, p.Sightings
+	case graceUnused:
+		return p.Unused, p.Observations
 	default:
 		return 0, 0
 	}
 }
 
-// ripening is how long something has been seen without a gap. A new one begins when anything contradicts it.
-type ripening struct {
-	since, last time.Time
-	sightings   int
+// gracePeriod is how long something has been seen without a gap. A new one begins when anything contradicts it.
+type gracePeriod struct {
+	since, last  time.Time
+	observations int
 }
 
-// sight counts a pass, unless the one before is too near.
-func (r ripening) sight(now time.Time, apart time.Duration) ripening {
-	if r.sightings > 0 && now.Sub(r.last) < apart {
+// observe counts a pass, unless the one before is too near.
+func (r gracePeriod) observe(now time.Time, apart time.Duration) gracePeriod {
+	if r.observations > 0 && now.Sub(r.last) < apart {
 		return r
 	}
 	r.last = now
-	r.sightings++
+	r.observations++
 	return r
 }
 
-// ripe tells whether the doubt has ended, and else when it can end at the earliest.
-func (r ripening) ripe(now time.Time, p Patience, d doubt) (bool, time.Time) {
+// over tells whether the doubt has ended, and else when it can end at the earliest.
+func (r gracePeriod) over(now time.Time, p GracePeriods, d graceKind) (bool, time.Time) {
 	length, sightings := p.of(d)
 	earliest := r.since.Add(length)
-	if left := sightings - r.sightings; left > 0 {
-		if r.sightings == 0 {
+	if left := sightings - r.observations; left > 0 {
+		if r.observations == 0 {
 			left--
 		}
-		if byPasses := r.begun().Add(time.Duration(left) * p.Apart); byPasses.After(earliest) {
+		if byPasses := r.lastCounted().Add(time.Duration(left) * p.Interval); byPasses.After(earliest) {
 			earliest = byPasses
 		}
 		return false, earliest
@@ -88,19 +88,19 @@ func (r ripening) ripe(now time.Time, p Patience, d doubt) (bool, time.Time) {
 	return !now.Before(earliest), earliest
 }
 
-// next is when anything can change by time or by a pass: when the doubt ends, or the next pass counts.
-func (r ripening) next(p Patience, d doubt) time.Time {
+// nextDue is when anything can change by time or by a pass: when the doubt ends, or the next pass counts.
+func (r gracePeriod) nextDue(p GracePeriods, d graceKind) time.Time {
 	length, sightings := p.of(d)
 	switch {
-	case r.sightings >= sightings:
+	case r.observations >= sightings:
 		return r.since.Add(length)
 	default:
-		return r.begun().Add(p.Apart)
+		return r.lastCounted().Add(p.Interval)
 	}
 }
 
-func (r ripening) begun() time.Time {
-	if r.sightings == 0 {
+func (r gracePeriod) lastCounted() time.Time {
+	if r.observations == 0 {
 		return r.since
 	}
 	return r.last

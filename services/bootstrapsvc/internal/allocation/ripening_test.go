@@ -9,15 +9,15 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-func leakedPort() *allocation.Ledger {
+func leakedPort() *allocation.Index {
 	return load(portSettings(), allocation.Snapshot{Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, "100-200", 11)}})
 }
 
 // pass audits, sights and audits again.
-func pass(l *allocation.Ledger, after time.Duration) {
-	l.Audit(start.Add(after))
-	l.Sight(start.Add(after))
-	l.Audit(start.Add(after))
+func pass(l *allocation.Index, after time.Duration) {
+	l.Compare(start.Add(after))
+	l.Observe(start.Add(after))
+	l.Compare(start.Add(after))
 }
 
 func TestRipening_LeakIsOpenAfterItsTimeAndThreeSightings(t *testing.T) {
@@ -34,7 +34,7 @@ func TestRipening_TimeWithoutSightingsIsNotEnough(t *testing.T) {
 	l := leakedPort()
 	pass(l, 0)
 	pass(l, time.Hour)
-	l.Audit(start.Add(2 * time.Hour)) // a pass that met a conflict
+	l.Compare(start.Add(2 * time.Hour)) // a pass that met a conflict
 	expect(t, l, "? leaked 111:")
 	pass(l, 3*time.Hour)
 	expect(t, l, "leaked 111: clear")
@@ -46,32 +46,32 @@ func TestRipening_SightingsThatAreTooNearCountOnce(t *testing.T) {
 		pass(l, time.Duration(i)*time.Second/5) // a hundred passes within 20 seconds
 	}
 	found, _ := l.Finding("findings/leaked.node-ports.111")
-	if found.Sightings != 1 {
-		t.Errorf("%d sightings, want 1", found.Sightings)
+	if found.Observations != 1 {
+		t.Errorf("%d sightings, want 1", found.Observations)
 	}
-	if want := start.Add(65 * time.Second); !found.Ripe.Equal(want) {
-		t.Errorf("ripe at %s, want %s", found.Ripe, want)
+	if want := start.Add(65 * time.Second); !found.GraceEnds.Equal(want) {
+		t.Errorf("ripe at %s, want %s", found.GraceEnds, want)
 	}
 }
 
 func TestRipening_BeginsAnew(t *testing.T) {
-	cases := map[string]func(l *allocation.Ledger){
-		"a gap":                        func(l *allocation.Ledger) { l.Interrupt() },
-		"a service that came and went": func(l *allocation.Ledger) { l.PutService(nodePorts("a", 111)); l.DeleteService(key("a")) },
-		"a bit that was clear between": func(l *allocation.Ledger) { l.PutBitmap(bitmap(allocation.NodePorts, "100-200")); l.PutBitmap(leak()) },
-		"a range that was another one": func(l *allocation.Ledger) {
+	cases := map[string]func(l *allocation.Index){
+		"a gap":                        func(l *allocation.Index) { l.RecordGap() },
+		"a service that came and went": func(l *allocation.Index) { l.PutService(nodePorts("a", 111)); l.DeleteService(key("a")) },
+		"a bit that was clear between": func(l *allocation.Index) { l.PutBitmap(bitmap(allocation.NodePorts, "100-200")); l.PutBitmap(leak()) },
+		"a range that was another one": func(l *allocation.Index) {
 			l.PutBitmap(bitmap(allocation.NodePorts, "101-200", 10))
 			l.PutBitmap(leak())
 		},
-		"a value that was unread": func(l *allocation.Ledger) {
+		"a value that was unread": func(l *allocation.Index) {
 			l.PutBitmap(allocation.Bitmap{Store: allocation.NodePorts, Problem: "odd"})
 			l.PutBitmap(leak())
 		},
-		"a key that was missing": func(l *allocation.Ledger) {
+		"a key that was missing": func(l *allocation.Index) {
 			l.PutBitmap(allocation.Bitmap{Store: allocation.NodePorts, Missing: true})
 			l.PutBitmap(leak())
 		},
-		"a service that used it before": func(l *allocation.Ledger) {
+		"a service that used it before": func(l *allocation.Index) {
 			l.PutService(nodePorts("a", 111))
 			l.PutService(nodePorts("a", 112))
 			l.DeleteService(key("a"))
@@ -107,13 +107,13 @@ func TestRipening_WhatWasDoubtedBeginsAnew(t *testing.T) {
 	pass(l, 0)
 	pass(l, 250*time.Millisecond)
 	expect(t, l, "not-allocated 111 a: set")
-	l.Doubt("findings/not-allocated.node-ports.111")
-	l.Doubt("findings/not-allocated.node-ports.112") // of which nothing is known
+	l.RestartGracePeriod("findings/not-allocated.node-ports.111")
+	l.RestartGracePeriod("findings/not-allocated.node-ports.112") // of which nothing is known
 	pass(l, 300*time.Millisecond)
 	expect(t, l, "? not-allocated 111 a:")
 	pass(l, 549*time.Millisecond)
 	expect(t, l, "? not-allocated 111 a:")
-	if next := l.Next(); !next.Equal(start.Add(550 * time.Millisecond)) {
+	if next := l.NextDue(); !next.Equal(start.Add(550 * time.Millisecond)) {
 		t.Errorf("next is %s, want %s", next, start.Add(550*time.Millisecond))
 	}
 	pass(l, 550*time.Millisecond)
@@ -128,7 +128,7 @@ func TestRipening_OtherPortsDoNotDisturb(t *testing.T) {
 		// Another port is taken and given back every second, as on a busy cluster.
 		l.PutBitmap(bitmap(allocation.NodePorts, "100-200", 11, 12))
 		l.PutService(nodePorts("a", 112))
-		l.Audit(start.Add(after))
+		l.Compare(start.Add(after))
 		l.DeleteService(key("a"))
 		l.PutBitmap(leak())
 		pass(l, after)
@@ -137,19 +137,19 @@ func TestRipening_OtherPortsDoNotDisturb(t *testing.T) {
 }
 
 func TestRipening_OrphanOfAnotherLifeBeginsAnew(t *testing.T) {
-	cases := map[string]func(l *allocation.Ledger){
-		"another object": func(l *allocation.Ledger) {
+	cases := map[string]func(l *allocation.Index){
+		"another object": func(l *allocation.Index) {
 			l.PutIPAddress(with(object("10.0.1.1", "gone"), func(a *allocation.IPAddress) { a.UID = "another" }))
 		},
-		"deleted and made again": func(l *allocation.Ledger) {
+		"deleted and made again": func(l *allocation.Index) {
 			l.DeleteIPAddress("10.0.1.1")
 			l.PutIPAddress(object("10.0.1.1", "gone"))
 		},
-		"its service was there for a moment": func(l *allocation.Ledger) {
+		"its service was there for a moment": func(l *allocation.Index) {
 			l.PutService(service("gone"))
 			l.DeleteService(key("gone"))
 		},
-		"a service used it for a moment": func(l *allocation.Ledger) {
+		"a service used it for a moment": func(l *allocation.Index) {
 			l.PutService(service("a", "10.0.1.1"))
 			l.DeleteService(key("a"))
 		},
@@ -162,7 +162,7 @@ func TestRipening_OrphanOfAnotherLifeBeginsAnew(t *testing.T) {
 			now := ripen(l, start)
 			expect(t, l, "orphan 10.0.1.1: delete")
 			contradict(l)
-			l.Audit(now)
+			l.Compare(now)
 			expect(t, l, "? orphan 10.0.1.1:")
 			ripen(l, now)
 			expect(t, l, "orphan 10.0.1.1: delete")
@@ -187,19 +187,19 @@ func TestRipening_WhatIsMissingWaitsForTheOtherWatchOnly(t *testing.T) {
 	l := load(addressSettings(), allocation.Snapshot{
 		CIDRs: []allocation.CIDR{defaultCIDR()}, Services: []allocation.Service{service("a", "10.0.1.1")},
 	})
-	l.Audit(start)
+	l.Compare(start)
 	expect(t, l, "? not-allocated 10.0.1.1 a:")
-	if want := start.Add(250 * time.Millisecond); !l.Next().Equal(want) {
-		t.Errorf("next at %s, want %s", l.Next(), want)
+	if want := start.Add(250 * time.Millisecond); !l.NextDue().Equal(want) {
+		t.Errorf("next at %s, want %s", l.NextDue(), want)
 	}
 	l.PutIPAddress(object("10.0.1.1", "a"))
-	ended := l.Audit(start.Add(time.Millisecond)).Ended
+	ended := l.Compare(start.Add(time.Millisecond)).Ended
 	if diff := cmp.Diff([]string{"? not-allocated 10.0.1.1 a:"}, briefly(ended)); diff != "" {
 		t.Errorf("ended differs (-want +got):\n%s", diff)
 	}
 	l.DeleteIPAddress("10.0.1.1")
-	l.Audit(start.Add(time.Second))
-	l.Audit(start.Add(1250 * time.Millisecond))
+	l.Compare(start.Add(time.Second))
+	l.Compare(start.Add(1250 * time.Millisecond))
 	expect(t, l, "not-allocated 10.0.1.1 a: create")
 }
 
@@ -207,8 +207,8 @@ func TestLedger_NextNeverAsksForTheSameAuditAgain(t *testing.T) {
 	l := leakedPort()
 	now, audits := start, 0
 	for ; now.Before(start.Add(10 * time.Minute)); audits++ {
-		l.Audit(now)
-		next := l.Next()
+		l.Compare(now)
+		next := l.NextDue()
 		if !next.After(now) {
 			t.Fatalf("at %s the ledger asks for an audit at %s", now, next)
 		}
@@ -222,9 +222,9 @@ func TestLedger_NextNeverAsksForTheSameAuditAgain(t *testing.T) {
 func TestLedger_FollowingNextRipensAtTheEarliest(t *testing.T) {
 	l := leakedPort()
 	now := start
-	for !l.Next().IsZero() || now.Equal(start) {
+	for !l.NextDue().IsZero() || now.Equal(start) {
 		pass(l, now.Sub(start))
-		if next := l.Next(); next.After(now) {
+		if next := l.NextDue(); next.After(now) {
 			now = next
 		}
 	}
@@ -238,7 +238,7 @@ func TestLedger_DeltaTellsEachStateOnce(t *testing.T) {
 	l := leakedPort()
 	var seen []string
 	note := func(after time.Duration) {
-		delta := l.Audit(start.Add(after))
+		delta := l.Compare(start.Add(after))
 		for _, text := range briefly(delta.Changed) {
 			seen = append(seen, "+ "+text)
 		}
@@ -250,7 +250,7 @@ func TestLedger_DeltaTellsEachStateOnce(t *testing.T) {
 	note(time.Second)
 	for _, seconds := range []int{2, 22, 42, 66, 67, 68} {
 		after := time.Duration(seconds) * time.Second
-		l.Sight(start.Add(after))
+		l.Observe(start.Add(after))
 		note(after)
 	}
 	l.PutBitmap(bitmap(allocation.NodePorts, "100-200"))

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// span is the range of a bitmap: which bit stands for which port or address.
-type span struct {
+// bitRange is the range of a bitmap: which bit stands for which port or address.
+type bitRange struct {
 	// first is the port of bit 0; prefix is the range of addresses, whose bit 0 stands for the one after the network's own.
 	first  int32
 	prefix netip.Prefix
@@ -19,30 +19,30 @@ type span struct {
 
 var errRange = errors.New("it is no range")
 
-// parseSpan reads a stored range: "30000-32767" of ports, a CIDR of addresses.
-func parseSpan(store Store, text string) (span, error) {
+// parseRange reads a stored range: "30000-32767" of ports, a CIDR of addresses.
+func parseRange(store Store, text string) (bitRange, error) {
 	if store == NodePorts {
-		return parsePorts(text)
+		return parsePortRange(text)
 	}
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
-		return span{}, fmt.Errorf("%w of addresses: %q", errRange, clip(text))
+		return bitRange{}, fmt.Errorf("%w of addresses: %q", errRange, clip(text))
 	}
-	return span{prefix: prefix, size: bitsOf(prefix)}, nil
+	return bitRange{prefix: prefix, size: addressBits(prefix)}, nil
 }
 
-func parsePorts(text string) (span, error) {
+func parsePortRange(text string) (bitRange, error) {
 	from, to, _ := strings.Cut(text, "-")
 	first, err := strconv.ParseUint(from, 10, 16)
 	last, err2 := strconv.ParseUint(to, 10, 16)
 	if errors.Join(err, err2) != nil || first == 0 || last < first {
-		return span{}, fmt.Errorf("%w of ports: %q", errRange, clip(text))
+		return bitRange{}, fmt.Errorf("%w of ports: %q", errRange, clip(text))
 	}
-	return span{first: int32(first), size: int(last-first) + 1}, nil
+	return bitRange{first: int32(first), size: int(last-first) + 1}, nil
 }
 
-// bitsOf is how many addresses a bitmap has room for: of IPv6 ranges it covers the first 65,535 only.
-func bitsOf(prefix netip.Prefix) int {
+// addressBits is how many addresses a bitmap has room for: of IPv6 ranges it covers the first 65,535 only.
+func addressBits(prefix netip.Prefix) int {
 	free := prefix.Addr().BitLen() - prefix.Bits()
 	if prefix.Addr().Is4() {
 		return max(1<<free-2, 0)
@@ -51,13 +51,13 @@ func bitsOf(prefix netip.Prefix) int {
 }
 
 // portBit is the bit of a port, or false when the range has none for it.
-func (s span) portBit(port int32) (int, bool) {
+func (s bitRange) portBit(port int32) (int, bool) {
 	offset := int(port) - int(s.first)
 	return offset, offset >= 0 && offset < s.size
 }
 
 // addressBit is the bit of an address, or false when the range has none for it.
-func (s span) addressBit(address netip.Addr) (int, bool) {
+func (s bitRange) addressBit(address netip.Addr) (int, bool) {
 	if !s.prefix.Contains(address) {
 		return 0, false
 	}
@@ -73,10 +73,10 @@ func (s span) addressBit(address netip.Addr) (int, bool) {
 	return offset, offset >= 0 && offset < s.size
 }
 
-func (s span) port(offset int) int32 { return s.first + int32(offset) }
+func (s bitRange) port(offset int) int32 { return s.first + int32(offset) }
 
 // address is the one that a bit stands for.
-func (s span) address(offset int) netip.Addr {
+func (s bitRange) address(offset int) netip.Addr {
 	distance := offset + 1
 	if s.prefix.Addr().Is4() {
 		raw := s.prefix.Addr().As4()

@@ -17,32 +17,32 @@ type StoreState struct {
 	Problem string
 }
 
-// States returns one for each store, in their order.
-func (l *Ledger) States() []StoreState {
+// StoreStates returns one for each store, in their order.
+func (l *Index) StoreStates() []StoreState {
 	var states []StoreState
 	for _, store := range Stores() {
-		states = append(states, l.world.state(store))
+		states = append(states, l.cache.state(store))
 	}
 	return states
 }
 
-func (w *world) state(store Store) StoreState {
+func (w *cache) state(store Store) StoreState {
 	state := StoreState{Store: store, Services: int64(len(w.services))}
-	grid := w.grids[store]
+	grid := w.bitmaps[store]
 	switch {
 	case !w.has(store):
 		return StoreState{Store: store}
 	case store == IPAddresses:
-		w.fill(&state)
+		w.addAddressCounts(&state)
 	case grid == nil:
 		state.Problem = "it has not been read yet"
 	default:
 		if grid.fault.absent {
 			return StoreState{Store: store}
 		}
-		state.Present = !grid.Missing && grid.Doubt == ""
+		state.Present = !grid.Missing && grid.Unverified == ""
 		state.Problem = grid.fault.message
-		state.Allocated, state.Capacity = int64(grid.set), int64(grid.span.size)
+		state.Allocated, state.Capacity = int64(grid.allocated), int64(grid.bits.size)
 		if grid.Range != "" {
 			state.Ranges = []string{clip(grid.Range)}
 		}
@@ -50,22 +50,22 @@ func (w *world) state(store Store) StoreState {
 	return state
 }
 
-func (w *world) fill(state *StoreState) {
+func (w *cache) addAddressCounts(state *StoreState) {
 	state.Present = true
-	for _, spot := range w.spots {
+	for _, spot := range w.addresses {
 		if spot.object != nil {
 			state.Allocated++
 		}
 	}
-	for _, r := range w.rooms {
+	for _, r := range w.prefixes {
 		state.Ranges = append(state.Ranges, r.prefix.String())
-		if room := roomOf(r.prefix); room > math.MaxInt64-state.Capacity {
+		if room := capacityOf(r.prefix); room > math.MaxInt64-state.Capacity {
 			state.Capacity = math.MaxInt64
 		} else {
 			state.Capacity += room
 		}
 	}
-	if len(w.rooms) == 0 {
+	if len(w.prefixes) == 0 {
 		state.Problem = "no servicecidr is known"
 	}
 }

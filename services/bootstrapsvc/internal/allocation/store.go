@@ -34,5 +34,5 @@ func (s Store) String() string {
 	}
 }
 
-// Bits tells whether the store is a bitmap.
-func (s Store) Bits() bool { return s == NodePorts || s == ClusterIPs || s == SecondaryClusterIPs }
+// IsBitmap tells whether the store is a bitmap.
+func (s Store) IsBitmap() bool { return s == NodePorts || s == ClusterIPs || s == SecondaryClusterIPs }

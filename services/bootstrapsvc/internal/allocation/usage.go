@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// holder is a Service reduced to what it uses.
-type holder struct {
+// user is a Service reduced to what it uses.
+type user struct {
 	Owner
 	created int64 // nanoseconds; the order of rightful owners
-	// external tells that it is of type ExternalName: it uses no address, and those that it still names wait.
-	external bool
-	deleting bool
+	// externalName tells that it is of type ExternalName: it uses no address, and those that it still names wait.
+	externalName bool
+	deleting     bool
 	// addresses are distinct, in the order of the spec.
 	addresses []netip.Addr
 	// ports are distinct, in the order of the spec.
 	ports []portUse
-	// badAddresses and badPorts are values that are none.
-	badAddresses, badPorts []string
+	// invalidAddresses and badPorts are values that are none.
+	invalidAddresses, invalidPorts []string
 }
 
 // portUse is a node port of a Service. One number serves several protocols; twice with one protocol is a conflict with itself.
@@ -29,20 +29,20 @@ type portUse struct {
 	repeated bool
 }
 
-// read says what a Service uses.
-func read(s Service) *holder {
-	h := &holder{
-		Owner:    Owner{Key: s.Key, UID: s.UID},
-		created:  s.Created.UnixNano(),
-		external: s.Type == ExternalName,
-		deleting: s.Deleting,
+// newUser says what a Service uses.
+func newUser(s Service) *user {
+	h := &user{
+		Owner:        Owner{Key: s.Key, UID: s.UID},
+		created:      s.Created.UnixNano(),
+		externalName: s.Type == ExternalName,
+		deleting:     s.Deleting,
 	}
 	h.readAddresses(s.ClusterIPs)
 	h.readPorts(s)
 	return h
 }
 
-func (h *holder) readAddresses(texts []string) {
+func (h *user) readAddresses(texts []string) {
 	for _, text := range texts {
 		if text == "" || text == "None" {
 			continue
@@ -50,14 +50,14 @@ func (h *holder) readAddresses(texts []string) {
 		address, ok := parseAddress(text)
 		switch {
 		case !ok:
-			h.badAddresses = append(h.badAddresses, text)
+			h.invalidAddresses = append(h.invalidAddresses, text)
 		case !slices.Contains(h.addresses, address):
 			h.addresses = append(h.addresses, address)
 		}
 	}
 }
 
-func (h *holder) readPorts(s Service) {
+func (h *user) readPorts(s Service) {
 	ports := s.Ports
 	if s.HealthCheckNodePort != 0 { // It listens by TCP, and shares a number with other protocols as ports do.
 		ports = append(slices.Clone(ports), Port{Number: s.HealthCheckNodePort, Protocol: "TCP"})
@@ -70,12 +70,12 @@ func (h *holder) readPorts(s Service) {
 	}
 }
 
-func (h *holder) addPort(number int32, repeated bool) {
+func (h *user) addPort(number int32, repeated bool) {
 	switch {
 	case number == 0:
 	case number < 0 || number > 65535:
-		if text := fmt.Sprint(number); !slices.Contains(h.badPorts, text) {
-			h.badPorts = append(h.badPorts, text)
+		if text := fmt.Sprint(number); !slices.Contains(h.invalidPorts, text) {
+			h.invalidPorts = append(h.invalidPorts, text)
 		}
 	default:
 		at := slices.IndexFunc(h.ports, func(p portUse) bool { return p.number == number })
@@ -87,20 +87,20 @@ func (h *holder) addPort(number int32, repeated bool) {
 	}
 }
 
-// bad tells whether it carries values that a store cannot hold.
-func (h *holder) bad(store Store) bool { return len(h.badOf(store)) > 0 }
+// hasInvalid tells whether it carries values that a store cannot hold.
+func (h *user) hasInvalid(store Store) bool { return len(h.invalid(store)) > 0 }
 
-func (h *holder) badOf(store Store) []string {
+func (h *user) invalid(store Store) []string {
 	if store == NodePorts {
-		return h.badPorts
+		return h.invalidPorts
 	}
-	return h.badAddresses
+	return h.invalidAddresses
 }
 
 func protocol(p Port) string { return cmp.Or(p.Protocol, "TCP") }
 
-// byRight orders the users of one thing: the oldest first, for it was there before the others came.
-func byRight(a, b *holder) int {
+// compareAge orders the users of one thing: the oldest first, for it was there before the others came.
+func compareAge(a, b *user) int {
 	return cmp.Or(
 		cmp.Compare(a.created, b.created),
 		strings.Compare(a.UID, b.UID),
@@ -109,7 +109,7 @@ func byRight(a, b *holder) int {
 	)
 }
 
-func ownersOf(users []*holder) []Owner {
+func ownersOf(users []*user) []Owner {
 	var owners []Owner
 	for _, user := range users {
 		owners = append(owners, user.Owner)

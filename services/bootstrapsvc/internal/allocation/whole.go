@@ -12,7 +12,7 @@ type Snapshot struct {
 
 // Whole judges everything anew at one moment, so that whatever must ripen is pending.
 func Whole(settings Settings, s Snapshot, now time.Time) []Finding {
-	l := New(settings)
+	l := NewIndex(settings)
 	for _, cidr := range s.CIDRs {
 		l.PutCIDR(cidr)
 	}
@@ -25,6 +25,6 @@ func Whole(settings Settings, s Snapshot, now time.Time) []Finding {
 	for _, address := range s.IPAddresses {
 		l.PutIPAddress(address)
 	}
-	l.Audit(now)
+	l.Compare(now)
 	return l.Findings()
 }

@@ -17,45 +17,45 @@ type subject struct {
 	object  string
 }
 
-// world is what a ledger was told, indexed by what is judged.
-type world struct {
-	stores    []Store
-	expected  map[Store]string
-	services  map[Key]*holder
-	spots     map[netip.Addr]*spot
-	ports     map[int32][]*holder
-	strangers map[string]*IPAddress // objects whose names are no addresses
-	children  map[Key][]netip.Addr  // addresses by the Service in whose name they are allocated
-	cidrs     map[string]CIDR
-	rooms     []room
-	unread    []string // ServiceCIDRs of which a prefix cannot be read, ordered
-	grids     map[Store]*grid
+// cache is what a ledger was told, indexed by what is judged.
+type cache struct {
+	stores          []Store
+	expected        map[Store]string
+	services        map[Key]*user
+	addresses       map[netip.Addr]*addressEntry
+	ports           map[int32][]*user
+	misnamed        map[string]*IPAddress // objects whose names are no addresses
+	byParent        map[Key][]netip.Addr  // addresses by the Service in whose name they are allocated
+	cidrs           map[string]CIDR
+	prefixes        []cidrPrefix
+	unreadableCIDRs []string // ServiceCIDRs of which a prefix cannot be read, ordered
+	bitmaps         map[Store]*parsedBitmap
 }
 
-// spot is an address.
-type spot struct {
+// addressEntry is an address.
+type addressEntry struct {
 	// users are the Services that name it, the oldest first; those of type ExternalName among them.
-	users  []*holder
+	users  []*user
 	object *IPAddress
 }
 
-// room is a prefix of ServiceCIDRs and how full it is.
-type room struct {
-	prefix netip.Prefix
-	ready  bool
-	taken  int64
+// cidrPrefix is a prefix of ServiceCIDRs and how full it is.
+type cidrPrefix struct {
+	prefix    netip.Prefix
+	ready     bool
+	allocated int64
 }
 
-func newWorld(settings Settings) world {
-	w := world{
+func newCache(settings Settings) cache {
+	w := cache{
 		expected:  maps.Clone(settings.Ranges),
-		services:  map[Key]*holder{},
-		spots:     map[netip.Addr]*spot{},
-		ports:     map[int32][]*holder{},
-		strangers: map[string]*IPAddress{},
-		children:  map[Key][]netip.Addr{},
+		services:  map[Key]*user{},
+		addresses: map[netip.Addr]*addressEntry{},
+		ports:     map[int32][]*user{},
+		misnamed:  map[string]*IPAddress{},
+		byParent:  map[Key][]netip.Addr{},
 		cidrs:     map[string]CIDR{},
-		grids:     map[Store]*grid{},
+		bitmaps:   map[Store]*parsedBitmap{},
 	}
 	for _, store := range Stores() {
 		if slices.Contains(settings.Stores, store) {
@@ -65,115 +65,115 @@ func newWorld(settings Settings) world {
 	return w
 }
 
-func (w *world) has(store Store) bool { return slices.Contains(w.stores, store) }
+func (w *cache) has(store Store) bool { return slices.Contains(w.stores, store) }
 
-// home is the store that tells what is wrong with addresses of Services alone: where there are two, one is enough.
-func (w *world) home() Store {
+// serviceStore is the store that tells what is wrong with addresses of Services alone: where there are two, one is enough.
+func (w *cache) serviceStore() Store {
 	if w.has(ClusterIPs) && !w.has(IPAddresses) {
 		return ClusterIPs
 	}
 	return IPAddresses
 }
 
-func (w *world) spot(address netip.Addr) *spot {
-	found := w.spots[address]
+func (w *cache) address(address netip.Addr) *addressEntry {
+	found := w.addresses[address]
 	if found == nil {
-		found = &spot{}
-		w.spots[address] = found
+		found = &addressEntry{}
+		w.addresses[address] = found
 	}
 	return found
 }
 
-// tidy drops an address of which nothing is known.
-func (w *world) tidy(address netip.Addr) {
-	if found := w.spots[address]; found != nil && found.object == nil && len(found.users) == 0 {
-		delete(w.spots, address)
+// dropEmpty drops an address of which nothing is known.
+func (w *cache) dropEmpty(address netip.Addr) {
+	if found := w.addresses[address]; found != nil && found.object == nil && len(found.users) == 0 {
+		delete(w.addresses, address)
 	}
 }
 
-func (s *spot) add(h *holder)    { s.users = insert(s.users, h) }
-func (s *spot) remove(h *holder) { s.users = remove(s.users, h) }
+func (s *addressEntry) add(h *user)    { s.users = insert(s.users, h) }
+func (s *addressEntry) remove(h *user) { s.users = remove(s.users, h) }
 
 // insert and remove keep a list of users ordered by right.
-func insert(users []*holder, h *holder) []*holder {
-	at, _ := slices.BinarySearchFunc(users, h, byRight)
+func insert(users []*user, h *user) []*user {
+	at, _ := slices.BinarySearchFunc(users, h, compareAge)
 	return slices.Insert(users, at, h)
 }
 
-func remove(users []*holder, h *holder) []*holder {
-	return slices.DeleteFunc(users, func(other *holder) bool { return other == h })
+func remove(users []*user, h *user) []*user {
+	return slices.DeleteFunc(users, func(other *user) bool { return other == h })
 }
 
-// own remembers in whose name an object is.
-func (w *world) own(a *IPAddress, address netip.Addr) {
+// addChild remembers in whose name an object is.
+func (w *cache) addChild(a *IPAddress, address netip.Addr) {
 	if a.Parent.IsService() {
-		w.children[a.Parent.Key()] = append(w.children[a.Parent.Key()], address)
+		w.byParent[a.Parent.Key()] = append(w.byParent[a.Parent.Key()], address)
 	}
 }
 
-func (w *world) disown(a *IPAddress, address netip.Addr) {
+func (w *cache) removeChild(a *IPAddress, address netip.Addr) {
 	if !a.Parent.IsService() {
 		return
 	}
 	key := a.Parent.Key()
-	left := slices.DeleteFunc(w.children[key], func(other netip.Addr) bool { return other == address })
+	left := slices.DeleteFunc(w.byParent[key], func(other netip.Addr) bool { return other == address })
 	if len(left) == 0 {
-		delete(w.children, key)
+		delete(w.byParent, key)
 		return
 	}
-	w.children[key] = left
+	w.byParent[key] = left
 }
 
-// count keeps how full the rooms are.
-func (w *world) count(address netip.Addr, change int64) {
-	for i := range w.rooms {
-		if gives(w.rooms[i].prefix, address) {
-			w.rooms[i].taken += change
+// countAllocated keeps how full the rooms are.
+func (w *cache) countAllocated(address netip.Addr, change int64) {
+	for i := range w.prefixes {
+		if allocatable(w.prefixes[i].prefix, address) {
+			w.prefixes[i].allocated += change
 		}
 	}
 }
 
-// layOut reads the ServiceCIDRs anew and counts what is taken in each.
-func (w *world) layOut() {
-	w.rooms, w.unread = nil, nil
+// readCIDRs reads the ServiceCIDRs anew and counts what is taken in each.
+func (w *cache) readCIDRs() {
+	w.prefixes, w.unreadableCIDRs = nil, nil
 	for _, name := range slices.Sorted(maps.Keys(w.cidrs)) {
 		cidr := w.cidrs[name]
 		for _, text := range cidr.Prefixes {
 			prefix, err := netip.ParsePrefix(text)
 			if err != nil {
-				w.unread = append(w.unread, name)
+				w.unreadableCIDRs = append(w.unreadableCIDRs, name)
 				continue
 			}
-			w.addRoom(room{prefix: prefix.Masked(), ready: cidr.Ready && !cidr.Deleting})
+			w.addPrefix(cidrPrefix{prefix: prefix.Masked(), ready: cidr.Ready && !cidr.Deleting})
 		}
 	}
-	w.unread = slices.Compact(w.unread)
-	for address, found := range w.spots {
+	w.unreadableCIDRs = slices.Compact(w.unreadableCIDRs)
+	for address, found := range w.addresses {
 		if found.object != nil {
-			w.count(address, 1)
+			w.countAllocated(address, 1)
 		}
 	}
 }
 
-// addRoom adds a prefix once, however many ServiceCIDRs have it.
-func (w *world) addRoom(added room) {
-	for i := range w.rooms {
-		if w.rooms[i].prefix == added.prefix {
-			w.rooms[i].ready = w.rooms[i].ready || added.ready
+// addPrefix adds a prefix once, however many ServiceCIDRs have it.
+func (w *cache) addPrefix(added cidrPrefix) {
+	for i := range w.prefixes {
+		if w.prefixes[i].prefix == added.prefix {
+			w.prefixes[i].ready = w.prefixes[i].ready || added.ready
 			return
 		}
 	}
-	w.rooms = append(w.rooms, added)
+	w.prefixes = append(w.prefixes, added)
 }
 
-// place says whether ServiceCIDRs hold an address, and whether that is known.
-func (w *world) place(address netip.Addr) (inside, known bool) {
-	for _, r := range w.rooms {
-		if gives(r.prefix, address) {
+// inRange says whether ServiceCIDRs hold an address, and whether that is known.
+func (w *cache) inRange(address netip.Addr) (inside, known bool) {
+	for _, r := range w.prefixes {
+		if allocatable(r.prefix, address) {
 			return true, true
 		}
 	}
-	return false, len(w.rooms) > 0 && len(w.unread) == 0
+	return false, len(w.prefixes) > 0 && len(w.unreadableCIDRs) == 0
 }
 
 // objectAddress is the address of an IPAddress object, which must be named by its canonical form.

@@ -12,30 +12,30 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-func storesOf(view *auditor.View) []*bootstrapv1.AuditResponse_StoreAudit {
+func storesOf(snapshot *allocationcontroller.Snapshot) []*bootstrapv1.AuditResponse_StoreAudit {
 	var converted []*bootstrapv1.AuditResponse_StoreAudit
-	for _, state := range view.States {
+	for _, state := range snapshot.Stores {
 		converted = append(converted, &bootstrapv1.AuditResponse_StoreAudit{
 			Store: bootstrapv1.Finding_Store(state.Store), Present: state.Present, Ranges: state.Ranges,
 			Allocated: state.Allocated, Capacity: state.Capacity, Services: state.Services,
-			Duration: durationpb.New(view.Took), Problem: state.Problem,
+			Duration: durationpb.New(snapshot.CompareDuration), Problem: state.Problem,
 		})
 	}
 	return converted
 }
 
 // findingOf converts a finding that replica knows. An open finding was last seen by the last audit.
-func findingOf(f auditor.Finding, audited time.Time, replica string) *bootstrapv1.Finding {
+func findingOf(f allocationcontroller.Finding, audited time.Time, replica string) *bootstrapv1.Finding {
 	converted := &bootstrapv1.Finding{
 		Name: f.Name, Code: bootstrapv1.Finding_Code(f.Code), Store: bootstrapv1.Finding_Store(f.Store), Subject: f.Subject,
-		Message: f.Message, FirstSeenTime: timeOf(f.FirstSeen), LastSeenTime: timeOf(f.LastSeen), Sightings: int32(f.Sightings),
+		Message: f.Message, FirstSeenTime: timeOf(f.FirstSeen), LastSeenTime: timeOf(f.LastSeen), Sightings: int32(f.Observations),
 		Repair: f.Repair, Safe: f.Safe, UnsafeReason: f.UnsafeReason, EndTime: timeOf(f.Ended), State: stateOf(f),
 	}
-	if f.End == journal.Standing && !audited.IsZero() {
+	if f.End == repairstore.NotEnded && !audited.IsZero() {
 		converted.LastSeenTime = timeOf(audited)
 	}
 	if f.RepairedBy != "" {
@@ -50,13 +50,13 @@ func findingOf(f auditor.Finding, audited time.Time, replica string) *bootstrapv
 	return converted
 }
 
-func stateOf(f auditor.Finding) bootstrapv1.Finding_State {
+func stateOf(f allocationcontroller.Finding) bootstrapv1.Finding_State {
 	switch {
-	case f.End == journal.Repaired:
+	case f.End == repairstore.EndRepaired:
 		return bootstrapv1.Finding_STATE_REPAIRED
-	case f.End == journal.Gone:
+	case f.End == repairstore.EndGone:
 		return bootstrapv1.Finding_STATE_GONE
-	case f.State == allocation.Pending:
+	case f.State == allocation.StatePending:
 		return bootstrapv1.Finding_STATE_PENDING
 	default:
 		return bootstrapv1.Finding_STATE_OPEN
@@ -92,7 +92,7 @@ func addressReference(name, uid string) *statusv1.ObjectReference {
 	}
 }
 
-func findingsOf(findings []auditor.Finding, audited time.Time, replica string) []*bootstrapv1.Finding {
+func findingsOf(findings []allocationcontroller.Finding, audited time.Time, replica string) []*bootstrapv1.Finding {
 	var converted []*bootstrapv1.Finding
 	for _, finding := range findings {
 		converted = append(converted, findingOf(finding, audited, replica))
@@ -100,7 +100,7 @@ func findingsOf(findings []auditor.Finding, audited time.Time, replica string) [
 	return converted
 }
 
-func stepOf(step allocation.Step, outcome journal.Outcome) *bootstrapv1.RepairStep {
+func stepOf(step allocation.Step, outcome repairstore.StepResult) *bootstrapv1.RepairStep {
 	return &bootstrapv1.RepairStep{
 		Finding: step.Finding, Safe: step.Safe, Risk: step.Risk, Version: versionOf(step), Error: outcome.Error,
 		State: stepStateOf(outcome.State), Time: timeOf(outcome.Time),
@@ -122,7 +122,7 @@ func detailOf(step allocation.Step) string {
 
 // versionOf is empty for an object that must not exist yet.
 func versionOf(step allocation.Step) string {
-	if step.Store.Bits() {
+	if step.Store.IsBitmap() {
 		return strconv.FormatInt(step.Guard.Revision, 10)
 	}
 	return step.Guard.ResourceVersion
@@ -130,8 +130,8 @@ func versionOf(step allocation.Step) string {
 
 // targetOf is the object that a step writes; for a bit, its range.
 func targetOf(step allocation.Step) *statusv1.ObjectReference {
-	if step.Store.Bits() {
-		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: string(auditor.RangeName(step.Store))}
+	if step.Store.IsBitmap() {
+		return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "RangeAllocation", Name: string(allocationcontroller.RangeName(step.Store))}
 	}
 	return addressReference(step.Object.Name, step.Guard.UID)
 }
@@ -147,13 +147,13 @@ func stepVerbOf(verb allocation.Verb) statusv1.Change_Verb {
 	}
 }
 
-func stepStateOf(state journal.StepState) bootstrapv1.RepairStep_State {
+func stepStateOf(state repairstore.StepState) bootstrapv1.RepairStep_State {
 	switch state {
-	case journal.Done:
+	case repairstore.StepDone:
 		return bootstrapv1.RepairStep_STATE_DONE
-	case journal.Unneeded:
+	case repairstore.StepUnneeded:
 		return bootstrapv1.RepairStep_STATE_UNNEEDED
-	case journal.Failed:
+	case repairstore.StepFailed:
 		return bootstrapv1.RepairStep_STATE_FAILED
 	default:
 		return bootstrapv1.RepairStep_STATE_PENDING
@@ -164,23 +164,23 @@ func stepStateOf(state journal.StepState) bootstrapv1.RepairStep_State {
 func plannedSteps(steps []allocation.Step) []*bootstrapv1.RepairStep {
 	var converted []*bootstrapv1.RepairStep
 	for _, step := range steps {
-		converted = append(converted, stepOf(step, journal.Outcome{}))
+		converted = append(converted, stepOf(step, repairstore.StepResult{}))
 	}
 	return converted
 }
 
-func repairOf(repair journal.Repair) *bootstrapv1.Repair {
+func repairOf(repair repairstore.Repair) *bootstrapv1.Repair {
 	converted := &bootstrapv1.Repair{
 		Name: repairName(repair.ID), Requester: repair.Requester, StartTime: timestamppb.New(repair.Started),
 		EndTime: timeOf(repair.Ended), Complete: repair.Complete(),
 	}
 	for i, step := range repair.Steps {
-		converted.Steps = append(converted.Steps, stepOf(step, repair.Outcomes[i]))
+		converted.Steps = append(converted.Steps, stepOf(step, repair.Results[i]))
 	}
 	return converted
 }
 
-func repairsOf(repairs []journal.Repair) []*bootstrapv1.Repair {
+func repairsOf(repairs []repairstore.Repair) []*bootstrapv1.Repair {
 	var converted []*bootstrapv1.Repair
 	for _, repair := range repairs {
 		converted = append(converted, repairOf(repair))

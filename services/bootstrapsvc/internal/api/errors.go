@@ -10,12 +10,11 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairtoken"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // Reasons of this service beside the common ones.
@@ -77,21 +76,21 @@ func (s *Server) statusOf(ctx context.Context, err error) error {
 		return rpcerror.New(codes.Unavailable, APIServerUnreachable, "the kube-apiserver did not answer in time", retry)
 	case is(errPageToken):
 		return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
-	case is(auditor.ErrNotSynced):
+	case is(allocationcontroller.ErrNotSynced):
 		return rpcerror.New(codes.Unavailable, CacheNotSynced, err.Error(), retry)
-	case is(auditor.ErrFindingNotFound):
+	case is(allocationcontroller.ErrFindingNotFound):
 		return rpcerror.New(codes.NotFound, FindingNotFound, err.Error())
-	case is(repairtoken.ErrInvalid):
+	case is(repairstore.ErrInvalidToken):
 		return rpcerror.New(codes.InvalidArgument, InvalidRepairToken, err.Error(), rpcerror.WithField("token", err.Error()))
-	case is(auditor.ErrExpired):
+	case is(allocationcontroller.ErrPlanExpired):
 		return rpcerror.New(codes.FailedPrecondition, RepairTokenExpired, err.Error()+"; plan again")
-	case is(auditor.ErrDrifted):
+	case is(allocationcontroller.ErrPlanDrifted):
 		return rpcerror.New(codes.FailedPrecondition, RepairDrifted, err.Error()+"; plan again")
-	case is(auditor.ErrRunning):
+	case is(allocationcontroller.ErrRepairRunning):
 		return rpcerror.New(codes.Aborted, RepairRunning, err.Error(), retry)
-	case is(rangestore.ErrUnavailable, journal.ErrUnavailable):
+	case is(rangestore.ErrUnavailable, repairstore.ErrUnavailable):
 		return rpcerror.New(codes.Unavailable, EtcdUnreachable, "etcd did not answer in time", retry)
-	case is(rangestore.ErrConflict, journal.ErrExists):
+	case is(rangestore.ErrConflict, repairstore.ErrExists):
 		return rpcerror.New(codes.Aborted, Conflict, conflictMessage, retry)
 	default:
 		return err

@@ -14,7 +14,7 @@ import (
 
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 )
 
 const (
@@ -35,18 +35,18 @@ func (s *Server) Audit(ctx context.Context, _ *bootstrapv1.AuditRequest) (*boots
 		return nil, s.statusOf(ctx, err)
 	}
 	defer done()
-	view, err := s.Allocation.Audit(bound)
+	snapshot, err := s.Allocation.Audit(bound)
 	if err != nil {
 		return nil, s.statusOf(ctx, s.orNotLeading(err))
 	}
 	return &bootstrapv1.AuditResponse{
-		Stores: storesOf(view), Findings: int32(len(view.Standing)), Freshness: s.freshness(view.Version),
+		Stores: storesOf(snapshot), Findings: int32(len(snapshot.Current)), Freshness: s.freshness(snapshot.Version),
 	}, nil
 }
 
 // ListFindings needs the term.
 func (s *Server) ListFindings(ctx context.Context, request *bootstrapv1.ListFindingsRequest) (*bootstrapv1.ListFindingsResponse, error) {
-	view, err := s.view()
+	snapshot, err := s.snapshot()
 	if err != nil {
 		return nil, s.statusOf(ctx, err)
 	}
@@ -56,13 +56,13 @@ func (s *Server) ListFindings(ctx context.Context, request *bootstrapv1.ListFind
 		return nil, s.statusOf(ctx, errPageToken)
 	}
 	size := cmp.Or(min(int(request.GetPageSize()), maxFindingsPage), defaultFindingsPage)
-	response := &bootstrapv1.ListFindingsResponse{Freshness: s.freshness(view.Version)}
+	response := &bootstrapv1.ListFindingsResponse{Freshness: s.freshness(snapshot.Version)}
 	bytes, last := 0, position{}
-	for _, finding := range selectFindings(view, list) {
+	for _, finding := range selectFindings(snapshot, list) {
 		if comparePositions(positionOf(finding), after) <= 0 {
 			continue
 		}
-		converted := findingOf(finding, view.Audited, s.ReplicaID)
+		converted := findingOf(finding, snapshot.CompareTime, s.ReplicaID)
 		bytes += proto.Size(converted)
 		if n := len(response.Findings); n == size || n > 0 && bytes > maxFindingsBytes {
 			response.NextPageToken = pageToken(list, last)
@@ -74,21 +74,21 @@ func (s *Server) ListFindings(ctx context.Context, request *bootstrapv1.ListFind
 }
 
 // selectFindings returns the findings that match the arguments of a list, in its order.
-func selectFindings(view *auditor.View, list listArguments) []auditor.Finding {
-	findings := slices.Clone(view.Standing)
+func selectFindings(snapshot *allocationcontroller.Snapshot, list listArguments) []allocationcontroller.Finding {
+	findings := slices.Clone(snapshot.Current)
 	if list.showEnded {
-		findings = append(findings, view.Ended...)
-		slices.SortStableFunc(findings, func(a, b auditor.Finding) int { return comparePositions(positionOf(a), positionOf(b)) })
+		findings = append(findings, snapshot.Ended...)
+		slices.SortStableFunc(findings, func(a, b allocationcontroller.Finding) int { return comparePositions(positionOf(a), positionOf(b)) })
 	}
 	if list.code == 0 {
 		return findings
 	}
-	return slices.DeleteFunc(findings, func(f auditor.Finding) bool { return int32(f.Code) != list.code })
+	return slices.DeleteFunc(findings, func(f allocationcontroller.Finding) bool { return int32(f.Code) != list.code })
 }
 
 // WatchFindings sends the open findings, a bookmark, and then changes. It needs the term.
 func (s *Server) WatchFindings(_ *bootstrapv1.WatchFindingsRequest, stream grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
-	w := &findingsWatch{server: s, stream: stream, sent: map[string]auditor.Finding{}}
+	w := &findingsWatch{server: s, stream: stream, sent: map[string]allocationcontroller.Finding{}}
 	return s.statusOf(stream.Context(), w.run())
 }
 
@@ -97,29 +97,29 @@ type findingsWatch struct {
 	server *Server
 	stream grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]
 	// sent are the findings that the reader knows, as they were sent last.
-	sent map[string]auditor.Finding
+	sent map[string]allocationcontroller.Finding
 }
 
-// run ends with the call, the term or the service. While a send blocks on a slow reader, no view is
+// run ends with the call, the term or the service. While a send blocks on a slow reader, no snapshot is
 // read. The reader then gets the newest state of each finding, and nothing queues up.
 func (w *findingsWatch) run() error {
-	view, err := w.server.view()
+	snapshot, err := w.server.snapshot()
 	if err != nil {
 		return err
 	}
-	if _, err := w.sendChanges(view); err != nil {
+	if _, err := w.sendChanges(snapshot); err != nil {
 		return err
 	}
 	quiet := time.NewTimer(0) // the first bookmark is sent at once
 	defer quiet.Stop()
 	for {
-		if err := w.awaitNewer(view, quiet); err != nil {
+		if err := w.awaitNewer(snapshot, quiet); err != nil {
 			return err
 		}
-		if view, err = w.server.view(); err != nil {
+		if snapshot, err = w.server.snapshot(); err != nil {
 			return err
 		}
-		sent, err := w.sendChanges(view)
+		sent, err := w.sendChanges(snapshot)
 		if err != nil {
 			return err
 		}
@@ -129,12 +129,12 @@ func (w *findingsWatch) run() error {
 	}
 }
 
-// awaitNewer sends bookmarks until there is a newer view, and then waits a little for more changes.
-func (w *findingsWatch) awaitNewer(view *auditor.View, quiet *time.Timer) error {
+// awaitNewer sends bookmarks until there is a newer snapshot, and then waits a little for more changes.
+func (w *findingsWatch) awaitNewer(snapshot *allocationcontroller.Snapshot, quiet *time.Timer) error {
 	ctx := w.stream.Context()
 	for {
 		select {
-		case <-view.More:
+		case <-snapshot.Changed:
 			select {
 			case <-time.After(watchPause):
 			case <-ctx.Done():
@@ -142,7 +142,7 @@ func (w *findingsWatch) awaitNewer(view *auditor.View, quiet *time.Timer) error 
 			return context.Cause(ctx)
 		case <-quiet.C:
 			quiet.Reset(bookmarkPeriod)
-			if err := w.send(bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK, nil, view); err != nil {
+			if err := w.send(bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK, nil, snapshot); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -151,10 +151,10 @@ func (w *findingsWatch) awaitNewer(view *auditor.View, quiet *time.Timer) error 
 	}
 }
 
-// sendChanges sends how a view differs from what the reader knows.
-func (w *findingsWatch) sendChanges(view *auditor.View) (sent bool, err error) {
-	open := make(map[string]struct{}, len(view.Standing))
-	for _, finding := range view.Standing {
+// sendChanges sends how a snapshot differs from what the reader knows.
+func (w *findingsWatch) sendChanges(snapshot *allocationcontroller.Snapshot) (sent bool, err error) {
+	open := make(map[string]struct{}, len(snapshot.Current))
+	for _, finding := range snapshot.Current {
 		open[finding.Name] = struct{}{}
 		before, known := w.sent[finding.Name]
 		if known && before.Change == finding.Change {
@@ -165,7 +165,7 @@ func (w *findingsWatch) sendChanges(view *auditor.View) (sent bool, err error) {
 			eventType = bootstrapv1.WatchFindingsResponse_TYPE_ADDED
 		}
 		w.sent[finding.Name] = finding
-		if err := w.send(eventType, findingOf(finding, view.Audited, w.server.ReplicaID), view); err != nil {
+		if err := w.send(eventType, findingOf(finding, snapshot.CompareTime, w.server.ReplicaID), snapshot); err != nil {
 			return true, err
 		}
 		sent = true
@@ -176,7 +176,7 @@ func (w *findingsWatch) sendChanges(view *auditor.View) (sent bool, err error) {
 		}
 		last := w.sent[name]
 		delete(w.sent, name)
-		if err := w.send(bootstrapv1.WatchFindingsResponse_TYPE_DELETED, w.endOf(last, view), view); err != nil {
+		if err := w.send(bootstrapv1.WatchFindingsResponse_TYPE_DELETED, w.endOf(last, snapshot), snapshot); err != nil {
 			return true, err
 		}
 		sent = true
@@ -186,16 +186,16 @@ func (w *findingsWatch) sendChanges(view *auditor.View) (sent bool, err error) {
 
 // endOf is the ended state of a finding that is not open any more. If the history does not have it, it
 // is returned as it was sent last. A pending finding is then gone; how an open one ended is unknown.
-func (w *findingsWatch) endOf(last auditor.Finding, view *auditor.View) *bootstrapv1.Finding {
-	for _, finding := range view.Ended {
+func (w *findingsWatch) endOf(last allocationcontroller.Finding, snapshot *allocationcontroller.Snapshot) *bootstrapv1.Finding {
+	for _, finding := range snapshot.Ended {
 		if finding.Name == last.Name && finding.FirstSeen.Equal(last.FirstSeen) { // else it is an earlier one
-			return findingOf(finding, view.Audited, w.server.ReplicaID)
+			return findingOf(finding, snapshot.CompareTime, w.server.ReplicaID)
 		}
 	}
 	ended := findingOf(last, time.Time{}, w.server.ReplicaID)
-	ended.EndTime = timeOf(view.Audited)
+	ended.EndTime = timeOf(snapshot.CompareTime)
 	switch last.State {
-	case allocation.Pending:
+	case allocation.StatePending:
 		ended.State = bootstrapv1.Finding_STATE_GONE
 	default:
 		ended.State = bootstrapv1.Finding_STATE_UNSPECIFIED
@@ -203,27 +203,27 @@ func (w *findingsWatch) endOf(last auditor.Finding, view *auditor.View) *bootstr
 	return ended
 }
 
-func (w *findingsWatch) send(eventType bootstrapv1.WatchFindingsResponse_Type, finding *bootstrapv1.Finding, view *auditor.View) error {
+func (w *findingsWatch) send(eventType bootstrapv1.WatchFindingsResponse_Type, finding *bootstrapv1.Finding, snapshot *allocationcontroller.Snapshot) error {
 	return w.stream.Send(&bootstrapv1.WatchFindingsResponse{
-		Type: eventType, Finding: finding, Freshness: w.server.freshness(view.Version),
+		Type: eventType, Finding: finding, Freshness: w.server.freshness(snapshot.Version),
 	})
 }
 
-// view is the present view of the term that is held here.
-func (s *Server) view() (*auditor.View, error) {
+// snapshot is the present snapshot of the term that is held here.
+func (s *Server) snapshot() (*allocationcontroller.Snapshot, error) {
 	if _, err := s.heldTerm(); err != nil {
 		return nil, err
 	}
 	if s.AllocationDisabled != "" {
-		return nil, fmt.Errorf("%w: loop %s is disabled", auditor.ErrNotSynced, s.AllocationDisabled)
+		return nil, fmt.Errorf("%w: loop %s is disabled", allocationcontroller.ErrNotSynced, s.AllocationDisabled)
 	}
-	return s.Allocation.View()
+	return s.Allocation.Snapshot()
 }
 
-// underTerm returns a context that ends with the term that is held here. It fails until there is a view,
+// underTerm returns a context that ends with the term that is held here. It fails until there is a snapshot,
 // because requests are not served before.
 func (s *Server) underTerm(ctx context.Context) (context.Context, func(), error) {
-	if _, err := s.view(); err != nil {
+	if _, err := s.snapshot(); err != nil {
 		return nil, nil, err
 	}
 	held, err := s.heldTerm()

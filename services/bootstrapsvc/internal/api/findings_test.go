@@ -11,8 +11,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // noTerm is the leadership of a replica that does not lead.
@@ -37,28 +37,28 @@ func TestPageToken_IsAcceptedByItsOwnListOnly(t *testing.T) {
 }
 
 func TestSelectFindings_AreOrderedByFirstObservationAndFiltered(t *testing.T) {
-	finding := func(name string, code allocation.Code, second int64) auditor.Finding {
-		return auditor.Finding{Finding: journal.Finding{
+	finding := func(name string, code allocation.Code, second int64) allocationcontroller.Finding {
+		return allocationcontroller.Finding{Finding: repairstore.Finding{
 			Finding: allocation.Finding{Name: name, Code: code}, FirstSeen: time.Unix(second, 0),
 		}}
 	}
-	view := &auditor.View{
-		Standing: []auditor.Finding{finding("b", allocation.Leaked, 2), finding("d", allocation.Orphan, 4)},
-		Ended:    []auditor.Finding{finding("a", allocation.Leaked, 1), finding("c", allocation.Leaked, 3)},
+	snapshot := &allocationcontroller.Snapshot{
+		Current: []allocationcontroller.Finding{finding("b", allocation.Leaked, 2), finding("d", allocation.Orphan, 4)},
+		Ended:   []allocationcontroller.Finding{finding("a", allocation.Leaked, 1), finding("c", allocation.Leaked, 3)},
 	}
 	for want, list := range map[string]listArguments{
 		"bd": {}, "abcd": {showEnded: true}, "b": {code: int32(allocation.Leaked)}, "abc": {code: int32(allocation.Leaked), showEnded: true},
 	} {
 		got := ""
-		for _, finding := range selectFindings(view, list) {
+		for _, finding := range selectFindings(snapshot, list) {
 			got += finding.Name
 		}
 		if got != want {
 			t.Errorf("%+v lists %s, want %s", list, got, want)
 		}
 	}
-	if len(view.Standing) != 2 || view.Standing[0].Name != "b" {
-		t.Error("the view was changed")
+	if len(snapshot.Current) != 2 || snapshot.Current[0].Name != "b" {
+		t.Error("the snapshot was changed")
 	}
 }
 
@@ -75,27 +75,27 @@ func (s *recordingStream) Send(event *bootstrapv1.WatchFindingsResponse) error {
 }
 
 func TestWatchFindings_DeletedFindingHasItsEnd(t *testing.T) {
-	finding := func(name string, state allocation.State, seen int64, change uint64) auditor.Finding {
-		return auditor.Finding{Change: change, Finding: journal.Finding{
+	finding := func(name string, state allocation.FindingState, seen int64, change uint64) allocationcontroller.Finding {
+		return allocationcontroller.Finding{Change: change, Finding: repairstore.Finding{
 			Finding:   allocation.Finding{Name: name, Code: allocation.Leaked, State: state, Message: "port of " + name},
 			FirstSeen: time.Unix(seen, 0),
 		}}
 	}
-	repaired := func(f auditor.Finding) auditor.Finding {
-		f.End, f.RepairedBy = journal.Repaired, "r"
+	repaired := func(f allocationcontroller.Finding) allocationcontroller.Finding {
+		f.End, f.RepairedBy = repairstore.EndRepaired, "r"
 		return f
 	}
 	stream := &recordingStream{}
-	w := &findingsWatch{server: New(Config{Leadership: noTerm{}}), stream: stream, sent: map[string]auditor.Finding{}}
-	earlier := repaired(finding("findings/unsure", allocation.Open, 1, 0)) // it was there once before
-	views := []*auditor.View{
-		{Ended: []auditor.Finding{earlier}, Standing: []auditor.Finding{
-			finding("findings/unsure", allocation.Pending, 7, 1), finding("findings/repaired", allocation.Open, 7, 2), finding("findings/forgotten", allocation.Open, 7, 3),
+	w := &findingsWatch{server: New(Config{Leadership: noTerm{}}), stream: stream, sent: map[string]allocationcontroller.Finding{}}
+	earlier := repaired(finding("findings/unsure", allocation.StateOpen, 1, 0)) // it was there once before
+	snapshots := []*allocationcontroller.Snapshot{
+		{Ended: []allocationcontroller.Finding{earlier}, Current: []allocationcontroller.Finding{
+			finding("findings/unsure", allocation.StatePending, 7, 1), finding("findings/repaired", allocation.StateOpen, 7, 2), finding("findings/forgotten", allocation.StateOpen, 7, 3),
 		}},
-		{Ended: []auditor.Finding{earlier, repaired(finding("findings/repaired", allocation.Open, 7, 4))}},
+		{Ended: []allocationcontroller.Finding{earlier, repaired(finding("findings/repaired", allocation.StateOpen, 7, 4))}},
 	}
-	for _, view := range views {
-		if _, err := w.sendChanges(view); err != nil {
+	for _, snapshot := range snapshots {
+		if _, err := w.sendChanges(snapshot); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,7 +118,7 @@ func TestStepOf_RangeHasTheNameOfKubeAPIServer(t *testing.T) {
 	for store, want := range map[allocation.Store]string{
 		allocation.NodePorts: "servicenodeports", allocation.ClusterIPs: "serviceips", allocation.SecondaryClusterIPs: "secondaryserviceips",
 	} {
-		step := stepOf(allocation.Step{Store: store, Verb: allocation.SetBit}, journal.Outcome{})
+		step := stepOf(allocation.Step{Store: store, Verb: allocation.SetBit}, repairstore.StepResult{})
 		if got := step.GetChange().GetObject().GetName(); got != want {
 			t.Errorf("a step on %s is on range %q, want %q", store, got, want)
 		}
@@ -129,7 +129,7 @@ func TestStepOf_DetailSaysWhatHappensToABit(t *testing.T) {
 	for verb, want := range map[allocation.Verb]string{
 		allocation.SetBit: "set its bit: why", allocation.ClearBit: "clear its bit: why", allocation.Create: "why",
 	} {
-		step := stepOf(allocation.Step{Store: allocation.NodePorts, Verb: verb, Detail: "why"}, journal.Outcome{})
+		step := stepOf(allocation.Step{Store: allocation.NodePorts, Verb: verb, Detail: "why"}, repairstore.StepResult{})
 		if got := step.GetChange().GetDetail(); got != want {
 			t.Errorf("detail of %s is %q, want %q", verb, got, want)
 		}

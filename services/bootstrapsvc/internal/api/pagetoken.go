@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 )
 
 // A page token is a checksum followed by the position of the last finding of a page. The checksum covers
@@ -25,7 +25,9 @@ type position struct {
 	name      string
 }
 
-func positionOf(f auditor.Finding) position { return position{firstSeen: f.FirstSeen, name: f.Name} }
+func positionOf(f allocationcontroller.Finding) position {
+	return position{firstSeen: f.FirstSeen, name: f.Name}
+}
 
 func comparePositions(a, b position) int {
 	return cmp.Or(a.firstSeen.Compare(b.firstSeen), cmp.Compare(a.name, b.name))

@@ -14,7 +14,7 @@ import (
 
 // PlanRepair writes nothing. It needs the term.
 func (s *Server) PlanRepair(ctx context.Context, request *bootstrapv1.PlanRepairRequest) (*bootstrapv1.PlanRepairResponse, error) {
-	view, err := s.view()
+	snapshot, err := s.snapshot()
 	if err != nil {
 		return nil, s.statusOf(ctx, err)
 	}
@@ -23,11 +23,11 @@ func (s *Server) PlanRepair(ctx context.Context, request *bootstrapv1.PlanRepair
 		return nil, s.statusOf(ctx, err)
 	}
 	response := &bootstrapv1.PlanRepairResponse{
-		Steps: plannedSteps(plan.Steps), Left: findingsOf(plan.Left, view.Audited, s.ReplicaID),
-		LeftOmitted: int32(plan.Omitted), Token: plan.Token, Freshness: s.freshness(view.Version),
+		Steps: plannedSteps(plan.Steps), Left: findingsOf(plan.Left, snapshot.CompareTime, s.ReplicaID),
+		LeftOmitted: int32(plan.Omitted), Token: plan.Token, Freshness: s.freshness(snapshot.Version),
 	}
 	if plan.Token != "" {
-		response.ExpireTime = timestamppb.New(plan.Expires)
+		response.ExpireTime = timestamppb.New(plan.ExpireTime)
 	}
 	return response, nil
 }
@@ -39,7 +39,7 @@ func (s *Server) ApplyRepair(ctx context.Context, request *bootstrapv1.ApplyRepa
 		return nil, s.statusOf(ctx, err)
 	}
 	defer done()
-	repair, err := s.Allocation.Apply(bound, request.GetToken(), requesterOf(ctx))
+	repair, err := s.Allocation.ApplyRepair(bound, request.GetToken(), requesterOf(ctx))
 	if err != nil {
 		return nil, s.statusOf(ctx, s.orNotLeading(err))
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiserverscontroller"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/auditor"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/journal"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // ReadTimeout bounds the reads behind an answer, so that a caller without a deadline learns which
@@ -63,15 +63,15 @@ type Reconciler interface {
 
 // Allocation is the audit of ClusterIPs and node ports.
 type Allocation interface {
-	// View answers from memory.
-	View() (*auditor.View, error)
+	// Snapshot answers from memory.
+	Snapshot() (*allocationcontroller.Snapshot, error)
 	// Audit makes a pass now and blocks until it ends or ctx ends.
-	Audit(ctx context.Context) (*auditor.View, error)
+	Audit(ctx context.Context) (*allocationcontroller.Snapshot, error)
 	// PlanRepair answers from memory.
-	PlanRepair(names []string, now time.Time) (auditor.Plan, error)
+	PlanRepair(names []string, now time.Time) (allocationcontroller.PlannedRepair, error)
 	// Apply and Repairs block until ctx ends at most.
-	Apply(ctx context.Context, token, requester string) (journal.Repair, error)
-	Repairs(ctx context.Context) ([]journal.Repair, error)
+	ApplyRepair(ctx context.Context, token, requester string) (repairstore.Repair, error)
+	Repairs(ctx context.Context) ([]repairstore.Repair, error)
 }
 
 // Config has what the handlers need. All fields but Reconcilers are required.

@@ -30,7 +30,7 @@ type allocator struct {
 	*testing.T
 	kube      kubernetes.Interface
 	namespace string
-	place     place
+	place     fixture
 }
 
 func newAllocator(t *testing.T) allocator {
@@ -38,7 +38,7 @@ func newAllocator(t *testing.T) allocator {
 	kube, etcd := testkit.Kube(t), testkit.Etcd(t)
 	return allocator{
 		T: t, kube: kube, namespace: testkit.Namespace(t, kube),
-		place: place{Store: New(etcd, "/registry"), etcd: etcd, prefix: "/registry"},
+		place: fixture{Store: New(etcd, "/registry"), etcd: etcd, prefix: "/registry"},
 	}
 }
 
@@ -171,7 +171,7 @@ func (a allocator) swap(ctx context.Context, port int, bit uint) {
 		value := a.place.read(a.T, NodePorts)
 		number := new(big.Int).SetBytes(value.Range.Data())
 		number.SetBit(number, port-firstPort, bit)
-		_, err := a.place.Swap(ctx, NodePorts, value.ModRevision, value.Range.With(number.Bytes()))
+		_, err := a.place.CompareAndSwap(ctx, NodePorts, value.ModRevision, value.Range.With(number.Bytes()))
 		if err == nil {
 			return
 		}

@@ -80,9 +80,9 @@ func valueOf(raw []byte, revision int64) Value {
 	return Value{Range: decoded, ModRevision: revision}
 }
 
-// Swap puts next in the place of what was read at the revision, and returns the new revision. ctx carries the term to write
+// CompareAndSwap puts next in the place of what was read at the revision, and returns the new revision. ctx carries the term to write
 // under. The error wraps term.ErrNone or term.ErrEnded without one, ErrConflict where the key has another revision.
-func (s *Store) Swap(ctx context.Context, name Name, revision int64, next Range) (int64, error) {
+func (s *Store) CompareAndSwap(ctx context.Context, name Name, revision int64, next Range) (int64, error) {
 	held, ok := term.FromContext(ctx)
 	if !ok {
 		return 0, fmt.Errorf("write range %s: %w", name, term.ErrNone)

@@ -23,20 +23,20 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// place is a store of its own in the shared etcd.
-type place struct {
+// fixture is a store of its own in the shared etcd.
+type fixture struct {
 	*Store
 	etcd   *clientv3.Client
 	prefix string
 }
 
-func newPlace(t *testing.T) place {
+func newFixture(t *testing.T) fixture {
 	t.Helper()
 	etcd, prefix := testkit.Etcd(t), "/registry-of-"+t.Name()
-	return place{Store: New(etcd, prefix), etcd: etcd, prefix: prefix}
+	return fixture{Store: New(etcd, prefix), etcd: etcd, prefix: prefix}
 }
 
-func (p place) put(t *testing.T, name Name, raw []byte) int64 {
+func (p fixture) put(t *testing.T, name Name, raw []byte) int64 {
 	t.Helper()
 	response, err := p.etcd.Put(t.Context(), path.Join(p.prefix, "ranges", string(name)), string(raw))
 	if err != nil {
@@ -46,7 +46,7 @@ func (p place) put(t *testing.T, name Name, raw []byte) int64 {
 }
 
 // claim holds a term whose key is in etcd, until the test ends or the key is deleted.
-func (p place) claim(t *testing.T) (ctx context.Context, lose func()) {
+func (p fixture) claim(t *testing.T) (ctx context.Context, lose func()) {
 	t.Helper()
 	const key = "/trivet/termtest/terms/termtest/0"
 	if _, err := p.etcd.Delete(t.Context(), key); err != nil {
@@ -65,7 +65,7 @@ func (p place) claim(t *testing.T) (ctx context.Context, lose func()) {
 	}
 }
 
-func (p place) read(t *testing.T, name Name) Value {
+func (p fixture) read(t *testing.T, name Name) Value {
 	t.Helper()
 	value, err := p.Read(t.Context(), name)
 	if err != nil {
@@ -75,7 +75,7 @@ func (p place) read(t *testing.T, name Name) Value {
 }
 
 func TestRead_AbsentIsTheZeroValueAndDamageSaysWhy(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	if got := p.read(t, NodePorts); got.ModRevision != 0 || got.Unreadable != "" {
 		t.Errorf("absent range = %+v", got)
 	}
@@ -86,22 +86,22 @@ func TestRead_AbsentIsTheZeroValueAndDamageSaysWhy(t *testing.T) {
 }
 
 func TestSwap_OnlyOverWhatWasReadAndUnderTheTerm(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	ctx, lose := p.claim(t)
 	revision := p.put(t, NodePorts, stored(t, ports(0x03)))
 	value := p.read(t, NodePorts)
 	next := value.Range.With([]byte{0x02})
 
-	if _, err := p.Swap(t.Context(), NodePorts, revision, next); !errors.Is(err, term.ErrNone) {
+	if _, err := p.CompareAndSwap(t.Context(), NodePorts, revision, next); !errors.Is(err, term.ErrNone) {
 		t.Errorf("without a term = %v, want %v", err, term.ErrNone)
 	}
-	if _, err := p.Swap(ctx, NodePorts, revision-1, next); !errors.Is(err, ErrConflict) {
+	if _, err := p.CompareAndSwap(ctx, NodePorts, revision-1, next); !errors.Is(err, ErrConflict) {
 		t.Errorf("over another revision = %v, want %v", err, ErrConflict)
 	}
-	if _, err := p.Swap(ctx, ClusterIPs, 0, next); !errors.Is(err, ErrConflict) {
+	if _, err := p.CompareAndSwap(ctx, ClusterIPs, 0, next); !errors.Is(err, ErrConflict) {
 		t.Errorf("where nothing is = %v, want %v", err, ErrConflict)
 	}
-	after, err := p.Swap(ctx, NodePorts, revision, next)
+	after, err := p.CompareAndSwap(ctx, NodePorts, revision, next)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestSwap_OnlyOverWhatWasReadAndUnderTheTerm(t *testing.T) {
 		t.Errorf("after the swap: revision %d, data %x, want %d and 02", got.ModRevision, got.Range.Data(), after)
 	}
 	lose()
-	if _, err := p.Swap(ctx, NodePorts, after, value.Range); !errors.Is(err, term.ErrEnded) {
+	if _, err := p.CompareAndSwap(ctx, NodePorts, after, value.Range); !errors.Is(err, term.ErrEnded) {
 		t.Errorf("after the term's key went = %v, want %v", err, term.ErrEnded)
 	}
 	if got := p.read(t, ClusterIPs); got.ModRevision != 0 {
@@ -133,11 +133,11 @@ func describe(v Value) string {
 	return fmt.Sprintf("%x unreadable=%t there=%t", v.Range.Data(), v.Unreadable != "", v.ModRevision != 0)
 }
 
-func (s *seen) Begin(values map[Name]Value) {
+func (s *seen) OnList(values map[Name]Value) {
 	s.note(fmt.Sprintf("begin %d %s", len(values), describe(values[NodePorts])))
 }
-func (s *seen) Change(name Name, value Value) { s.note(string(name) + " " + describe(value)) }
-func (s *seen) Broken(error)                  { s.note("broken") }
+func (s *seen) OnChange(name Name, value Value) { s.note(string(name) + " " + describe(value)) }
+func (s *seen) OnError(error)                   { s.note("broken") }
 
 func (s *seen) want(t *testing.T, want ...string) {
 	t.Helper()
@@ -165,7 +165,7 @@ func watch(t *testing.T, store *Store) *seen {
 }
 
 func TestWatch_TellsWhatThereIsAndThenEveryChange(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	p.put(t, NodePorts, stored(t, ports(0x01)))
 	p.put(t, "somethingelse", []byte("x"))
 	sink := watch(t, p.Store)
@@ -200,7 +200,7 @@ func (c *compacted) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 }
 
 func TestWatch_AfterAGapItBeginsAnew(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	p.put(t, NodePorts, stored(t, ports(0x01)))
 	sink := watch(t, New(&compacted{Client: p.etcd}, p.prefix))
 	again := "begin 1 01 unreadable=false there=true"
@@ -240,7 +240,7 @@ func TestRead_RealNodePorts(t *testing.T) {
 }
 
 func TestRead_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
-	p := newPlace(t)
+	p := newFixture(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.Read(ctx, NodePorts); !errors.Is(err, ErrUnavailable) {
@@ -249,7 +249,7 @@ func TestRead_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	held, _ := p.claim(t)
 	held, cancelHeld := context.WithCancel(held)
 	cancelHeld()
-	if _, err := p.Swap(held, NodePorts, 1, Range{}); err == nil {
+	if _, err := p.CompareAndSwap(held, NodePorts, 1, Range{}); err == nil {
 		t.Error("a range that was never read was written")
 	}
 }

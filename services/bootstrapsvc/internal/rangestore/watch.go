@@ -12,21 +12,21 @@ import (
 // rewatchPause is how long a watch that broke waits before it begins anew.
 const rewatchPause = time.Second
 
-// Sink takes in what Watch sees. Its methods are called from one goroutine; while they block, nothing more is read.
-type Sink interface {
-	// Begin tells all ranges that there are. What happened to them between the call before and this one is not known.
-	Begin(values map[Name]Value)
-	// Change tells one range after one change; the zero Value says that it is gone. No change is left out.
-	Change(name Name, value Value)
-	// Broken tells why ranges are not watched now; Begin follows when they are again.
-	Broken(err error)
+// Handler takes in what Watch sees. Its methods are called from one goroutine; while they block, nothing more is read.
+type Handler interface {
+	// OnList tells all ranges that there are. What happened to them between the call before and this one is not known.
+	OnList(values map[Name]Value)
+	// OnChange tells one range after one change; the zero Value says that it is gone. No change is left out.
+	OnChange(name Name, value Value)
+	// OnError tells why ranges are not watched now; Begin follows when they are again.
+	OnError(err error)
 }
 
 // Watch tells sink of all ranges, and of every change to them, until ctx ends. A watch that breaks begins anew by itself.
-func (s *Store) Watch(ctx context.Context, sink Sink) {
+func (s *Store) Watch(ctx context.Context, sink Handler) {
 	for ctx.Err() == nil {
 		if err := s.watchOnce(ctx, sink); err != nil && ctx.Err() == nil {
-			sink.Broken(err)
+			sink.OnError(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -35,7 +35,7 @@ func (s *Store) Watch(ctx context.Context, sink Sink) {
 	}
 }
 
-func (s *Store) watchOnce(ctx context.Context, sink Sink) error {
+func (s *Store) watchOnce(ctx context.Context, sink Handler) error {
 	// Without a leader, a member of etcd that is cut off would keep a silent watch open for ever.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -49,7 +49,7 @@ func (s *Store) watchOnce(ctx context.Context, sink Sink) error {
 			values[name] = valueOf(kv.Value, kv.ModRevision)
 		}
 	}
-	sink.Begin(values)
+	sink.OnList(values)
 	for events := range s.client.Watch(ctx, s.prefix, clientv3.WithPrefix(), clientv3.WithRev(response.Header.Revision+1)) {
 		if err := events.Err(); err != nil {
 			return fmt.Errorf("watch ranges: %w: %w", ErrUnavailable, err)
@@ -59,15 +59,15 @@ func (s *Store) watchOnce(ctx context.Context, sink Sink) error {
 	return fmt.Errorf("watch ranges: %w: the watch ended", ErrUnavailable)
 }
 
-func (s *Store) tell(events []*clientv3.Event, sink Sink) {
+func (s *Store) tell(events []*clientv3.Event, sink Handler) {
 	for _, event := range events {
 		name, ok := s.nameOf(string(event.Kv.Key))
 		switch {
 		case !ok:
 		case event.Type == clientv3.EventTypeDelete:
-			sink.Change(name, Value{})
+			sink.OnChange(name, Value{})
 		default:
-			sink.Change(name, valueOf(event.Kv.Value, event.Kv.ModRevision))
+			sink.OnChange(name, valueOf(event.Kv.Value, event.Kv.ModRevision))
 		}
 	}
 }

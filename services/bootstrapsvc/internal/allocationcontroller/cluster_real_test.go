@@ -1,0 +1,253 @@
+package allocationcontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+
+	"github.com/trivet-dev/trivet/internal/kubeconn"
+	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/internal/term/termtest"
+	"github.com/trivet-dev/trivet/internal/testkit"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+)
+
+func newInventory(t *testing.T) *KubeCluster {
+	t.Helper()
+	return NewKubeCluster(testkit.Kube(t), slog.New(slog.NewTextHandler(t.Output(), nil)))
+}
+
+func newService(t *testing.T) allocation.Service {
+	t.Helper()
+	kube := testkit.Kube(t)
+	service, err := kube.CoreV1().Services(testkit.Namespace(t, kube)).Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "counted"},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serviceOf(service)
+}
+
+func TestStores_OfARecentCluster(t *testing.T) {
+	stores, err := newInventory(t).Stores(t.Context())
+	if want := []allocation.Store{allocation.IPAddresses, allocation.NodePorts}; err != nil || !slices.Equal(stores, want) {
+		t.Errorf("stores are %v, %v, want %v", stores, err, want)
+	}
+}
+
+func TestStores_OfEachVersion(t *testing.T) {
+	stable := metav1.APIResourceList{GroupVersion: "networking.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "ingresses"}}}
+	beta := metav1.APIResourceList{GroupVersion: "networking.k8s.io/v1beta1", APIResources: []metav1.APIResource{{Name: "ipaddresses"}}}
+	withAddresses := metav1.APIResourceList{GroupVersion: "networking.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "ipaddresses"}}}
+	const objects, ports, first, second = allocation.IPAddresses, allocation.NodePorts, allocation.ClusterIPs, allocation.SecondaryClusterIPs
+	cases := map[string]struct {
+		minor     string
+		resources []*metav1.APIResourceList
+		want      []allocation.Store
+	}{
+		"only bitmaps": {minor: "30", resources: []*metav1.APIResourceList{&stable}, want: []allocation.Store{ports, first, second}},
+		// The bitmaps are written beside the objects then, and what is read in another version is not judged.
+		"objects are beta": {minor: "32+", resources: []*metav1.APIResourceList{&stable, &beta}, want: []allocation.Store{ports, first, second}},
+		"both":             {minor: "33", resources: []*metav1.APIResourceList{&withAddresses}, want: []allocation.Store{objects, ports, first, second}},
+		"only objects":     {minor: "34+", resources: []*metav1.APIResourceList{&withAddresses}, want: []allocation.Store{objects, ports}},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			kube := fake.NewClientset()
+			discovery, ok := kube.Discovery().(*fakediscovery.FakeDiscovery)
+			if !ok {
+				t.Fatalf("discovery is %T", kube.Discovery())
+			}
+			discovery.FakedServerVersion, discovery.Resources = &version.Info{Major: "1", Minor: test.minor}, test.resources
+			stores, err := NewKubeCluster(kube, slog.New(slog.DiscardHandler)).Stores(t.Context())
+			if err != nil || !slices.Equal(stores, test.want) {
+				t.Errorf("stores are %v, %v, want %v", stores, err, test.want)
+			}
+		})
+	}
+}
+
+func TestReads_AreLive(t *testing.T) {
+	i, service := newInventory(t), newService(t)
+	if len(service.ClusterIPs) != 1 || len(service.Ports) != 1 || service.Ports[0].Number == 0 {
+		t.Fatalf("service is %+v", service)
+	}
+	got, err := i.Service(t.Context(), service.Key)
+	if err != nil || got == nil || got.UID != service.UID {
+		t.Errorf("service is %+v, %v", got, err)
+	}
+	if got, err := i.Service(t.Context(), allocation.Key{Namespace: "default", Name: "none"}); got != nil || err != nil {
+		t.Errorf("a service that does not exist is %+v, %v", got, err)
+	}
+	all, err := i.Services(t.Context())
+	if err != nil || !slices.ContainsFunc(all, func(s allocation.Service) bool { return s.UID == service.UID }) {
+		t.Errorf("services are %+v, %v", all, err)
+	}
+	address, err := i.IPAddress(t.Context(), service.ClusterIPs[0])
+	if err != nil || address == nil || address.Parent != allocation.ServiceParent(service.Key) ||
+		address.ManagedBy != allocation.AllocatorName || address.Family != allocation.FamilyIPv4 {
+		t.Errorf("address is %+v, %v", address, err)
+	}
+	if address, err := i.IPAddress(t.Context(), "10.0.255.250"); address != nil || err != nil {
+		t.Errorf("an address that does not exist is %+v, %v", address, err)
+	}
+}
+
+func TestWitness_IsTheServiceOfTheAPI(t *testing.T) {
+	i := newInventory(t)
+	service, err := testkit.Kube(t).CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := i.Identity(t.Context())
+	if err != nil || got == nil || got.UID != string(service.UID) || got.ResourceVersion != service.ResourceVersion {
+		t.Errorf("witness is %+v, %v, want %s at %s", got, err, service.UID, service.ResourceVersion)
+	}
+}
+
+func TestWrites_GuardsHold(t *testing.T) {
+	i, service := newInventory(t), newService(t)
+	stored := func() allocation.IPAddress {
+		t.Helper()
+		address, err := i.IPAddress(t.Context(), service.ClusterIPs[0])
+		if err != nil || address == nil {
+			t.Fatalf("address is %+v, %v", address, err)
+		}
+		return *address
+	}
+	guard := func(a allocation.IPAddress) allocation.Guard {
+		return allocation.Guard{UID: a.UID, ResourceVersion: a.ResourceVersion}
+	}
+	want := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Errorf("%s = %v, want %v", what, err, want)
+		}
+	}
+	old := stored()
+	want("create of what is there", i.Create(t.Context(), old), ErrConflict)
+	changed := old
+	changed.Family = "IPv5"
+	want("relabel", i.Relabel(t.Context(), changed, guard(old)), nil)
+	want("relabel of an old version", i.Relabel(t.Context(), old, guard(old)), ErrConflict)
+	want("delete of an old version", i.Delete(t.Context(), old.Name, guard(old)), ErrConflict)
+	want("delete without a guard", i.Delete(t.Context(), old.Name, allocation.Guard{}), errUnguarded)
+	stranger := guard(stored())
+	stranger.UID = "11111111-2222-3333-4444-555555555555"
+	want("delete of another object", i.Delete(t.Context(), old.Name, stranger), ErrConflict)
+	if got := stored(); got.Family != "IPv5" || got.Parent != old.Parent {
+		t.Errorf("address is %+v after refused writes", got)
+	}
+	want("delete", i.Delete(t.Context(), old.Name, guard(stored())), nil)
+	want("delete of what is gone", i.Delete(t.Context(), old.Name, guard(old)), ErrConflict)
+	want("create", i.Create(t.Context(), old), nil)
+	if got := stored(); got.Parent != old.Parent || got.Family != old.Family || got.ManagedBy != old.ManagedBy {
+		t.Errorf("address is %+v, want it as %+v", got, old)
+	}
+	invalid := old
+	invalid.Name = "no-address"
+	if err := i.Create(t.Context(), invalid); err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrUnavailable) {
+		t.Errorf("create of what is refused = %v", err)
+	}
+}
+
+func TestWrites_WithoutATermNothingIsSent(t *testing.T) {
+	kube, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := NewKubeCluster(kube, slog.New(slog.DiscardHandler))
+	address := allocation.IPAddress{Name: "10.0.255.251", Parent: allocation.ServiceParent(allocation.Key{Namespace: "default", Name: "none"})}
+	if err := i.Create(t.Context(), address); !errors.Is(err, term.ErrNone) {
+		t.Errorf("create without a term = %v, want %v", err, term.ErrNone)
+	}
+	_, ctx, end := termtest.NewTerm(0, 1)
+	end()
+	if err := i.Create(context.WithoutCancel(ctx), address); !errors.Is(err, term.ErrEnded) {
+		t.Errorf("create after the term = %v, want %v", err, term.ErrEnded)
+	}
+}
+
+func TestReads_APIServerThatDoesNotAnswerIsUnavailable(t *testing.T) {
+	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "https://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := NewKubeCluster(kube, slog.New(slog.DiscardHandler))
+	if _, err := i.Services(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("services = %v, want %v", err, ErrUnavailable)
+	}
+	if _, err := i.Stores(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("stores = %v, want %v", err, ErrUnavailable)
+	}
+}
+
+// seen is a sink that keeps what it is told.
+type seenKinds struct {
+	mu       sync.Mutex // guards what follows
+	whole    map[Kind]bool
+	services map[string]bool
+	broken   map[Kind]error
+}
+
+func (s *seenKinds) OnChange(change ObjectChange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.whole[change.Kind] = s.whole[change.Kind] || change.List
+	for _, service := range change.Put.Services {
+		s.services[service.String()] = true
+	}
+	for _, gone := range change.Deleted {
+		delete(s.services, gone.String())
+	}
+}
+
+func (s *seenKinds) OnError(kind Kind, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken[kind] = err
+}
+
+func TestWatch_TellsAllAndThenChanges(t *testing.T) {
+	i, first := newInventory(t), newService(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	sink := &seenKinds{whole: map[Kind]bool{}, services: map[string]bool{}, broken: map[Kind]error{}}
+	watching.Go(func() { i.Watch(ctx, []Kind{KindServices, KindIPAddresses, KindServiceCIDRs}, sink) })
+	defer watching.Wait()
+	defer cancel()
+	want := func(service allocation.Service, is bool) {
+		t.Helper()
+		testkit.Eventually(t, 20*time.Second, func() error {
+			sink.mu.Lock()
+			defer sink.mu.Unlock()
+			if !sink.whole[KindServices] || !sink.whole[KindIPAddresses] || !sink.whole[KindServiceCIDRs] || sink.services[service.String()] != is {
+				return fmt.Errorf("whole: %v, services: %v, broken: %v", sink.whole, sink.services, sink.broken)
+			}
+			return nil
+		})
+	}
+	want(first, true)
+	second := newService(t)
+	want(second, true)
+	if err := testkit.Kube(t).CoreV1().Services(second.Namespace).Delete(t.Context(), second.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	want(second, false)
+	want(first, true)
+}

@@ -1,0 +1,61 @@
+package rangestore
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/internal/testkit"
+)
+
+func TestDoubt_OnlyTheClusterWithTheWitnessIsThisOne(t *testing.T) {
+	witness := ClusterIdentity{UID: "9cdd41dc-32b1-4a4e-ae22-0a8e2f3c9b11", ResourceVersion: "7"}
+	cases := map[string]struct {
+		value string
+		// fresh has the witness of the revision that the value gets.
+		fresh bool
+		doubt string
+	}{
+		"nothing below the prefix":              {doubt: "nothing of this cluster"},
+		"protobuf":                              {value: "k8s\x00\n\x05v1\x12$" + witness.UID + "z"},
+		"JSON":                                  {value: `{"metadata":{"uid":"` + witness.UID + `"}}`},
+		"that of another cluster":               {value: "k8s\x00\n\x05v1\x12$0d5b1c5e-0000-4a4e-ae22-0a8e2f3c9b11z", doubt: "of another cluster"},
+		"another cluster's at the revision":     {value: "k8s\x00another", fresh: true, doubt: "of another cluster"},
+		"encrypted, of the revision":            {value: "k8s:enc:aescbc:v1:key1:xyz", fresh: true},
+		"encrypted, and changed or another one": {value: "k8s:enc:aescbc:v1:key1:xyz", doubt: "of another cluster"},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			p, of := newFixture(t), witness
+			if test.value != "" {
+				response, err := p.etcd.Put(t.Context(), p.prefix+identityKey, test.value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if test.fresh {
+					of.ResourceVersion = fmt.Sprint(response.Header.Revision)
+				}
+			}
+			doubt, err := p.VerifyCluster(t.Context(), of)
+			if err != nil || (doubt == "") != (test.doubt == "") || !strings.Contains(doubt, test.doubt) {
+				t.Errorf("doubt is %q, %v, want %q", doubt, err, test.doubt)
+			}
+		})
+	}
+}
+
+func TestDoubt_NoneOfTheRealCluster(t *testing.T) {
+	service, err := testkit.Kube(t).CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := ClusterIdentity{UID: string(service.UID), ResourceVersion: service.ResourceVersion}
+	if doubt, err := New(testkit.Etcd(t), "/registry/").VerifyCluster(t.Context(), of); doubt != "" || err != nil {
+		t.Errorf("doubt is %q, %v", doubt, err)
+	}
+	if doubt, err := New(testkit.Etcd(t), "/elsewhere").VerifyCluster(t.Context(), of); doubt == "" || err != nil {
+		t.Errorf("elsewhere the doubt is %q, %v", doubt, err)
+	}
+}
