@@ -167,7 +167,7 @@ func TestNewPlan_Properties(t *testing.T) {
 			t.Fatalf("second plan writes %v: %s", steps(again), again[0].Detail)
 		}
 		if want.Kind == Untouched && len(plan.Changes) > 0 {
-			t.Fatalf("plan = %v, want endpoints left to others", steps(plan.Changes))
+			t.Fatalf("plan = %v, want no change of the endpoints", steps(plan.Changes))
 		}
 		if len(leaving(want, have.Servers)) == 0 {
 			neverErased(t, PublishedInEndpoints(have.Endpoints), PublishedInEndpoints(after.Endpoints))
@@ -194,7 +194,7 @@ func drawWant(t *rapid.T) Want {
 }
 
 func publishedByOwn(have Snapshot) []string {
-	if slice := named(have.Slices, serviceName); slice != nil {
+	if slice := sliceNamed(have.Slices, baseline.ServiceName); slice != nil {
 		return publishedIn(slice)
 	}
 	return nil
@@ -259,10 +259,10 @@ func drawSlices(t *rapid.T) []*discoveryv1.EndpointSlice {
 			continue
 		}
 		family := rapid.SampledFrom([]discoveryv1.AddressType{"IPv4", "IPv6"}).Draw(t, "type")
-		slice := newSlice(name, roster{family: family, port: 6443})
+		slice := newSlice(name, desired{family: family, port: 6443})
 		slice.UID, slice.ResourceVersion = "uid", "7"
-		if rapid.Bool().Draw(t, "is somebody's") {
-			slice.Labels[discoveryv1.LabelManagedBy] = "somebody.example"
+		if rapid.Bool().Draw(t, "is foreign") {
+			slice.Labels[discoveryv1.LabelManagedBy] = "other.example"
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "endpoints") {
 			isReady := rapid.Bool().Draw(t, "ready")

@@ -19,7 +19,7 @@ const (
 	EndpointsDrifted baseline.Reason = "ENDPOINTS_DRIFTED"
 )
 
-func planEndpoints(want roster, existing *corev1.Endpoints) []baseline.Change {
+func planEndpoints(want desired, existing *corev1.Endpoints) []baseline.Change {
 	if existing == nil {
 		return []baseline.Change{{
 			Verb:   baseline.Create,
@@ -34,7 +34,7 @@ func planEndpoints(want roster, existing *corev1.Endpoints) []baseline.Change {
 		setLabel(&repaired.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
 		differences = append(differences, fmt.Sprintf("label %s %q, want \"true\"", discoveryv1.LabelSkipMirror, has))
 	}
-	if difference := differs(existing.Subsets, want); difference != "" {
+	if difference := subsetsDifference(existing.Subsets, want); difference != "" {
 		repaired.Subsets = subsets(want)
 		differences = append(differences, difference)
 	}
@@ -46,10 +46,10 @@ func planEndpoints(want roster, existing *corev1.Endpoints) []baseline.Change {
 	}}
 }
 
-func newEndpoints(want roster) *corev1.Endpoints {
+func newEndpoints(want desired) *corev1.Endpoints {
 	return &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      serviceName,
+			Name:      baseline.ServiceName,
 			Namespace: metav1.NamespaceDefault,
 			Labels:    map[string]string{discoveryv1.LabelSkipMirror: "true"},
 		},
@@ -57,7 +57,7 @@ func newEndpoints(want roster) *corev1.Endpoints {
 	}
 }
 
-func subsets(want roster) []corev1.EndpointSubset {
+func subsets(want desired) []corev1.EndpointSubset {
 	subset := corev1.EndpointSubset{
 		Ports: want.endpointsPorts(),
 	}
@@ -67,8 +67,9 @@ func subsets(want roster) []corev1.EndpointSubset {
 	return []corev1.EndpointSubset{subset}
 }
 
-// differs says what the subsets say otherwise than wanted; empty if nothing. The order of addresses is no difference.
-func differs(has []corev1.EndpointSubset, want roster) string {
+// subsetsDifference says how the subsets differ from the desired ones; empty if they do not. The order of
+// addresses does not matter.
+func subsetsDifference(has []corev1.EndpointSubset, want desired) string {
 	if len(has) != 1 {
 		return fmt.Sprintf("%d subsets, want one", len(has))
 	}
@@ -112,4 +113,25 @@ func PublishedInEndpoints(endpoints *corev1.Endpoints) []string {
 	}
 	slices.Sort(published)
 	return slices.Compact(published)
+}
+
+// endpointsWithout is a copy without the ready addresses that isOut selects.
+func endpointsWithout(endpoints *corev1.Endpoints, isOut func(address string) bool) *corev1.Endpoints {
+	remaining := endpoints.DeepCopy()
+	for i := range remaining.Subsets {
+		remaining.Subsets[i].Addresses = slices.DeleteFunc(remaining.Subsets[i].Addresses,
+			func(address corev1.EndpointAddress) bool { return isOut(address.IP) })
+	}
+	// The kube-apiserver rejects a subset without any address.
+	remaining.Subsets = slices.DeleteFunc(remaining.Subsets, func(subset corev1.EndpointSubset) bool {
+		return len(subset.Addresses) == 0 && len(subset.NotReadyAddresses) == 0
+	})
+	return remaining
+}
+
+func addressesText(addresses []string) string {
+	if len(addresses) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(slices.Values(addresses)), ", ")
 }

@@ -24,16 +24,16 @@ func notReady(address string) Server {
 
 func onIPv4() Want { return Want{ServiceIP: addr("10.0.0.1")} }
 
-// settled is a cluster in which all is as the servers say.
+// settled is a cluster whose endpoints match the servers.
 func settled(t *testing.T, servers ...Server) Snapshot {
 	t.Helper()
 	return applied(t, Snapshot{Servers: servers}, NewPlan(onIPv4(), Snapshot{Servers: servers}).Changes)
 }
 
-// failer is what applied needs of a test, rapid's included.
+// failer is implemented by *testing.T and *rapid.T.
 type failer interface{ Fatalf(string, ...any) }
 
-// applied is the snapshot after the changes were written, refusing what an apiserver would refuse.
+// applied is the snapshot after the changes. It fails for a write that a kube-apiserver would reject.
 func applied(t failer, have Snapshot, changes []baseline.Change) Snapshot {
 	after := Snapshot{Servers: have.Servers, Endpoints: have.Endpoints}
 	slices := map[string]*discoveryv1.EndpointSlice{}
@@ -89,7 +89,7 @@ func reported(reason baseline.Reason) step {
 	return step{Verb: baseline.Report, Kind: "Endpoints", Name: "kubernetes", Reason: reason}
 }
 
-func TestNewPlan_FirstServersArePublishedInUpstreamsShape(t *testing.T) {
+func TestNewPlan_FirstServersArePublishedInTheShapeOfKubeAPIServer(t *testing.T) {
 	name, protocol, port, isReady := "https", corev1.ProtocolTCP, int32(6443), true
 	want := Plan{
 		Addresses: []netip.Addr{addr("10.1.0.1"), addr("10.1.0.2")},
@@ -141,13 +141,13 @@ func TestNewPlan_ServersComeAndGo(t *testing.T) {
 		servers []Server
 		want    []string
 	}{
-		"another one":                  {servers: []Server{ready("10.1.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.1", "10.1.0.2"}},
-		"one instead of another":       {servers: []Server{ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
-		"one that is ready no more":    {servers: []Server{notReady("10.1.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
-		"order counts by number":       {servers: []Server{ready("10.1.0.10"), ready("10.1.0.9")}, want: []string{"10.1.0.10", "10.1.0.9"}},
-		"the same key read twice":      {servers: []Server{ready("10.1.0.2"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
-		"a double that is not ready":   {servers: []Server{notReady("10.1.0.2"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
-		"a neighbour nobody can reach": {servers: []Server{ready("127.0.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"another server":                       {servers: []Server{ready("10.1.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.1", "10.1.0.2"}},
+		"a server instead of another":          {servers: []Server{ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"a server that is not ready any more":  {servers: []Server{notReady("10.1.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"addresses are ordered by number":      {servers: []Server{ready("10.1.0.10"), ready("10.1.0.9")}, want: []string{"10.1.0.10", "10.1.0.9"}},
+		"the same key read twice":              {servers: []Server{ready("10.1.0.2"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"the same key, not ready":              {servers: []Server{notReady("10.1.0.2"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
+		"a server with an unreachable address": {servers: []Server{ready("127.0.0.1"), ready("10.1.0.2")}, want: []string{"10.1.0.2"}},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestNewPlan_ServersComeAndGo(t *testing.T) {
 	}
 }
 
-func TestNewPlan_WhatIsNotKnownTakesNothingAway(t *testing.T) {
+func TestNewPlan_MissingKnowledgeRemovesNothing(t *testing.T) {
 	cases := map[string]struct {
 		want    Want
 		servers []Server
@@ -174,22 +174,22 @@ func TestNewPlan_WhatIsNotKnownTakesNothingAway(t *testing.T) {
 			want:  onIPv4(),
 			steps: []step{reported(NoServerReports)},
 		},
-		"none is ready": {
+		"no server is ready": {
 			want:    onIPv4(),
 			servers: []Server{notReady("10.1.0.1"), notReady("10.1.0.2")},
 			steps:   []step{reported(NoServerReady)},
 		},
-		"all are of the other family": {
+		"all servers are of the other family": {
 			want:    onIPv4(),
 			servers: []Server{ready("fd00::1")},
 			steps:   []step{reported(FamilyMismatch), reported(NoServerReady)},
 		},
-		"a sidecar was pointed at the service itself": {
+		"a sidecar has the address of the service": {
 			want:    onIPv4(),
 			servers: []Server{ready("10.0.0.1")},
 			steps:   []step{reported(NotRoutable), reported(NoServerReady)},
 		},
-		"none can be reached": {
+		"no server can be reached": {
 			want:    onIPv4(),
 			servers: []Server{ready("127.0.0.1"), ready("169.254.1.1")},
 			steps:   []step{reported(NotRoutable), reported(NotRoutable), reported(NoServerReady)},
@@ -234,7 +234,7 @@ func TestNewPlan_OneFamilyAndOnePort(t *testing.T) {
 	}
 }
 
-func TestNewPlan_PortTieGoesToTheLowest(t *testing.T) {
+func TestNewPlan_OfEquallyFrequentPortsTheLowestWins(t *testing.T) {
 	high := ready("10.1.0.1")
 	high.Port = 8443
 	plan := NewPlan(onIPv4(), Snapshot{Servers: []Server{high, ready("10.1.0.2")}})
@@ -252,22 +252,22 @@ func TestNewPlan_Leaving(t *testing.T) {
 		reason    baseline.Reason
 		want      []string
 	}{
-		"others are ready: they alone stay": {
+		"other servers are ready: only they stay": {
 			published: []Server{ready("10.1.0.1"), ready("10.1.0.2")},
 			servers:   []Server{ready("10.1.0.2")},
 			reason:    SliceDrifted,
 			want:      []string{"10.1.0.2"},
 		},
-		"the last one leaves nothing behind": {
+		"the last server leaves nothing": {
 			published: []Server{ready("10.1.0.1")},
 			reason:    LastServerLeft,
 		},
-		"one whose key is missing is not taken along": {
+		"a server whose key is missing stays": {
 			published: []Server{ready("10.1.0.1"), ready("10.1.0.2")},
 			reason:    LastServerLeft,
 			want:      []string{"10.1.0.2"},
 		},
-		"one that is not ready is not taken along": {
+		"a server that is not ready stays": {
 			published: []Server{ready("10.1.0.1"), ready("10.1.0.2")},
 			servers:   []Server{notReady("10.1.0.2")},
 			reason:    LastServerLeft,
@@ -296,7 +296,7 @@ func TestNewPlan_Leaving(t *testing.T) {
 	}
 }
 
-func TestNewPlan_NobodyLeavesWhoseNextLifeReports(t *testing.T) {
+func TestNewPlan_NoServerLeavesThatReportsAgain(t *testing.T) {
 	leaving := onIPv4()
 	leaving.Leaving = []netip.Addr{addr("10.1.0.1")}
 	for name, test := range map[string]struct {

@@ -11,85 +11,85 @@ import (
 func TestReadiness_After(t *testing.T) {
 	const threshold = 3
 	cases := map[string]struct {
-		outcomes string // "+" is a success, "-" a failure
-		want     Readiness
+		results string // "+" is a success, "-" a failure
+		want    Readiness
 	}{
-		"never probed":                    {outcomes: "", want: Readiness{}},
-		"the first success is enough":     {outcomes: "+", want: Readiness{Ready: true}},
-		"no credit before the first":      {outcomes: "-", want: Readiness{Failures: 1}},
-		"two failures are forgiven":       {outcomes: "+--", want: Readiness{Ready: true, Failures: 2}},
-		"the third is one too many":       {outcomes: "+---", want: Readiness{Failures: 3}},
-		"a success wipes the slate":       {outcomes: "+--+--", want: Readiness{Ready: true, Failures: 2}},
-		"back at once after a long spell": {outcomes: "+-----+", want: Readiness{Ready: true}},
+		"never probed":                            {results: "", want: Readiness{}},
+		"the first success is enough":             {results: "+", want: Readiness{Ready: true}},
+		"a server without a success is not ready": {results: "-", want: Readiness{Failures: 1}},
+		"two failures are tolerated":              {results: "+--", want: Readiness{Ready: true, Failures: 2}},
+		"the third failure is one too many":       {results: "+---", want: Readiness{Failures: 3}},
+		"a success resets the count":              {results: "+--+--", want: Readiness{Ready: true, Failures: 2}},
+		"one success after many failures":         {results: "+-----+", want: Readiness{Ready: true}},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			var verdict Readiness
+			var readiness Readiness
 			want := test.want
-			for i, letter := range test.outcomes {
-				outcome := ProbeResult{Time: time.Unix(int64(i), 0), OK: letter == '+', Detail: string(letter)}
-				verdict = verdict.After(outcome, ReadinessThresholds{Failures: threshold})
-				want.Last = outcome
-				if outcome.OK {
-					want.LastSuccess = outcome.Time
+			for i, letter := range test.results {
+				result := ProbeResult{Time: time.Unix(int64(i), 0), OK: letter == '+', Detail: string(letter)}
+				readiness = readiness.After(result, ReadinessThresholds{Failures: threshold})
+				want.Last = result
+				if result.OK {
+					want.LastSuccess = result.Time
 				}
 			}
-			if diff := cmp.Diff(want, verdict); diff != "" {
-				t.Errorf("verdict (-want +got):\n%s", diff)
+			if diff := cmp.Diff(want, readiness); diff != "" {
+				t.Errorf("readiness (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestReadiness_SilenceIsBorneForAWhileAndARefusalIsNot(t *testing.T) {
-	patience := ReadinessThresholds{Failures: 3, Silence: 8 * time.Second}
+func TestReadiness_SilenceIsToleratedLongerThanRefusedConnections(t *testing.T) {
+	thresholds := ReadinessThresholds{Failures: 3, Silence: 8 * time.Second}
 	cases := map[string]struct {
-		outcomes string // every three seconds: "+" is a success, "-" a refusal, "." silence
-		want     bool
+		results string // every three seconds: "+" is a success, "-" a refused connection, "." silence
+		want    bool
 	}{
-		"silent for six seconds":                         {outcomes: "+..", want: true},
-		"silent three times, for nine seconds":           {outcomes: "+..."},
-		"refused three times":                            {outcomes: "+---"},
-		"refused after a silence that was borne":         {outcomes: "+..-"},
-		"silent after two refusals, for nine seconds":    {outcomes: "+--."},
-		"silent, then well, then silent for six seconds": {outcomes: "+..+..", want: true},
-		"silence makes nobody ready":                     {outcomes: "..."},
+		"silent for six seconds":                                 {results: "+..", want: true},
+		"silent three times, for nine seconds":                   {results: "+..."},
+		"connection refused three times":                         {results: "+---"},
+		"connection refused after tolerated silence":             {results: "+..-"},
+		"silent after two refused connections, for nine seconds": {results: "+--."},
+		"silent, then ready, then silent for six seconds":        {results: "+..+..", want: true},
+		"silence makes no server ready":                          {results: "..."},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			var verdict Readiness
-			for i, letter := range test.outcomes {
+			var readiness Readiness
+			for i, letter := range test.results {
 				at := time.Unix(int64(3*i), 0)
-				verdict = verdict.After(ProbeResult{Time: at, OK: letter == '+', Silent: letter == '.'}, patience)
+				readiness = readiness.After(ProbeResult{Time: at, OK: letter == '+', Silent: letter == '.'}, thresholds)
 			}
-			if verdict.Ready != test.want {
-				t.Errorf("ready = %t, want %t: %+v", verdict.Ready, test.want, verdict)
+			if readiness.Ready != test.want {
+				t.Errorf("ready = %t, want %t: %+v", readiness.Ready, test.want, readiness)
 			}
 		})
 	}
-	early := Readiness{}.After(ProbeResult{Time: time.Unix(0, 0), OK: true}, patience)
+	early := Readiness{}.After(ProbeResult{Time: time.Unix(0, 0), OK: true}, thresholds)
 	for at := range int64(4) {
-		early = early.After(ProbeResult{Time: time.Unix(at, 0), Silent: true}, patience)
+		early = early.After(ProbeResult{Time: time.Unix(at, 0), Silent: true}, thresholds)
 	}
 	if !early.Ready || early.Failures != 4 {
-		t.Errorf("verdict = %+v, want four quick silences borne: they lasted three seconds only", early)
+		t.Errorf("readiness = %+v, want four quick timeouts tolerated: they lasted only three seconds", early)
 	}
 }
 
-func TestReadiness_ReadyMeansASuccessWithinTheLastOutcomes(t *testing.T) {
+func TestReadiness_ReadyMeansASuccessWithinTheLastProbes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		threshold := rapid.IntRange(1, 5).Draw(t, "threshold")
-		outcomes := rapid.SliceOf(rapid.Bool()).Draw(t, "outcomes")
-		var verdict Readiness
-		for _, ok := range outcomes {
-			verdict = verdict.After(ProbeResult{OK: ok}, ReadinessThresholds{Failures: threshold})
+		results := rapid.SliceOf(rapid.Bool()).Draw(t, "results")
+		var readiness Readiness
+		for _, ok := range results {
+			readiness = readiness.After(ProbeResult{OK: ok}, ReadinessThresholds{Failures: threshold})
 		}
 		recent := false
-		for i := max(0, len(outcomes)-threshold); i < len(outcomes); i++ {
-			recent = recent || outcomes[i]
+		for i := max(0, len(results)-threshold); i < len(results); i++ {
+			recent = recent || results[i]
 		}
-		if verdict.Ready != recent {
-			t.Fatalf("ready = %t after %v with threshold %d", verdict.Ready, outcomes, threshold)
+		if readiness.Ready != recent {
+			t.Fatalf("ready = %t after %v with threshold %d", readiness.Ready, results, threshold)
 		}
 	})
 }

@@ -16,54 +16,55 @@ const (
 	SliceMissing baseline.Reason = "ENDPOINT_SLICE_MISSING"
 	// SliceDrifted: the EndpointSlice differs in endpoints, ports or the label that names its Service.
 	SliceDrifted baseline.Reason = "ENDPOINT_SLICE_DRIFTED"
-	// SliceWrongFamily: the EndpointSlice has an address type that cannot be changed; it is deleted and created again.
+	// SliceWrongFamily: the EndpointSlice has the wrong address type, which cannot be changed; it is
+	// deleted and created again.
 	SliceWrongFamily baseline.Reason = "ENDPOINT_SLICE_WRONG_FAMILY"
-	// SliceUnwanted: a slice that was made here is of a family that endpoints are not to have any more. It is deleted.
+	// SliceUnwanted: a slice that Trivet created is of a family that is not wanted any more. It is deleted.
 	SliceUnwanted baseline.Reason = "ENDPOINT_SLICE_UNWANTED"
-	// SliceForeign: somebody else's slice adds endpoints to the Service, or has the name that the second slice should have. It is
-	// never touched here.
+	// SliceForeign: a slice of another controller adds endpoints to the Service, or has the name of the
+	// second slice. It is never written.
 	SliceForeign baseline.Reason = "ENDPOINT_SLICE_FOREIGN"
 )
 
-// managedBy labels the slices that are kept here beside the one that kube-apiserver knows. They are told from others by it.
+// managedBy labels the slices that Trivet creates beside the one that kube-apiserver knows.
 const managedBy = "bootstrapsvc.trivet.dev"
 
-// nameOf is what the slice of the other family than the Service's first is called.
-func nameOf(family discoveryv1.AddressType) string {
-	return serviceName + "-" + strings.ToLower(string(family))
+// sliceName is the name of a second slice of this family.
+func sliceName(family discoveryv1.AddressType) string {
+	return baseline.ServiceName + "-" + strings.ToLower(string(family))
 }
 
-// SliceNames are the names that slices kept here may have, whoever made those that have them.
+// SliceNames are the names of managed slices. A slice of another controller may also have one of them.
 func SliceNames() []string {
-	return []string{serviceName, nameOf(discoveryv1.AddressTypeIPv4), nameOf(discoveryv1.AddressTypeIPv6)}
+	return []string{baseline.ServiceName, sliceName(discoveryv1.AddressTypeIPv4), sliceName(discoveryv1.AddressTypeIPv6)}
 }
 
-// isOwn tells whether a slice is kept here: the one that is named after the Service, which kube-apiserver and this service
-// share, and those that were made here.
-func isOwn(slice *discoveryv1.EndpointSlice) bool {
-	return slice.Name == serviceName || isSecondary(slice)
+// isManaged says whether Trivet manages a slice: the slice that is named after the Service, which
+// kube-apiserver also writes, and the slices that Trivet created.
+func isManaged(slice *discoveryv1.EndpointSlice) bool {
+	return slice.Name == baseline.ServiceName || isSecondary(slice)
 }
 
 func isSecondary(slice *discoveryv1.EndpointSlice) bool {
 	return slice.Labels[discoveryv1.LabelManagedBy] == managedBy &&
-		(slice.Name == nameOf(discoveryv1.AddressTypeIPv4) || slice.Name == nameOf(discoveryv1.AddressTypeIPv6))
+		(slice.Name == sliceName(discoveryv1.AddressTypeIPv4) || slice.Name == sliceName(discoveryv1.AddressTypeIPv6))
 }
 
-// isOfService tells whether a slice adds its endpoints to the Service.
+// isOfService says whether a slice adds endpoints to the Service.
 func isOfService(slice *discoveryv1.EndpointSlice) bool {
-	return slice.Labels[discoveryv1.LabelServiceName] == serviceName
+	return slice.Labels[discoveryv1.LabelServiceName] == baseline.ServiceName
 }
 
-// secondSlice is the name of the slice of the other family than the Service's first.
-func (w Want) secondSlice() string { return nameOf(otherThan(FamilyOf(w.ServiceIP))) }
+// secondSliceName is the name of the slice of the Service's second family.
+func (w Want) secondSliceName() string { return sliceName(otherFamily(FamilyOf(w.ServiceIP))) }
 
-func byName(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+func sortedByName(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	return slices.SortedFunc(slices.Values(all), func(a, b *discoveryv1.EndpointSlice) int {
 		return strings.Compare(a.Name, b.Name)
 	})
 }
 
-func named(all []*discoveryv1.EndpointSlice, name string) *discoveryv1.EndpointSlice {
+func sliceNamed(all []*discoveryv1.EndpointSlice, name string) *discoveryv1.EndpointSlice {
 	for _, slice := range all {
 		if slice.Name == name {
 			return slice
@@ -72,48 +73,48 @@ func named(all []*discoveryv1.EndpointSlice, name string) *discoveryv1.EndpointS
 	return nil
 }
 
-// reportForeign reports slices of others: those of the Service, and one that is in the way of the second slice.
+// reportForeign reports foreign slices of the Service, and a foreign slice with the name of the second slice.
 func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []baseline.Change {
 	var reports []baseline.Change
-	for _, slice := range byName(all) {
+	for _, slice := range sortedByName(all) {
 		var harm string
 		switch {
-		case isOwn(slice):
+		case isManaged(slice):
 			continue
 		case isOfService(slice):
 			harm = "also adds " + addressesText(publishedIn(slice)) + " to service default/kubernetes"
-		case want.DualStack && slice.Name == want.secondSlice():
-			harm = "has the name of the second slice of service default/kubernetes, which cannot be made"
+		case want.DualStack && slice.Name == want.secondSliceName():
+			harm = "has the name of the second slice of service default/kubernetes, which cannot be created"
 		default:
 			continue // it has nothing to do with the Service
 		}
 		reports = append(reports, baseline.Change{
 			Verb: baseline.Report, Object: slice.DeepCopy(), Reason: SliceForeign,
-			Detail: fmt.Sprintf("slice %s of %q %s; delete it if nobody owns it",
+			Detail: fmt.Sprintf("slice %s of %q %s; delete it if it has no owner",
 				slice.Name, slice.Labels[discoveryv1.LabelManagedBy], harm),
 		})
 	}
 	return reports
 }
 
-// planUnwanted removes what was made here for a family that is not asked for any more.
-func planUnwanted(want Want, all []*discoveryv1.EndpointSlice) []baseline.Change {
+// planUnwantedSlices deletes slices that Trivet created for a family that is not wanted any more.
+func planUnwantedSlices(want Want, all []*discoveryv1.EndpointSlice) []baseline.Change {
 	var changes []baseline.Change
-	for _, slice := range byName(all) {
-		if !isSecondary(slice) || want.DualStack && slice.Name == want.secondSlice() {
+	for _, slice := range sortedByName(all) {
+		if !isSecondary(slice) || want.DualStack && slice.Name == want.secondSliceName() {
 			continue
 		}
 		changes = append(changes, baseline.Change{
 			Verb: baseline.Delete, Object: slice.DeepCopy(), Reason: SliceUnwanted,
-			Detail: fmt.Sprintf("slice %s is of a family that the endpoints of default/kubernetes are not to have", slice.Name),
+			Detail: fmt.Sprintf("slice %s is of a family that is not wanted for the endpoints of default/kubernetes", slice.Name),
 		})
 	}
 	return changes
 }
 
-// planSlice plans the slice of a name. One that others made under the name of the second slice is theirs.
-func planSlice(name string, want roster, all []*discoveryv1.EndpointSlice) []baseline.Change {
-	existing := named(all, name)
+// planSlice plans the slice with a name. A foreign slice with the name of the second slice stays.
+func planSlice(name string, want desired, all []*discoveryv1.EndpointSlice) []baseline.Change {
+	existing := sliceNamed(all, name)
 	fresh := newSlice(name, want)
 	switch {
 	case existing == nil:
@@ -123,8 +124,8 @@ func planSlice(name string, want roster, all []*discoveryv1.EndpointSlice) []bas
 			Reason: SliceMissing,
 			Detail: fmt.Sprintf("endpointslice default/%s does not exist; it will hold %s", name, addressesText(want.texts())),
 		}}
-	case !isOwn(existing):
-		return nil // reported as a foreign one
+	case !isManaged(existing):
+		return nil // reportForeign reports it
 	case existing.AddressType != want.family:
 		detail := fmt.Sprintf("addressType %s, want %s; it cannot be changed in place", existing.AddressType, want.family)
 		keepForeignMetadata(fresh, existing)
@@ -137,17 +138,17 @@ func planSlice(name string, want roster, all []*discoveryv1.EndpointSlice) []bas
 	}
 }
 
-func newSlice(name string, want roster) *discoveryv1.EndpointSlice {
+func newSlice(name string, want desired) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      name,
 			Namespace: metav1.NamespaceDefault,
-			Labels:    map[string]string{discoveryv1.LabelServiceName: serviceName},
+			Labels:    map[string]string{discoveryv1.LabelServiceName: baseline.ServiceName},
 		},
 		AddressType: want.family,
 		Ports:       want.slicePorts(),
 	}
-	if name != serviceName {
+	if name != baseline.ServiceName {
 		slice.Labels[discoveryv1.LabelManagedBy] = managedBy
 	}
 	for _, address := range want.texts() {
@@ -160,7 +161,7 @@ func newSlice(name string, want roster) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// keepForeignMetadata carries what others wrote over to the successor of a slice.
+// keepForeignMetadata copies annotations and foreign labels to the successor of a slice.
 func keepForeignMetadata(fresh, existing *discoveryv1.EndpointSlice) {
 	old := existing.DeepCopy()
 	fresh.Annotations = old.Annotations
@@ -171,12 +172,12 @@ func keepForeignMetadata(fresh, existing *discoveryv1.EndpointSlice) {
 	}
 }
 
-func repairSlice(fresh *discoveryv1.EndpointSlice, want roster, existing *discoveryv1.EndpointSlice) []baseline.Change {
+func repairSlice(fresh *discoveryv1.EndpointSlice, want desired, existing *discoveryv1.EndpointSlice) []baseline.Change {
 	repaired := existing.DeepCopy()
 	var differences []string
-	if has := repaired.Labels[discoveryv1.LabelServiceName]; has != serviceName {
-		setLabel(&repaired.ObjectMeta, discoveryv1.LabelServiceName, serviceName)
-		differences = append(differences, fmt.Sprintf("label %s %q, want %q", discoveryv1.LabelServiceName, has, serviceName))
+	if has := repaired.Labels[discoveryv1.LabelServiceName]; has != baseline.ServiceName {
+		setLabel(&repaired.ObjectMeta, discoveryv1.LabelServiceName, baseline.ServiceName)
+		differences = append(differences, fmt.Sprintf("label %s %q, want %q", discoveryv1.LabelServiceName, has, baseline.ServiceName))
 	}
 	if !holdsExactly(existing.Endpoints, want.texts()) {
 		repaired.Endpoints = fresh.Endpoints
@@ -195,7 +196,8 @@ func repairSlice(fresh *discoveryv1.EndpointSlice, want roster, existing *discov
 	}}
 }
 
-// holdsExactly tells whether the endpoints are these addresses, each ready and alone, in whatever order.
+// holdsExactly says whether the endpoints are these addresses in any order, each one ready and in an
+// endpoint of its own.
 func holdsExactly(endpoints []discoveryv1.Endpoint, want []string) bool {
 	has := make([]string, 0, len(endpoints))
 	for _, endpoint := range endpoints {
@@ -207,7 +209,7 @@ func holdsExactly(endpoints []discoveryv1.Endpoint, want []string) bool {
 	return sameSet(has, want)
 }
 
-// receives tells whether an endpoint gets traffic. Conditions that are not set count as the API documents them.
+// receives says whether an endpoint receives traffic. Unset conditions have the defaults of the API.
 func receives(conditions discoveryv1.EndpointConditions) bool {
 	isReady := conditions.Ready == nil || *conditions.Ready
 	isServing := conditions.Serving == nil || *conditions.Serving
@@ -215,7 +217,8 @@ func receives(conditions discoveryv1.EndpointConditions) bool {
 	return isReady && isServing && !isTerminating
 }
 
-// samePorts compares what is kept here, in the order in which it is written. A port without a name or a protocol is another one.
+// samePorts compares ports in the order in which they are written. A port without a name or a protocol
+// differs.
 func samePorts(has, want []discoveryv1.EndpointPort) bool {
 	return slices.EqualFunc(has, want, func(a, b discoveryv1.EndpointPort) bool {
 		return equal(a.Name, b.Name) && equal(a.Protocol, b.Protocol) && equal(a.Port, b.Port) && a.AppProtocol == nil
@@ -224,7 +227,7 @@ func samePorts(has, want []discoveryv1.EndpointPort) bool {
 
 func equal[T comparable](has, want *T) bool { return has != nil && *has == *want }
 
-// PublishedInSlices lists the ready addresses of the slices that are the Service's, each once, ordered.
+// PublishedInSlices returns the ready addresses of the Service's slices, each once, ordered.
 func PublishedInSlices(all []*discoveryv1.EndpointSlice) []string {
 	var published []string
 	for _, slice := range all {
@@ -244,4 +247,13 @@ func publishedIn(slice *discoveryv1.EndpointSlice) []string {
 		}
 	}
 	return published
+}
+
+// sliceWithout is a copy without the endpoints that have an address that isOut selects.
+func sliceWithout(slice *discoveryv1.EndpointSlice, isOut func(address string) bool) *discoveryv1.EndpointSlice {
+	remaining := slice.DeepCopy()
+	remaining.Endpoints = slices.DeleteFunc(remaining.Endpoints, func(endpoint discoveryv1.Endpoint) bool {
+		return slices.ContainsFunc(endpoint.Addresses, isOut)
+	})
+	return remaining
 }
