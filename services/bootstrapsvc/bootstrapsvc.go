@@ -132,11 +132,11 @@ type parts struct {
 }
 
 func assemble(cfg Config, deps Deps, made parts) (*Service, error) {
-	ranges, err := cfg.serviceRanges()
+	ranges, err := parseServiceRanges(cfg.ServiceClusterIPRange)
 	if err != nil {
 		return nil, fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
-	extra, err := cfg.extraPorts()
+	extra, err := parseExtraPorts(cfg.ExtraPorts)
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
 	}
@@ -179,7 +179,7 @@ func newAPIServers(
 	if err != nil {
 		return nil, fmt.Errorf("--static-apiserver-address: %w", err)
 	}
-	extra, err := cfg.extraPorts()
+	extra, err := parseExtraPorts(cfg.ExtraPorts)
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-service-extra-ports: %w", err)
 	}

@@ -75,7 +75,7 @@ func TestConfig_Values(t *testing.T) {
 		"both families":             {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.0/16,fd00::/108" }},
 		"one family twice":          {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.0/16,10.1.0.0/16" }, want: "one IPv4 and one IPv6"},
 		"three ranges":              {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.0/16,fd00::/108,fd01::/108" }, want: "want one range"},
-		"a range of one address":    {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.1/32" }, want: "has no room"},
+		"a range of one address":    {edit: func(c *Config) { c.ServiceClusterIPRange = "10.0.0.1/32" }, want: "too small"},
 		"a mapped range":            {edit: func(c *Config) { c.ServiceClusterIPRange = "::ffff:10.0.0.0/112" }, want: "IPv4 range in IPv6 notation"},
 		"an address with a zone":    {edit: func(c *Config) { c.AdvertiseAddress = "2001:db8::1%eth0" }, want: "zone"},
 		"an address":                {edit: func(c *Config) { c.AdvertiseAddress = "10.1.0.1" }},
@@ -209,13 +209,12 @@ func TestNew_UnknownLoopIsRefused(t *testing.T) {
 }
 
 func TestConfig_ExtraPorts(t *testing.T) {
-	cfg := Config{ExtraPorts: []string{"konnectivity:8132:8091", "dns:53/UDP", "dns-tcp:53/TCP:5353"}}
 	want := []baseline.Port{
 		{Name: "konnectivity", Protocol: "TCP", Port: 8132, TargetPort: 8091},
 		{Name: "dns", Protocol: "UDP", Port: 53, TargetPort: 53},
 		{Name: "dns-tcp", Protocol: "TCP", Port: 53, TargetPort: 5353},
 	}
-	got, err := cfg.extraPorts()
+	got, err := parseExtraPorts([]string{"konnectivity:8132:8091", "dns:53/UDP", "dns-tcp:53/TCP:5353"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,8 +242,7 @@ func TestConfig_ExtraPortsThatAreNone(t *testing.T) {
 		"a:1,b:1/TCP":                  "given twice",
 		strings.Repeat("n", 64) + ":1": "not the name of a port",
 	} {
-		cfg := Config{ExtraPorts: strings.Split(text, ",")}
-		if _, err := cfg.extraPorts(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parseExtraPorts(strings.Split(text, ",")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error = %v, want one with %q", text, err, want)
 		}
 	}

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"strconv"
-	"strings"
 
 	"k8s.io/client-go/rest"
 
@@ -30,7 +28,7 @@ var errSharedURL = errors.New("--apiserver-url: the service account of this pod 
 
 // findLocalServer finds the kube-apiserver beside this replica. A sidecar probes and publishes it.
 func findLocalServer(cfg Config, connection *rest.Config, isSidecar bool) (localServer, error) {
-	server, err := cfg.apiServerURL()
+	server, err := parseAPIServerURL(cfg.APIServerURL)
 	if err != nil {
 		return localServer{}, fmt.Errorf("--apiserver-url: %w", err)
 	}
@@ -74,14 +72,15 @@ func portOf(cfg Config, server *url.URL) (int32, error) {
 
 // findAddresses returns the configured addresses or, without any, those of this machine.
 func findAddresses(cfg Config, server *url.URL) (hostaddress.Addresses, error) {
-	serviceRange, err := cfg.serviceRange()
+	ranges, err := parseServiceRanges(cfg.ServiceClusterIPRange)
 	if err != nil {
 		return hostaddress.Addresses{}, fmt.Errorf("--service-cluster-ip-range: %w", err)
 	}
-	found, err := cfg.advertisedAddresses()
+	found, err := parseAdvertisedAddresses(cfg.AdvertiseAddress, cfg.DualStackEndpoints)
 	if err != nil {
 		return hostaddress.Addresses{}, fmt.Errorf("--apiserver-advertise-address: %w", err)
 	}
+	serviceRange := primaryOf(ranges)
 	if !found.Primary.IsValid() {
 		family := hostaddress.Any
 		if serviceRange.IsValid() {
@@ -95,37 +94,4 @@ func findAddresses(cfg Config, server *url.URL) (hostaddress.Addresses, error) {
 		return hostaddress.Addresses{}, fmt.Errorf("--apiserver-advertise-address: %w", err)
 	}
 	return found, nil
-}
-
-// advertisedAddresses are the configured addresses; none without --apiserver-advertise-address.
-func (c *Config) advertisedAddresses() (hostaddress.Addresses, error) {
-	if c.AdvertiseAddress == "" {
-		return hostaddress.Addresses{}, nil
-	}
-	first, second, isTwo := strings.Cut(c.AdvertiseAddress, ",")
-	primary, err := parseAdvertised(first)
-	if err != nil || !isTwo {
-		return hostaddress.Addresses{Primary: primary}, err
-	}
-	secondary, err := parseAdvertised(second)
-	switch {
-	case err != nil:
-		return hostaddress.Addresses{}, err
-	case !c.DualStackEndpoints:
-		return hostaddress.Addresses{}, errors.New("has two addresses, which needs --dual-stack-endpoints")
-	case hostaddress.FamilyOf(primary) == hostaddress.FamilyOf(secondary):
-		return hostaddress.Addresses{}, fmt.Errorf("%s and %s are of one family, want one of each", primary, secondary)
-	}
-	return hostaddress.Addresses{Primary: primary, Secondary: secondary}, nil
-}
-
-func parseAdvertised(text string) (netip.Addr, error) {
-	given, err := netip.ParseAddr(strings.TrimSpace(text))
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("%q is not an IP address", text)
-	}
-	if err := hostaddress.Routable(given.Unmap()); err != nil {
-		return netip.Addr{}, fmt.Errorf("%s %w; pods on other machines could not reach it", given, err)
-	}
-	return given.Unmap(), nil
 }

@@ -146,13 +146,13 @@ func TestGetBaseline_WhatIsWrongStandsAtItsObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	public := &bootstrapv1.Baseline_Namespace{Name: "kube-public", Exists: true, Phase: "Terminating", Problems: []string{
-		"system namespace kube-public is being deleted; it will be created again once it has gone; what it waits for: finalizers kubernetes",
+		"system namespace kube-public is being deleted; it is created again afterwards; it waits for: finalizers kubernetes",
 	}}
 	if diff := cmp.Diff(public, got.GetBaseline().GetNamespaces()[2], protocmp.Transform()); diff != "" {
 		t.Errorf("namespace (-want +got):\n%s", diff)
 	}
 	cidr := &bootstrapv1.Baseline_ServiceCIDR{Exists: true, Cidrs: []string{"10.0.0.0/16"}, Problems: []string{
-		"servicecidr kubernetes is not ready, so no ClusterIP comes from it: nobody has looked at it yet",
+		"servicecidr kubernetes is not ready, so no ClusterIP is allocated from it: it has no Ready condition yet",
 	}}
 	if diff := cmp.Diff(cidr, got.GetBaseline().GetServiceCidr(), protocmp.Transform()); diff != "" {
 		t.Errorf("servicecidr (-want +got):\n%s", diff)

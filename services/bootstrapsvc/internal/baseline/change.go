@@ -9,24 +9,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Verb is what happens to an object. The values are stable: metrics carry them as labels.
+// Verb is what happens to an object. The values are stable, because they are labels of metrics.
 type Verb string
 
 const (
-	// Create writes an object that must not exist yet.
+	// Create writes an object that must not exist.
 	Create Verb = "create"
-	// Update writes over exactly the resourceVersion that the object carries.
+	// Update replaces exactly the resourceVersion of the object.
 	Update Verb = "update"
-	// Delete removes exactly the UID and resourceVersion that the object carries.
+	// Delete deletes exactly the UID and resourceVersion of the object.
 	Delete Verb = "delete"
-	// Report writes nothing: what was found needs a person, or time.
+	// Report writes nothing. The problem needs an operator, or time.
 	Report Verb = "report"
 )
 
-// Reason is a stable UPPER_SNAKE_CASE code that says why.
+// Reason is the stable UPPER_SNAKE_CASE code of a change.
 type Reason string
 
-// Object is a Kubernetes object of one of the kinds that this service owns.
+// Object is a Kubernetes object of a kind that this service owns.
 type Object interface {
 	metav1.Object
 	runtime.Object
@@ -35,19 +35,19 @@ type Object interface {
 // Change is one step of a plan.
 type Change struct {
 	Verb Verb
-	// Object is the whole object as it is to be written (Create, Update), or as it was read (Delete). For a Report it
-	// may be a mere name. It belongs to the plan and is never shared with what the plan was made from.
+	// Object is the whole object to write (Create, Update), or the object as it was read (Delete). For a
+	// Report it may have a name only. The plan owns it and shares it with no input.
 	Object Object
 	Reason Reason
-	// Detail says the same as Reason for people, with the values that differ.
+	// Detail explains the reason for operators, with the values that differ.
 	Detail string
 }
 
-// IsWrite says whether the change would write anything.
+// IsWrite says whether applying the change writes the object.
 func (c Change) IsWrite() bool { return c.Verb != Report }
 
-// Kind is the group, version and kind of the object, which typed objects do not carry themselves. It is empty for a
-// kind that this service does not own.
+// Kind is the group, version and kind of the object, which typed objects do not have themselves. It is
+// empty for a kind that this service does not own.
 func (c Change) Kind() schema.GroupVersionKind {
 	switch c.Object.(type) {
 	case *corev1.Namespace:

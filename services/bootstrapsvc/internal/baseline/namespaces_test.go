@@ -107,14 +107,14 @@ func TestPlanNamespaces_ReportsSayWhatIsWrong(t *testing.T) {
 		got = append(got, string(c.Verb)+" "+string(c.Reason)+" "+c.Detail)
 	}
 	want := []string{
-		"report NAMESPACE_TERMINATING system namespace default is being deleted since 2026-01-02T03:04:05Z; it will be created " +
-			"again once it has gone; what it waits for: finalizers example.com/hold, kubernetes; " +
+		"report NAMESPACE_TERMINATING system namespace default is being deleted since 2026-01-02T03:04:05Z; it is created again " +
+			"afterwards; it waits for: finalizers example.com/hold, kubernetes; " +
 			"NamespaceDeletionDiscoveryFailure: metrics.k8s.io/v1beta1: stale; " +
 			"NamespaceFinalizersRemaining: Some content has finalizers: " + strings.Repeat("ü", 135) + "…",
 		`report NAMESPACE_MISLABELLED system namespace kube-public has label kubernetes.io/metadata.name "public", want "kube-public"; ` +
-			"policies that select it by its name miss it",
+			"policies that select it by this label do not match",
 		`report NAMESPACE_MISLABELLED system namespace kube-system has label kubernetes.io/metadata.name "", want "kube-system"; ` +
-			"policies that select it by its name miss it",
+			"policies that select it by this label do not match",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("reports (-want +got):\n%s", diff)

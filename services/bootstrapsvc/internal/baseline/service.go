@@ -13,22 +13,23 @@ import (
 const (
 	// ServiceMissing: default/kubernetes does not exist.
 	ServiceMissing Reason = "SERVICE_MISSING"
-	// ServiceDrifted: default/kubernetes differs in a field that is owned here.
+	// ServiceDrifted: default/kubernetes differs in an owned field.
 	ServiceDrifted Reason = "SERVICE_DRIFTED"
-	// ServiceTerminating: default/kubernetes is being deleted; it is created again once it has gone.
+	// ServiceTerminating: default/kubernetes is being deleted; it is created again afterwards.
 	ServiceTerminating Reason = "SERVICE_TERMINATING"
-	// ClusterIPDiffers: default/kubernetes has another ClusterIP than the first address of the range. It is immutable.
+	// ClusterIPDiffers: the ClusterIP of default/kubernetes is not the first address of the range. It is
+	// immutable.
 	ClusterIPDiffers Reason = "CLUSTER_IP_DIFFERS"
-	// ClusterIPUnknown: default/kubernetes needs a ClusterIP, and nobody knows the service range.
+	// ClusterIPUnknown: default/kubernetes needs a ClusterIP, and the service range is unknown.
 	ClusterIPUnknown Reason = "CLUSTER_IP_UNKNOWN"
-	// SingleFamily: default/kubernetes is to have both families, and the cluster has no secondary range.
+	// SingleFamily: default/kubernetes should have both families, and the cluster has no secondary range.
 	SingleFamily Reason = "SERVICE_SINGLE_FAMILY"
 )
 
 const (
 	// ServiceName is the name of the Service, of its Endpoints and of its EndpointSlice, in namespace default.
 	ServiceName = "kubernetes"
-	// PortName names the port of the Service and of its endpoints that leads to the apiservers.
+	// PortName is the name of the apiservers' own port, in the Service and in its endpoints.
 	PortName = "https"
 
 	servicePort = 443
@@ -36,23 +37,23 @@ const (
 
 // Service is what default/kubernetes must be.
 type Service struct {
-	// ClusterIP is the first address of the primary service range. The zero Addr means that the range is not known:
-	// then an existing ClusterIP is accepted as it is, and a missing Service is reported instead of created.
+	// ClusterIP is the first address of the primary service range. If it is the zero Addr, the range is
+	// unknown. Then an existing ClusterIP is accepted, and a missing Service is reported instead of created.
 	ClusterIP netip.Addr
 	// TargetPort is the secure port of the apiservers.
 	TargetPort int32
-	// NodePort, if not 0, makes the Service a NodePort one, as kube-apiserver's --kubernetes-service-node-port does.
+	// NodePort is kube-apiserver's --kubernetes-service-node-port. Unless it is 0, the type is NodePort.
 	NodePort int32
-	// ExtraPorts stand behind the apiservers' own, in their order.
+	// ExtraPorts follow the apiservers' own port, in their order.
 	ExtraPorts []Port
 	// DualStack asks for a ClusterIP of each family that the cluster has.
 	DualStack bool
-	// Families are those of the cluster's ready service ranges, the primary one first; empty where nobody knows. A family
-	// is only ever asked for by name when it is among them, because an apiserver refuses the whole update otherwise.
+	// Families are those of the cluster's ready service ranges, the primary one first; empty if they are
+	// unknown. Only these are written by name, because a kube-apiserver rejects an update with another one.
 	Families []corev1.IPFamily
 }
 
-// Port is a port of default/kubernetes beside the apiservers' own, such as a proxy of the control plane serves on.
+// Port is a port of default/kubernetes beside the apiservers' own, such as that of a konnectivity server.
 type Port struct {
 	Name     string
 	Protocol corev1.Protocol
@@ -60,21 +61,34 @@ type Port struct {
 	Port, TargetPort int32
 }
 
-// IsOwnPort tells whether a port would stand in the way of the apiservers' own.
+// IsOwnPort says whether a port conflicts with the apiservers' own.
 func IsOwnPort(port Port) bool {
 	return port.Name == PortName || port.Port == servicePort && port.Protocol == corev1.ProtocolTCP
 }
 
-// FirstAddress is the address that default/kubernetes takes in a service range: the one after the network's own.
+// FirstAddress is the address of default/kubernetes in a service range: the one after the network's own.
 func FirstAddress(serviceRange netip.Prefix) (netip.Addr, error) {
 	first := serviceRange.Masked().Addr().Next()
 	if !serviceRange.IsValid() || !serviceRange.Contains(first) {
-		return netip.Addr{}, fmt.Errorf("service range %s has no room for the address of service default/kubernetes", serviceRange)
+		return netip.Addr{}, fmt.Errorf("service range %s is too small for the address of service default/kubernetes", serviceRange)
 	}
 	return first, nil
 }
 
-// PlanService says how to bring default/kubernetes to what it must be; existing is nil when there is none.
+// FamiliesOf returns the families of service ranges, in their order.
+func FamiliesOf(ranges []netip.Prefix) []corev1.IPFamily {
+	var families []corev1.IPFamily
+	for _, serviceRange := range ranges {
+		family := corev1.IPv6Protocol
+		if serviceRange.Addr().Unmap().Is4() {
+			family = corev1.IPv4Protocol
+		}
+		families = append(families, family)
+	}
+	return families
+}
+
+// PlanService plans how default/kubernetes must change. existing is nil if it does not exist.
 func PlanService(want Service, existing *corev1.Service) []Change {
 	switch {
 	case existing == nil && !want.ClusterIP.IsValid():
@@ -89,7 +103,7 @@ func PlanService(want Service, existing *corev1.Service) []Change {
 		}}
 	case existing.DeletionTimestamp != nil:
 		return []Change{report(existing.DeepCopy(), ServiceTerminating,
-			"service default/kubernetes is being deleted; it will be created again once it has gone")}
+			"service default/kubernetes is being deleted; it is created again afterwards")}
 	default:
 		return planExisting(want, existing)
 	}
@@ -99,7 +113,7 @@ func planExisting(want Service, existing *corev1.Service) []Change {
 	var changes []Change
 	switch has := existing.Spec.ClusterIP; {
 	case has == "" && !want.ClusterIP.IsValid():
-		// Any update that gave it a ClusterIP would make the apiserver pick one at random, for good.
+		// With any update, the kube-apiserver would allocate a random ClusterIP, which is immutable.
 		return []Change{report(existing.DeepCopy(), ClusterIPUnknown,
 			"service default/kubernetes has no ClusterIP and the service range is unknown; set --service-cluster-ip-range")}
 	case has != "" && want.ClusterIP.IsValid() && !isAddress(has, want.ClusterIP):
@@ -120,7 +134,22 @@ func planExisting(want Service, existing *corev1.Service) []Change {
 	return changes
 }
 
-// isAddress compares by value, because an IPv6 address can be written in many ways. "None" is no address.
+// planFamilies reports a Service that should have two families and cannot get the second.
+func planFamilies(want Service, existing *corev1.Service) []Change {
+	if !asksForBoth(want, existing) || len(existing.Spec.ClusterIPs) != 1 || len(want.Families) != 1 {
+		return nil
+	}
+	return []Change{report(existing.DeepCopy(), SingleFamily, fmt.Sprintf(
+		"service default/kubernetes should have both families and has only %s: the cluster has no service range of the other",
+		familiesText(existing.Spec.IPFamilies)))}
+}
+
+// asksForBoth is false for a headless Service, which has no ClusterIP; it is reported already.
+func asksForBoth(want Service, existing *corev1.Service) bool {
+	return want.DualStack && existing.Spec.ClusterIP != corev1.ClusterIPNone
+}
+
+// isAddress compares by value: an IPv6 address has many texts. "None" is not an address.
 func isAddress(text string, want netip.Addr) bool {
 	address, err := netip.ParseAddr(text)
 	return err == nil && address.Unmap() == want.Unmap()
@@ -130,7 +159,7 @@ func report(object Object, reason Reason, detail string) Change {
 	return Change{Verb: Report, Object: object, Reason: reason, Detail: detail}
 }
 
-// object is the Service as it is created.
+// object is the Service to create.
 func (s Service) object() *corev1.Service {
 	policy := corev1.IPFamilyPolicySingleStack
 	if s.DualStack {
@@ -166,7 +195,7 @@ func (s Service) kind() corev1.ServiceType {
 	return corev1.ServiceTypeClusterIP
 }
 
-// ports are those wanted. A NodePort Service keeps the node ports that has gives to extra ports: nobody asked for others.
+// ports are the wanted ports. A NodePort Service keeps the existing node ports of extra ports.
 func (s Service) ports(has []corev1.ServicePort) []corev1.ServicePort {
 	ports := []corev1.ServicePort{{
 		Name:       PortName,

@@ -247,7 +247,7 @@ func TestPlanService_DualStack(t *testing.T) {
 			"update ipFamilies IPv4, want IPv4, IPv6",
 		}},
 		"a cluster without a second range": {families: both[:1], existing: stored(preferring), want: []string{
-			"report service default/kubernetes is to have both families and has only IPv4: the cluster's service range has no other",
+			"report service default/kubernetes should have both families and has only IPv4: the cluster has no service range of the other",
 		}},
 		"it has both":                           {families: both, existing: stored(dual)},
 		"it has both, and nobody asks any more": {off: true, families: both, existing: stored(dual)},

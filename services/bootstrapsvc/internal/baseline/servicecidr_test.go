@@ -46,15 +46,15 @@ func TestReportServiceCIDR(t *testing.T) {
 		"well, and as configured":               {configured: prefixes("10.0.0.0/16", "fd00::/108"), found: readyCIDR()},
 		"a cluster that does not know the kind": {configured: prefixes("10.0.0.0/16"), found: ServiceCIDR{}},
 		"missing": {found: ServiceCIDR{Served: true}, want: []string{
-			"SERVICE_CIDR_MISSING servicecidr kubernetes does not exist; kube-apiserver creates it within seconds, and gives no ClusterIP until it has",
+			"SERVICE_CIDR_MISSING servicecidr kubernetes does not exist; kube-apiserver creates it within seconds, and allocates no ClusterIP before",
 		}},
 		"nobody looked at it": {found: readyCIDR(unready()), want: []string{
-			"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP comes from it: nobody has looked at it yet",
+			"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP is allocated from it: it has no Ready condition yet",
 		}},
 		"not ready": {
 			found: readyCIDR(unready(metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Broken", Message: "so it is"})),
 			want: []string{
-				"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP comes from it: False Broken: so it is",
+				"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP is allocated from it: False Broken: so it is",
 			},
 		},
 		"being deleted is not also not ready": {
@@ -63,17 +63,17 @@ func TestReportServiceCIDR(t *testing.T) {
 			}),
 			want: []string{
 				"SERVICE_CIDR_TERMINATING servicecidr kubernetes is being deleted since 2026-01-02T03:04:05Z, held by finalizers " +
-					"networking.k8s.io/service-cidr-finalizer; no ClusterIP comes from it any more",
+					"networking.k8s.io/service-cidr-finalizer; no ClusterIP is allocated from it any more",
 			},
 		},
 		"other ranges than configured": {configured: prefixes("10.0.0.0/16"), found: readyCIDR(), want: []string{
-			"SERVICE_CIDR_DIFFERS servicecidr kubernetes holds 10.0.0.0/16,fd00::/108, and --service-cluster-ip-range says 10.0.0.0/16; " +
+			"SERVICE_CIDR_DIFFERS servicecidr kubernetes has 10.0.0.0/16,fd00::/108, and --service-cluster-ip-range says 10.0.0.0/16; " +
 				"its ranges cannot be changed in place",
 		}},
 		"a range that is none": {
 			configured: prefixes("10.0.0.0/16"),
 			found:      readyCIDR(func(c *networkingv1.ServiceCIDR) { c.Spec.CIDRs = []string{"10.0.0.0/16", "many"} }),
-			want:       []string{`SERVICE_CIDR_UNREADABLE servicecidr kubernetes cannot be read: "many" is no range`},
+			want:       []string{`SERVICE_CIDR_UNREADABLE servicecidr kubernetes cannot be read: "many" is not a range`},
 		},
 	}
 	for name, test := range cases {

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// repair brings every owned field of service to what it must be and says what differed, each difference in one phrase.
+// repair sets every owned field of service to the wanted value. It returns each difference as one phrase.
 func repair(service *corev1.Service, want Service) []string {
 	fields := []func(*corev1.Service, Service) []string{
 		repairLabels,
@@ -46,7 +46,8 @@ func repairLabels(service *corev1.Service, _ Service) []string {
 	return differences
 }
 
-// repairType also clears what only the type it leaves may carry; an apiserver refuses the update otherwise.
+// repairType also clears the fields that only the old type may have. Otherwise the kube-apiserver
+// rejects the update.
 func repairType(service *corev1.Service, want Service) []string {
 	has := service.Spec.Type
 	if has == want.kind() {
@@ -66,8 +67,8 @@ func repairType(service *corev1.Service, want Service) []string {
 	return []string{fmt.Sprintf("type %s, want %s", has, want.kind())}
 }
 
-// repairClusterIP fills in a ClusterIP where there is none, as after a spell as an ExternalName service. Another
-// address than the wanted one is left alone: the plan reports it.
+// repairClusterIP sets a missing ClusterIP, such as that of a former ExternalName service. The plan
+// reports another ClusterIP and does not change it.
 func repairClusterIP(service *corev1.Service, want Service) []string {
 	if service.Spec.ClusterIP != "" || !want.ClusterIP.IsValid() {
 		return nil
@@ -116,4 +117,44 @@ func portsText(ports []corev1.ServicePort) string {
 		texts = append(texts, text)
 	}
 	return "[" + strings.Join(texts, ", ") + "]"
+}
+
+// repairFamilies adds the second family and never removes one: that would release an address that may be
+// in use. The kube-apiserver allocates the second ClusterIP if the policy allows it. If the policy
+// allowed it before the second range existed, the family must also be named.
+func repairFamilies(service *corev1.Service, want Service) []string {
+	if !asksForBoth(want, service) {
+		return nil
+	}
+	var differences []string
+	if policy := service.Spec.IPFamilyPolicy; policy == nil || *policy == corev1.IPFamilyPolicySingleStack {
+		prefer := corev1.IPFamilyPolicyPreferDualStack
+		service.Spec.IPFamilyPolicy = &prefer
+		differences = append(differences, fmt.Sprintf("ipFamilyPolicy %s, want %s", policyText(policy), prefer))
+	}
+	has := service.Spec.IPFamilies
+	if len(has) == 1 && len(want.Families) == 2 && slices.Contains(want.Families, has[0]) {
+		for _, family := range want.Families {
+			if family != has[0] {
+				service.Spec.IPFamilies = []corev1.IPFamily{has[0], family}
+			}
+		}
+		differences = append(differences, fmt.Sprintf("ipFamilies %s, want %s", familiesText(has), familiesText(service.Spec.IPFamilies)))
+	}
+	return differences
+}
+
+func policyText(policy *corev1.IPFamilyPolicy) string {
+	if policy == nil {
+		return "not set"
+	}
+	return string(*policy)
+}
+
+func familiesText(families []corev1.IPFamily) string {
+	texts := make([]string, 0, len(families))
+	for _, family := range families {
+		texts = append(texts, string(family))
+	}
+	return strings.Join(texts, ", ")
 }
