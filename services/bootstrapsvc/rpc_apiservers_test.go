@@ -29,14 +29,14 @@ func TestListAPIServers(t *testing.T) {
 		Address: netip.MustParseAddr("10.1.0.2"), Port: 6443, Ready: true, Detail: "ok", ProbeTime: at, ReplicaID: "other-2",
 	})
 	f.keys.put(apiserverscontroller.Entry{
-		Address: netip.MustParseAddr("10.1.0.1"), Unreadable: "the value is no JSON object of the known kind",
+		Address: netip.MustParseAddr("10.1.0.1"), Unreadable: "the value is not a JSON object of the known kind",
 	})
 	want := []*bootstrapv1.APIServer{{
 		Name: "apiservers/10.1.0.1", Address: "10.1.0.1", Ttl: durationpb.New(5 * time.Second),
 		Key: "/trivet/test/apiservers/10.1.0.1", Source: bootstrapv1.APIServer_SOURCE_SIDECAR,
-		ProbeDetail: "key /trivet/test/apiservers/10.1.0.1: the value is no JSON object of the known kind",
-		Problems:    []string{"key /trivet/test/apiservers/10.1.0.1: the value is no JSON object of the known kind"},
-		Reason:      "it is not ready: key /trivet/test/apiservers/10.1.0.1: the value is no JSON object of the known kind",
+		ProbeDetail: "key /trivet/test/apiservers/10.1.0.1: the value is not a JSON object of the known kind",
+		Problems:    []string{"key /trivet/test/apiservers/10.1.0.1: the value is not a JSON object of the known kind"},
+		Reason:      "it is not ready: key /trivet/test/apiservers/10.1.0.1: the value is not a JSON object of the known kind",
 	}, {
 		Name: "apiservers/10.1.0.2", Address: "10.1.0.2", Port: 6443, Ready: true, ProbeDetail: "ok",
 		ProbeTime: timestamppb.New(at), ReplicaId: "other-2", Ttl: durationpb.New(5 * time.Second),

@@ -19,7 +19,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 )
 
-// endpointsAt is the object that a kube-apiserver keeps about itself.
+// endpointsAt is the value of a master lease.
 func endpointsAt(address string) *corev1.Endpoints {
 	return &corev1.Endpoints{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"},
@@ -28,7 +28,7 @@ func endpointsAt(address string) *corev1.Endpoints {
 	}
 }
 
-// stored is an object in the encoding in which kube-apiserver stores it.
+// stored is an object in kube-apiserver's storage encoding.
 func stored(t testing.TB, object *corev1.Endpoints) string {
 	t.Helper()
 	meta := runtime.TypeMeta{APIVersion: object.APIVersion, Kind: object.Kind}
@@ -99,7 +99,7 @@ func FuzzDecodeMasterLease(f *testing.F) {
 	})
 }
 
-func TestMasterLeaseReader_TellsWhatBecameOfEachLease(t *testing.T) {
+func TestMasterLeaseReader_ReturnsTheStateOfEachLease(t *testing.T) {
 	client := testkit.Etcd(t)
 	prefix := "/" + t.Name()
 	put := func(name, value string, lease clientv3.LeaseID) {
@@ -135,14 +135,14 @@ func TestMasterLeaseReader_TellsWhatBecameOfEachLease(t *testing.T) {
 	}
 }
 
-// deadLease is an etcd that has forgotten a lease whose key it still has.
+// deadLease is an etcd that has a key and does not know its lease.
 type deadLease struct{ *clientv3.Client }
 
 func (deadLease) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
 	return &clientv3.LeaseTimeToLiveResponse{TTL: -1}, nil
 }
 
-func TestMasterLeaseReader_LeaseThatEtcdForgotIsDead(t *testing.T) {
+func TestMasterLeaseReader_LeaseThatEtcdDoesNotKnowIsDead(t *testing.T) {
 	client := testkit.Etcd(t)
 	granted, err := client.Grant(t.Context(), 60)
 	if err != nil {
@@ -159,7 +159,7 @@ func TestMasterLeaseReader_LeaseThatEtcdForgotIsDead(t *testing.T) {
 	}
 }
 
-func TestMasterLeaseReader_EtcdThatIsAwayIsUnavailable(t *testing.T) {
+func TestMasterLeaseReader_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := NewMasterLeaseReader(testkit.Etcd(t), "/registry").Read(ctx); !errors.Is(err, ErrUnavailable) {

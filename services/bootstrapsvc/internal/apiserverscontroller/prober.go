@@ -17,16 +17,19 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 )
 
-// bodyLimit bounds what is read of an answer, in bytes. A full /readyz is some 4 KiB.
+// bodyLimit bounds the part of an answer that is read, in bytes. A full /readyz has about 4 KiB.
 const bodyLimit = 16 << 10
 
-// Prober asks one kube-apiserver. It is safe for concurrent use.
+var errSilent = errors.New("/readyz did not answer in time")
+
+// Prober probes one kube-apiserver. It is safe for concurrent use.
 type Prober struct {
 	config *rest.Config
 	url    string
 }
 
-// NewProber returns a prober of the kube-apiserver at server, an https URL, with the credentials of config. It contacts nobody.
+// NewProber returns a prober of the kube-apiserver at server, an https URL, with the credentials of
+// config. It makes no connection.
 func NewProber(config *rest.Config, server *url.URL) *Prober {
 	verified := rest.CopyConfig(config)
 	verified.Host = server.String()
@@ -34,9 +37,10 @@ func NewProber(config *rest.Config, server *url.URL) *Prober {
 	return &Prober{config: verified, url: server.JoinPath("readyz").String()}
 }
 
-// Probe asks once and blocks until the server answers or ctx ends. A result always has a time and a detail.
+// Probe probes once and blocks until the server answers or ctx ends. The result always has a time and a
+// detail.
 func (p *Prober) Probe(ctx context.Context) apiservers.ProbeResult {
-	err := p.ask(ctx)
+	err := p.get(ctx)
 	result := apiservers.ProbeResult{Time: time.Now(), OK: err == nil, Detail: "ok"}
 	if err != nil {
 		result.Detail = err.Error()
@@ -46,7 +50,7 @@ func (p *Prober) Probe(ctx context.Context) apiservers.ProbeResult {
 	return result
 }
 
-func (p *Prober) ask(ctx context.Context) error {
+func (p *Prober) get(ctx context.Context) error {
 	transport, closeConnections, err := p.transport()
 	if err != nil {
 		return err
@@ -56,16 +60,16 @@ func (p *Prober) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A round trip follows no redirect: another server's readiness is not this one's.
+	// A round trip follows no redirect: the readiness of another server proves nothing.
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return brief(ctx, err)
+		return orSilent(ctx, err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, bodyLimit))
-	// An answer may slip in while the connection is closed because time is up. It is too late all the same.
+	// An answer may arrive while the connection is closed at the deadline. It is too late.
 	if err = cmp.Or(err, ctx.Err()); err != nil {
-		return brief(ctx, err)
+		return orSilent(ctx, err)
 	}
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("/readyz answered %s%s", response.Status, failedChecks(string(body)))
@@ -86,17 +90,15 @@ func (p *Prober) transport() (http.RoundTripper, func(), error) {
 	return authenticated, direct.CloseIdleConnections, nil
 }
 
-var errSilent = errors.New("/readyz did not answer in time")
-
-// brief says what an ended context means here.
-func brief(ctx context.Context, err error) error {
+// orSilent replaces an error that the deadline of ctx caused.
+func orSilent(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return errSilent
 	}
 	return err
 }
 
-// failedChecks picks the names out of lines such as "[-]etcd failed: reason withheld".
+// failedChecks returns the names in lines such as "[-]etcd failed: reason withheld".
 func failedChecks(body string) string {
 	var failed []string
 	for line := range strings.Lines(body) {

@@ -49,7 +49,7 @@ func TestProbe_Answers(t *testing.T) {
 			handler: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") },
 			ok:      true, detail: "ok",
 		},
-		"not ready, with the checks that failed": {
+		"not ready, with failed checks": {
 			handler: func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(http.StatusInternalServerError)
 				fmt.Fprint(w, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]shutdown failed: reason withheld\nreadyz check failed\n")
@@ -60,7 +60,7 @@ func TestProbe_Answers(t *testing.T) {
 			handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
 			detail:  "/readyz answered 403 Forbidden",
 		},
-		"redirected to who knows whom": {
+		"redirected to another server": {
 			handler: func(w http.ResponseWriter, r *http.Request) {
 				http.Redirect(w, r, "https://192.0.2.1/readyz", http.StatusFound)
 			},
@@ -73,24 +73,24 @@ func TestProbe_Answers(t *testing.T) {
 			before := time.Now()
 			got := proberOf(t, server, config).Probe(t.Context())
 			if got.OK != test.ok || got.Detail != test.detail || got.Time.Before(before) {
-				t.Errorf("outcome = %+v, want ok = %t, detail %q", got, test.ok, test.detail)
+				t.Errorf("result = %+v, want ok = %t, detail %q", got, test.ok, test.detail)
 			}
 		})
 	}
 }
 
-func TestProbe_AsksForReadyzOverANewConnectionEachTime(t *testing.T) {
+func TestProbe_GetsReadyzOverANewConnectionEachTime(t *testing.T) {
 	seen := map[string]bool{}
 	server, config := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/readyz" {
-			t.Errorf("asked for %s", r.URL.Path)
+			t.Errorf("path is %s, want /readyz", r.URL.Path)
 		}
 		seen[r.RemoteAddr] = true
 	})
 	prober := proberOf(t, server, config)
 	for range 3 {
 		if got := prober.Probe(t.Context()); !got.OK {
-			t.Fatalf("outcome = %+v", got)
+			t.Fatalf("result = %+v", got)
 		}
 	}
 	if len(seen) != 3 {
@@ -99,13 +99,13 @@ func TestProbe_AsksForReadyzOverANewConnectionEachTime(t *testing.T) {
 }
 
 func TestProbe_CertificateIsVerifiedWhateverTheConfigSays(t *testing.T) {
-	server, _ := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("an unverified server was asked") })
+	server, _ := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("an unverified server got a request") })
 	for name, config := range map[string]*rest.Config{
 		"no authority":            {},
 		"verification turned off": {TLSClientConfig: rest.TLSClientConfig{Insecure: true}},
 	} {
 		if got := proberOf(t, server, config).Probe(t.Context()); got.OK || !got.Unverified || !strings.Contains(got.Detail, "certificate") {
-			t.Errorf("%s: outcome = %+v, want the certificate refused", name, got)
+			t.Errorf("%s: result = %+v, want the certificate rejected", name, got)
 		}
 	}
 }
@@ -115,11 +115,11 @@ func TestProbe_HangingServerFailsInTime(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if got := proberOf(t, server, config).Probe(ctx); got.OK || !got.Silent || got.Detail != "/readyz did not answer in time" {
-		t.Errorf("outcome = %+v", got)
+		t.Errorf("result = %+v", got)
 	}
 }
 
-func TestProbe_NobodyListens(t *testing.T) {
+func TestProbe_RefusedConnectionIsNotSilent(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestProbe_NobodyListens(t *testing.T) {
 	at := &url.URL{Scheme: "https", Host: listener.Addr().String()}
 	listener.Close()
 	if got := NewProber(&rest.Config{}, at).Probe(t.Context()); got.OK || got.Silent || !strings.Contains(got.Detail, "connection refused") {
-		t.Errorf("outcome = %+v", got)
+		t.Errorf("result = %+v", got)
 	}
 }
 
@@ -140,8 +140,8 @@ func TestProbe_RotatedTokenCountsAtOnce(t *testing.T) {
 		if err := os.WriteFile(config.BearerTokenFile, []byte(token), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if outcome := prober.Probe(t.Context()); !outcome.OK || got != "Bearer "+token {
-			t.Errorf("outcome = %+v with authorization %q, want token %s", outcome, got, token)
+		if result := prober.Probe(t.Context()); !result.OK || got != "Bearer "+token {
+			t.Errorf("result = %+v with authorization %q, want token %s", result, got, token)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func byAddress() cmp.Option {
 	return cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 }
 
-// byContent compares without what is known of leases, which not every test gives.
+// byContent compares without the fields about leases.
 func byContent() cmp.Option {
 	return cmp.Options{byAddress(), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(Entry{}, "Leased")}
 }
@@ -74,12 +74,12 @@ func TestRegistry_PublishedIsReadBackInOrderWithTTL(t *testing.T) {
 	}
 	for _, entry := range entries {
 		if !entry.Leased || entry.TTL < 30*time.Second || entry.TTL > 60*time.Second {
-			t.Errorf("TTL of %s = %s, want what is left of a minute", entry.Name, entry.TTL)
+			t.Errorf("TTL of %s = %s, want the rest of a minute", entry.Name, entry.TTL)
 		}
 	}
 }
 
-func TestRegistry_KeyGoesWithItsSession(t *testing.T) {
+func TestRegistry_KeyExpiresWithItsSession(t *testing.T) {
 	client := testkit.Etcd(t)
 	session := grant(t, client, 60)
 	r := NewRegistry(client, prefixOf(t), "a")
@@ -115,7 +115,7 @@ func TestRegistry_AddressHasOneWriter(t *testing.T) {
 	wantEntries(t, first, renewed)
 }
 
-func TestRegistry_EvictRemovesOnlyAnEarlierLife(t *testing.T) {
+func TestRegistry_DeleteStaleDeletesOnlyKeysOfOtherReplicas(t *testing.T) {
 	client := testkit.Etcd(t)
 	address := netip.MustParseAddr("10.1.0.1")
 	earlier, now := NewRegistry(client, prefixOf(t), "earlier"), NewRegistry(client, prefixOf(t), "now")
@@ -124,14 +124,14 @@ func TestRegistry_EvictRemovesOnlyAnEarlierLife(t *testing.T) {
 	}
 	for _, want := range []bool{true, false} {
 		if found, err := now.DeleteStale(t.Context(), address); found != want || err != nil {
-			t.Fatalf("evict = %t, %v, want %t", found, err, want)
+			t.Fatalf("DeleteStale = %t, %v, want %t", found, err, want)
 		}
 	}
 	if err := now.Publish(t.Context(), entryOf("10.1.0.1", "now"), clientv3.NoLease); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := now.DeleteStale(t.Context(), address); found || err != nil {
-		t.Errorf("evict of the own key = %t, %v, want it left alone", found, err)
+		t.Errorf("DeleteStale of the own key = %t, %v, want it kept", found, err)
 	}
 	for range 2 {
 		if err := now.Withdraw(t.Context(), address); err != nil {
@@ -167,7 +167,7 @@ func TestRegistry_RaceForAnAddressHasOneWinner(t *testing.T) {
 	}
 }
 
-func TestRegistry_WhatCannotBeReadIsShownAndStays(t *testing.T) {
+func TestRegistry_UnreadableKeysAreReturnedAndStay(t *testing.T) {
 	client := testkit.Etcd(t)
 	r := NewRegistry(client, prefixOf(t), "a")
 	for name, value := range map[string]string{
@@ -185,10 +185,10 @@ func TestRegistry_WhatCannotBeReadIsShownAndStays(t *testing.T) {
 	wantEntries(t, r,
 		Entry{Name: "not-an-\uFFFDaddress", Unreadable: "the key does not end in an IP address"},
 		Entry{Address: netip.MustParseAddr("10.1.0.1"), Name: "10.1.0.1", Port: 6443, Ready: true, ReplicaID: "b"},
-		Entry{Address: netip.MustParseAddr("10.1.0.2"), Name: "10.1.0.2", Unreadable: "the value is no JSON object of the known kind"},
+		Entry{Address: netip.MustParseAddr("10.1.0.2"), Name: "10.1.0.2", Unreadable: "the value is not a JSON object of the known kind"},
 		Entry{Address: netip.MustParseAddr("10.1.0.3"), Name: "10.1.0.3", ReplicaID: "b", Unreadable: "the value has port 0, want 1 to 65535"},
-		Entry{Address: netip.MustParseAddr("10.1.0.4"), Name: "10.1.0.4", Unreadable: "the value is no JSON object of the known kind"},
-		Entry{Address: netip.MustParseAddr("fd00::5"), Name: "fd00:0::5", Unreadable: "the key writes its address in an unusual way, want fd00::5"},
+		Entry{Address: netip.MustParseAddr("10.1.0.4"), Name: "10.1.0.4", Unreadable: "the value is not a JSON object of the known kind"},
+		Entry{Address: netip.MustParseAddr("fd00::5"), Name: "fd00:0::5", Unreadable: "the address in the key is not in canonical form, want fd00::5"},
 	)
 }
 
@@ -209,7 +209,7 @@ func TestRegistry_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestRegistry_WatchTellsNewsAndNotRepetitions(t *testing.T) {
+func TestRegistry_WatchReportsChangesAndNoRefreshes(t *testing.T) {
 	client := testkit.Etcd(t)
 	r := NewRegistry(client, prefixOf(t), "a")
 	news := make(chan struct{}, 100)
@@ -224,7 +224,7 @@ func TestRegistry_WatchTellsNewsAndNotRepetitions(t *testing.T) {
 		select {
 		case <-news:
 		case <-time.After(10 * time.Second):
-			t.Fatalf("nothing was told of %s", what)
+			t.Fatalf("no call for %s", what)
 		}
 	}
 	publish := func(edit func(*Entry)) {
@@ -251,11 +251,11 @@ func TestRegistry_WatchTellsNewsAndNotRepetitions(t *testing.T) {
 	cancel()
 	<-ended
 	if len(news) != 0 {
-		t.Errorf("%d more calls than news", len(news))
+		t.Errorf("%d more calls than changes", len(news))
 	}
 }
 
-func TestRegistry_ReplicasThatShareAnAddressHaveKeysOfTheirOwn(t *testing.T) {
+func TestRegistry_ReplicasThatShareAnAddressHaveTheirOwnKeys(t *testing.T) {
 	client := testkit.Etcd(t)
 	address := netip.MustParseAddr("10.1.0.1")
 	var replicas []*Registry
@@ -268,7 +268,7 @@ func TestRegistry_ReplicasThatShareAnAddressHaveKeysOfTheirOwn(t *testing.T) {
 			}
 		}
 		if found, err := r.DeleteStale(t.Context(), address); found || err != nil {
-			t.Errorf("evict by %s = %t, %v, want nothing evicted", name, found, err)
+			t.Errorf("DeleteStale by %s = %t, %v, want nothing deleted", name, found, err)
 		}
 	}
 	a, b := entryOf("10.1.0.1", "a"), entryOf("10.1.0.1", "b")
@@ -283,12 +283,12 @@ func TestRegistry_ReplicasThatShareAnAddressHaveKeysOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestRegistry_FarewellIsRememberedForAWhileAndEndsWithTheNextLife(t *testing.T) {
+func TestRegistry_LeftMarkExpiresOrIsDeletedByTheNextProcess(t *testing.T) {
 	client := testkit.Etcd(t)
 	address := netip.MustParseAddr("10.1.0.1")
 	r := NewRegistry(client, prefixOf(t), "a")
 	if err := r.MarkLeft(t.Context(), entryOf("10.1.0.1", "a")); err != nil {
-		t.Errorf("leave without a key = %v", err)
+		t.Errorf("MarkLeft without a key = %v", err)
 	}
 	wantEntries(t, r)
 	session := grant(t, client, 60)
@@ -306,12 +306,12 @@ func TestRegistry_FarewellIsRememberedForAWhileAndEndsWithTheNextLife(t *testing
 	wantEntries(t, r, left)
 
 	entries, err := r.List(t.Context())
-	if err != nil || len(entries) != 1 || entries[0].TTL <= 0 || entries[0].TTL > farewellTTL {
-		t.Errorf("entries = %+v, %v, want one that goes within %s", entries, err, farewellTTL)
+	if err != nil || len(entries) != 1 || entries[0].TTL <= 0 || entries[0].TTL > leftTTL {
+		t.Errorf("entries = %+v, %v, want one that expires within %s", entries, err, leftTTL)
 	}
 	next := NewRegistry(client, prefixOf(t), "b")
 	if found, err := next.DeleteStale(t.Context(), address); !found || err != nil {
-		t.Errorf("evict by the next life = %t, %v", found, err)
+		t.Errorf("DeleteStale by the next process = %t, %v", found, err)
 	}
 	wantEntries(t, next)
 }
@@ -341,10 +341,10 @@ func FuzzDecodeEntry(f *testing.F) {
 		}
 		encoded, err := encodeEntry(entry)
 		if err != nil {
-			t.Fatalf("what was read cannot be written: %v", err)
+			t.Fatalf("the decoded entry cannot be encoded: %v", err)
 		}
 		if diff := cmp.Diff(entry, decodeEntry(name, []byte(encoded)), byAddress()); diff != "" {
-			t.Errorf("written and read again (-before +after):\n%s", diff)
+			t.Errorf("encoded and decoded again (-before +after):\n%s", diff)
 		}
 	})
 }

@@ -78,7 +78,7 @@ func (f *serviceFixture) plan(t *testing.T) []baseline.Change {
 	return baseline.PlanService(want, service)
 }
 
-// settle carries the plan out and demands that nothing is left of it but reports.
+// settle applies the plan and fails if writes are left.
 func (f *serviceFixture) settle(t *testing.T) []baseline.Change {
 	t.Helper()
 	for _, step := range f.plan(t) {
@@ -89,7 +89,7 @@ func (f *serviceFixture) settle(t *testing.T) []baseline.Change {
 	}
 	left := f.plan(t)
 	for _, step := range baseline.Writes(left) {
-		t.Errorf("left to %s: %s", step.Verb, step.Detail)
+		t.Errorf("still planned: %s: %s", step.Verb, step.Detail)
 	}
 	return left
 }
@@ -105,8 +105,8 @@ func (f *serviceFixture) wantFamilies(t *testing.T, families int) {
 	}
 }
 
-// A cluster that gets its second range later gives the Service its second address then, and keeps it afterwards.
-func TestFamilies_ServiceFollowsTheClusterAndIsNeverNarrowed(t *testing.T) {
+// A cluster may get its second range later. The Service then gets its second address, and keeps it.
+func TestFamilies_ServiceGainsFamiliesAndNeverLosesOne(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	want := baseline.Service{ClusterIP: netip.MustParseAddr("10.0.0.1"), TargetPort: 6443, DualStack: true}
 	f, single := startServiceFixture(t, devcluster.Config{DataDir: data, ServiceCIDR: "10.0.0.0/16"}, want)
@@ -127,7 +127,7 @@ func TestFamilies_ServiceFollowsTheClusterAndIsNeverNarrowed(t *testing.T) {
 
 	f.want.DualStack = false
 	if changes := f.plan(t); len(changes) != 0 {
-		t.Errorf("no longer asked for, plan = %v, want none", changes)
+		t.Errorf("plan without dual stack = %v, want none", changes)
 	}
 
 	// Types, node ports and extra ports, as this apiserver fills them in.

@@ -51,7 +51,7 @@ func (c *KubeObjects) wantApply(t *testing.T, verb baseline.Verb, object baselin
 	}
 }
 
-func TestWatch_TellsOfEveryWriter(t *testing.T) {
+func TestWatchEndpointSlice_ReportsEveryWriter(t *testing.T) {
 	kube := testkit.Kube(t)
 	c := newObjects(t)
 	slices := kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
@@ -67,7 +67,7 @@ func TestWatch_TellsOfEveryWriter(t *testing.T) {
 		select {
 		case <-news:
 		case <-time.After(10 * time.Second):
-			t.Fatalf("nothing was told of %s", of)
+			t.Fatalf("no call for %s", of)
 		}
 	}
 	wantNews("the beginning")
@@ -115,7 +115,7 @@ func TestApply_GuardsHold(t *testing.T) {
 	stranger.UID = "11111111-2222-3333-4444-555555555555"
 	c.wantApply(t, baseline.Delete, stranger, ErrConflict)
 	if got := stored().Labels["team"]; got != "net" {
-		t.Fatalf("label = %q after refused writes, want net", got)
+		t.Fatalf("label = %q after rejected writes, want net", got)
 	}
 	last := stored()
 	c.wantApply(t, baseline.Delete, last, nil)
@@ -152,7 +152,7 @@ func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return counters
 }
 
-func TestApply_WhatTheAPIServerRefusesIsNeitherConflictNorOutage(t *testing.T) {
+func TestApply_InvalidObjectIsNeitherConflictNorUnavailable(t *testing.T) {
 	c, kube := newObjects(t), testkit.Kube(t)
 	invalid := sliceIn(testkit.Namespace(t, kube))
 	invalid.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"127.0.0.1"}}}
@@ -162,7 +162,7 @@ func TestApply_WhatTheAPIServerRefusesIsNeitherConflictNorOutage(t *testing.T) {
 	}
 }
 
-func TestApply_WithoutATermNothingIsSent(t *testing.T) {
+func TestApply_WritesNothingWithoutATerm(t *testing.T) {
 	kube, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestApply_WithoutATermNothingIsSent(t *testing.T) {
 	}
 }
 
-func TestReads_WhatIsThereAndWhatIsNot(t *testing.T) {
+func TestReads_MissingObjectsAreNil(t *testing.T) {
 	c := newObjects(t)
 	ctx := t.Context()
 	namespaces, err := c.Namespaces(ctx, []string{"default", "kube-system", "there-is-none"})
@@ -231,7 +231,8 @@ func TestReads_SlicesWithoutTheirLabelAreFoundByName(t *testing.T) {
 	}
 }
 
-// What an apiserver of 1.32 answers about a kind of 1.33, and what a new one answers about an object that is not there.
+// The bodies are the answer of a kube-apiserver 1.32 about a kind of 1.33, and that of a newer one about a
+// missing object.
 func TestServiceCIDR_KindThatIsNotServedIsNoMissingObject(t *testing.T) {
 	for body, served := range map[string]bool{
 		"404 page not found\n": false,

@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// Family narrows the choice to one address family.
+// Family restricts the choice to one address family.
 type Family int
 
 const (
-	// Any takes IPv4 where an interface has both.
+	// Any prefers IPv4 on an interface that has both.
 	Any Family = iota
-	// IPv4 takes nothing else.
+	// IPv4 accepts IPv4 addresses only.
 	IPv4
-	// IPv6 takes nothing else.
+	// IPv6 accepts IPv6 addresses only.
 	IPv6
 )
 
@@ -38,20 +38,20 @@ func (f Family) String() string {
 	}
 }
 
-// Interface is a network interface as it was when the snapshot was taken.
+// Interface is a network interface at the time of a snapshot.
 type Interface struct {
 	Name      string
 	Up        bool
 	Addresses []netip.Addr
-	// DefaultRoute is whether a default route leads through it.
+	// DefaultRoute says that it is the interface of a default route.
 	DefaultRoute bool
 }
 
-// Routable says why pods on other machines could not reach an address, or nil if they could.
+// Routable returns nil if pods on other machines can reach an address, and otherwise the reason.
 func Routable(address netip.Addr) error {
 	switch {
 	case !address.IsValid():
-		return errors.New("is no IP address")
+		return errors.New("is not an IP address")
 	case address.IsUnspecified():
 		return errors.New("is the unspecified address")
 	case address.IsLoopback():
@@ -59,15 +59,16 @@ func Routable(address netip.Addr) error {
 	case address.IsLinkLocalUnicast():
 		return errors.New("is a link-local address")
 	case !address.IsGlobalUnicast():
-		return errors.New("is no unicast address")
+		return errors.New("is not a unicast address")
 	case address.Zone() != "":
-		return errors.New("has a zone, which means something on this machine alone")
+		return errors.New("has a zone, which is valid on this machine only")
 	default:
 		return nil
 	}
 }
 
-// Choose picks the address to advertise. serverHost is the host of the apiserver's URL, an address or a name.
+// Choose returns the address to advertise. serverHost is the host in the kube-apiserver's URL, an address
+// or a name.
 func Choose(serverHost string, interfaces []Interface, family Family) (netip.Addr, error) {
 	if address, err := netip.ParseAddr(serverHost); err == nil && fits(address, family) {
 		return address.Unmap(), nil
@@ -85,18 +86,20 @@ func fits(address netip.Addr, family Family) bool {
 	return Routable(address.Unmap()) == nil && (family == Any || FamilyOf(address) == family)
 }
 
-// byRoute returns the interfaces that are up, those of a default route first and otherwise in their order.
+// byRoute returns the interfaces that are up, those of a default route first. Otherwise it keeps the order.
 func byRoute(interfaces []Interface) []Interface {
 	up := slices.DeleteFunc(slices.Clone(interfaces), func(i Interface) bool { return !i.Up })
-	slices.SortStableFunc(up, func(a, b Interface) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(up, func(a, b Interface) int {
+		switch {
+		case a.DefaultRoute == b.DefaultRoute:
+			return 0
+		case a.DefaultRoute:
+			return -1
+		default:
+			return 1
+		}
+	})
 	return up
-}
-
-func rank(i Interface) int {
-	if i.DefaultRoute {
-		return 0
-	}
-	return 1
 }
 
 func firstOf(i Interface, family Family) (netip.Addr, bool) {

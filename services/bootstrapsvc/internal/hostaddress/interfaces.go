@@ -9,13 +9,14 @@ import (
 	"strings"
 )
 
-// Where Linux lists its routes. Elsewhere the files are missing and no interface counts as that of a default route.
+// Linux lists its routes in these files. Elsewhere they are missing, and no interface has a default route.
 const (
 	routesIPv4 = "/proc/net/route"
 	routesIPv6 = "/proc/net/ipv6_route"
 )
 
-// Interfaces takes a snapshot of this machine's interfaces, in the order of the system.
+// Interfaces returns a snapshot of this machine's interfaces in the order of the system. If the routes
+// cannot be read, no interface has a default route.
 func Interfaces() ([]Interface, error) {
 	found, err := net.Interfaces()
 	if err != nil {
@@ -38,7 +39,7 @@ func Interfaces() ([]Interface, error) {
 	return snapshot, nil
 }
 
-// readOrNothing treats a file that cannot be read as empty: routes only refine the choice.
+// readOrNothing treats an unreadable file as empty: routes only refine the choice.
 func readOrNothing(path string) string {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -61,27 +62,28 @@ func addressesOf(each net.Interface) ([]netip.Addr, error) {
 	return addresses, nil
 }
 
-// routeUp is RTF_UP, routeReject is RTF_REJECT of linux/route.h: a route that is not up, or that refuses, leads nowhere.
+// routeUp is RTF_UP and routeReject is RTF_REJECT of linux/route.h. A usable route is up and does not
+// reject.
 const (
 	routeUp     = 0x1
 	routeReject = 0x200
 )
 
-// defaultRoutes names the interfaces to which a default route leads, from the text of Linux's two route files. Lines in
-// another shape than expected are passed over.
+// defaultRoutes returns the interfaces of default routes, from the text of Linux's two route files. It
+// skips lines of another shape.
 func defaultRoutes(ipv4, ipv6 string) map[string]bool {
 	isDefault := map[string]bool{}
 	for line := range strings.Lines(ipv4) {
 		// Iface Destination Gateway Flags RefCnt Use Metric Mask …
 		fields := strings.Fields(line)
-		if len(fields) >= 8 && isZero(fields[1]) && isZero(fields[7]) && leads(fields[3]) {
+		if len(fields) >= 8 && isZero(fields[1]) && isZero(fields[7]) && isUsable(fields[3]) {
 			isDefault[fields[0]] = true
 		}
 	}
 	for line := range strings.Lines(ipv6) {
 		// destination length source length next-hop metric references use flags interface
 		fields := strings.Fields(line)
-		if len(fields) >= 10 && isZero(fields[0]) && isZero(fields[1]) && leads(fields[8]) {
+		if len(fields) >= 10 && isZero(fields[0]) && isZero(fields[1]) && isUsable(fields[8]) {
 			isDefault[fields[9]] = true
 		}
 	}
@@ -90,7 +92,7 @@ func defaultRoutes(ipv4, ipv6 string) map[string]bool {
 
 func isZero(hex string) bool { return strings.Trim(hex, "0") == "" }
 
-func leads(flags string) bool {
+func isUsable(flags string) bool {
 	value, err := strconv.ParseUint(flags, 16, 64)
 	return err == nil && value&routeUp != 0 && value&routeReject == 0
 }

@@ -9,18 +9,18 @@ import (
 	"unicode"
 )
 
-// Entry is what one sidecar says about its kube-apiserver.
+// Entry is what the key of one sidecar says about its kube-apiserver.
 type Entry struct {
-	// Address is where pods reach the server. It is the zero Addr if the key does not end in one.
+	// Address is where pods reach the server. It is the zero Addr if the key does not end in an address.
 	Address netip.Addr
-	// Secondary is its address of the other family; the zero Addr if it has none.
+	// Secondary is the address of the other family; the zero Addr if there is none.
 	Secondary netip.Addr
-	// Name is how the key ends: the address as it is written there, and the replica where several share it.
+	// Name is the end of the key: the address as it is written there, and the replica if several share it.
 	Name string
 	Port int32
-	// Ready is whether the server is to be an endpoint.
+	// Ready says whether the server should be an endpoint.
 	Ready bool
-	// Detail says for people what the last probe found.
+	// Detail describes the result of the last probe for operators.
 	Detail string
 	// ProbeTime is when the last probe ended, by the sidecar's clock.
 	ProbeTime time.Time
@@ -28,23 +28,22 @@ type Entry struct {
 	Left bool
 	// ReplicaID is the bootstrapsvc replica beside the server.
 	ReplicaID string
-	// Leased is whether the key goes with its writer. A sidecar's always does; a key without a lease was written by somebody
-	// else, or left by a restore.
+	// Leased says whether the key expires with its writer, as the key of a sidecar does. A key without a
+	// lease has another writer, or is left by a restore.
 	Leased bool
-	// TTL is what was left of the key's lease; zero for a key without one. Only List fills it in.
+	// TTL is the rest of the key's lease; zero without a lease. Only List sets it.
 	TTL time.Duration
 	// Unreadable says why key or value could not be read; empty if they could. Such an entry is not ready.
 	Unreadable string
 }
 
-// entryValue is the JSON in etcd. Fields may be added; their meaning never changes.
+// entryValue is the JSON in etcd. Fields may be added; their meaning must not change.
 type entryValue struct {
-	Port      int32     `json:"port"`
-	Ready     bool      `json:"ready"`
-	Detail    string    `json:"detail,omitempty"`
-	ProbeTime time.Time `json:"probeTime,omitzero"`
-	ReplicaID string    `json:"replica"`
-	// Fields that not every sidecar writes.
+	Port      int32      `json:"port"`
+	Ready     bool       `json:"ready"`
+	Detail    string     `json:"detail,omitempty"`
+	ProbeTime time.Time  `json:"probeTime,omitzero"`
+	ReplicaID string     `json:"replica"`
 	Secondary netip.Addr `json:"secondaryAddress,omitzero"`
 	Left      bool       `json:"left,omitempty"`
 }
@@ -57,20 +56,20 @@ func encodeEntry(e Entry) (string, error) {
 	return string(encoded), err
 }
 
-// decodeEntry reads one key; name is what follows the prefix.
+// decodeEntry decodes one key; name is the key without the prefix.
 func decodeEntry(name string, raw []byte) Entry {
 	entry := Entry{Name: printable(name)}
-	text, _, _ := strings.Cut(name, "/") // behind it the replica, where several share the address
+	text, _, _ := strings.Cut(name, "/") // the replica follows, if several share the address
 	address, err := netip.ParseAddr(text)
 	if err != nil {
 		return entry.unreadable("the key does not end in an IP address")
 	}
 	if entry.Address = address.Unmap(); entry.Address.String() != text {
-		return entry.unreadable("the key writes its address in an unusual way, want " + entry.Address.String())
+		return entry.unreadable("the address in the key is not in canonical form, want " + entry.Address.String())
 	}
 	var read entryValue
 	if err := json.Unmarshal(raw, &read); err != nil {
-		return entry.unreadable("the value is no JSON object of the known kind")
+		return entry.unreadable("the value is not a JSON object of the known kind")
 	}
 	entry.Port, entry.Ready, entry.ProbeTime = read.Port, read.Ready, read.ProbeTime
 	entry.Detail, entry.ReplicaID = printable(read.Detail), printable(read.ReplicaID)
@@ -89,10 +88,11 @@ func (e Entry) unreadable(why string) Entry {
 	return e
 }
 
-// textLimit bounds what a foreign writer can make us pass on, in bytes.
+// textLimit bounds the text of a foreign writer, in bytes.
 const textLimit = 512
 
-// printable makes text from elsewhere safe to show: valid, one line, without control characters, of bounded length.
+// printable makes foreign text safe to show: valid UTF-8, one line, no control characters, limited in
+// length.
 func printable(text string) string {
 	if len(text) > textLimit {
 		text = text[:textLimit]
