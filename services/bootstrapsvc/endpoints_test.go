@@ -27,8 +27,8 @@ func configured(edit func(*EndpointsConfig)) Config {
 	return cfg
 }
 
-// wantFindings compares the reasons of what the last look at endpoints reports.
-func (f *fixture) wantFindings(t *testing.T, want ...baseline.Reason) {
+// wantReports compares the reasons of the reports of a new observation.
+func (f *fixture) wantReports(t *testing.T, want ...baseline.Reason) {
 	t.Helper()
 	found, err := f.apiservers.ObserveEndpoints(t.Context())
 	if err != nil {
@@ -41,11 +41,11 @@ func (f *fixture) wantFindings(t *testing.T, want ...baseline.Reason) {
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("findings (-want +got):\n%s", diff)
+		t.Errorf("reports (-want +got):\n%s", diff)
 	}
 }
 
-func TestEndpoints_SilentServerIsOutInFifteenSecondsAndNotSooner(t *testing.T) {
+func TestEndpoints_SilentServerIsRemovedWithinFifteenSecondsAndNotAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -73,14 +73,14 @@ func TestEndpoints_FloorKeepsAServerThatIsNotReady(t *testing.T) {
 		f.prober.set(true)
 		time.Sleep(time.Minute)
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
-		f.wantFindings(t, "APISERVER_KEPT")
+		f.wantReports(t, "APISERVER_KEPT")
 		f.keys.put(readyPeer("10.1.0.3"))
 		synctest.Wait()
 		f.wantPublished(t, "10.1.0.2", "10.1.0.3")
 	})
 }
 
-func TestEndpoints_CountKeepsWhoIsKilledAndLetsGoWhoStops(t *testing.T) {
+func TestEndpoints_CountKeepsAKilledServerAndRemovesAStoppedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.APIServerCount = "master-count", 3 }))
 		f.start(t)
@@ -88,7 +88,7 @@ func TestEndpoints_CountKeepsWhoIsKilledAndLetsGoWhoStops(t *testing.T) {
 			f.keys.put(readyPeer(address))
 		}
 		time.Sleep(moment)
-		f.keys.drop("10.1.0.2") // its session has lapsed
+		f.keys.drop("10.1.0.2") // its session has expired
 		stopped := readyPeer("10.1.0.3")
 		stopped.Ready, stopped.Left = false, true
 		f.keys.put(stopped)
@@ -102,7 +102,7 @@ func TestEndpoints_CountKeepsWhoIsKilledAndLetsGoWhoStops(t *testing.T) {
 	})
 }
 
-func TestEndpoints_LastAddressIsKeptWhenToldTo(t *testing.T) {
+func TestEndpoints_LastAddressStaysWithKeepLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.KeepLast = true }))
 		f.start(t)
@@ -112,7 +112,7 @@ func TestEndpoints_LastAddressIsKeptWhenToldTo(t *testing.T) {
 	})
 }
 
-func TestEndpoints_NoneAreTouched(t *testing.T) {
+func TestEndpoints_ReconcilerNoneWritesNoEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler = "none" }))
 		f.start(t)
@@ -120,12 +120,12 @@ func TestEndpoints_NoneAreTouched(t *testing.T) {
 		f.end(t)
 		f.wantPublished(t)
 		if service, _ := f.objects.Service(t.Context()); service == nil {
-			t.Error("there is no service: the rest of the baseline is to be kept all the same")
+			t.Error("there is no service: the rest of the baseline must exist")
 		}
 	})
 }
 
-func TestEndpoints_StaticNameIsFollowedAndItsFailureChangesNothing(t *testing.T) {
+func TestEndpoints_StaticNameIsResolvedAgainAndAFailureChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) {
 			c.Reconciler, c.StaticAddress, c.StaticPort = "static", "api.example", 443
@@ -144,16 +144,16 @@ func TestEndpoints_StaticNameIsFollowedAndItsFailureChangesNothing(t *testing.T)
 
 		f.resolver.set(errors.New("no such host"))
 		time.Sleep(time.Minute)
-		f.wantFindings(t, "STATIC_ADDRESS_UNRESOLVED")
+		f.wantReports(t, "STATIC_ADDRESS_UNRESOLVED")
 		f.resolver.set(nil)
 		time.Sleep(time.Minute)
-		f.wantFindings(t, "STATIC_ADDRESS_UNRESOLVED")
+		f.wantReports(t, "STATIC_ADDRESS_UNRESOLVED")
 		f.end(t)
-		f.wantPublished(t, "192.0.2.8", "192.0.2.9") // a stop says nothing about a static address
+		f.wantPublished(t, "192.0.2.8", "192.0.2.9") // a static address stays at a stop
 	})
 }
 
-// A DNS that says nothing is no reason for a pass to fail, nor for a list to say nothing.
+// A DNS that does not answer must not fail a pass or a list.
 func TestEndpoints_DNSThatHangsIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "api.example" }))
@@ -166,7 +166,7 @@ func TestEndpoints_DNSThatHangsIsReported(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			found, err := f.apiservers.ObserveEndpoints(ctx)
 			if err != nil || ctx.Err() != nil || found.Servers.Unresolved == "" {
-				t.Errorf("look at endpoints within %v = %q, %v, time left %t; want what DNS does, and time left", timeout, found.Servers.Unresolved, err, ctx.Err() == nil)
+				t.Errorf("observation within %v = %q, %v, time left %t; want the failure of DNS, and time left", timeout, found.Servers.Unresolved, err, ctx.Err() == nil)
 			}
 			cancel()
 		}
@@ -174,7 +174,7 @@ func TestEndpoints_DNSThatHangsIsReported(t *testing.T) {
 	})
 }
 
-func TestEndpoints_StaticAddressIsPublishedWhoeverReports(t *testing.T) {
+func TestEndpoints_StaticAddressIsPublishedInsteadOfServersThatReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "192.0.2.7" }))
 		f.prober.set(true)
@@ -183,11 +183,11 @@ func TestEndpoints_StaticAddressIsPublishedWhoeverReports(t *testing.T) {
 		f.keys.put(readyPeer("10.1.0.2"))
 		time.Sleep(time.Minute)
 		f.wantPublished(t, "192.0.2.7")
-		f.wantFindings(t)
+		f.wantReports(t)
 	})
 }
 
-// renewed is a key as a kube-apiserver that lives keeps it.
+// masterLease is the master lease of a live kube-apiserver.
 func masterLease(address string) apiservers.MasterLease {
 	return apiservers.MasterLease{
 		Key: "/registry/masterleases/" + address, Address: netip.MustParseAddr(address), Leased: true, Alive: true, TTL: 15 * time.Second,
@@ -199,7 +199,7 @@ func newAdoptingFixture(t *testing.T) *fixture {
 	return newFixtureWith(t, configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }))
 }
 
-func TestAdoption_ServersWithoutASidecarAreKnownByTheirOwnKeys(t *testing.T) {
+func TestAdoption_ServersWithoutASidecarAreKnownFromMasterLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newAdoptingFixture(t)
 		unleased, dead := masterLease("10.1.0.8"), masterLease("10.1.0.9")
@@ -210,9 +210,9 @@ func TestAdoption_ServersWithoutASidecarAreKnownByTheirOwnKeys(t *testing.T) {
 		defer f.end(t)
 		time.Sleep(2 * time.Second)
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
-		f.wantFindings(t, "APISERVER_KEY_UNREADABLE", "APISERVER_KEY_UNLEASED", "APISERVER_KEY_DEAD")
+		f.wantReports(t, "APISERVER_KEY_UNREADABLE", "APISERVER_KEY_UNLEASED", "APISERVER_KEY_DEAD")
 
-		// A key that goes takes its address along, and a sidecar's word counts before it.
+		// The address leaves with its key, and the key of a sidecar counts before the master lease.
 		f.masterLeases.set(masterLease("10.1.0.1"))
 		time.Sleep(2 * time.Second)
 		f.wantPublished(t, "10.1.0.1")
@@ -226,7 +226,7 @@ func TestAdoption_ServersWithoutASidecarAreKnownByTheirOwnKeys(t *testing.T) {
 	})
 }
 
-func TestAdoption_ServerThatRenewsAndDoesNotAnswerIsOut(t *testing.T) {
+func TestAdoption_SilentServerWithALiveLeaseIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newAdoptingFixture(t)
 		f.masterLeases.set(masterLease("10.1.0.2"))
@@ -237,15 +237,15 @@ func TestAdoption_ServerThatRenewsAndDoesNotAnswerIsOut(t *testing.T) {
 		f.adopted.hang(true)
 		time.Sleep(15 * time.Second)
 		f.wantPublished(t, "10.1.0.1")
-		f.wantFindings(t, "APISERVER_SILENT")
+		f.wantReports(t, "APISERVER_SILENT")
 		f.adopted.hang(false)
 		time.Sleep(5 * time.Second)
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 	})
 }
 
-// The last reconciler of kube-apiserver's own empties the endpoints when it stops.
-func TestEndpoints_WhatAnotherReconcilerTakesOutIsBackAtOnce(t *testing.T) {
+// kube-apiserver's own reconciler empties the endpoints when the last server stops.
+func TestEndpoints_RemovedAddressesAreRestoredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -259,7 +259,7 @@ func TestEndpoints_WhatAnotherReconcilerTakesOutIsBackAtOnce(t *testing.T) {
 		synctest.Wait()
 		f.wantPublished(t, "10.1.0.1")
 
-		// Whoever never gives in is not fought at full speed.
+		// A writer that never stops is answered at a limited rate.
 		before := len(f.objects.writes())
 		for range 100 {
 			empty()
@@ -268,12 +268,12 @@ func TestEndpoints_WhatAnotherReconcilerTakesOutIsBackAtOnce(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		f.wantPublished(t, "10.1.0.1")
 		if wrote := len(f.objects.writes()) - before; wrote > 40 {
-			t.Errorf("%d writes in twelve seconds of a fight, want two objects each second or so", wrote)
+			t.Errorf("%d writes in twelve seconds of contention, want about two objects each second", wrote)
 		}
 	})
 }
 
-func TestAdoption_FailedReadTakesNothingAway(t *testing.T) {
+func TestAdoption_FailedReadRemovesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newAdoptingFixture(t)
 		f.masterLeases.set(masterLease("10.1.0.2"))
@@ -297,27 +297,27 @@ func TestEndpoints_KeyWithoutALeaseIsReportedAndLeftOut(t *testing.T) {
 		f.keys.strip("10.1.0.2")
 		time.Sleep(time.Minute)
 		f.wantPublished(t, "10.1.0.1")
-		f.wantFindings(t, "APISERVER_KEY_UNLEASED")
+		f.wantReports(t, "APISERVER_KEY_UNLEASED")
 	})
 }
 
-// wantConceded looks a second after what was done.
-func (f *fixture) wantConceded(t *testing.T, when string, want bool) {
+// wantStepDown waits a second and compares.
+func (f *fixture) wantStepDown(t *testing.T, when string, want bool) {
 	t.Helper()
 	time.Sleep(time.Second)
 	if got := f.candidate.Conceded(); (got != nil) != want {
-		t.Errorf("%s: conceded = %v, want %t", when, got, want)
+		t.Errorf("%s: step-down reason = %v, want one: %t", when, got, want)
 	}
 }
 
-// sick is a neighbour that is not ready.
+// notReadyPeer is the key of a kube-apiserver beside another replica that is not ready.
 func notReadyPeer(address string) apiserverscontroller.Entry {
 	entry := readyPeer(address)
 	entry.Ready = false
 	return entry
 }
 
-func TestGiveWay_WhileTheOwnServerIsDownAndAnotherIsReady(t *testing.T) {
+func TestStepDown_WhileTheOwnServerIsDownAndAnotherIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -325,24 +325,24 @@ func TestGiveWay_WhileTheOwnServerIsDownAndAnotherIsReady(t *testing.T) {
 		time.Sleep(moment)
 		f.prober.set(true)
 		time.Sleep(4 * time.Second)
-		f.wantConceded(t, "nobody else is ready", false)
+		f.wantStepDown(t, "no other server is ready", false)
 		f.keys.put(readyPeer("10.1.0.2"))
-		f.wantConceded(t, "another is ready", true)
+		f.wantStepDown(t, "another server is ready", true)
 		f.keys.put(notReadyPeer("10.1.0.2"))
-		f.wantConceded(t, "the other is not ready any more", false)
+		f.wantStepDown(t, "the other server is not ready any more", false)
 		f.keys.put(readyPeer("10.1.0.2"))
-		f.wantConceded(t, "the other is back", true)
+		f.wantStepDown(t, "the other server is back", true)
 		f.keys.fail(errors.New("etcd: no leader"), nil)
-		f.wantConceded(t, "nothing is known of the other", true)
+		f.wantStepDown(t, "the state of the other server is unknown", true)
 		f.keys.fail(nil, nil)
 		f.prober.set(false)
-		f.wantConceded(t, "the own one is back for a moment", true)
+		f.wantStepDown(t, "the own server is back for a moment", true)
 		time.Sleep(30 * time.Second)
-		f.wantConceded(t, "the own one is back", false)
+		f.wantStepDown(t, "the own server is back", false)
 	})
 }
 
-func TestGiveWay_ServerThatComesAndGoesDoesNotTakeTheTermAlong(t *testing.T) {
+func TestStepDown_FlappingServerDoesNotMoveTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -352,22 +352,22 @@ func TestGiveWay_ServerThatComesAndGoesDoesNotTakeTheTermAlong(t *testing.T) {
 		f.prober.set(true)
 		time.Sleep(4 * time.Second)
 		for range 20 {
-			f.wantConceded(t, "down", true)
+			f.wantStepDown(t, "down", true)
 			f.prober.set(false)
 			time.Sleep(4 * time.Second)
-			f.wantConceded(t, "up", true)
+			f.wantStepDown(t, "up", true)
 			f.prober.set(true)
 			time.Sleep(4 * time.Second)
 		}
 		f.prober.set(false)
-		f.wantConceded(t, "up, while another is ready", true)
+		f.wantStepDown(t, "up, while another is ready", true)
 		f.keys.put(notReadyPeer("10.1.0.2"))
-		f.wantConceded(t, "up, while no other is ready", false)
+		f.wantStepDown(t, "up, while no other is ready", false)
 	})
 }
 
-// What a restore left behind is nobody to give way to.
-func TestGiveWay_NotToAKeyWithoutALease(t *testing.T) {
+// A key that a restore left is no peer to step down for.
+func TestStepDown_NotForAKeyWithoutALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -377,11 +377,11 @@ func TestGiveWay_NotToAKeyWithoutALease(t *testing.T) {
 		time.Sleep(moment)
 		f.prober.set(true)
 		time.Sleep(10 * time.Second)
-		f.wantConceded(t, "nobody lives beside", false)
+		f.wantStepDown(t, "there is no live peer", false)
 	})
 }
 
-func TestGiveWay_WithoutAnAddressOfItsOwn(t *testing.T) {
+func TestStepDown_WithATakenAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -390,12 +390,12 @@ func TestGiveWay_WithoutAnAddressOfItsOwn(t *testing.T) {
 		f.keys.put(readyPeer("10.1.0.1")) // another sidecar was given the same address
 		f.prober.set(true)
 		time.Sleep(10 * time.Second)
-		f.wantConceded(t, "the address is taken by one that is ready", true)
+		f.wantStepDown(t, "a ready server has the address", true)
 	})
 }
 
-// A port of the Service leads somewhere only if the endpoints have one of its name: there it is the target port.
-func TestService_ExtraPortsAreThoseOfTheEndpointsToo(t *testing.T) {
+// A port of the Service works only if the endpoints have a port of the same name, with the target port.
+func TestService_ExtraPortsAreInTheEndpointsToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.ExtraPorts = []string{"konnectivity:8132:8091"}

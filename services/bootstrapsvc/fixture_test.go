@@ -132,17 +132,18 @@ func readyPeer(address string) apiserverscontroller.Entry {
 	}
 }
 
-// fakeObjects is a Kubernetes in memory that insists on guards and on a term, as the real one behind its fence does.
+// fakeObjects are the objects of a cluster. Like the real client behind its fence, it requires guards and a
+// term for writes.
 type fakeObjects struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	objects  map[string]baseline.Object
 	cidr     baseline.ServiceCIDR
 	version  int
 	written  []string // "verb Kind name"
 	watchers watchers
-	// before is called before each write, without the lock; an error refuses it.
+	// before is called before each write, without the lock; an error rejects it.
 	before func(ctx context.Context, step baseline.Change) error
-	// reads, if set, is what every read fails with.
+	// reads is the error of every read, if set.
 	reads error
 }
 
@@ -265,12 +266,12 @@ func (m *fakeObjects) keepCIDR(how func(*baseline.ServiceCIDR)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	kept := m.cidr
-	kept.Object = kept.Object.DeepCopy() // readers may hold the one before
+	kept.Object = kept.Object.DeepCopy() // readers may hold the old object
 	how(&kept)
 	m.cidr = kept
 }
 
-// defaultCIDR is the default ServiceCIDR of a cluster that has these ranges.
+// defaultCIDR is the default ServiceCIDR with these ranges.
 func defaultCIDR(ranges ...string) baseline.ServiceCIDR {
 	return baseline.ServiceCIDR{Served: true, Object: &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
@@ -324,7 +325,7 @@ func (m *fakeObjects) guard(key string, step baseline.Change) error {
 	}
 }
 
-// published are the addresses in slice and Endpoints; "differ" if the two do not agree.
+// published are the addresses in the slice and the Endpoints object; "differ" if they differ.
 func (m *fakeObjects) published() []string {
 	endpoints, _ := m.Endpoints(context.Background())
 	slice, _ := m.EndpointSlices(context.Background())
@@ -335,15 +336,15 @@ func (m *fakeObjects) published() []string {
 	return published
 }
 
-// fakeKeys are the apiserver keys of an etcd in memory.
+// fakeKeys are the keys of sidecars.
 type fakeKeys struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	entries  map[netip.Addr]apiserverscontroller.Entry
 	watchers watchers
 	puts     int
-	// reads and writes, if set, are what every call of that kind fails with.
+	// reads and writes are the errors of all such calls, if set.
 	reads, writes error
-	// hang makes every call wait for its context.
+	// hang makes every call block until its context ends.
 	hang bool
 }
 
@@ -380,8 +381,8 @@ func (m *fakeKeys) get(address string) (apiserverscontroller.Entry, bool) {
 	return entry, found
 }
 
-// admit says how a call begins: it may hang, or fail. The caller must not hold mu.
-func (m *fakeKeys) admit(ctx context.Context, failure func() error) error {
+// fault hangs or fails as configured. The caller must not hold mu.
+func (m *fakeKeys) fault(ctx context.Context, failure func() error) error {
 	m.mu.Lock()
 	isHanging, err := m.hang, failure()
 	m.mu.Unlock()
@@ -393,7 +394,7 @@ func (m *fakeKeys) admit(ctx context.Context, failure func() error) error {
 }
 
 func (m *fakeKeys) Read(ctx context.Context) ([]apiserverscontroller.Entry, error) {
-	if err := m.admit(ctx, func() error { return m.reads }); err != nil {
+	if err := m.fault(ctx, func() error { return m.reads }); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -415,7 +416,7 @@ func (m *fakeKeys) List(ctx context.Context) ([]apiserverscontroller.Entry, erro
 }
 
 func (m *fakeKeys) Publish(ctx context.Context, entry apiserverscontroller.Entry, _ clientv3.LeaseID) error {
-	if err := m.admit(ctx, func() error { return m.writes }); err != nil {
+	if err := m.fault(ctx, func() error { return m.writes }); err != nil {
 		return err
 	}
 	if there, found := m.get(entry.Name); found && there.ReplicaID != entry.ReplicaID {
@@ -447,7 +448,7 @@ func (m *fakeKeys) Key(entry apiserverscontroller.Entry) string {
 }
 
 func (m *fakeKeys) delete(ctx context.Context, address netip.Addr, isMeant func(owner string) bool) (bool, error) {
-	if err := m.admit(ctx, func() error { return m.writes }); err != nil {
+	if err := m.fault(ctx, func() error { return m.writes }); err != nil {
 		return false, err
 	}
 	there, found := m.get(address.String())
@@ -460,13 +461,13 @@ func (m *fakeKeys) delete(ctx context.Context, address netip.Addr, isMeant func(
 
 func (m *fakeKeys) Watch(ctx context.Context, changed func()) { m.watchers.watch(ctx, changed) }
 
-// fakeProber is a kube-apiserver in memory.
+// fakeProber answers probes of a kube-apiserver.
 type fakeProber struct {
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	down, hung bool
 }
 
-// hang makes the server accept connections and say nothing.
+// hang makes the server accept connections and never answer.
 func (p *fakeProber) hang(hung bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -493,9 +494,9 @@ func (p *fakeProber) Probe(ctx context.Context) apiservers.ProbeResult {
 	return apiservers.ProbeResult{Time: time.Now(), OK: true, Detail: "ok"}
 }
 
-// fakeMasterLeases are kube-apiserver's own keys.
+// fakeMasterLeases are the keys of kube-apiserver's own reconciler.
 type fakeMasterLeases struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	keys []apiservers.MasterLease
 	err  error
 }
@@ -512,15 +513,15 @@ func (m *fakeMasterLeases) Read(context.Context) ([]apiservers.MasterLease, erro
 	return slices.Clone(m.keys), m.err
 }
 
-// fakeResolver is a DNS in which every name leads to the same addresses.
+// fakeResolver resolves every name to the same addresses.
 type fakeResolver struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	addresses []netip.Addr
 	err       error
 	hung      bool
 }
 
-// hang makes every question go unanswered.
+// hang makes every lookup block until its context ends.
 func (m *fakeResolver) hang() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -547,7 +548,7 @@ func (m *fakeResolver) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Ad
 	return addresses, err
 }
 
-// strip takes the lease of a key, as a restore does.
+// strip removes the lease of a key, as a restore does.
 func (m *fakeKeys) strip(address string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -54,17 +54,17 @@ func TestListAPIServers(t *testing.T) {
 // unknownReason is the reason of a server while Kubernetes does not answer.
 const unknownReason = "it is not known whether it is an endpoint, because kube-apiserver did not answer"
 
-// shown is what a row of the list says, without what is in other tests.
-type shown struct {
+// row is the part of a listed server that most tests compare.
+type row struct {
 	Name, Key, Source, Reason string
 	Ready, Published          bool
 	Problems                  int
 }
 
-func shownOf(servers []*bootstrapv1.APIServer) []shown {
-	var rows []shown
+func rowsOf(servers []*bootstrapv1.APIServer) []row {
+	var rows []row
 	for _, s := range servers {
-		rows = append(rows, shown{
+		rows = append(rows, row{
 			Name: s.GetName(), Key: s.GetKey(), Source: s.GetSource().String(), Reason: s.GetReason(),
 			Ready: s.GetReady(), Published: s.GetPublished(), Problems: len(s.GetProblems()),
 		})
@@ -72,7 +72,7 @@ func shownOf(servers []*bootstrapv1.APIServer) []shown {
 	return rows
 }
 
-func TestListAPIServers_SaysWhereEachIsKnownFromAndWhyItIsAnEndpoint(t *testing.T) {
+func TestListAPIServers_HasSourceAndReasonOfEachServer(t *testing.T) {
 	f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.AdoptMasterLeases = true }))
 	unleased := masterLease("10.1.0.9")
 	unleased.Leased, unleased.Alive = false, false
@@ -80,7 +80,7 @@ func TestListAPIServers_SaysWhereEachIsKnownFromAndWhyItIsAnEndpoint(t *testing.
 	f.start(t)
 	t.Cleanup(func() { f.end(t) })
 	client := serve(t, f)
-	want := []shown{{
+	want := []row{{
 		Name: "apiservers/10.1.0.1", Key: "/trivet/test/apiservers/10.1.0.1", Source: "SOURCE_SIDECAR",
 		Reason: "it is ready", Ready: true, Published: true,
 	}, {
@@ -96,17 +96,17 @@ func TestListAPIServers_SaysWhereEachIsKnownFromAndWhyItIsAnEndpoint(t *testing.
 		if err != nil {
 			return err
 		}
-		if diff := cmp.Diff(want, shownOf(got.GetApiservers())); diff != "" {
+		if diff := cmp.Diff(want, rowsOf(got.GetApiservers())); diff != "" {
 			return fmt.Errorf("apiservers (-want +got):\n%s", diff)
 		}
 		return nil
 	})
 }
 
-func TestListAPIServers_StaticAddressIsListedBesideThoseThatReport(t *testing.T) {
+func TestListAPIServers_StaticAddressIsListedBesideServersThatReport(t *testing.T) {
 	f := newFixtureWith(t, configured(func(c *EndpointsConfig) { c.Reconciler, c.StaticAddress = "static", "192.0.2.7" }))
 	f.keys.put(readyPeer("10.1.0.2"))
-	want := []shown{{
+	want := []row{{
 		Name: "apiservers/10.1.0.2", Key: "/trivet/test/apiservers/10.1.0.2", Source: "SOURCE_SIDECAR", Ready: true, Reason: "endpoints are not chosen from servers that report: see --endpoint-reconciler-type",
 	}, {
 		Name: "apiservers/192.0.2.7", Source: "SOURCE_STATIC", Ready: true, Reason: "it is --static-apiserver-address, which is published without probes",
@@ -115,12 +115,12 @@ func TestListAPIServers_StaticAddressIsListedBesideThoseThatReport(t *testing.T)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, shownOf(got.GetApiservers())); diff != "" {
+	if diff := cmp.Diff(want, rowsOf(got.GetApiservers())); diff != "" {
 		t.Errorf("apiservers (-want +got):\n%s", diff)
 	}
 }
 
-// The list is wanted most when a kube-apiserver is down.
+// The list is needed most when a kube-apiserver is down.
 func TestListAPIServers_AnswersWithoutKubernetes(t *testing.T) {
 	f := newFixture(t)
 	f.keys.put(readyPeer("10.1.0.2"))
@@ -129,10 +129,10 @@ func TestListAPIServers_AnswersWithoutKubernetes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []shown{{
+	want := []row{{
 		Name: "apiservers/10.1.0.2", Key: "/trivet/test/apiservers/10.1.0.2", Source: "SOURCE_SIDECAR", Ready: true, Reason: unknownReason,
 	}}
-	if diff := cmp.Diff(want, shownOf(got.GetApiservers())); diff != "" {
+	if diff := cmp.Diff(want, rowsOf(got.GetApiservers())); diff != "" {
 		t.Errorf("apiservers (-want +got):\n%s", diff)
 	}
 }
@@ -140,16 +140,16 @@ func TestListAPIServers_AnswersWithoutKubernetes(t *testing.T) {
 // next returns the next list of a watch.
 func next(t *testing.T, watch interface {
 	Recv() (*bootstrapv1.WatchAPIServersResponse, error)
-}) []shown {
+}) []row {
 	t.Helper()
 	list, err := watch.Recv()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return shownOf(list.GetApiservers())
+	return rowsOf(list.GetApiservers())
 }
 
-func TestWatchAPIServers_TellsTheListAndThenWhatChanges(t *testing.T) {
+func TestWatchAPIServers_SendsTheListAndThenChanges(t *testing.T) {
 	f := newFixture(t)
 	f.keys.put(readyPeer("10.1.0.2"))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -158,35 +158,35 @@ func TestWatchAPIServers_TellsTheListAndThenWhatChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := func(address string) shown {
-		return shown{
+	listed := func(address string) row {
+		return row{
 			Name: "apiservers/" + address, Key: "/trivet/test/apiservers/" + address, Source: "SOURCE_SIDECAR", Reason: "it is ready", Ready: true,
 		}
 	}
-	if diff := cmp.Diff([]shown{row("10.1.0.2")}, next(t, watch)); diff != "" {
+	if diff := cmp.Diff([]row{listed("10.1.0.2")}, next(t, watch)); diff != "" {
 		t.Errorf("first list (-want +got):\n%s", diff)
 	}
 	again := readyPeer("10.1.0.2")
-	again.ProbeTime = time.Now() // the same, said again
+	again.ProbeTime = time.Now() // a refresh
 	f.keys.put(again)
 	time.AfterFunc(3*time.Second, func() { f.keys.put(readyPeer("10.1.0.3")) })
-	if diff := cmp.Diff([]shown{row("10.1.0.2"), row("10.1.0.3")}, next(t, watch)); diff != "" {
+	if diff := cmp.Diff([]row{listed("10.1.0.2"), listed("10.1.0.3")}, next(t, watch)); diff != "" {
 		t.Errorf("next list (-want +got):\n%s", diff)
 	}
-	// What changes without a key being written is found, too, and an outage of etcd is sat out.
+	// A change without a written key is found too, and the watch survives an outage of etcd.
 	f.keys.fail(fmt.Errorf("%w: no leader", apiserverscontroller.ErrUnavailable), nil)
 	time.AfterFunc(3*time.Second, func() {
 		f.keys.fail(nil, nil)
 		f.objects.failReads(errors.New("gone"))
 	})
-	lost := []shown{row("10.1.0.2"), row("10.1.0.3")}
+	lost := []row{listed("10.1.0.2"), listed("10.1.0.3")}
 	lost[0].Reason, lost[1].Reason = unknownReason, unknownReason
 	if diff := cmp.Diff(lost, next(t, watch)); diff != "" {
 		t.Errorf("list without Kubernetes (-want +got):\n%s", diff)
 	}
 }
 
-func TestWatchAPIServers_EndsWithTheServiceAndBeginsOnlyWithEtcd(t *testing.T) {
+func TestWatchAPIServers_EndsWithTheServiceAndFailsWithoutEtcdAtTheStart(t *testing.T) {
 	f := newFixture(t)
 	client := serve(t, f)
 	f.keys.fail(fmt.Errorf("%w: no leader", apiserverscontroller.ErrUnavailable), nil)

@@ -23,13 +23,13 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
 )
 
-// serve serves a house's RPCs through the production chain.
+// serve serves the RPCs of a fixture through the production interceptors.
 func serve(t *testing.T, f *fixture) bootstrapv1.BootstrapServiceClient {
 	t.Helper()
 	return bootstrapv1.NewBootstrapServiceClient(testkit.Serve(t, f.Register))
 }
 
-// lead runs the house until the test ends, and returns once it has settled.
+// lead runs the fixture until the test ends, and returns once the baseline is complete.
 func lead(t *testing.T, f *fixture) {
 	t.Helper()
 	f.start(t)
@@ -133,7 +133,7 @@ func TestGetBaseline_SettledCluster(t *testing.T) {
 	}
 }
 
-func TestGetBaseline_WhatIsWrongStandsAtItsObject(t *testing.T) {
+func TestGetBaseline_ProblemsAreListedWithTheirObject(t *testing.T) {
 	f := newFixture(t)
 	lead(t, f)
 	edit(f.objects, "Namespace kube-public", func(n *corev1.Namespace) {
@@ -215,7 +215,7 @@ func TestReconcileBaseline_LeaderRepairsNow(t *testing.T) {
 	}
 }
 
-func TestReconcileBaseline_LoopThatIsOffIsLeftOut(t *testing.T) {
+func TestReconcileBaseline_DisabledLoopIsSkipped(t *testing.T) {
 	f := newFixture(t, "*", "-"+baselinecontroller.ServiceLoop)
 	f.start(t)
 	t.Cleanup(func() { f.end(t) })
@@ -225,7 +225,7 @@ func TestReconcileBaseline_LoopThatIsOffIsLeftOut(t *testing.T) {
 		return err
 	})
 	if service, _ := f.objects.Service(t.Context()); service != nil {
-		t.Errorf("service = %v, want none: its loop is off", service)
+		t.Errorf("service = %v, want none: its loop is disabled", service)
 	}
 }
 
@@ -254,7 +254,7 @@ func TestReconcileBaseline_TermThatEndsWhileWaitingIsNotLeader(t *testing.T) {
 	wantError(t, err, codes.Unavailable, rpcerror.NotLeaderReason)
 }
 
-func TestReconcileBaseline_ConflictsWithoutEndAreAborted(t *testing.T) {
+func TestReconcileBaseline_EndlessConflictsAreAborted(t *testing.T) {
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -264,7 +264,7 @@ func TestReconcileBaseline_ConflictsWithoutEndAreAborted(t *testing.T) {
 	wantError(t, err, codes.Aborted, api.Conflict)
 }
 
-func TestReconcileBaseline_CallerWhoGivesUpGetsItsOwnCode(t *testing.T) {
+func TestReconcileBaseline_CancelledCallGetsItsOwnCode(t *testing.T) {
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)
@@ -290,13 +290,13 @@ func TestErrors(t *testing.T) {
 		code          codes.Code
 		reason        rpcerror.Reason
 	}{
-		"etcd is away": {
+		"etcd is unavailable": {
 			keys: fmt.Errorf("read: %w", apiserverscontroller.ErrUnavailable), code: codes.Unavailable, reason: api.EtcdUnreachable,
 		},
-		"the apiserver is away": {
+		"the kube-apiserver is unavailable": {
 			objects: fmt.Errorf("get: %w", baselinecontroller.ErrUnavailable), code: codes.Unavailable, reason: api.APIServerUnreachable,
 		},
-		"the apiserver refuses": {
+		"the kube-apiserver rejects": {
 			objects: refused, code: codes.Internal, reason: rpcerror.InternalReason,
 		},
 	}
@@ -318,7 +318,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-func TestErrors_StoppingReplicaSaysSo(t *testing.T) {
+func TestErrors_StoppingReplicaIsShuttingDown(t *testing.T) {
 	f := newFixture(t)
 	lead(t, f)
 	client := serve(t, f)

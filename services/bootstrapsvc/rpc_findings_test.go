@@ -13,7 +13,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/api"
 )
 
-// auditCalls are the calls that only the holder of the term answers.
+// auditCalls are the calls that only the leader answers.
 func auditCalls(t *testing.T, client bootstrapv1.BootstrapServiceClient) map[string]error {
 	t.Helper()
 	_, audit := client.Audit(t.Context(), &bootstrapv1.AuditRequest{})
@@ -27,13 +27,13 @@ func auditCalls(t *testing.T, client bootstrapv1.BootstrapServiceClient) map[str
 	return map[string]error{"Audit": audit, "ListFindings": list, "PlanRepair": plan, "ApplyRepair": apply, "WatchFindings": watch}
 }
 
-func TestAudit_WithoutTheTermTheCallerIsSentOn(t *testing.T) {
+func TestAudit_WithoutTheTermIsNotLeader(t *testing.T) {
 	for name, err := range auditCalls(t, serve(t, newFixture(t))) {
 		t.Run(name, func(t *testing.T) { wantError(t, err, codes.Unavailable, rpcerror.NotLeaderReason) })
 	}
 }
 
-func TestAudit_SwitchedOffItSaysSo(t *testing.T) {
+func TestAudit_DisabledLoopIsNotSynced(t *testing.T) {
 	f := newFixture(t, "*", "-"+auditLoop)
 	client := serve(t, f)
 	lead(t, f)
@@ -42,7 +42,7 @@ func TestAudit_SwitchedOffItSaysSo(t *testing.T) {
 	}
 }
 
-func TestAudit_EmptyClusterHasNothingWrong(t *testing.T) {
+func TestAudit_EmptyClusterHasNoFindings(t *testing.T) {
 	f := newFixture(t)
 	client := serve(t, f)
 	lead(t, f)
@@ -52,7 +52,7 @@ func TestAudit_EmptyClusterHasNothingWrong(t *testing.T) {
 			return err
 		}
 		if len(answer.GetStores()) != 4 || !answer.GetStores()[0].GetPresent() || answer.GetStores()[1].GetPresent() {
-			return fmt.Errorf("stores are %v, want IPAddresses alone to be there", answer.GetStores())
+			return fmt.Errorf("stores are %v, want only IPAddresses to exist", answer.GetStores())
 		}
 		return nil
 	})
@@ -60,7 +60,7 @@ func TestAudit_EmptyClusterHasNothingWrong(t *testing.T) {
 	if err != nil || plan.GetToken() != "" || len(plan.GetSteps()) != 0 || plan.GetExpireTime() != nil {
 		t.Errorf("plan is %v, %v, want an empty one", plan, err)
 	}
-	_, err = client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: "made up"})
+	_, err = client.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: "invalid"})
 	wantError(t, err, codes.InvalidArgument, api.InvalidRepairToken)
 	_, err = client.PlanRepair(t.Context(), &bootstrapv1.PlanRepairRequest{Names: []string{"findings/none"}})
 	wantError(t, err, codes.NotFound, api.FindingNotFound)

@@ -81,7 +81,7 @@ func TestService_DriftIsRepairedWithinTenSeconds(t *testing.T) {
 	})
 }
 
-func TestService_NamespaceIsBackWithinAMinute(t *testing.T) {
+func TestService_NamespaceIsCreatedWithinAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -90,12 +90,12 @@ func TestService_NamespaceIsBackWithinAMinute(t *testing.T) {
 		f.objects.remove("Namespace kube-public")
 		time.Sleep(time.Minute)
 		if namespace, err := load[*corev1.Namespace](f.objects, "Namespace kube-public"); namespace == nil || err != nil {
-			t.Errorf("kube-public = %v, %v, want it back", namespace, err)
+			t.Errorf("kube-public = %v, %v, want it created", namespace, err)
 		}
 	})
 }
 
-func TestService_NeighboursComeAndGoAtOnce(t *testing.T) {
+func TestService_PeersAreAddedAndRemovedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -112,7 +112,7 @@ func TestService_NeighboursComeAndGoAtOnce(t *testing.T) {
 	})
 }
 
-func TestService_ServerThatFailsLeavesUnlessItIsTheLast(t *testing.T) {
+func TestService_FailedServerIsRemovedUnlessItIsTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -141,19 +141,19 @@ func TestService_ServerThatFailsLeavesUnlessItIsTheLast(t *testing.T) {
 	})
 }
 
-func TestService_StopTakesTheOwnAddressOutUnderTheTerm(t *testing.T) {
+func TestService_StopRemovesTheOwnAddressUnderTheTerm(t *testing.T) {
 	for name, test := range map[string]struct {
-		neighbours []string
-		want       []string
+		peers []string
+		want  []string
 	}{
-		"beside others":   {neighbours: []string{"10.1.0.2", "10.1.0.3"}, want: []string{"10.1.0.2", "10.1.0.3"}},
-		"as the last one": {},
+		"beside peers":       {peers: []string{"10.1.0.2", "10.1.0.3"}, want: []string{"10.1.0.2", "10.1.0.3"}},
+		"as the last server": {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
 				f.start(t)
-				for _, address := range test.neighbours {
+				for _, address := range test.peers {
 					f.keys.put(readyPeer(address))
 				}
 				time.Sleep(moment)
@@ -195,13 +195,13 @@ func TestService_StandbyProbesAndWritesNothing(t *testing.T) {
 		f.candidate.Lose()
 		f.keys.put(readyPeer("10.1.0.2"))
 		f.start(t)
-		// A lost session writes no key either: it could not be bound to anything.
+		// Without a session no key is written either: it could not be bound to one.
 		time.Sleep(time.Minute)
 		if got := f.objects.writes(); len(got) != 0 {
 			t.Errorf("writes = %v, want none", got)
 		}
 		if status := f.statusOf(t, apiserverscontroller.ProbeLoop); status.State != loop.Failing || status.LastError != apiserverscontroller.ErrNoSession.Error() {
-			t.Errorf("probe loop = %+v, want it failing for want of a session", status)
+			t.Errorf("probe loop = %+v, want it failing without a session", status)
 		}
 		f.candidate.Regain()
 		time.Sleep(2 * time.Second)
@@ -214,12 +214,12 @@ func TestService_StandbyProbesAndWritesNothing(t *testing.T) {
 			t.Errorf("counts of a standby (-want +got):\n%s", diff)
 		}
 		f.end(t)
-		// Without a term nothing was taken out; the next leader does it.
+		// Without a term, no address was removed. The next leader does it.
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 	})
 }
 
-func TestService_FailedReadOfTheKeysTakesNothingAway(t *testing.T) {
+func TestService_FailedReadOfTheKeysRemovesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -244,7 +244,7 @@ func TestService_FailedReadOfTheKeysTakesNothingAway(t *testing.T) {
 	})
 }
 
-func TestService_StaleKeyOfAnEarlierLifeIsRemovedBeforeTheFirstProbe(t *testing.T) {
+func TestService_StaleKeyIsDeletedBeforeTheFirstProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "*", "-"+apiserverscontroller.EndpointsLoop)
 		f.prober.set(true)
@@ -254,12 +254,12 @@ func TestService_StaleKeyOfAnEarlierLifeIsRemovedBeforeTheFirstProbe(t *testing.
 		time.Sleep(moment)
 		entry, _ := f.keys.get("10.1.0.1")
 		if entry.Ready || entry.ReplicaID != self().ID {
-			t.Errorf("key = %+v, want one of this life that is not ready", entry)
+			t.Errorf("key = %+v, want one of this replica that is not ready", entry)
 		}
 	})
 }
 
-func TestService_AddressThatAnotherReplicaPublishesIsLeftToItAndReported(t *testing.T) {
+func TestService_AddressOfAnotherReplicaStaysAndIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -276,7 +276,7 @@ func TestService_AddressThatAnotherReplicaPublishesIsLeftToItAndReported(t *test
 	})
 }
 
-func TestService_QuietKeyIsWrittenOncePerRefresh(t *testing.T) {
+func TestService_UnchangedKeyIsWrittenOncePerRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.start(t)
@@ -291,7 +291,7 @@ func TestService_QuietKeyIsWrittenOncePerRefresh(t *testing.T) {
 	})
 }
 
-func TestService_ConflictIsPlannedAgainFromWhatIsThere(t *testing.T) {
+func TestService_ConflictIsPlannedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		interfered := false
@@ -310,12 +310,12 @@ func TestService_ConflictIsPlannedAgainFromWhatIsThere(t *testing.T) {
 		f.wantPublished(t, "10.1.0.1", "10.1.0.2")
 		slice, _ := load[*discoveryv1.EndpointSlice](f.objects, "EndpointSlice kubernetes")
 		if !interfered || slice.Labels["team"] != "net" {
-			t.Errorf("interfered = %t, labels = %v: what the other writer wrote must stay", interfered, slice.Labels)
+			t.Errorf("interfered = %t, labels = %v: the change of the other writer must stay", interfered, slice.Labels)
 		}
 	})
 }
 
-func TestService_FightIsGivenUpUntilTheNextPass(t *testing.T) {
+func TestService_ContentionEndsThePass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		attempts := 0
@@ -339,7 +339,7 @@ func TestService_FightIsGivenUpUntilTheNextPass(t *testing.T) {
 	})
 }
 
-func TestService_OneNamespaceThatIsRefusedHoldsUpNoOther(t *testing.T) {
+func TestService_RejectedWriteDoesNotStopTheRemainingOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.objects.before = func(_ context.Context, step baseline.Change) error {

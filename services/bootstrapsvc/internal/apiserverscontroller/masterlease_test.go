@@ -64,10 +64,10 @@ func TestDecodeMasterLease(t *testing.T) {
 		"JSON":                 {raw: string(asJSON), want: "10.1.0.1"},
 		"IPv6":                 {raw: stored(t, endpointsAt("fd00::1")), want: "fd00::1"},
 		"IPv4 written as IPv6": {raw: stored(t, endpointsAt("::ffff:10.1.0.1")), want: "10.1.0.1"},
-		"no address":           {raw: stored(t, empty), err: "names no address"},
-		"a name":               {raw: stored(t, endpointsAt("host")), err: "no IP address"},
+		"no address":           {raw: stored(t, empty), err: "has no address"},
+		"a name":               {raw: stored(t, endpointsAt("host")), err: "not an IP address"},
 		"another kind":         {raw: stored(t, another), err: `kind "Lease"`},
-		"truncated":            {raw: whole[:len(whole)-3], err: "no object as kube-apiserver"},
+		"truncated":            {raw: whole[:len(whole)-3], err: "not in kube-apiserver"},
 		"nothing":              {err: "neither protobuf nor JSON"},
 		"the magic alone":      {raw: "k8s\x00", err: `kind ""`},
 	}

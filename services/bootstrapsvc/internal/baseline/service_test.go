@@ -17,7 +17,7 @@ func wanted() Service {
 	return Service{ClusterIP: netip.MustParseAddr("10.0.0.1"), TargetPort: 6443}
 }
 
-// stored is the Service as an apiserver keeps it, with edits.
+// stored is the Service as a kube-apiserver stores it, with edits.
 func stored(edits ...func(*corev1.Service)) *corev1.Service {
 	service := wanted().object()
 	service.UID = "uid"
@@ -30,7 +30,7 @@ func stored(edits ...func(*corev1.Service)) *corev1.Service {
 	return service
 }
 
-func TestPlanService_MissingIsCreatedWhole(t *testing.T) {
+func TestPlanService_MissingServiceIsCreated(t *testing.T) {
 	singleStack := corev1.IPFamilyPolicySingleStack
 	want := []Change{{
 		Verb: Create,
@@ -115,7 +115,7 @@ func TestPlanService_DriftIsRepairedInPlace(t *testing.T) {
 	}
 }
 
-func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
+func TestPlanService_ProblemsWithoutARepairAreReported(t *testing.T) {
 	unknown := wanted()
 	unknown.ClusterIP = netip.Addr{}
 	cases := map[string]struct {
@@ -178,7 +178,7 @@ func TestPlanService_WhatCannotBeRepairedIsReported(t *testing.T) {
 	}
 }
 
-func TestPlanService_SameIPv6AddressInOtherWordsIsNoDrift(t *testing.T) {
+func TestPlanService_OtherTextOfTheSameIPv6AddressIsNoDrift(t *testing.T) {
 	want := wanted()
 	want.ClusterIP = netip.MustParseAddr("fd00::1")
 	existing := stored(func(s *corev1.Service) { s.Spec.ClusterIP = "fd00:0:0::1" })
@@ -237,10 +237,10 @@ func TestPlanService_DualStack(t *testing.T) {
 		existing *corev1.Service
 		want     []string
 	}{
-		"a second family is asked for": {families: both, existing: stored(), want: []string{
+		"a second family is wanted": {families: both, existing: stored(), want: []string{
 			"update ipFamilyPolicy SingleStack, want PreferDualStack; ipFamilies IPv4, want IPv4, IPv6",
 		}},
-		"where nobody knows the ranges, by the policy alone": {existing: stored(), want: []string{
+		"with unknown ranges, by the policy alone": {existing: stored(), want: []string{
 			"update ipFamilyPolicy SingleStack, want PreferDualStack",
 		}},
 		"a cluster that got its second range later": {families: both, existing: stored(preferring), want: []string{
@@ -249,9 +249,9 @@ func TestPlanService_DualStack(t *testing.T) {
 		"a cluster without a second range": {families: both[:1], existing: stored(preferring), want: []string{
 			"report service default/kubernetes should have both families and has only IPv4: the cluster has no service range of the other",
 		}},
-		"it has both":                           {families: both, existing: stored(dual)},
-		"it has both, and nobody asks any more": {off: true, families: both, existing: stored(dual)},
-		"nobody asks":                           {off: true, families: both, existing: stored()},
+		"it has both":                    {families: both, existing: stored(dual)},
+		"it has both, and one is wanted": {off: true, families: both, existing: stored(dual)},
+		"one is wanted":                  {off: true, families: both, existing: stored()},
 		"headless": {families: both, existing: stored(func(s *corev1.Service) { s.Spec.ClusterIP = "None" }), want: []string{
 			"report clusterIP None, want 10.0.0.1; it cannot be changed in place, and deleting the service would cut off every pod",
 		}},

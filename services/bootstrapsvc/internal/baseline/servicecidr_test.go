@@ -42,13 +42,13 @@ func TestReportServiceCIDR(t *testing.T) {
 		found      ServiceCIDR
 		want       []string
 	}{
-		"well":                                  {found: readyCIDR()},
-		"well, and as configured":               {configured: prefixes("10.0.0.0/16", "fd00::/108"), found: readyCIDR()},
-		"a cluster that does not know the kind": {configured: prefixes("10.0.0.0/16"), found: ServiceCIDR{}},
+		"ready":                                  {found: readyCIDR()},
+		"ready, and as configured":               {configured: prefixes("10.0.0.0/16", "fd00::/108"), found: readyCIDR()},
+		"a cluster that does not serve the kind": {configured: prefixes("10.0.0.0/16"), found: ServiceCIDR{}},
 		"missing": {found: ServiceCIDR{Served: true}, want: []string{
 			"SERVICE_CIDR_MISSING servicecidr kubernetes does not exist; kube-apiserver creates it within seconds, and allocates no ClusterIP before",
 		}},
-		"nobody looked at it": {found: readyCIDR(unready()), want: []string{
+		"without a condition": {found: readyCIDR(unready()), want: []string{
 			"SERVICE_CIDR_NOT_READY servicecidr kubernetes is not ready, so no ClusterIP is allocated from it: it has no Ready condition yet",
 		}},
 		"not ready": {
