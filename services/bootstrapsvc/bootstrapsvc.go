@@ -49,8 +49,8 @@ type Deps struct {
 	LoopSelection []string
 }
 
-// Service is one replica of bootstrapsvc. Its methods are safe for concurrent use. Run may be called
-// once.
+// Service is one replica of bootstrapsvc. Its methods are safe for concurrent use. Run may be
+// called once.
 type Service struct {
 	logger     *slog.Logger
 	leadership *leadership
@@ -245,8 +245,8 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) { s.server.Register(
 // Loops are the loops of the service, for the process's status and health.
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
-// Counts are "repairs", the writes to the baseline since the process started, and facts that only the
-// leader knows: "namespaces" (existing system namespaces), "apiservers", "ready_apiservers",
+// Counts are "repairs", the writes to the baseline since the process started, and facts that only
+// the leader knows: "namespaces" (existing system namespaces), "apiservers", "ready_apiservers",
 // "endpoint_addresses", "open_findings" and "pending_findings".
 func (s *Service) Counts() map[string]int64 {
 	counts := map[string]int64{}
@@ -260,9 +260,9 @@ func (s *Service) Counts() map[string]int64 {
 	return counts
 }
 
-// Run probes the kube-apiserver and does the work of the leader while this replica leads. After ctx has
-// ended, it deletes the key of the kube-apiserver, removes the address from the endpoints if this
-// replica leads, and gives up the term, in this order and within twenty seconds.
+// Run probes the kube-apiserver and does the work of the leader while this replica leads. After ctx
+// has ended, it deletes the key of the kube-apiserver, removes the address from the endpoints if
+// this replica leads, and gives up the term, in this order and within twenty seconds.
 func (s *Service) Run(ctx context.Context) error {
 	group, alive := errgroup.WithContext(context.WithoutCancel(ctx))
 	working, stop := context.WithCancel(alive)
@@ -296,8 +296,8 @@ func (s *Service) lead(ctx context.Context) error {
 	return s.runner.RunTerm(ctx)
 }
 
-// withdraw removes the own address from the endpoints if this replica leads. Otherwise the leader does
-// it, because its watch has seen that the key is gone.
+// withdraw removes the own address from the endpoints if this replica leads. Otherwise the leader
+// does it, because its watch has seen that the key is gone.
 func (s *Service) withdraw() {
 	held := s.leadership.Term()
 	if held == nil || !s.isRunning(apiserverscontroller.EndpointsLoop) {

@@ -9,15 +9,16 @@ import (
 
 // Config configures one replica. DefaultConfig has the defaults.
 type Config struct {
-	// APIServerURL is the kube-apiserver beside this replica; empty means the server of the kubeconfig.
+	// APIServerURL is the kube-apiserver beside this replica; empty means the server of the
+	// kubeconfig.
 	APIServerURL string
 	// APIServerPort is the port under which pods reach it; 0 means the port of the URL.
 	APIServerPort int
-	// AdvertiseAddress is the address under which pods reach it. With dual-stack endpoints, the address of
-	// the other family may follow after a comma. Empty: an address of this machine.
+	// AdvertiseAddress is the address under which pods reach it. With dual-stack endpoints, the
+	// address of the other family may follow after a comma. Empty: an address of this machine.
 	AdvertiseAddress string
-	// ServiceClusterIPRange is kube-apiserver's flag of the same name, the primary range first. Empty: the
-	// ranges of the default ServiceCIDR.
+	// ServiceClusterIPRange is kube-apiserver's flag of the same name, the primary range first.
+	// Empty: the ranges of the default ServiceCIDR.
 	ServiceClusterIPRange string
 	// NodePort is kube-apiserver's --kubernetes-service-node-port; 0 means none.
 	NodePort int
@@ -40,8 +41,8 @@ type Config struct {
 	Audit AuditConfig
 }
 
-// DefaultConfig returns the defaults. A kube-apiserver that refuses connections is removed after two to
-// three seconds, one that accepts them and hangs after about ten.
+// DefaultConfig returns the defaults. A kube-apiserver that refuses connections is removed after
+// two to three seconds, one that accepts them and hangs after about ten.
 func DefaultConfig() Config {
 	return Config{
 		ProbeInterval: time.Second,

@@ -79,7 +79,7 @@ func checkPortRange(text string) error {
 	return nil
 }
 
-// auditor is the configuration of the allocationcontroller.
+// controller is the configuration of the allocation controller.
 func (c *AuditConfig) controller() allocationcontroller.Config {
 	cfg := allocationcontroller.Config{
 		AutoRepair: c.AutoRepair == AutoRepairSafe, FindingHistory: c.FindingHistory, RepairHistory: c.RepairHistory,

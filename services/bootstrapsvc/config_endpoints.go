@@ -19,7 +19,8 @@ const masterCount = "master-count"
 
 // EndpointsConfig selects the addresses that are endpoints.
 type EndpointsConfig struct {
-	// Reconciler is how endpoints are selected: "lease", "count" (or "master-count"), "static" or "none".
+	// Reconciler is how endpoints are selected: "lease", "count" (or "master-count"), "static" or
+	// "none".
 	Reconciler string
 	// APIServerCount is how many addresses "count" publishes at most.
 	APIServerCount int
@@ -39,8 +40,8 @@ type EndpointsConfig struct {
 	KeepLast bool
 }
 
-// defaultEndpoints returns the defaults. With the default probes, a kube-apiserver that listens and does
-// not answer is removed after about ten seconds.
+// defaultEndpoints returns the defaults. With the default probes, a kube-apiserver that listens and
+// does not answer is removed after about ten seconds.
 func defaultEndpoints() EndpointsConfig {
 	return EndpointsConfig{
 		Reconciler:     apiservers.Live.String(),

@@ -98,7 +98,8 @@ func primaryOf(ranges []netip.Prefix) netip.Prefix {
 	return ranges[0]
 }
 
-// checkFamily rejects an address to which no Service of the range could lead. Either may be unknown.
+// checkFamily rejects an address to which no Service of the range could lead. Either may be
+// unknown.
 func checkFamily(address netip.Addr, serviceRange netip.Prefix) error {
 	if !address.IsValid() || !serviceRange.IsValid() {
 		return nil

@@ -394,7 +394,8 @@ func TestStepDown_WithATakenAddress(t *testing.T) {
 	})
 }
 
-// A port of the Service works only if the endpoints have a port of the same name, with the target port.
+// A port of the Service works only if the endpoints have a port of the same name, with the target
+// port.
 func TestService_ExtraPortsAreInTheEndpointsToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()

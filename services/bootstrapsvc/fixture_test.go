@@ -132,8 +132,8 @@ func readyPeer(address string) apiserverscontroller.Entry {
 	}
 }
 
-// fakeObjects are the objects of a cluster. Like the real client behind its fence, it requires guards and a
-// term for writes.
+// fakeObjects are the objects of a cluster. Like the real client behind its fence, it requires
+// guards and a term for writes.
 type fakeObjects struct {
 	mu       sync.Mutex // guards the fields below
 	objects  map[string]baseline.Object

@@ -13,7 +13,8 @@ type Leadership interface {
 	Run(ctx context.Context, body term.Body) error
 	// Status answers from memory.
 	Status() term.Status
-	// Concede gives the term to a ready replica for as long as there is a reason. It does not block.
+	// Concede gives the term to a ready replica for as long as there is a reason. It does not
+	// block.
 	Concede(reason error)
 }
 

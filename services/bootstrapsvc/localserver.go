@@ -16,12 +16,14 @@ import (
 // localServer is the kube-apiserver beside this replica.
 type localServer struct {
 	url *url.URL
-	// port and address are where pods reach it. address is empty on a replica that is not a sidecar.
+	// port and address are where pods reach it. address is empty on a replica that is not a
+	// sidecar.
 	port    int32
 	address hostaddress.Addresses
 }
 
-// errSharedURL: in a pod, the default of the kubeconfig is the Service, which leads to any kube-apiserver.
+// errSharedURL: in a pod, the default of the kubeconfig is the Service, which leads to any
+// kube-apiserver.
 var errSharedURL = errors.New("--apiserver-url: the service account of this pod leads to the service default/kubernetes, " +
 	"not to one kube-apiserver; give the URL of the one beside this replica, such as https://127.0.0.1:6443 " +
 	"(a replica without one: --loops=*,-apiserver-probe and --apiserver-port)")

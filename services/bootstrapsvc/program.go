@@ -8,7 +8,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/process"
 )
 
-// Program is bootstrapsvc as a server process. cfg is filled by flags and read when the service is built.
+// Program is bootstrapsvc as a server process. cfg is filled by flags and read when the service is
+// built.
 func Program(cfg *Config) process.Program {
 	return process.Program{
 		Name:          "bootstrapsvc",

@@ -18,13 +18,13 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
-// vandal damages objects as an administrator could.
-type vandal struct {
+// objectEditor damages objects as an administrator could.
+type objectEditor struct {
 	t    *testing.T
 	kube kubernetes.Interface
 }
 
-// editor is what the typed clients have in common.
+// editor has the methods that the typed clients share.
 type editor[T any] interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
 	Update(ctx context.Context, object T, opts metav1.UpdateOptions) (T, error)
@@ -46,19 +46,19 @@ func edit[T any](t *testing.T, in editor[T], how func(T)) {
 	}
 }
 
-func (v vandal) service(how func(*corev1.Service)) {
+func (v objectEditor) service(how func(*corev1.Service)) {
 	edit(v.t, v.kube.CoreV1().Services("default"), how)
 }
 
-func (v vandal) endpoints(how func(*corev1.Endpoints)) {
+func (v objectEditor) endpoints(how func(*corev1.Endpoints)) {
 	edit(v.t, v.kube.CoreV1().Endpoints("default"), how)
 }
 
-func (v vandal) slice(how func(*discoveryv1.EndpointSlice)) {
+func (v objectEditor) slice(how func(*discoveryv1.EndpointSlice)) {
 	edit(v.t, v.kube.DiscoveryV1().EndpointSlices("default"), how)
 }
 
-func (v vandal) remove(drop func(context.Context, string, metav1.DeleteOptions) error) {
+func (v objectEditor) remove(drop func(context.Context, string, metav1.DeleteOptions) error) {
 	v.t.Helper()
 	if err := drop(v.t.Context(), "kubernetes", metav1.DeleteOptions{}); err != nil {
 		v.t.Fatalf("damage: %v", err)
@@ -70,7 +70,7 @@ func TestReal_DamageIsRepairedOnRequest(t *testing.T) {
 	client := r.client(t)
 	testkit.Eventually(t, soon, published(t, client, "10.99.4.1"))
 	testkit.Eventually(t, soon, settled(t, client))
-	v := vandal{t: t, kube: testkit.Kube(t)}
+	v := objectEditor{t: t, kube: testkit.Kube(t)}
 
 	cases := map[string]func(){
 		"service labels":    func() { v.service(func(s *corev1.Service) { s.Labels = map[string]string{"provider": "me"} }) },
@@ -104,7 +104,7 @@ func TestReal_DamageIsRepairedOnRequest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Somebody may have been faster: a loop, or kube-apiserver with its own Service.
+			// A loop may have been faster, or kube-apiserver with its own Service.
 			t.Logf("repairs: %v", answer.GetChanges())
 			for _, check := range []func() error{settled(t, client), published(t, client, "10.99.4.1"), v.serviceIsWhole} {
 				if err := check(); err != nil {
@@ -130,8 +130,8 @@ func toExternalName(s *corev1.Service) {
 	s.Spec.ExternalName = "elsewhere.example"
 }
 
-// replaceSlice puts a slice of the wrong address type in the place of the right one.
-func (v vandal) replaceSlice() {
+// replaceSlice replaces the slice by one of the wrong address type.
+func (v objectEditor) replaceSlice() {
 	v.t.Helper()
 	v.remove(v.kube.DiscoveryV1().EndpointSlices("default").Delete)
 	_, err := v.kube.DiscoveryV1().EndpointSlices("default").Create(v.t.Context(), &discoveryv1.EndpointSlice{
@@ -145,7 +145,7 @@ func (v vandal) replaceSlice() {
 	}
 }
 
-func (v vandal) serviceIsWhole() error {
+func (v objectEditor) serviceIsWhole() error {
 	service, err := v.kube.CoreV1().Services("default").Get(v.t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func (v vandal) serviceIsWhole() error {
 	return nil
 }
 
-// settled returns an error while there is something to change.
+// settled returns an error while changes are planned.
 func settled(t *testing.T, client bootstrapv1.BootstrapServiceClient) func() error {
 	return func() error {
 		answer, err := client.GetBaseline(t.Context(), &bootstrapv1.GetBaselineRequest{})
@@ -172,12 +172,12 @@ func settled(t *testing.T, client bootstrapv1.BootstrapServiceClient) func() err
 	}
 }
 
-func TestReal_DriftIsRepairedByItself(t *testing.T) {
+func TestReal_DriftIsRepairedWithoutARequest(t *testing.T) {
 	r := startReplica(t, "10.99.5.1")
 	client := r.client(t)
 	testkit.Eventually(t, soon, published(t, client, "10.99.5.1"))
 	testkit.Eventually(t, soon, settled(t, client))
-	v := vandal{t: t, kube: testkit.Kube(t)}
+	v := objectEditor{t: t, kube: testkit.Kube(t)}
 	v.service(func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(1) })
 	v.endpoints(func(e *corev1.Endpoints) { e.Subsets[0].Addresses[0].IP = "192.0.2.1" })
 	v.remove(v.kube.DiscoveryV1().EndpointSlices("default").Delete)
@@ -199,7 +199,7 @@ func TestReal_NamespaceIsCreatedAgainOnceItHasGone(t *testing.T) {
 	if err := finds(t, client, "NAMESPACE_TERMINATING")(); err != nil {
 		t.Error(err)
 	}
-	// What the namespace controller would do.
+	// The namespace controller would do this.
 	going, err := namespaces.Get(t.Context(), "kube-node-lease", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestReal_AnotherWriterIsNeverOverwritten(t *testing.T) {
 	r := startReplica(t, "10.99.7.1")
 	client := r.client(t)
 	testkit.Eventually(t, soon, published(t, client, "10.99.7.1"))
-	v := vandal{t: t, kube: testkit.Kube(t)}
+	v := objectEditor{t: t, kube: testkit.Kube(t)}
 
 	noisy, quietAgain := make(chan struct{}), make(chan struct{})
 	const edits = 100
@@ -256,7 +256,7 @@ func TestReal_AnotherWriterIsNeverOverwritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := len(slice.Annotations); got != edits {
-		t.Errorf("%d of the other writer's %d notes are left", got, edits)
+		t.Errorf("%d of the other writer's %d annotations are left", got, edits)
 	}
 	testkit.Eventually(t, soon, settled(t, client))
 }

@@ -20,8 +20,8 @@ const (
 	// publishedTimeout bounds the reads of what is published. The list is needed most while a
 	// kube-apiserver hangs, and is then sent without them.
 	publishedTimeout = 2 * time.Second
-	// watchPeriod is how often a watch reads again although no key changed: probes and what is published
-	// may have changed.
+	// watchPeriod is how often a watch reads again although no key changed: probes and what is
+	// published may have changed.
 	watchPeriod = 2 * time.Second
 )
 
@@ -61,8 +61,8 @@ func (s *Server) WatchAPIServers(_ *bootstrapv1.WatchAPIServersRequest, stream g
 	return s.statusOf(stream.Context(), err)
 }
 
-// sendAPIServers sends the list at once and again whenever it differs, until ctx or the service ends. A
-// read that fails after the first list is repeated at the next change or period.
+// sendAPIServers sends the list at once and again whenever it differs, until ctx or the service
+// ends. A read that fails after the first list is repeated at the next change or period.
 func (s *Server) sendAPIServers(ctx context.Context, stream grpc.ServerStreamingServer[bootstrapv1.WatchAPIServersResponse], changed <-chan struct{}) error {
 	again := time.NewTicker(watchPeriod)
 	defer again.Stop()
@@ -117,8 +117,8 @@ func (s *Server) listAPIServers(ctx context.Context) ([]*bootstrapv1.APIServer, 
 	return apiServersOf(list, &endpoints), nil
 }
 
-// apiServersOf has one row for each address, in the order of the list. found is nil if Kubernetes did
-// not answer.
+// apiServersOf has one row for each address, in the order of the list. found is nil if Kubernetes
+// did not answer.
 func apiServersOf(list apiserverscontroller.ServerList, found *apiserverscontroller.EndpointsObservation) []*bootstrapv1.APIServer {
 	var converted []*bootstrapv1.APIServer
 	for rest := list.Servers; len(rest) > 0; {

@@ -87,7 +87,8 @@ func (s *Server) reconcile(ctx context.Context) ([]baseline.Change, error) {
 	for _, reconciler := range s.Reconcilers {
 		changes, err := reconciler.Reconcile(ctx)
 		if err != nil {
-			// A pass that the end of the term interrupts fails in many ways. The caller needs that one cause.
+			// A pass that the end of the term interrupts fails in many ways. The caller needs that
+			// one cause.
 			return nil, cmp.Or(held.Check(), err)
 		}
 		all = append(all, changes...)

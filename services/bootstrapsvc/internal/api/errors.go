@@ -46,11 +46,12 @@ const conflictMessage = "an object changed between read and write; earlier write
 
 var errPageToken = errors.New("the page token is not from a list with the same arguments; start again without a token")
 
-// statusOf is the one table from errors to statuses. ctx is that of the call: once it has ended, its
-// own error counts. An error that is not in the table becomes INTERNAL, and its text stays in the log.
+// statusOf is the one table from errors to statuses. ctx is that of the call: once it has ended,
+// its own error counts. An error that is not in the table becomes INTERNAL, and its text stays in
+// the log.
 //
-// An error may wrap several of the targets, so the order matters: errors of kube-apiserver come before
-// those of repairs, and these before errors of the repairs' stores in etcd.
+// An error may wrap several of the targets, so the order matters: errors of kube-apiserver come
+// before those of repairs, and these before errors of the repairs' stores in etcd.
 func (s *Server) statusOf(ctx context.Context, err error) error {
 	is := func(targets ...error) bool {
 		for _, target := range targets {

@@ -100,8 +100,8 @@ type findingsWatch struct {
 	sent map[string]allocationcontroller.Finding
 }
 
-// run ends with the call, the term or the service. While a send blocks on a slow reader, no snapshot is
-// read. The reader then gets the newest state of each finding, and nothing queues up.
+// run ends with the call, the term or the service. While a send blocks on a slow reader, no
+// snapshot is read. The reader then gets the newest state of each finding, and nothing queues up.
 func (w *findingsWatch) run() error {
 	snapshot, err := w.server.snapshot()
 	if err != nil {
@@ -129,7 +129,8 @@ func (w *findingsWatch) run() error {
 	}
 }
 
-// awaitNewer sends bookmarks until there is a newer snapshot, and then waits a little for more changes.
+// awaitNewer sends bookmarks until there is a newer snapshot, and then waits a little for more
+// changes.
 func (w *findingsWatch) awaitNewer(snapshot *allocationcontroller.Snapshot, quiet *time.Timer) error {
 	ctx := w.stream.Context()
 	for {
@@ -184,8 +185,9 @@ func (w *findingsWatch) sendChanges(snapshot *allocationcontroller.Snapshot) (se
 	return sent, nil
 }
 
-// endOf is the ended state of a finding that is not open any more. If the history does not have it, it
-// is returned as it was sent last. A pending finding is then gone; how an open one ended is unknown.
+// endOf is the ended state of a finding that is not open any more. If the history does not have it,
+// it is returned as it was sent last. A pending finding is then gone; how an open one ended is
+// unknown.
 func (w *findingsWatch) endOf(last allocationcontroller.Finding, snapshot *allocationcontroller.Snapshot) *bootstrapv1.Finding {
 	for _, finding := range snapshot.Ended {
 		if finding.Name == last.Name && finding.FirstSeen.Equal(last.FirstSeen) { // else it is an earlier one
@@ -220,8 +222,8 @@ func (s *Server) snapshot() (*allocationcontroller.Snapshot, error) {
 	return s.Allocation.Snapshot()
 }
 
-// underTerm returns a context that ends with the term that is held here. It fails until there is a snapshot,
-// because requests are not served before.
+// underTerm returns a context that ends with the term that is held here. It fails until there is a
+// snapshot, because requests are not served before.
 func (s *Server) underTerm(ctx context.Context) (context.Context, func(), error) {
 	if _, err := s.snapshot(); err != nil {
 		return nil, nil, err

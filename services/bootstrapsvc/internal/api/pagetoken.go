@@ -13,9 +13,9 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
 )
 
-// A page token is a checksum followed by the position of the last finding of a page. The checksum covers
-// the position and the list's arguments, so that the token of another list is rejected. The token grants
-// no rights.
+// A page token is a checksum followed by the position of the last finding of a page. The checksum
+// covers the position and the list's arguments, so that the token of another list is rejected. The
+// token grants no rights.
 
 const checksumLength = 8
 
@@ -38,8 +38,8 @@ func pageToken(list listArguments, last position) string {
 	return base64.RawURLEncoding.EncodeToString(append(checksum(list, text), text...))
 }
 
-// parsePageToken returns the position after which the page begins, and whether the token is one of this
-// list. The empty token gives the zero position.
+// parsePageToken returns the position after which the page begins, and whether the token is one of
+// this list. The empty token gives the zero position.
 func parsePageToken(list listArguments, token string) (position, bool) {
 	if token == "" {
 		return position{}, true

@@ -60,8 +60,8 @@ func (s *Server) ListRepairs(ctx context.Context, _ *bootstrapv1.ListRepairsRequ
 	return &bootstrapv1.ListRepairsResponse{Repairs: repairsOf(repairs), Freshness: s.freshness("")}, nil
 }
 
-// requesterOf is the name in the caller's client certificate. A client without a certificate is on this
-// machine, because the server rejects it elsewhere.
+// requesterOf is the name in the caller's client certificate. A client without a certificate is on
+// this machine, because the server rejects it elsewhere.
 func requesterOf(ctx context.Context) string {
 	from, ok := peer.FromContext(ctx)
 	if !ok {

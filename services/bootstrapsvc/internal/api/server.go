@@ -37,14 +37,15 @@ type Leadership interface {
 	Stopping() <-chan struct{}
 }
 
-// Baseline observes the system namespaces and the Service. Its methods block until Kubernetes answers
-// or ctx ends.
+// Baseline observes the system namespaces and the Service. Its methods block until Kubernetes
+// answers or ctx ends.
 type Baseline interface {
 	ObserveNamespaces(ctx context.Context) (baselinecontroller.NamespacesObservation, error)
 	ObserveService(ctx context.Context) (baselinecontroller.ServiceObservation, error)
 }
 
-// APIServers observes the kube-apiservers and the endpoints. Its methods block until ctx ends at most.
+// APIServers observes the kube-apiservers and the endpoints. Its methods block until ctx ends at
+// most.
 type APIServers interface {
 	// ListServers asks etcd only.
 	ListServers(ctx context.Context) (apiserverscontroller.ServerList, error)
@@ -55,7 +56,8 @@ type APIServers interface {
 	PlanEndpoints(ctx context.Context, list apiserverscontroller.ServerList) (apiserverscontroller.EndpointsObservation, error)
 }
 
-// Reconciler makes a pass of one reconcile loop now, in the goroutine of the loop and so under the term.
+// Reconciler makes a pass of one reconcile loop now, in the goroutine of the loop and so under the
+// term.
 type Reconciler interface {
 	// Reconcile returns the writes and then the reports. It blocks until the pass ends or ctx ends.
 	Reconcile(ctx context.Context) ([]baseline.Change, error)
@@ -124,7 +126,8 @@ func (s *Server) heldTerm() (*term.Term, error) {
 	}
 }
 
-// boundByTerm returns a context that also ends with the term, with the end of the term as its cause.
+// boundByTerm returns a context that also ends with the term, with the end of the term as its
+// cause.
 func boundByTerm(ctx context.Context, held *term.Term) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(held.Context(), func() { cancel(held.Check()) })

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// KeyUnleased: the key of an apiserver has no lease, so it would outlive the apiserver, as after some
-	// restores. The apiserver counts as not ready.
+	// KeyUnleased: the key of an apiserver has no lease, so it would outlive the apiserver, as
+	// after some restores. The apiserver counts as not ready.
 	KeyUnleased baseline.Reason = "APISERVER_KEY_UNLEASED"
-	// KeyDead: etcd does not know the lease of a key, so the key is never renewed. The apiserver counts as
-	// not ready.
+	// KeyDead: etcd does not know the lease of a key, so the key is never renewed. The apiserver
+	// counts as not ready.
 	KeyDead baseline.Reason = "APISERVER_KEY_DEAD"
 	// Silent: an apiserver renews its key and does not call itself ready. It counts as not ready.
 	Silent baseline.Reason = "APISERVER_SILENT"
@@ -27,7 +27,8 @@ type MasterLease struct {
 	Key string
 	// Address is the address in the value; the zero Addr if it cannot be read.
 	Address netip.Addr
-	// Leased says that the key has a lease, Alive that etcd knows the lease. A live server has both.
+	// Leased says that the key has a lease, Alive that etcd knows the lease. A live server has
+	// both.
 	Leased, Alive bool
 	// TTL is the rest of the lease.
 	TTL time.Duration
@@ -36,8 +37,8 @@ type MasterLease struct {
 }
 
 // Adopt returns the server of a master lease, for a server that has no sidecar, and reports what is
-// wrong with it. Every server listens on port. notReady is the result of its last probe; empty if it is
-// ready or was never probed.
+// wrong with it. Every server listens on port. notReady is the result of its last probe; empty if
+// it is ready or was never probed.
 func Adopt(lease MasterLease, port int32, notReady string) (Server, []baseline.Change) {
 	server := Server{Address: lease.Address, Port: port, Ready: true}
 	object := func(reason baseline.Reason, detail string) (Server, []baseline.Change) {

@@ -57,8 +57,8 @@ func selectServers(want Want, family discoveryv1.AddressType, have Snapshot) des
 	return d
 }
 
-// ordered returns the servers by address, each address once. Of the entries of one address, a ready one
-// counts first, and a stale one or one that left counts last.
+// ordered returns the servers by address, each address once. Of the entries of one address, a ready
+// one counts first, and a stale one or one that left counts last.
 func ordered(servers []Server) []Server {
 	sorted := slices.Clone(servers)
 	slices.SortFunc(sorted, func(a, b Server) int {
@@ -103,8 +103,8 @@ func (d *desired) checkUsable(want Want, server Server) (baseline.Change, bool) 
 	return baseline.Change{}, true
 }
 
-// leaveOut reports a ready server that is not usable. An address of the other family is not reported
-// where a static name resolves to both families.
+// leaveOut reports a ready server that is not usable. An address of the other family is not
+// reported where a static name resolves to both families.
 func (d *desired) leaveOut(want Want, server Server, problem baseline.Change) {
 	d.why[server.Address] = problem.Detail
 	if isOtherFamily := problem.Reason == FamilyMismatch; server.Ready && (want.Kind != Static || !isOtherFamily) {
@@ -155,8 +155,8 @@ func (d *desired) keepUpToFloor(want Want, others []Server, have Snapshot) {
 	}
 }
 
-// keepUpToCount keeps published servers until the count is reached: first those that report, then those
-// of unknown state.
+// keepUpToCount keeps published servers until the count is reached: first those that report, then
+// those of unknown state.
 func (d *desired) keepUpToCount(want Want, others []Server, have Snapshot) {
 	if ready := len(d.addresses); ready > want.Count {
 		d.reports = append(d.reports, report(CountExceeded, fmt.Sprintf(
@@ -185,7 +185,8 @@ func (d *desired) keep(address netip.Addr, why string) {
 	d.reports = append(d.reports, report(Kept, fmt.Sprintf("kube-apiserver %s: %s", address, why)))
 }
 
-// published are the addresses of this family in the Endpoints object and in managed slices, ordered.
+// published are the addresses of this family in the Endpoints object and in managed slices,
+// ordered.
 func (d *desired) published(have Snapshot) []netip.Addr {
 	texts := PublishedInEndpoints(have.Endpoints)
 	for _, slice := range have.Slices {

@@ -15,7 +15,8 @@ import (
 const (
 	// EndpointsMissing: the Endpoints object does not exist.
 	EndpointsMissing baseline.Reason = "ENDPOINTS_MISSING"
-	// EndpointsDrifted: the Endpoints object differs in addresses, ports or the label that stops mirroring.
+	// EndpointsDrifted: the Endpoints object differs in addresses, ports or the label that stops
+	// mirroring.
 	EndpointsDrifted baseline.Reason = "ENDPOINTS_DRIFTED"
 )
 
@@ -67,8 +68,8 @@ func subsets(want desired) []corev1.EndpointSubset {
 	return []corev1.EndpointSubset{subset}
 }
 
-// subsetsDifference says how the subsets differ from the desired ones; empty if they do not. The order of
-// addresses does not matter.
+// subsetsDifference says how the subsets differ from the desired ones; empty if they do not. The
+// order of addresses does not matter.
 func subsetsDifference(has []corev1.EndpointSubset, want desired) string {
 	if len(has) != 1 {
 		return fmt.Sprintf("%d subsets, want one", len(has))

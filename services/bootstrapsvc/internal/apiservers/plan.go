@@ -51,8 +51,8 @@ func NewPlan(want Want, have Snapshot) Plan {
 	return plan
 }
 
-// planSecondSlice plans the slice of the second family. Without a ready server of this family, it only
-// removes the servers that leave.
+// planSecondSlice plans the slice of the second family. Without a ready server of this family, it
+// only removes the servers that leave.
 func planSecondSlice(want Want, secondary desired, have Snapshot) []baseline.Change {
 	name := want.secondSliceName()
 	if len(secondary.addresses) > 0 {
@@ -65,7 +65,8 @@ func planSecondSlice(want Want, secondary desired, have Snapshot) []baseline.Cha
 	return planLeaving(want, Snapshot{Servers: have.Servers, Slices: []*discoveryv1.EndpointSlice{second}})
 }
 
-// planWithoutReady plans for no ready server: no change, unless the last server stops in good order.
+// planWithoutReady plans for no ready server: no change, unless the last server stops in good
+// order.
 func planWithoutReady(want Want, have Snapshot) []baseline.Change {
 	withdrawals := planLeaving(want, have)
 	reporting := len(have.Servers)
@@ -83,8 +84,9 @@ func planWithoutReady(want Want, have Snapshot) []baseline.Change {
 	}
 }
 
-// planLeaving removes the servers that leave from the published addresses, or reports that the last one
-// stays. The remaining addresses stay: they may belong to servers whose key is missing for a moment.
+// planLeaving removes the servers that leave from the published addresses, or reports that the last
+// one stays. The remaining addresses stay: they may belong to servers whose key is missing for a
+// moment.
 func planLeaving(want Want, have Snapshot) []baseline.Change {
 	var texts []string
 	for _, address := range leaving(want, have.Servers) {
@@ -111,8 +113,8 @@ func planLeaving(want Want, have Snapshot) []baseline.Change {
 	return changes
 }
 
-// leaving are the addresses of servers that stopped in good order and have not reported since. A static
-// address never leaves.
+// leaving are the addresses of servers that stopped in good order and have not reported since. A
+// static address never leaves.
 func leaving(want Want, servers []Server) []netip.Addr {
 	if want.Kind == Static {
 		return nil

@@ -33,7 +33,8 @@ func settled(t *testing.T, servers ...Server) Snapshot {
 // failer is implemented by *testing.T and *rapid.T.
 type failer interface{ Fatalf(string, ...any) }
 
-// applied is the snapshot after the changes. It fails for a write that a kube-apiserver would reject.
+// applied is the snapshot after the changes. It fails for a write that a kube-apiserver would
+// reject.
 func applied(t failer, have Snapshot, changes []baseline.Change) Snapshot {
 	after := Snapshot{Servers: have.Servers, Endpoints: have.Endpoints}
 	slices := map[string]*discoveryv1.EndpointSlice{}

@@ -36,7 +36,8 @@ func publishing(t *testing.T, addresses []string, servers ...Server) Snapshot {
 	return have
 }
 
-// The rows combine existing endpoints and keys, like kube-apiserver's own tables, for each kind of policy.
+// The rows combine existing endpoints and keys, like kube-apiserver's own tables, for each kind of
+// policy.
 func TestNewPlan_Policies(t *testing.T) {
 	type row struct {
 		policy    Policy
@@ -197,7 +198,8 @@ func TestNewPlan_DualStackHasOneSlicePerFamilyAndEndpointsOfTheFirst(t *testing.
 		t.Errorf("reports = %v, want none", reportsOf(plan))
 	}
 
-	// No server of the second family is ready, so its slice stays. Without dual stack, the slice is deleted.
+	// No server of the second family is ready, so its slice stays. Without dual stack, the slice is
+	// deleted.
 	after.Servers = []Server{ready("10.1.0.1"), ready("10.1.0.2"), notReady("fd00::1")}
 	if writes := baseline.Writes(NewPlan(want, after).Changes); len(writes) != 0 {
 		t.Errorf("plan writes %v, want none", steps(writes))
@@ -247,7 +249,8 @@ func TestNewPlan_StaticAddressesDoNotLeave(t *testing.T) {
 	}
 }
 
-// A key that outlived its server is no report: a floor does not count it, and no address stays because of it.
+// A key that outlived its server is no report: a floor does not count it, and no address stays
+// because of it.
 func TestNewPlan_StaleKeyKeepsNoAddress(t *testing.T) {
 	want := onIPv4()
 	want.MinReady = 2
@@ -264,8 +267,8 @@ func TestNewPlan_StaleKeyKeepsNoAddress(t *testing.T) {
 	}
 }
 
-// One server has both families, and the other only the first. When the former leaves, the second family
-// loses its last address.
+// One server has both families, and the other only the first. When the former leaves, the second
+// family loses its last address.
 func TestNewPlan_DualStackServerLeavesAFamilyOfItsOwn(t *testing.T) {
 	want := onIPv4()
 	want.DualStack = true

@@ -38,8 +38,8 @@ type Readiness struct {
 // After returns the readiness after one more probe. One success makes a server ready. Only several
 // failures in a row make it not ready, so that one slow answer does not cut pods off.
 //
-// A silent server stays ready for longer than one that refuses connections or calls itself not ready.
-// It may be busy and still serve the pods that are connected.
+// A silent server stays ready for longer than one that refuses connections or calls itself not
+// ready. It may be busy and still serve the pods that are connected.
 func (r Readiness) After(result ProbeResult, thresholds ReadinessThresholds) Readiness {
 	if result.OK {
 		return Readiness{Ready: true, LastSuccess: result.Time, Last: result}

@@ -14,15 +14,17 @@ import (
 const (
 	// SliceMissing: the EndpointSlice does not exist.
 	SliceMissing baseline.Reason = "ENDPOINT_SLICE_MISSING"
-	// SliceDrifted: the EndpointSlice differs in endpoints, ports or the label that names its Service.
+	// SliceDrifted: the EndpointSlice differs in endpoints, ports or the label that names its
+	// Service.
 	SliceDrifted baseline.Reason = "ENDPOINT_SLICE_DRIFTED"
-	// SliceWrongFamily: the EndpointSlice has the wrong address type, which cannot be changed; it is
-	// deleted and created again.
+	// SliceWrongFamily: the EndpointSlice has the wrong address type, which cannot be changed; it
+	// is deleted and created again.
 	SliceWrongFamily baseline.Reason = "ENDPOINT_SLICE_WRONG_FAMILY"
-	// SliceUnwanted: a slice that Trivet created is of a family that is not wanted any more. It is deleted.
+	// SliceUnwanted: a slice that Trivet created is of a family that is not wanted any more. It is
+	// deleted.
 	SliceUnwanted baseline.Reason = "ENDPOINT_SLICE_UNWANTED"
-	// SliceForeign: a slice of another controller adds endpoints to the Service, or has the name of the
-	// second slice. It is never written.
+	// SliceForeign: a slice of another controller adds endpoints to the Service, or has the name of
+	// the second slice. It is never written.
 	SliceForeign baseline.Reason = "ENDPOINT_SLICE_FOREIGN"
 )
 
@@ -34,7 +36,8 @@ func sliceName(family discoveryv1.AddressType) string {
 	return baseline.ServiceName + "-" + strings.ToLower(string(family))
 }
 
-// SliceNames are the names of managed slices. A slice of another controller may also have one of them.
+// SliceNames are the names of managed slices. A slice of another controller may also have one of
+// them.
 func SliceNames() []string {
 	return []string{baseline.ServiceName, sliceName(discoveryv1.AddressTypeIPv4), sliceName(discoveryv1.AddressTypeIPv6)}
 }
@@ -73,7 +76,8 @@ func sliceNamed(all []*discoveryv1.EndpointSlice, name string) *discoveryv1.Endp
 	return nil
 }
 
-// reportForeign reports foreign slices of the Service, and a foreign slice with the name of the second slice.
+// reportForeign reports foreign slices of the Service, and a foreign slice with the name of the
+// second slice.
 func reportForeign(want Want, all []*discoveryv1.EndpointSlice) []baseline.Change {
 	var reports []baseline.Change
 	for _, slice := range sortedByName(all) {
@@ -196,8 +200,8 @@ func repairSlice(fresh *discoveryv1.EndpointSlice, want desired, existing *disco
 	}}
 }
 
-// holdsExactly says whether the endpoints are these addresses in any order, each one ready and in an
-// endpoint of its own.
+// holdsExactly says whether the endpoints are these addresses in any order, each one ready and in
+// an endpoint of its own.
 func holdsExactly(endpoints []discoveryv1.Endpoint, want []string) bool {
 	has := make([]string, 0, len(endpoints))
 	for _, endpoint := range endpoints {
@@ -209,7 +213,8 @@ func holdsExactly(endpoints []discoveryv1.Endpoint, want []string) bool {
 	return sameSet(has, want)
 }
 
-// receives says whether an endpoint receives traffic. Unset conditions have the defaults of the API.
+// receives says whether an endpoint receives traffic. Unset conditions have the defaults of the
+// API.
 func receives(conditions discoveryv1.EndpointConditions) bool {
 	isReady := conditions.Ready == nil || *conditions.Ready
 	isServing := conditions.Serving == nil || *conditions.Serving
@@ -217,8 +222,8 @@ func receives(conditions discoveryv1.EndpointConditions) bool {
 	return isReady && isServing && !isTerminating
 }
 
-// samePorts compares ports in the order in which they are written. A port without a name or a protocol
-// differs.
+// samePorts compares ports in the order in which they are written. A port without a name or a
+// protocol differs.
 func samePorts(has, want []discoveryv1.EndpointPort) bool {
 	return slices.EqualFunc(has, want, func(a, b discoveryv1.EndpointPort) bool {
 		return equal(a.Name, b.Name) && equal(a.Protocol, b.Protocol) && equal(a.Port, b.Port) && a.AppProtocol == nil

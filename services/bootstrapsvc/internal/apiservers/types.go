@@ -14,16 +14,18 @@ import (
 const (
 	// NoServerReports: no apiserver has a key. The published addresses stay.
 	NoServerReports baseline.Reason = "NO_APISERVER_REPORTS"
-	// NoServerReady: apiservers have keys, and none of them is ready and usable. The published addresses stay.
+	// NoServerReady: apiservers have keys, and none of them is ready and usable. The published
+	// addresses stay.
 	NoServerReady baseline.Reason = "NO_APISERVER_READY"
 	// StaticUnresolved: the static name does not resolve. The published addresses stay.
 	StaticUnresolved baseline.Reason = "STATIC_ADDRESS_UNRESOLVED"
 	// FamilyMismatch: an apiserver's address is not of the Service's family. It is left out.
 	FamilyMismatch baseline.Reason = "ADDRESS_FAMILY_MISMATCH"
-	// FamilyUnknown: neither the Service nor the service range gives the family. Nothing is written.
+	// FamilyUnknown: neither the Service nor the service range gives the family. Nothing is
+	// written.
 	FamilyUnknown baseline.Reason = "ADDRESS_FAMILY_UNKNOWN"
-	// NotRoutable: an apiserver's address is a loopback, link-local, multicast or unspecified one, or the
-	// Service's own. It is left out.
+	// NotRoutable: an apiserver's address is a loopback, link-local, multicast or unspecified one,
+	// or the Service's own. It is left out.
 	NotRoutable baseline.Reason = "ADDRESS_NOT_ROUTABLE"
 	// PortMismatch: an apiserver listens on another port than most. It is left out.
 	PortMismatch baseline.Reason = "APISERVER_PORT_MISMATCH"
@@ -33,7 +35,8 @@ const (
 	CountExceeded baseline.Reason = "APISERVER_COUNT_EXCEEDED"
 	// LastServerLeft: the last apiserver stops and its address is removed.
 	LastServerLeft baseline.Reason = "LAST_APISERVER_LEFT"
-	// LastServerKept: the last apiserver stops and its address stays, because Policy.KeepLast is set.
+	// LastServerKept: the last apiserver stops and its address stays, because Policy.KeepLast is
+	// set.
 	LastServerKept baseline.Reason = "LAST_APISERVER_KEPT"
 )
 
@@ -43,7 +46,8 @@ type Kind int
 const (
 	// Live publishes the ready servers.
 	Live Kind = iota
-	// Counted publishes the ready servers. Other published servers stay until there are more than Policy.Count.
+	// Counted publishes the ready servers. Other published servers stay until there are more than
+	// Policy.Count.
 	Counted
 	// Static publishes the given addresses.
 	Static
@@ -70,17 +74,18 @@ func (k Kind) String() string {
 // Policy says which servers are published beside the ready ones, and when.
 type Policy struct {
 	Kind Kind
-	// Count is how many addresses Counted keeps at most. Ready servers are published even beyond it.
+	// Count is how many addresses Counted keeps at most. Ready servers are published even beyond
+	// it.
 	Count int
-	// MinReady is the floor: published servers that report and are not ready stay up to this number of
-	// addresses. 0 and 1 are the same, because the last address always stays.
+	// MinReady is the floor: published servers that report and are not ready stay up to this number
+	// of addresses. 0 and 1 are the same, because the last address always stays.
 	MinReady int
 	// KeepLast keeps the last server's address published when the server stops in good order.
 	KeepLast bool
 }
 
-// Server is a kube-apiserver under one address, as its key describes it. A server with an address of
-// each family is two of them.
+// Server is a kube-apiserver under one address, as its key describes it. A server with an address
+// of each family is two of them.
 type Server struct {
 	Address netip.Addr
 	Port    int32
@@ -104,20 +109,22 @@ type Port struct {
 type Want struct {
 	Policy
 
-	// ServiceIP is the Service's ClusterIP, which gives the family. The zero Addr means that it is unknown.
+	// ServiceIP is the Service's ClusterIP, which gives the family. The zero Addr means that it is
+	// unknown.
 	ServiceIP netip.Addr
 	// DualStack asks for a second slice, of the other family.
 	DualStack bool
 	// ExtraPorts follow the servers' own port, in their order.
 	ExtraPorts []Port
-	// Leaving are the addresses of the leader's own server, which stops in good order and whose key was
-	// deleted. If a key exists nevertheless, a new sidecar wrote it, and no address leaves.
+	// Leaving are the addresses of the leader's own server, which stops in good order and whose key
+	// was deleted. If a key exists nevertheless, a new sidecar wrote it, and no address leaves.
 	Leaving []netip.Addr
 	// Unresolved says why a Static policy has no server.
 	Unresolved string
 }
 
-// Snapshot is what a plan is made from. All of it must have been read: a failed read is not an empty one.
+// Snapshot is what a plan is made from. All of it must have been read: a failed read is not an
+// empty one.
 type Snapshot struct {
 	Servers []Server
 	// Endpoints is the object default/kubernetes, nil if it does not exist.

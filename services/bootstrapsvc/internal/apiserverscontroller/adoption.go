@@ -14,8 +14,8 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 )
 
-// adoption probes kube-apiservers that have a master lease and no sidecar. This replica probes them in
-// place of the missing sidecar.
+// adoption probes kube-apiservers that have a master lease and no sidecar. This replica probes them
+// in place of the missing sidecar.
 type adoption struct {
 	cfg      Config
 	leases   MasterLeases
@@ -41,7 +41,8 @@ func (a *adoption) readinessOf(address netip.Addr) (apiservers.Readiness, bool) 
 	return readiness, probed
 }
 
-// run is the Run of the adoption loop. On a replica that adopts nothing, it waits for the end of ctx.
+// run is the Run of the adoption loop. On a replica that adopts nothing, it waits for the end of
+// ctx.
 func (a *adoption) run(ctx context.Context, report loop.Report) error {
 	if a == nil {
 		report(nil)
@@ -86,9 +87,9 @@ func (a *adoption) pass(ctx context.Context) ([]string, error) {
 	return ready, nil
 }
 
-// probe probes the servers of leases concurrently and replaces what is known about their readiness. A
-// server that was never probed counts as ready, as its lease says, until it has failed as often as a
-// ready server may. A certificate that cannot be verified here proves nothing either way.
+// probe probes the servers of leases concurrently and replaces what is known about their readiness.
+// A server that was never probed counts as ready, as its lease says, until it has failed as often
+// as a ready server may. A certificate that cannot be verified here proves nothing either way.
 func (a *adoption) probe(ctx context.Context, leases []apiservers.MasterLease) {
 	before := *a.readiness.Load()
 	after := make(map[netip.Addr]apiservers.Readiness, len(leases))

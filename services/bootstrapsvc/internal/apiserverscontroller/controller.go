@@ -47,8 +47,8 @@ type Config struct {
 	Thresholds                  apiservers.ReadinessThresholds
 }
 
-// Keys are the keys of sidecars in etcd. [Registry] implements it. Calls block until ctx ends and may
-// be concurrent.
+// Keys are the keys of sidecars in etcd. [Registry] implements it. Calls block until ctx ends and
+// may be concurrent.
 type Keys interface {
 	Read(ctx context.Context) ([]Entry, error)
 	List(ctx context.Context) ([]Entry, error)
@@ -65,12 +65,13 @@ type Keys interface {
 // Sessions gives the etcd session to which the key of this replica is bound. *term.Candidate
 // implements it.
 type Sessions interface {
-	// Session answers from memory: the lease, a context that ends with it, and whether there is one now.
+	// Session answers from memory: the lease, a context that ends with it, and whether there is one
+	// now.
 	Session() (clientv3.LeaseID, context.Context, bool)
 }
 
-// ReadinessProber probes one kube-apiserver. [Prober] implements it. It blocks until the answer or the
-// end of ctx.
+// ReadinessProber probes one kube-apiserver. [Prober] implements it. It blocks until the answer or
+// the end of ctx.
 type ReadinessProber interface {
 	Probe(ctx context.Context) apiservers.ProbeResult
 }
@@ -81,26 +82,26 @@ type MasterLeases interface {
 	Read(ctx context.Context) ([]apiservers.MasterLease, error)
 }
 
-// Resolver looks up host names. *net.Resolver implements it. It blocks until the answer or the end of
-// ctx.
+// Resolver looks up host names. *net.Resolver implements it. It blocks until the answer or the end
+// of ctx.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Objects are the Kubernetes objects of the endpoints. *baselinecontroller.KubeObjects implements it.
-// Reads are live and return nil for an object that does not exist. Calls block until ctx ends and may
-// be concurrent.
+// Objects are the Kubernetes objects of the endpoints. *baselinecontroller.KubeObjects implements
+// it. Reads are live and return nil for an object that does not exist. Calls block until ctx ends
+// and may be concurrent.
 type Objects interface {
 	baselinecontroller.Writer
 	Endpoints(ctx context.Context) (*corev1.Endpoints, error)
 	EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error)
-	// WatchEndpointSlice blocks until ctx ends. It calls changed, which must not block, after each write
-	// of the EndpointSlice that is named after the Service.
+	// WatchEndpointSlice blocks until ctx ends. It calls changed, which must not block, after each
+	// write of the EndpointSlice that is named after the Service.
 	WatchEndpointSlice(ctx context.Context, changed func())
 }
 
-// ServiceObserver observes the Service default/kubernetes, whose ClusterIP gives the address family.
-// *baselinecontroller.Controller implements it.
+// ServiceObserver observes the Service default/kubernetes, whose ClusterIP gives the address
+// family. *baselinecontroller.Controller implements it.
 type ServiceObserver interface {
 	ObserveService(ctx context.Context) (baselinecontroller.ServiceObservation, error)
 }
@@ -111,14 +112,16 @@ type Deps struct {
 	ReplicaID string
 	Keys      Keys
 	Sessions  Sessions
-	// Prober probes the kube-apiserver beside this replica, ProberOf makes one for an adopted server.
+	// Prober probes the kube-apiserver beside this replica, ProberOf makes one for an adopted
+	// server.
 	Prober       ReadinessProber
 	ProberOf     func(netip.Addr) ReadinessProber
 	MasterLeases MasterLeases
 	Resolver     Resolver
 	Objects      Objects
 	Service      ServiceObserver
-	// StepDown gives leadership to a ready replica for as long as there is a reason. It does not block.
+	// StepDown gives leadership to a ready replica for as long as there is a reason. It does not
+	// block.
 	StepDown          func(reason error)
 	Logger            *slog.Logger
 	Metrics           prometheus.Registerer

@@ -46,8 +46,8 @@ func (c *Controller) ObserveEndpoints(ctx context.Context) (EndpointsObservation
 	return c.observeEndpoints(ctx, nil)
 }
 
-// observeEndpoints reads the servers before the objects. A server that appears in between is found by
-// the next pass, and the resourceVersions guard the writes.
+// observeEndpoints reads the servers before the objects. A server that appears in between is found
+// by the next pass, and the resourceVersions guard the writes.
 func (c *Controller) observeEndpoints(ctx context.Context, leaving []netip.Addr) (EndpointsObservation, error) {
 	list, err := c.listServers(ctx, c.keys.Read)
 	if err != nil {
@@ -108,8 +108,8 @@ func (o EndpointsObservation) counts() map[string]int64 {
 	}
 }
 
-// WithdrawOwn removes the address of the kube-apiserver beside this replica from the endpoints. Only
-// the leader may call it, after the key was deleted. It does nothing on a replica without a
+// WithdrawOwn removes the address of the kube-apiserver beside this replica from the endpoints.
+// Only the leader may call it, after the key was deleted. It does nothing on a replica without a
 // kube-apiserver.
 func (c *Controller) WithdrawOwn(ctx context.Context) error {
 	if !c.cfg.Address.Primary.IsValid() {

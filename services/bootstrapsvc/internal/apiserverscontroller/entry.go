@@ -11,11 +11,13 @@ import (
 
 // Entry is what the key of one sidecar says about its kube-apiserver.
 type Entry struct {
-	// Address is where pods reach the server. It is the zero Addr if the key does not end in an address.
+	// Address is where pods reach the server. It is the zero Addr if the key does not end in an
+	// address.
 	Address netip.Addr
 	// Secondary is the address of the other family; the zero Addr if there is none.
 	Secondary netip.Addr
-	// Name is the end of the key: the address as it is written there, and the replica if several share it.
+	// Name is the end of the key: the address as it is written there, and the replica if several
+	// share it.
 	Name string
 	Port int32
 	// Ready says whether the server should be an endpoint.
@@ -28,12 +30,13 @@ type Entry struct {
 	Left bool
 	// ReplicaID is the bootstrapsvc replica beside the server.
 	ReplicaID string
-	// Leased says whether the key expires with its writer, as the key of a sidecar does. A key without a
-	// lease has another writer, or is left by a restore.
+	// Leased says whether the key expires with its writer, as the key of a sidecar does. A key
+	// without a lease has another writer, or is left by a restore.
 	Leased bool
 	// TTL is the rest of the key's lease; zero without a lease. Only List sets it.
 	TTL time.Duration
-	// Unreadable says why key or value could not be read; empty if they could. Such an entry is not ready.
+	// Unreadable says why key or value could not be read; empty if they could. Such an entry is not
+	// ready.
 	Unreadable string
 }
 
@@ -91,8 +94,8 @@ func (e Entry) unreadable(why string) Entry {
 // textLimit bounds the text of a foreign writer, in bytes.
 const textLimit = 512
 
-// printable makes foreign text safe to show: valid UTF-8, one line, no control characters, limited in
-// length.
+// printable makes foreign text safe to show: valid UTF-8, one line, no control characters, limited
+// in length.
 func printable(text string) string {
 	if len(text) > textLimit {
 		text = text[:textLimit]

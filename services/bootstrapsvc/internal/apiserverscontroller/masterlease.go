@@ -20,22 +20,22 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
 )
 
-// MasterLeaseReader reads the keys of kube-apiserver's own reconciler. It keeps no state and is safe
-// for concurrent use.
+// MasterLeaseReader reads the keys of kube-apiserver's own reconciler. It keeps no state and is
+// safe for concurrent use.
 type MasterLeaseReader struct {
 	client Etcd
 	prefix string
 }
 
-// NewMasterLeaseReader returns a reader for kube-apiservers that run with this --etcd-prefix. It makes
-// no connection.
+// NewMasterLeaseReader returns a reader for kube-apiservers that run with this --etcd-prefix. It
+// makes no connection.
 func NewMasterLeaseReader(client Etcd, etcdPrefix string) *MasterLeaseReader {
 	return &MasterLeaseReader{client: client, prefix: path.Join("/", etcdPrefix, "masterleases") + "/"}
 }
 
-// Read returns all keys with the rest of their leases, ordered by address, from one linearizable read.
-// A value that cannot be read is marked and does not fail the read. It blocks until etcd answers or
-// ctx ends. Errors wrap ErrUnavailable.
+// Read returns all keys with the rest of their leases, ordered by address, from one linearizable
+// read. A value that cannot be read is marked and does not fail the read. It blocks until etcd
+// answers or ctx ends. Errors wrap ErrUnavailable.
 func (r *MasterLeaseReader) Read(ctx context.Context) ([]apiservers.MasterLease, error) {
 	response, err := r.client.Get(ctx, r.prefix, clientv3.WithPrefix())
 	if err != nil {

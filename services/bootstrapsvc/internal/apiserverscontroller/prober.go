@@ -37,8 +37,8 @@ func NewProber(config *rest.Config, server *url.URL) *Prober {
 	return &Prober{config: verified, url: server.JoinPath("readyz").String()}
 }
 
-// Probe probes once and blocks until the server answers or ctx ends. The result always has a time and a
-// detail.
+// Probe probes once and blocks until the server answers or ctx ends. The result always has a time
+// and a detail.
 func (p *Prober) Probe(ctx context.Context) apiservers.ProbeResult {
 	err := p.get(ctx)
 	result := apiservers.ProbeResult{Time: time.Now(), OK: err == nil, Detail: "ok"}

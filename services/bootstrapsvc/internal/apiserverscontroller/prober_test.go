@@ -19,7 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// serve starts an apiserver that answers as handler does, and returns it with a config that trusts it.
+// serve starts an apiserver that answers as handler does, and returns it with a config that trusts
+// it.
 func serve(t *testing.T, handler http.HandlerFunc) (*httptest.Server, *rest.Config) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)

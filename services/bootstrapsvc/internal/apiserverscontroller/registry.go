@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// leftTTL is how long a key that is marked as left stays: long enough for any leader to act on it.
+	// leftTTL is how long a key that is marked as left stays: long enough for any leader to act on
+	// it.
 	leftTTL = time.Minute
 	// rewatchPause is the pause before a watch that ended starts again.
 	rewatchPause = time.Second
@@ -38,9 +39,9 @@ type Etcd interface {
 	TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error)
 }
 
-// Registry reads and writes the keys of sidecars in one cluster. It keeps no state, starts no goroutine
-// and is safe for concurrent use. Its methods block until etcd answers or ctx ends. Errors wrap
-// ErrUnavailable if etcd did not answer.
+// Registry reads and writes the keys of sidecars in one cluster. It keeps no state, starts no
+// goroutine and is safe for concurrent use. Its methods block until etcd answers or ctx ends.
+// Errors wrap ErrUnavailable if etcd did not answer.
 type Registry struct {
 	client  Etcd
 	prefix  string
@@ -49,14 +50,14 @@ type Registry struct {
 	suffix string
 }
 
-// NewRegistry returns the registry of the cluster whose keys begin with clusterPrefix. replicaID is the
-// replica that writes.
+// NewRegistry returns the registry of the cluster whose keys begin with clusterPrefix. replicaID is
+// the replica that writes.
 func NewRegistry(client Etcd, clusterPrefix, replicaID string) *Registry {
 	return &Registry{client: client, prefix: clusterPrefix + "apiservers/", replica: replicaID}
 }
 
-// NewSharedRegistry is NewRegistry for a replica whose kube-apiserver shares its address with others.
-// Its key has a name of its own below the address.
+// NewSharedRegistry is NewRegistry for a replica whose kube-apiserver shares its address with
+// others. Its key has a name of its own below the address.
 func NewSharedRegistry(client Etcd, clusterPrefix, replicaID string) *Registry {
 	shared := NewRegistry(client, clusterPrefix, replicaID)
 	shared.suffix = "/" + replicaID
@@ -129,8 +130,8 @@ func (r *Registry) read(ctx context.Context) ([]Entry, []clientv3.LeaseID, error
 	return entries, leases, nil
 }
 
-// Publish writes this replica's entry, bound to its session. The error wraps ErrTaken if another replica
-// wrote the key, and ErrConflict if the key changed at the same moment.
+// Publish writes this replica's entry, bound to its session. The error wraps ErrTaken if another
+// replica wrote the key, and ErrConflict if the key changed at the same moment.
 func (r *Registry) Publish(ctx context.Context, entry Entry, session clientv3.LeaseID) error {
 	key := r.key(entry.Address)
 	encoded, err := encodeEntry(entry)
@@ -148,8 +149,8 @@ func (r *Registry) Publish(ctx context.Context, entry Entry, session clientv3.Le
 	return r.compareAndSwap(ctx, key, revision, clientv3.OpPut(key, encoded, clientv3.WithLease(session)))
 }
 
-// DeleteStale deletes the key of this replica's address if another replica wrote it, such as an earlier
-// process of this sidecar, readable or not. It returns whether there was such a key.
+// DeleteStale deletes the key of this replica's address if another replica wrote it, such as an
+// earlier process of this sidecar, readable or not. It returns whether there was such a key.
 func (r *Registry) DeleteStale(ctx context.Context, address netip.Addr) (bool, error) {
 	revision, owner, err := r.owner(ctx, address)
 	if err != nil || revision == 0 || owner == r.replica {
@@ -169,9 +170,9 @@ func (r *Registry) Withdraw(ctx context.Context, address netip.Addr) error {
 	return r.compareAndSwap(ctx, key, revision, clientv3.OpDelete(key))
 }
 
-// MarkLeft writes into this replica's key that the sidecar stopped in good order. The key then expires
-// after a minute, or when the sidecar starts again. A missing key, or the key of another replica, is no
-// error.
+// MarkLeft writes into this replica's key that the sidecar stopped in good order. The key then
+// expires after a minute, or when the sidecar starts again. A missing key, or the key of another
+// replica, is no error.
 func (r *Registry) MarkLeft(ctx context.Context, entry Entry) error {
 	key := r.key(entry.Address)
 	revision, owner, err := r.owner(ctx, entry.Address)
@@ -220,8 +221,8 @@ func (r *Registry) compareAndSwap(ctx context.Context, key string, revision int6
 func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
 
 // Watch calls changed when the set of ready servers may have changed, and at each start of a watch,
-// because changes may have been missed before. It blocks until ctx ends and restarts a watch that ends.
-// changed must not block.
+// because changes may have been missed before. It blocks until ctx ends and restarts a watch that
+// ends. changed must not block.
 func (r *Registry) Watch(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
 		r.watchOnce(ctx, changed)
@@ -233,7 +234,8 @@ func (r *Registry) Watch(ctx context.Context, changed func()) {
 }
 
 func (r *Registry) watchOnce(ctx context.Context, changed func()) {
-	// Without WithRequireLeader, an etcd member that is partitioned would keep a silent watch open for ever.
+	// Without WithRequireLeader, an etcd member that is partitioned would keep a silent watch open
+	// for ever.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	events := r.client.Watch(ctx, r.prefix, clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithCreatedNotify())

@@ -37,7 +37,8 @@ type KnownServer struct {
 	Secondary netip.Addr
 	// Name is the address as text, or the end of the key if that is no address.
 	Name string
-	// Key is the etcd key; empty for a static address. ReplicaID is the replica that wrote it, if any.
+	// Key is the etcd key; empty for a static address. ReplicaID is the replica that wrote it, if
+	// any.
 	Key, ReplicaID string
 	// ProbeTime is when the last probe ended; zero if there was none.
 	ProbeTime time.Time
@@ -80,8 +81,8 @@ func (c *Controller) ListServers(ctx context.Context) (ServerList, error) {
 	return c.listServers(ctx, c.keys.List)
 }
 
-// WatchServers calls changed when a key of a sidecar changes. It blocks until ctx ends. changed must
-// not block.
+// WatchServers calls changed when a key of a sidecar changes. It blocks until ctx ends. changed
+// must not block.
 func (c *Controller) WatchServers(ctx context.Context, changed func()) { c.keys.Watch(ctx, changed) }
 
 func (c *Controller) listServers(ctx context.Context, read func(context.Context) ([]Entry, error)) (ServerList, error) {
@@ -113,8 +114,8 @@ func (c *Controller) listServers(ctx context.Context, read func(context.Context)
 	return list, nil
 }
 
-// serverOf is the server of a sidecar's key. A key that cannot be read stands for a server that is not
-// ready.
+// serverOf is the server of a sidecar's key. A key that cannot be read stands for a server that is
+// not ready.
 func (c *Controller) serverOf(entry Entry) KnownServer {
 	known := KnownServer{
 		Server: apiservers.Server{
@@ -175,8 +176,8 @@ func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []net
 	return nil
 }
 
-// resolveStatic adds the static address, or the addresses of the static name. A failed lookup adds no
-// address, which changes nothing that is published.
+// resolveStatic adds the static address, or the addresses of the static name. A failed lookup adds
+// no address, which changes nothing that is published.
 func (c *Controller) resolveStatic(ctx context.Context, list *ServerList) {
 	addresses := []netip.Addr{c.cfg.StaticAddress}
 	if name := c.cfg.StaticName; name != "" {

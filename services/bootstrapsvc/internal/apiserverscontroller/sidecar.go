@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// refreshInterval is how often an unchanged key is written, so that its probe time stays meaningful.
+	// refreshInterval is how often an unchanged key is written, so that its probe time stays
+	// meaningful.
 	refreshInterval = 10 * time.Second
 	// keyTimeout bounds one read and write of the key.
 	keyTimeout = 5 * time.Second
@@ -23,16 +24,17 @@ const (
 	sessionPoll = 20 * time.Millisecond
 	// withdrawTimeout bounds the removal of the key at a stop: half of what a stop may take.
 	withdrawTimeout = 10 * time.Second
-	// regainAfter is how long a kube-apiserver must have been ready before its replica wants leadership
-	// back while other servers are ready. Otherwise a server that flaps would move the term each time.
+	// regainAfter is how long a kube-apiserver must have been ready before its replica wants
+	// leadership back while other servers are ready. Otherwise a server that flaps would move the
+	// term each time.
 	regainAfter = 30 * time.Second
 )
 
 // ErrNoSession: without a session, the key would outlive its sidecar.
 var ErrNoSession = errors.New("no etcd session yet, so the key of the kube-apiserver cannot be written")
 
-// sidecar probes the kube-apiserver beside this replica, publishes the result as a key, and steps down
-// while that server is not ready and another one is.
+// sidecar probes the kube-apiserver beside this replica, publishes the result as a key, and steps
+// down while that server is not ready and another one is.
 type sidecar struct {
 	cfg       Config
 	replicaID string
@@ -50,7 +52,8 @@ type sidecarState struct {
 	readiness    apiservers.Readiness
 	// readySince is when the server last became ready.
 	readySince time.Time
-	// written is the entry that was written last, under session. Its probe time is zero before that.
+	// written is the entry that was written last, under session. Its probe time is zero before
+	// that.
 	written     Entry
 	session     clientv3.LeaseID
 	steppedDown bool
@@ -77,8 +80,8 @@ func (s *sidecar) run(ctx context.Context, report loop.Report) error {
 	return nil
 }
 
-// pass deletes a stale key, probes, writes the key if it changed, and steps down or not. Only a failure
-// about the key is an error: that a kube-apiserver is not ready is a result.
+// pass deletes a stale key, probes, writes the key if it changed, and steps down or not. Only a
+// failure about the key is an error: that a kube-apiserver is not ready is a result.
 func (s *sidecar) pass(ctx context.Context, state *sidecarState) error {
 	if !state.staleDeleted {
 		if err := s.deleteStale(ctx); err != nil {
@@ -173,8 +176,8 @@ func (s *sidecarState) needsWrite(entry Entry, session clientv3.LeaseID) bool {
 }
 
 // decideStepDown steps down while the kube-apiserver through which a leader writes is not ready and
-// another one is. Otherwise the leader could not remove its own server's address before the replica is
-// found to be failing. If the other servers are unknown, nothing changes.
+// another one is. Otherwise the leader could not remove its own server's address before the replica
+// is found to be failing. If the other servers are unknown, nothing changes.
 func (s *sidecar) decideStepDown(ctx context.Context, state *sidecarState) error {
 	readiness := state.readiness
 	if readiness.Ready && (!state.steppedDown || readiness.LastSuccess.Sub(state.readySince) >= regainAfter) {
@@ -211,7 +214,8 @@ func (s *sidecar) setStepDown(state *sidecarState, reason error) {
 }
 
 // withdraw deletes the key after ctx has ended. If etcd does not answer, the key expires with the
-// session. The policy Counted keeps a server whose key is missing, so there the key is marked as left.
+// session. The policy Counted keeps a server whose key is missing, so there the key is marked as
+// left.
 func (s *sidecar) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()

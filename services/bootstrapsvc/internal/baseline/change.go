@@ -35,8 +35,8 @@ type Object interface {
 // Change is one step of a plan.
 type Change struct {
 	Verb Verb
-	// Object is the whole object to write (Create, Update), or the object as it was read (Delete). For a
-	// Report it may have a name only. The plan owns it and shares it with no input.
+	// Object is the whole object to write (Create, Update), or the object as it was read (Delete).
+	// For a Report it may have a name only. The plan owns it and shares it with no input.
 	Object Object
 	Reason Reason
 	// Detail explains the reason for operators, with the values that differ.
@@ -46,8 +46,8 @@ type Change struct {
 // IsWrite says whether applying the change writes the object.
 func (c Change) IsWrite() bool { return c.Verb != Report }
 
-// Kind is the group, version and kind of the object, which typed objects do not have themselves. It is
-// empty for a kind that this service does not own.
+// Kind is the group, version and kind of the object, which typed objects do not have themselves. It
+// is empty for a kind that this service does not own.
 func (c Change) Kind() schema.GroupVersionKind {
 	switch c.Object.(type) {
 	case *corev1.Namespace:

@@ -16,12 +16,13 @@ const (
 	NamespaceMissing Reason = "NAMESPACE_MISSING"
 	// NamespaceTerminating: a system namespace is being deleted; it is created again afterwards.
 	NamespaceTerminating Reason = "NAMESPACE_TERMINATING"
-	// NamespaceMislabelled: the label kubernetes.io/metadata.name of a system namespace is not its name.
+	// NamespaceMislabelled: the label kubernetes.io/metadata.name of a system namespace is not its
+	// name.
 	NamespaceMislabelled Reason = "NAMESPACE_MISLABELLED"
 )
 
-// maxMessage bounds the repeated part of a condition's message, in bytes. Some messages list every kind
-// of the cluster.
+// maxMessage bounds the repeated part of a condition's message, in bytes. Some messages list every
+// kind of the cluster.
 const maxMessage = 300
 
 // SystemNamespaces returns the names of the namespaces that every cluster must have, ordered.

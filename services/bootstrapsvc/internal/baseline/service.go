@@ -17,17 +17,19 @@ const (
 	ServiceDrifted Reason = "SERVICE_DRIFTED"
 	// ServiceTerminating: default/kubernetes is being deleted; it is created again afterwards.
 	ServiceTerminating Reason = "SERVICE_TERMINATING"
-	// ClusterIPDiffers: the ClusterIP of default/kubernetes is not the first address of the range. It is
-	// immutable.
+	// ClusterIPDiffers: the ClusterIP of default/kubernetes is not the first address of the range.
+	// It is immutable.
 	ClusterIPDiffers Reason = "CLUSTER_IP_DIFFERS"
 	// ClusterIPUnknown: default/kubernetes needs a ClusterIP, and the service range is unknown.
 	ClusterIPUnknown Reason = "CLUSTER_IP_UNKNOWN"
-	// SingleFamily: default/kubernetes should have both families, and the cluster has no secondary range.
+	// SingleFamily: default/kubernetes should have both families, and the cluster has no secondary
+	// range.
 	SingleFamily Reason = "SERVICE_SINGLE_FAMILY"
 )
 
 const (
-	// ServiceName is the name of the Service, of its Endpoints and of its EndpointSlice, in namespace default.
+	// ServiceName is the name of the Service, of its Endpoints and of its EndpointSlice, in
+	// namespace default.
 	ServiceName = "kubernetes"
 	// PortName is the name of the apiservers' own port, in the Service and in its endpoints.
 	PortName = "https"
@@ -37,23 +39,27 @@ const (
 
 // Service is what default/kubernetes must be.
 type Service struct {
-	// ClusterIP is the first address of the primary service range. If it is the zero Addr, the range is
-	// unknown. Then an existing ClusterIP is accepted, and a missing Service is reported instead of created.
+	// ClusterIP is the first address of the primary service range. If it is the zero Addr, the
+	// range is unknown. Then an existing ClusterIP is accepted, and a missing Service is reported
+	// instead of created.
 	ClusterIP netip.Addr
 	// TargetPort is the secure port of the apiservers.
 	TargetPort int32
-	// NodePort is kube-apiserver's --kubernetes-service-node-port. Unless it is 0, the type is NodePort.
+	// NodePort is kube-apiserver's --kubernetes-service-node-port. Unless it is 0, the type is
+	// NodePort.
 	NodePort int32
 	// ExtraPorts follow the apiservers' own port, in their order.
 	ExtraPorts []Port
 	// DualStack asks for a ClusterIP of each family that the cluster has.
 	DualStack bool
-	// Families are those of the cluster's ready service ranges, the primary one first; empty if they are
-	// unknown. Only these are written by name, because a kube-apiserver rejects an update with another one.
+	// Families are those of the cluster's ready service ranges, the primary one first; empty if
+	// they are unknown. Only these are written by name, because a kube-apiserver rejects an update
+	// with another one.
 	Families []corev1.IPFamily
 }
 
-// Port is a port of default/kubernetes beside the apiservers' own, such as that of a konnectivity server.
+// Port is a port of default/kubernetes beside the apiservers' own, such as that of a konnectivity
+// server.
 type Port struct {
 	Name     string
 	Protocol corev1.Protocol
@@ -66,7 +72,8 @@ func IsOwnPort(port Port) bool {
 	return port.Name == PortName || port.Port == servicePort && port.Protocol == corev1.ProtocolTCP
 }
 
-// FirstAddress is the address of default/kubernetes in a service range: the one after the network's own.
+// FirstAddress is the address of default/kubernetes in a service range: the one after the network's
+// own.
 func FirstAddress(serviceRange netip.Prefix) (netip.Addr, error) {
 	first := serviceRange.Masked().Addr().Next()
 	if !serviceRange.IsValid() || !serviceRange.Contains(first) {
@@ -113,7 +120,8 @@ func planExisting(want Service, existing *corev1.Service) []Change {
 	var changes []Change
 	switch has := existing.Spec.ClusterIP; {
 	case has == "" && !want.ClusterIP.IsValid():
-		// With any update, the kube-apiserver would allocate a random ClusterIP, which is immutable.
+		// With any update, the kube-apiserver would allocate a random ClusterIP, which is
+		// immutable.
 		return []Change{report(existing.DeepCopy(), ClusterIPUnknown,
 			"service default/kubernetes has no ClusterIP and the service range is unknown; set --service-cluster-ip-range")}
 	case has != "" && want.ClusterIP.IsValid() && !isAddress(has, want.ClusterIP):

@@ -11,7 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// repair sets every owned field of service to the wanted value. It returns each difference as one phrase.
+// repair sets every owned field of service to the wanted value. It returns each difference as one
+// phrase.
 func repair(service *corev1.Service, want Service) []string {
 	fields := []func(*corev1.Service, Service) []string{
 		repairLabels,
@@ -119,9 +120,9 @@ func portsText(ports []corev1.ServicePort) string {
 	return "[" + strings.Join(texts, ", ") + "]"
 }
 
-// repairFamilies adds the second family and never removes one: that would release an address that may be
-// in use. The kube-apiserver allocates the second ClusterIP if the policy allows it. If the policy
-// allowed it before the second range existed, the family must also be named.
+// repairFamilies adds the second family and never removes one: that would release an address that
+// may be in use. The kube-apiserver allocates the second ClusterIP if the policy allows it. If the
+// policy allowed it before the second range existed, the family must also be named.
 func repairFamilies(service *corev1.Service, want Service) []string {
 	if !asksForBoth(want, service) {
 		return nil

@@ -209,7 +209,8 @@ func TestPlanService_ExtraPorts(t *testing.T) {
 	if len(changes) != 1 || changes[0].Detail != detail {
 		t.Fatalf("plan = %v, want one with %q", changes, detail)
 	}
-	// An apiserver gives the ports of a NodePort Service numbers; those of extra ports stay whatever they are.
+	// An apiserver gives the ports of a NodePort Service numbers; those of extra ports stay
+	// whatever they are.
 	want.NodePort = 30443
 	repaired := PlanService(want, has)[0].Object.(*corev1.Service)
 	repaired.Spec.Ports[1].NodePort = 31234

@@ -71,9 +71,9 @@ func (c ServiceCIDR) ready() *metav1.Condition {
 	return &c.Object.Status.Conditions[at]
 }
 
-// ReportServiceCIDR reports what is wrong with the default ServiceCIDR. configured are the ranges that it
-// should have; empty if they are not configured. It plans no write: the ranges are immutable, and
-// kube-apiserver owns the object.
+// ReportServiceCIDR reports what is wrong with the default ServiceCIDR. configured are the ranges
+// that it should have; empty if they are not configured. It plans no write: the ranges are
+// immutable, and kube-apiserver owns the object.
 func ReportServiceCIDR(configured []netip.Prefix, found ServiceCIDR) []Change {
 	switch {
 	case !found.Served:

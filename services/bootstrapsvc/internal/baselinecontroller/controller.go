@@ -24,8 +24,8 @@ const (
 	servicePeriod    = 10 * time.Second
 )
 
-// Objects are the Kubernetes objects of this package's loops. [KubeObjects] implements it. Reads are
-// live and return nil for an object that does not exist. Calls block until ctx ends and may be
+// Objects are the Kubernetes objects of this package's loops. [KubeObjects] implements it. Reads
+// are live and return nil for an object that does not exist. Calls block until ctx ends and may be
 // concurrent.
 type Objects interface {
 	Writer
@@ -36,8 +36,8 @@ type Objects interface {
 
 // Config says what the Service must be.
 type Config struct {
-	// ServiceRanges are the configured service ranges, the primary one first. If it is empty, the ranges
-	// are read from the default ServiceCIDR.
+	// ServiceRanges are the configured service ranges, the primary one first. If it is empty, the
+	// ranges are read from the default ServiceCIDR.
 	ServiceRanges []netip.Prefix
 	// Service is the wanted Service without ClusterIP and Families, which the ranges determine.
 	Service baseline.Service
@@ -50,8 +50,8 @@ type Deps struct {
 	Metrics *Metrics
 }
 
-// Controller reconciles the system namespaces and the Service default/kubernetes. Its methods are safe
-// for concurrent use.
+// Controller reconciles the system namespaces and the Service default/kubernetes. Its methods are
+// safe for concurrent use.
 type Controller struct {
 	cfg                 Config
 	objects             Objects
@@ -119,13 +119,14 @@ type ServiceObservation struct {
 	// Existing is nil if the Service does not exist.
 	Existing *corev1.Service
 	CIDR     baseline.ServiceCIDR
-	// ClusterIP is that of the Service or, if it has none, the one that it will get. It is the zero Addr if
-	// neither is known.
+	// ClusterIP is that of the Service or, if it has none, the one that it will get. It is the zero
+	// Addr if neither is known.
 	ClusterIP netip.Addr
 	Changes   []baseline.Change
 }
 
-// ObserveService reads the Service and the default ServiceCIDR and plans the changes of the Service.
+// ObserveService reads the Service and the default ServiceCIDR and plans the changes of the
+// Service.
 func (c *Controller) ObserveService(ctx context.Context) (ServiceObservation, error) {
 	existing, err := c.objects.Service(ctx)
 	if err != nil {

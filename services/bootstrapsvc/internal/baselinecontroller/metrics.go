@@ -28,8 +28,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// setReports replaces the reports of a loop. The series of reasons exist before the first report, so
-// that an alert sees the change.
+// setReports replaces the reports of a loop. The series of reasons exist before the first report,
+// so that an alert sees the change.
 func (m *Metrics) setReports(loop string, reasons []baseline.Reason, reports []baseline.Change) {
 	counts := map[baseline.Reason]int{}
 	for _, reason := range reasons {

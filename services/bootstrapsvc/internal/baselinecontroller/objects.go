@@ -35,8 +35,8 @@ var (
 	errUnguarded = errors.New("the plan does not say which version of the object it means")
 )
 
-// KubeObjects reads and writes the baseline's objects in one cluster. It is safe for concurrent use. Its
-// methods block until the kube-apiserver answers or ctx ends.
+// KubeObjects reads and writes the baseline's objects in one cluster. It is safe for concurrent
+// use. Its methods block until the kube-apiserver answers or ctx ends.
 type KubeObjects struct {
 	kube   kubernetes.Interface
 	writes *prometheus.CounterVec
@@ -89,8 +89,8 @@ func (o *KubeObjects) Endpoints(ctx context.Context) (*corev1.Endpoints, error) 
 	return endpoints, nil
 }
 
-// EndpointSlices returns the slices that are labelled as those of default/kubernetes, and the slices
-// with one of its slices' names. It needs the right to list slices and no other.
+// EndpointSlices returns the slices that are labelled as those of default/kubernetes, and the
+// slices with one of its slices' names. It needs the right to list slices and no other.
 func (o *KubeObjects) EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
 	found, err := o.listSlices(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + baseline.ServiceName})
 	if err != nil {
@@ -136,8 +136,8 @@ func (o *KubeObjects) ServiceCIDR(ctx context.Context) (baseline.ServiceCIDR, er
 	}
 }
 
-// isUnknownKind says whether the kube-apiserver does not serve the kind at all. It then answers with a
-// bare page instead of a status, which the client marks.
+// isUnknownKind says whether the kube-apiserver does not serve the kind at all. It then answers
+// with a bare page instead of a status, which the client marks.
 func isUnknownKind(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
@@ -155,9 +155,9 @@ func get[T any](ctx context.Context, read func(context.Context, string, metav1.G
 }
 
 // WatchEndpointSlice calls changed after each write of the EndpointSlice that is named after the
-// Service, and at each start of a watch, because writes may have been missed before. It blocks until
-// ctx ends and restarts a watch that ends. changed must not block. The calls are hints: a caller must
-// also look periodically.
+// Service, and at each start of a watch, because writes may have been missed before. It blocks
+// until ctx ends and restarts a watch that ends. changed must not block. The calls are hints: a
+// caller must also look periodically.
 func (o *KubeObjects) WatchEndpointSlice(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
 		o.watchOnce(ctx, changed)

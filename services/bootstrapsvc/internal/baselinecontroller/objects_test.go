@@ -231,8 +231,8 @@ func TestReads_SlicesWithoutTheirLabelAreFoundByName(t *testing.T) {
 	}
 }
 
-// The bodies are the answer of a kube-apiserver 1.32 about a kind of 1.33, and that of a newer one about a
-// missing object.
+// The bodies are the answer of a kube-apiserver 1.32 about a kind of 1.33, and that of a newer one
+// about a missing object.
 func TestServiceCIDR_KindThatIsNotServedIsNoMissingObject(t *testing.T) {
 	for body, served := range map[string]bool{
 		"404 page not found\n": false,

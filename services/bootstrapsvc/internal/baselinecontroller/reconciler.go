@@ -22,8 +22,8 @@ const (
 	PassTimeout = 10 * time.Second
 	// minBackoff is the pause after a first failure. It doubles up to the period.
 	minBackoff = time.Second
-	// maxRounds bounds how often one pass observes and writes. The first round writes, the second finds
-	// nothing left. The remaining rounds are for concurrent writers.
+	// maxRounds bounds how often one pass observes and writes. The first round writes, the second
+	// finds nothing left. The remaining rounds are for concurrent writers.
 	maxRounds = 4
 )
 
@@ -58,7 +58,8 @@ type ReconcilerConfig struct {
 	Period  time.Duration
 	Observe Observe
 	Writer  Writer
-	// Reasons are the reports that the loop may make. Their metric series exist before the first report.
+	// Reasons are the reports that the loop may make. Their metric series exist before the first
+	// report.
 	Reasons []baseline.Reason
 	Logger  *slog.Logger
 	Metrics *Metrics
@@ -141,8 +142,8 @@ func (r *Reconciler) Trigger() {
 }
 
 // Reconcile has Run make a pass now. It returns the writes in their order and then the reports. It
-// blocks until the pass ends or ctx ends. The pass runs under the context of Run, not under ctx, and
-// goes on after ctx ends.
+// blocks until the pass ends or ctx ends. The pass runs under the context of Run, not under ctx,
+// and goes on after ctx ends.
 func (r *Reconciler) Reconcile(ctx context.Context) ([]baseline.Change, error) {
 	return r.ReconcileWith(ctx, r.Observe)
 }

@@ -67,8 +67,8 @@ func Routable(address netip.Addr) error {
 	}
 }
 
-// Choose returns the address to advertise. serverHost is the host in the kube-apiserver's URL, an address
-// or a name.
+// Choose returns the address to advertise. serverHost is the host in the kube-apiserver's URL, an
+// address or a name.
 func Choose(serverHost string, interfaces []Interface, family Family) (netip.Addr, error) {
 	if address, err := netip.ParseAddr(serverHost); err == nil && fits(address, family) {
 		return address.Unmap(), nil
@@ -86,7 +86,8 @@ func fits(address netip.Addr, family Family) bool {
 	return Routable(address.Unmap()) == nil && (family == Any || FamilyOf(address) == family)
 }
 
-// byRoute returns the interfaces that are up, those of a default route first. Otherwise it keeps the order.
+// byRoute returns the interfaces that are up, those of a default route first. Otherwise it keeps
+// the order.
 func byRoute(interfaces []Interface) []Interface {
 	up := slices.DeleteFunc(slices.Clone(interfaces), func(i Interface) bool { return !i.Up })
 	slices.SortStableFunc(up, func(a, b Interface) int {

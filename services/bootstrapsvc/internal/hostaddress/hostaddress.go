@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Addresses are the addresses under which pods reach one kube-apiserver. An address that does not exist
-// is the zero Addr.
+// Addresses are the addresses under which pods reach one kube-apiserver. An address that does not
+// exist is the zero Addr.
 type Addresses struct {
 	// Primary is of the family of the primary service range, Secondary of the other family.
 	Primary, Secondary netip.Addr
@@ -23,8 +23,8 @@ func (a Addresses) All() []netip.Addr {
 	return addresses
 }
 
-// Find chooses the primary address for a family from this machine's interfaces, and with dualStack a
-// secondary one. A machine without an address of the second family has none. serverHost is as in
+// Find chooses the primary address for a family from this machine's interfaces, and with dualStack
+// a secondary one. A machine without an address of the second family has none. serverHost is as in
 // [Choose].
 func Find(serverHost string, family Family, dualStack bool) (Addresses, error) {
 	interfaces, err := Interfaces()

@@ -9,14 +9,15 @@ import (
 	"strings"
 )
 
-// Linux lists its routes in these files. Elsewhere they are missing, and no interface has a default route.
+// Linux lists its routes in these files. Elsewhere they are missing, and no interface has a default
+// route.
 const (
 	routesIPv4 = "/proc/net/route"
 	routesIPv6 = "/proc/net/ipv6_route"
 )
 
-// Interfaces returns a snapshot of this machine's interfaces in the order of the system. If the routes
-// cannot be read, no interface has a default route.
+// Interfaces returns a snapshot of this machine's interfaces in the order of the system. If the
+// routes cannot be read, no interface has a default route.
 func Interfaces() ([]Interface, error) {
 	found, err := net.Interfaces()
 	if err != nil {
@@ -62,15 +63,15 @@ func addressesOf(each net.Interface) ([]netip.Addr, error) {
 	return addresses, nil
 }
 
-// routeUp is RTF_UP and routeReject is RTF_REJECT of linux/route.h. A usable route is up and does not
-// reject.
+// routeUp is RTF_UP and routeReject is RTF_REJECT of linux/route.h. A usable route is up and does
+// not reject.
 const (
 	routeUp     = 0x1
 	routeReject = 0x200
 )
 
-// defaultRoutes returns the interfaces of default routes, from the text of Linux's two route files. It
-// skips lines of another shape.
+// defaultRoutes returns the interfaces of default routes, from the text of Linux's two route files.
+// It skips lines of another shape.
 func defaultRoutes(ipv4, ipv6 string) map[string]bool {
 	isDefault := map[string]bool{}
 	for line := range strings.Lines(ipv4) {
