@@ -647,8 +647,8 @@ func (emptyRanges) VerifyCluster(context.Context, rangestore.ClusterIdentity) (s
 
 type emptyStore struct{}
 
-func (emptyStore) Findings(context.Context) ([]repairstore.Finding, int, error) { return nil, 0, nil }
-func (emptyStore) WriteFindings(context.Context, []repairstore.Finding, []string) error {
+func (emptyStore) Findings(context.Context) ([]allocation.Finding, int, error) { return nil, 0, nil }
+func (emptyStore) WriteFindings(context.Context, []allocation.Finding, []string) error {
 	return nil
 }
 func (emptyStore) Begin(context.Context, repairstore.RepairPlan) error { return nil }

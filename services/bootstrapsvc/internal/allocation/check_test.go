@@ -10,27 +10,27 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-// planned returns the steps for what is wrong in a snapshot.
-func planned(t *testing.T, settings allocation.Settings, s allocation.Snapshot) []allocation.Step {
+// planned returns the steps that repair a set of objects.
+func planned(t *testing.T, settings allocation.Settings, s objects) []allocation.Step {
 	t.Helper()
 	s.CIDRs = append(s.CIDRs, defaultCIDR())
-	l := load(settings, s)
-	ripen(l, start)
-	steps := allocation.PlanRepair(l.Findings()).Steps
+	x := load(settings, s)
+	runPasses(x, start)
+	steps := allocation.PlanRepair(x.Findings()).Steps
 	if len(steps) == 0 {
 		t.Fatal("nothing is planned")
 	}
 	return steps
 }
 
-// try is a step and what Check must say of it.
-type try struct {
+// checkCase is a live state and the expected result of Check.
+type checkCase struct {
 	live allocation.LiveState
 	want allocation.CheckResult
 	why  string
 }
 
-func expectChecks(t *testing.T, step allocation.Step, tries map[string]try) {
+func expectChecks(t *testing.T, step allocation.Step, tries map[string]checkCase) {
 	t.Helper()
 	for name, test := range tries {
 		t.Run(name, func(t *testing.T) {
@@ -46,16 +46,16 @@ func pointer(a allocation.IPAddress) *allocation.IPAddress { return &a }
 
 func TestCheck_Create(t *testing.T) {
 	a := service("a", "10.0.1.1")
-	steps := planned(t, addressSettings(), allocation.Snapshot{Services: []allocation.Service{a}})
+	steps := planned(t, addressSettings(), objects{Services: []allocation.Service{a}})
 	reborn, external := a, a
 	reborn.UID, external.Type = "another", allocation.ExternalName
-	expectChecks(t, steps[0], map[string]try{
+	expectChecks(t, steps[0], map[string]checkCase{
 		"as planned": {live: allocation.LiveState{Services: []allocation.Service{a}}, want: allocation.CheckPassed},
-		"made by somebody else": {
+		"made by another writer": {
 			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
 			want: allocation.CheckUnneeded, why: "the ipaddress is as it should be already",
 		},
-		"made for somebody else": {
+		"made for another service": {
 			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "b"))},
 			want: allocation.CheckOutdated, why: "there is an ipaddress of that name by now, of service bar/b",
 		},
@@ -80,12 +80,12 @@ func TestCheck_Create(t *testing.T) {
 
 func TestCheck_DeleteOfWrongReference(t *testing.T) {
 	a, wrong := service("a", "10.0.1.1"), object("10.0.1.1", "b")
-	steps := planned(t, addressSettings(), allocation.Snapshot{
+	steps := planned(t, addressSettings(), objects{
 		Services: []allocation.Service{a}, IPAddresses: []allocation.IPAddress{wrong},
 	})
 	external := service("b", "10.0.1.1")
 	external.Type = allocation.ExternalName
-	expectChecks(t, steps[0], map[string]try{
+	expectChecks(t, steps[0], map[string]checkCase{
 		"as planned": {live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: &wrong}, want: allocation.CheckPassed},
 		"gone already": {
 			live: allocation.LiveState{Services: []allocation.Service{a}},
@@ -121,13 +121,13 @@ func TestCheck_DeleteOfWrongReference(t *testing.T) {
 
 func TestCheck_DeleteOfOrphan(t *testing.T) {
 	orphan, kubernetes := object("10.0.1.1", "gone"), service("kubernetes", "10.0.0.1")
-	step := planned(t, addressSettings(), allocation.Snapshot{
+	step := planned(t, addressSettings(), objects{
 		Services:    []allocation.Service{kubernetes},
 		IPAddresses: []allocation.IPAddress{orphan, object("10.0.0.1", "kubernetes")},
 	})[0]
 	external := service("x", "10.0.1.1")
 	external.Type = allocation.ExternalName
-	expectChecks(t, step, map[string]try{
+	expectChecks(t, step, map[string]checkCase{
 		"as planned": {live: allocation.LiveState{Services: []allocation.Service{kubernetes}, IPAddress: &orphan}, want: allocation.CheckPassed},
 		"counted before": {
 			live: allocation.LiveState{Usage: allocation.CountUsage([]allocation.Service{kubernetes}), IPAddress: &orphan}, want: allocation.CheckPassed,
@@ -165,10 +165,10 @@ func TestCheck_DeleteOfOrphan(t *testing.T) {
 func TestCheck_Relabel(t *testing.T) {
 	a := service("a", "10.0.1.1")
 	bare := with(object("10.0.1.1", "a"), func(a *allocation.IPAddress) { a.ManagedBy = "" })
-	step := planned(t, addressSettings(), allocation.Snapshot{
+	step := planned(t, addressSettings(), objects{
 		Services: []allocation.Service{a}, IPAddresses: []allocation.IPAddress{bare},
 	})[0]
-	expectChecks(t, step, map[string]try{
+	expectChecks(t, step, map[string]checkCase{
 		"as planned": {live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: &bare}, want: allocation.CheckPassed},
 		"done": {
 			live: allocation.LiveState{Services: []allocation.Service{a}, IPAddress: pointer(object("10.0.1.1", "a"))},
@@ -184,12 +184,12 @@ func TestCheck_Relabel(t *testing.T) {
 func TestCheck_Bits(t *testing.T) {
 	a, kubernetes := nodePorts("a", 112), service("kubernetes", "10.0.0.1")
 	stored := bitmap(allocation.NodePorts, "100-200", 11)
-	steps := planned(t, portSettings(), allocation.Snapshot{
+	steps := planned(t, portSettings(), objects{
 		Services: []allocation.Service{a, kubernetes}, Bitmaps: []allocation.Bitmap{stored},
 	})
 	all := []allocation.Service{a, kubernetes}
 	t.Run("set", func(t *testing.T) {
-		expectChecks(t, steps[0], map[string]try{
+		expectChecks(t, steps[0], map[string]checkCase{
 			"as planned": {live: allocation.LiveState{Services: all, Bitmap: stored}, want: allocation.CheckPassed},
 			"done": {
 				live: allocation.LiveState{Services: all, Bitmap: bitmap(allocation.NodePorts, "100-200", 12)},
@@ -216,7 +216,7 @@ func TestCheck_Bits(t *testing.T) {
 	t.Run("clear", func(t *testing.T) {
 		checked := service("b")
 		checked.HealthCheckNodePort = 111
-		expectChecks(t, steps[1], map[string]try{
+		expectChecks(t, steps[1], map[string]checkCase{
 			"as planned": {live: allocation.LiveState{Services: all, Bitmap: stored}, want: allocation.CheckPassed},
 			"used by a health check": {
 				live: allocation.LiveState{Services: append(all, checked), Bitmap: stored},

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// bitmapRange is a RangeAllocation as kube-apiserver stores it.
+// bitmapRange returns a RangeAllocation as kube-apiserver stores it.
 func bitmapRange(t *testing.T, text string, offsets ...int) string {
 	t.Helper()
 	bits := new(big.Int)
@@ -43,7 +43,7 @@ func bitmapRange(t *testing.T, text string, offsets ...int) string {
 	return "k8s\x00" + string(encoded)
 }
 
-// clusterIP is a Service with addresses.
+// clusterIP returns a Service with addresses.
 func clusterIP(name string, kind corev1.ServiceType, addresses ...string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-of-" + name)},
@@ -51,9 +51,9 @@ func clusterIP(name string, kind corev1.ServiceType, addresses ...string) *corev
 	}
 }
 
-// A cluster from before IPAddress objects allocates addresses in bitmaps of etcd, one for each family: an API that has nothing
-// else is made up, the bitmaps are in a real etcd.
-func TestAuditorReal_BitmapsOfAddressesAreMendedInOldClusters(t *testing.T) {
+// A cluster without IPAddress objects allocates addresses in bitmaps, one for each family. The API
+// is a fake, the bitmaps are in a real etcd.
+func TestControllerReal_RepairsAddressBitmapsOfOldClusters(t *testing.T) {
 	etcd := testkit.Etcd(t)
 	const prefix, termKey = "/registry-before-1.34", "/trivet/termtest/terms/termtest/0"
 	put := func(key, value string) int64 {
@@ -105,13 +105,13 @@ func TestAuditorReal_BitmapsOfAddressesAreMendedInOldClusters(t *testing.T) {
 		return nil
 	})
 	testkit.Eventually(t, 10*time.Second, func() error {
-		if standing := r.current(t); len(standing) != 0 {
-			return fmt.Errorf("%v still stand", standing)
+		if current := r.current(t); len(current) != 0 {
+			return fmt.Errorf("%v are still current", current)
 		}
 		return nil
 	})
 	response, err := etcd.Get(t.Context(), prefix+"/ranges/secondaryserviceips")
 	if err != nil || len(response.Kvs) != 0 {
-		t.Errorf("a range of a family that the cluster does not have: %v, %v", response, err)
+		t.Errorf("the range of an absent family exists: %v, %v", response, err)
 	}
 }

@@ -20,39 +20,37 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 )
 
-var (
-	// ErrConflict is errorclass.ErrConflict: the object is not what the step was planned from.
-	ErrConflict = errorclass.ErrConflict
-	// ErrUnavailable is errorclass.ErrUnavailable.
-	ErrUnavailable = errorclass.ErrUnavailable
-)
-
-// KubeCluster is that of one cluster. It is safe for concurrent use; its methods block until the apiserver answers or their
-// context ends.
+// KubeCluster implements Cluster with a Kubernetes client. It is safe for concurrent use. Its
+// methods block until kube-apiserver answers or their context ends.
+//
+// Every write is guarded: a create succeeds only if the object does not exist, a relabel only over
+// the resourceVersion from which it was planned, a delete only for that UID and resourceVersion.
+// Otherwise the error wraps errorclass.ErrConflict. The client rejects writes without a term.
 type KubeCluster struct {
 	kube   kubernetes.Interface
 	logger *slog.Logger
 }
 
-// New returns the inventory of the cluster behind kube.
+// NewKubeCluster returns the cluster behind kube.
 func NewKubeCluster(kube kubernetes.Interface, logger *slog.Logger) *KubeCluster {
 	return &KubeCluster{kube: kube, logger: logger}
 }
 
-// lastDualWrite is the last minor version of Kubernetes 1 that keeps bitmaps of ClusterIPs; later ones leave them stale.
-const lastDualWrite = 33
+// lastBitmapMinor is the last minor version of Kubernetes that writes bitmaps of ClusterIPs. Later
+// versions leave them outdated.
+const lastBitmapMinor = 33
 
-// Stores returns where the cluster keeps its allocations.
-func (i *KubeCluster) Stores(ctx context.Context) ([]allocation.Store, error) {
+// Stores returns where the cluster stores its allocations.
+func (k *KubeCluster) Stores(ctx context.Context) ([]allocation.Store, error) {
 	stores := []allocation.Store{allocation.NodePorts}
-	has, err := i.hasIPAddresses(ctx)
+	has, err := k.hasIPAddresses(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if has {
 		stores = append([]allocation.Store{allocation.IPAddresses}, stores...)
 	}
-	version, err := i.kube.Discovery().ServerVersionWithContext(ctx)
+	version, err := k.kube.Discovery().ServerVersionWithContext(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ask kube-apiserver for its version: %w", errorclass.Classify(err))
 	}
@@ -60,15 +58,15 @@ func (i *KubeCluster) Stores(ctx context.Context) ([]allocation.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kube-apiserver says it is version %q.%q", version.Major, version.Minor)
 	}
-	if version.Major == "1" && minor <= lastDualWrite {
+	if version.Major == "1" && minor <= lastBitmapMinor {
 		stores = append(stores, allocation.ClusterIPs, allocation.SecondaryClusterIPs)
 	}
 	return stores, nil
 }
 
-// hasIPAddresses looks for the resource in the version that is served since it is stable.
-func (i *KubeCluster) hasIPAddresses(ctx context.Context) (bool, error) {
-	resources, err := i.kube.Discovery().ServerResourcesForGroupVersionWithContext(ctx, networkingv1.SchemeGroupVersion.String())
+// hasIPAddresses reports whether kube-apiserver serves IPAddress objects in the stable version.
+func (k *KubeCluster) hasIPAddresses(ctx context.Context) (bool, error) {
+	resources, err := k.kube.Discovery().ServerResourcesForGroupVersionWithContext(ctx, networkingv1.SchemeGroupVersion.String())
 	if err != nil {
 		return false, fmt.Errorf("ask kube-apiserver for its resources: %w", errorclass.Classify(err))
 	}
@@ -80,9 +78,9 @@ func (i *KubeCluster) hasIPAddresses(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Service returns one, nil if there is none.
-func (i *KubeCluster) Service(ctx context.Context, key allocation.Key) (*allocation.Service, error) {
-	service, err := i.kube.CoreV1().Services(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+// Service returns a Service, nil if it does not exist.
+func (k *KubeCluster) Service(ctx context.Context, key allocation.Key) (*allocation.Service, error) {
+	service, err := k.kube.CoreV1().Services(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -93,9 +91,10 @@ func (i *KubeCluster) Service(ctx context.Context, key allocation.Key) (*allocat
 	return &found, nil
 }
 
-// Identity returns what tells this cluster from every other; nil if the Service default/kubernetes does not exist now.
-func (i *KubeCluster) Identity(ctx context.Context) (*rangestore.ClusterIdentity, error) {
-	service, err := i.kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+// Identity returns the identity of the cluster, nil if the Service default/kubernetes does not
+// exist.
+func (k *KubeCluster) Identity(ctx context.Context) (*rangestore.ClusterIdentity, error) {
+	service, err := k.kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -105,15 +104,15 @@ func (i *KubeCluster) Identity(ctx context.Context) (*rangestore.ClusterIdentity
 	return &rangestore.ClusterIdentity{UID: string(service.UID), ResourceVersion: service.ResourceVersion}, nil
 }
 
-// listPage bounds what one answer to a list holds.
+// listPage is the page size of a list.
 const listPage = 2000
 
-// Services returns all, as of one moment after the call began.
-func (i *KubeCluster) Services(ctx context.Context) ([]allocation.Service, error) {
+// Services returns all Services at one revision that is not older than the call.
+func (k *KubeCluster) Services(ctx context.Context) ([]allocation.Service, error) {
 	var all []allocation.Service
 	options := metav1.ListOptions{Limit: listPage}
 	for {
-		page, err := i.kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, options)
+		page, err := k.kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("list services: %w", errorclass.Classify(err))
 		}
@@ -126,9 +125,9 @@ func (i *KubeCluster) Services(ctx context.Context) ([]allocation.Service, error
 	}
 }
 
-// IPAddress returns one, nil if there is none.
-func (i *KubeCluster) IPAddress(ctx context.Context, name string) (*allocation.IPAddress, error) {
-	address, err := i.kube.NetworkingV1().IPAddresses().Get(ctx, name, metav1.GetOptions{})
+// IPAddress returns an IPAddress, nil if it does not exist.
+func (k *KubeCluster) IPAddress(ctx context.Context, name string) (*allocation.IPAddress, error) {
+	address, err := k.kube.NetworkingV1().IPAddresses().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -139,8 +138,8 @@ func (i *KubeCluster) IPAddress(ctx context.Context, name string) (*allocation.I
 	return &found, nil
 }
 
-// Create writes an IPAddress that does not exist.
-func (i *KubeCluster) Create(ctx context.Context, wanted allocation.IPAddress) error {
+// Create creates an IPAddress that does not exist.
+func (k *KubeCluster) Create(ctx context.Context, wanted allocation.IPAddress) error {
 	address := &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: wanted.Name, Labels: map[string]string{
 			networkingv1.LabelManagedBy:       wanted.ManagedBy,
@@ -150,21 +149,22 @@ func (i *KubeCluster) Create(ctx context.Context, wanted allocation.IPAddress) e
 			Group: wanted.Parent.Group, Resource: wanted.Parent.Resource, Namespace: wanted.Parent.Namespace, Name: wanted.Parent.Name,
 		}},
 	}
-	if _, err := i.kube.NetworkingV1().IPAddresses().Create(ctx, address, metav1.CreateOptions{}); err != nil {
+	if _, err := k.kube.NetworkingV1().IPAddresses().Create(ctx, address, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
 	}
 	return nil
 }
 
-// Relabel gives exactly one version of an IPAddress the allocator's labels; its other labels stay.
-func (i *KubeCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error {
-	client := i.kube.NetworkingV1().IPAddresses()
+// Relabel sets the allocator's labels on exactly one version of an IPAddress. Its other labels
+// stay.
+func (k *KubeCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error {
+	client := k.kube.NetworkingV1().IPAddresses()
 	address, err := client.Get(ctx, wanted.Name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("get ipaddress %s: %w", wanted.Name, errorclass.Classify(err))
 	}
 	if string(address.UID) != guard.UID || address.ResourceVersion != guard.ResourceVersion {
-		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, ErrConflict)
+		return fmt.Errorf("relabel ipaddress %s: %w", wanted.Name, errorclass.ErrConflict)
 	}
 	if address.Labels == nil {
 		address.Labels = map[string]string{}
@@ -177,16 +177,16 @@ func (i *KubeCluster) Relabel(ctx context.Context, wanted allocation.IPAddress, 
 	return nil
 }
 
-// errUnguarded: a delete would hit whatever is there, instead of what the plan was made from.
+// errUnguarded: without a guard, a delete would delete any version of the object.
 var errUnguarded = errors.New("the plan does not say which version of the object it means")
 
-// Delete removes exactly one version of an IPAddress.
-func (i *KubeCluster) Delete(ctx context.Context, name string, guard allocation.Guard) error {
+// Delete deletes exactly one version of an IPAddress.
+func (k *KubeCluster) Delete(ctx context.Context, name string, guard allocation.Guard) error {
 	if guard.UID == "" || guard.ResourceVersion == "" {
 		return fmt.Errorf("delete ipaddress %s: %w", name, errUnguarded)
 	}
 	uid := types.UID(guard.UID)
-	err := i.kube.NetworkingV1().IPAddresses().Delete(ctx, name, metav1.DeleteOptions{
+	err := k.kube.NetworkingV1().IPAddresses().Delete(ctx, name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &guard.ResourceVersion},
 	})
 	if err != nil {

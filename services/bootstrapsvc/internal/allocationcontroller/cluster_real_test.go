@@ -23,9 +23,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 )
 
-func newInventory(t *testing.T) *KubeCluster {
+func newKubeCluster(t *testing.T) *KubeCluster {
 	t.Helper()
 	return NewKubeCluster(testkit.Kube(t), slog.New(slog.NewTextHandler(t.Output(), nil)))
 }
@@ -43,14 +44,14 @@ func newService(t *testing.T) allocation.Service {
 	return serviceOf(service)
 }
 
-func TestStores_OfARecentCluster(t *testing.T) {
-	stores, err := newInventory(t).Stores(t.Context())
+func TestStores_CurrentVersion(t *testing.T) {
+	stores, err := newKubeCluster(t).Stores(t.Context())
 	if want := []allocation.Store{allocation.IPAddresses, allocation.NodePorts}; err != nil || !slices.Equal(stores, want) {
 		t.Errorf("stores are %v, %v, want %v", stores, err, want)
 	}
 }
 
-func TestStores_OfEachVersion(t *testing.T) {
+func TestStores_ByVersion(t *testing.T) {
 	stable := metav1.APIResourceList{GroupVersion: "networking.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "ingresses"}}}
 	beta := metav1.APIResourceList{GroupVersion: "networking.k8s.io/v1beta1", APIResources: []metav1.APIResource{{Name: "ipaddresses"}}}
 	withAddresses := metav1.APIResourceList{GroupVersion: "networking.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "ipaddresses"}}}
@@ -61,7 +62,8 @@ func TestStores_OfEachVersion(t *testing.T) {
 		want      []allocation.Store
 	}{
 		"only bitmaps": {minor: "30", resources: []*metav1.APIResourceList{&stable}, want: []allocation.Store{ports, first, second}},
-		// The bitmaps are written beside the objects then, and what is read in another version is not judged.
+		// The bitmaps are written beside the objects then, and what is read in another version is
+		// not judged.
 		"objects are beta": {minor: "32+", resources: []*metav1.APIResourceList{&stable, &beta}, want: []allocation.Store{ports, first, second}},
 		"both":             {minor: "33", resources: []*metav1.APIResourceList{&withAddresses}, want: []allocation.Store{objects, ports, first, second}},
 		"only objects":     {minor: "34+", resources: []*metav1.APIResourceList{&withAddresses}, want: []allocation.Store{objects, ports}},
@@ -82,8 +84,8 @@ func TestStores_OfEachVersion(t *testing.T) {
 	}
 }
 
-func TestReads_AreLive(t *testing.T) {
-	i, service := newInventory(t), newService(t)
+func TestReads_ReturnCurrentObjects(t *testing.T) {
+	i, service := newKubeCluster(t), newService(t)
 	if len(service.ClusterIPs) != 1 || len(service.Ports) != 1 || service.Ports[0].Number == 0 {
 		t.Fatalf("service is %+v", service)
 	}
@@ -108,20 +110,20 @@ func TestReads_AreLive(t *testing.T) {
 	}
 }
 
-func TestWitness_IsTheServiceOfTheAPI(t *testing.T) {
-	i := newInventory(t)
+func TestIdentity_IsTheServiceOfTheAPI(t *testing.T) {
+	i := newKubeCluster(t)
 	service, err := testkit.Kube(t).CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := i.Identity(t.Context())
 	if err != nil || got == nil || got.UID != string(service.UID) || got.ResourceVersion != service.ResourceVersion {
-		t.Errorf("witness is %+v, %v, want %s at %s", got, err, service.UID, service.ResourceVersion)
+		t.Errorf("identity is %+v, %v, want %s at %s", got, err, service.UID, service.ResourceVersion)
 	}
 }
 
 func TestWrites_GuardsHold(t *testing.T) {
-	i, service := newInventory(t), newService(t)
+	i, service := newKubeCluster(t), newService(t)
 	stored := func() allocation.IPAddress {
 		t.Helper()
 		address, err := i.IPAddress(t.Context(), service.ClusterIPs[0])
@@ -140,33 +142,33 @@ func TestWrites_GuardsHold(t *testing.T) {
 		}
 	}
 	old := stored()
-	want("create of what is there", i.Create(t.Context(), old), ErrConflict)
+	want("create of what is there", i.Create(t.Context(), old), errorclass.ErrConflict)
 	changed := old
 	changed.Family = "IPv5"
 	want("relabel", i.Relabel(t.Context(), changed, guard(old)), nil)
-	want("relabel of an old version", i.Relabel(t.Context(), old, guard(old)), ErrConflict)
-	want("delete of an old version", i.Delete(t.Context(), old.Name, guard(old)), ErrConflict)
+	want("relabel of an old version", i.Relabel(t.Context(), old, guard(old)), errorclass.ErrConflict)
+	want("delete of an old version", i.Delete(t.Context(), old.Name, guard(old)), errorclass.ErrConflict)
 	want("delete without a guard", i.Delete(t.Context(), old.Name, allocation.Guard{}), errUnguarded)
 	stranger := guard(stored())
 	stranger.UID = "11111111-2222-3333-4444-555555555555"
-	want("delete of another object", i.Delete(t.Context(), old.Name, stranger), ErrConflict)
+	want("delete of another object", i.Delete(t.Context(), old.Name, stranger), errorclass.ErrConflict)
 	if got := stored(); got.Family != "IPv5" || got.Parent != old.Parent {
 		t.Errorf("address is %+v after refused writes", got)
 	}
 	want("delete", i.Delete(t.Context(), old.Name, guard(stored())), nil)
-	want("delete of what is gone", i.Delete(t.Context(), old.Name, guard(old)), ErrConflict)
+	want("delete of what is gone", i.Delete(t.Context(), old.Name, guard(old)), errorclass.ErrConflict)
 	want("create", i.Create(t.Context(), old), nil)
 	if got := stored(); got.Parent != old.Parent || got.Family != old.Family || got.ManagedBy != old.ManagedBy {
 		t.Errorf("address is %+v, want it as %+v", got, old)
 	}
 	invalid := old
 	invalid.Name = "no-address"
-	if err := i.Create(t.Context(), invalid); err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrUnavailable) {
+	if err := i.Create(t.Context(), invalid); err == nil || errors.Is(err, errorclass.ErrConflict) || errors.Is(err, errorclass.ErrUnavailable) {
 		t.Errorf("create of what is refused = %v", err)
 	}
 }
 
-func TestWrites_WithoutATermNothingIsSent(t *testing.T) {
+func TestWrites_FailWithoutATerm(t *testing.T) {
 	kube, err := kubernetes.NewForConfig(kubeconn.Fence(testkit.Cluster(t).RESTConfig()))
 	if err != nil {
 		t.Fatal(err)
@@ -183,29 +185,29 @@ func TestWrites_WithoutATermNothingIsSent(t *testing.T) {
 	}
 }
 
-func TestReads_APIServerThatDoesNotAnswerIsUnavailable(t *testing.T) {
+func TestReads_FailWithUnavailableIfKubeAPIServerDoesNotAnswer(t *testing.T) {
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "https://127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	i := NewKubeCluster(kube, slog.New(slog.DiscardHandler))
-	if _, err := i.Services(t.Context()); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("services = %v, want %v", err, ErrUnavailable)
+	if _, err := i.Services(t.Context()); !errors.Is(err, errorclass.ErrUnavailable) {
+		t.Errorf("services = %v, want %v", err, errorclass.ErrUnavailable)
 	}
-	if _, err := i.Stores(t.Context()); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("stores = %v, want %v", err, ErrUnavailable)
+	if _, err := i.Stores(t.Context()); !errors.Is(err, errorclass.ErrUnavailable) {
+		t.Errorf("stores = %v, want %v", err, errorclass.ErrUnavailable)
 	}
 }
 
-// seen is a sink that keeps what it is told.
-type seenKinds struct {
-	mu       sync.Mutex // guards what follows
+// eventRecorder is an ObjectHandler that records what it receives.
+type eventRecorder struct {
+	mu       sync.Mutex // guards the fields below
 	whole    map[Kind]bool
 	services map[string]bool
 	broken   map[Kind]error
 }
 
-func (s *seenKinds) OnChange(change ObjectChange) {
+func (s *eventRecorder) OnChange(change ObjectChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.whole[change.Kind] = s.whole[change.Kind] || change.List
@@ -217,27 +219,27 @@ func (s *seenKinds) OnChange(change ObjectChange) {
 	}
 }
 
-func (s *seenKinds) OnError(kind Kind, err error) {
+func (s *eventRecorder) OnError(kind Kind, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broken[kind] = err
 }
 
-func TestWatch_TellsAllAndThenChanges(t *testing.T) {
-	i, first := newInventory(t), newService(t)
+func TestWatch_ListsAndThenReportsChanges(t *testing.T) {
+	i, first := newKubeCluster(t), newService(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
-	sink := &seenKinds{whole: map[Kind]bool{}, services: map[string]bool{}, broken: map[Kind]error{}}
-	watching.Go(func() { i.Watch(ctx, []Kind{KindServices, KindIPAddresses, KindServiceCIDRs}, sink) })
+	handler := &eventRecorder{whole: map[Kind]bool{}, services: map[string]bool{}, broken: map[Kind]error{}}
+	watching.Go(func() { i.Watch(ctx, []Kind{KindServices, KindIPAddresses, KindServiceCIDRs}, handler) })
 	defer watching.Wait()
 	defer cancel()
 	want := func(service allocation.Service, is bool) {
 		t.Helper()
 		testkit.Eventually(t, 20*time.Second, func() error {
-			sink.mu.Lock()
-			defer sink.mu.Unlock()
-			if !sink.whole[KindServices] || !sink.whole[KindIPAddresses] || !sink.whole[KindServiceCIDRs] || sink.services[service.String()] != is {
-				return fmt.Errorf("whole: %v, services: %v, broken: %v", sink.whole, sink.services, sink.broken)
+			handler.mu.Lock()
+			defer handler.mu.Unlock()
+			if !handler.whole[KindServices] || !handler.whole[KindIPAddresses] || !handler.whole[KindServiceCIDRs] || handler.services[service.String()] != is {
+				return fmt.Errorf("whole: %v, services: %v, broken: %v", handler.whole, handler.services, handler.broken)
 			}
 			return nil
 		})

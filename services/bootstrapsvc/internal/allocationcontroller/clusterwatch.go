@@ -19,125 +19,119 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 )
 
-// Kind is one kind of what is watched.
+// Kind is a kind of watched objects.
 type Kind string
 
-// The kinds.
+// The kinds of objects.
 const (
 	KindServices     Kind = "services"
 	KindIPAddresses  Kind = "ipaddresses"
 	KindServiceCIDRs Kind = "servicecidrs"
 )
 
-// ObjectChange is one object, or all objects of a kind, as they are now.
+// ObjectChange is one watch event, or a list of all objects of a kind.
 type ObjectChange struct {
 	Kind Kind
-	// List tells that these are all objects of the kind, after a list: what happened to them between the change before and
-	// this one is not known. Otherwise it is one object, after one change.
+	// List reports that the change has all objects of the kind. Changes since the previous one may
+	// have been missed.
 	List bool
-	// Put are the objects that there are, of the change's kind.
+	// Put are the added or updated objects.
 	Put Objects
-	// Deleted are the names of those that are not there any more.
+	// Deleted are the names of the deleted objects.
 	Deleted []types.NamespacedName
-	// Version is the resourceVersion that the kind was read at; empty where it is not known.
+	// Version is the resourceVersion of the change, empty if unknown.
 	Version string
 }
 
-// Objects are those of one kind.
+// Objects are objects of one kind.
 type Objects struct {
 	Services     []allocation.Service
 	IPAddresses  []allocation.IPAddress
 	ServiceCIDRs []allocation.CIDR
 }
 
-// ObjectHandler takes in what Watch sees. Its methods are called from one goroutine for each kind; while they block, nothing more of
-// that kind is read.
+// ObjectHandler receives what Watch reads. Watch calls its methods from one goroutine for each
+// kind, and reads no more of that kind while they block.
 type ObjectHandler interface {
-	// OnChange is called with all objects of each kind first.
+	// OnChange receives a list of each kind first, and then its changes.
 	OnChange(change ObjectChange)
-	// OnError tells why a kind could not be listed or watched; nil when it is again.
+	// OnError receives why a list or watch of a kind failed, and nil when it works again.
 	OnError(kind Kind, err error)
 }
 
-// Watch tells sink of all objects of the kinds, and of their changes, until ctx ends. What breaks begins anew by itself.
-func (i *KubeCluster) Watch(ctx context.Context, kinds []Kind, sink ObjectHandler) {
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(i.logger.Handler()))
+// Watch calls handler with all objects of the kinds and then with their changes, until ctx ends. It
+// restarts a watch that fails.
+func (k *KubeCluster) Watch(ctx context.Context, kinds []Kind, handler ObjectHandler) {
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(k.logger.Handler()))
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	for _, kind := range kinds {
-		store := &intake{kind: kind, sink: sink, known: map[types.NamespacedName]struct{}{}}
-		reflector := cache.NewReflectorWithOptions(i.observed(kind, sink), nil, store, cache.ReflectorOptions{
+		store := &forwarder{kind: kind, handler: handler, known: map[types.NamespacedName]struct{}{}}
+		reflector := cache.NewReflectorWithOptions(k.listWatch(kind, handler), nil, store, cache.ReflectorOptions{
 			Name: "bootstrapsvc " + string(kind), TypeDescription: string(kind),
 		})
 		watching.Go(func() { reflector.RunWithContext(ctx) })
 	}
 }
 
-// source lists and watches one kind.
-type source struct {
-	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	watch func(context.Context, metav1.ListOptions) (kubewatch.Interface, error)
-}
-
-func (i *KubeCluster) source(kind Kind) source {
+// listWatch returns the lists and watches of one kind. It reports their errors to the handler.
+func (k *KubeCluster) listWatch(kind Kind, handler ObjectHandler) cache.ListerWatcher {
+	var lw *cache.ListWatch
 	switch kind {
 	case KindServices:
-		return from(i.kube.CoreV1().Services(metav1.NamespaceAll))
+		lw = listWatchOf(k.kube.CoreV1().Services(metav1.NamespaceAll))
 	case KindIPAddresses:
-		return from(i.kube.NetworkingV1().IPAddresses())
+		lw = listWatchOf(k.kube.NetworkingV1().IPAddresses())
 	default:
-		return from(i.kube.NetworkingV1().ServiceCIDRs())
+		lw = listWatchOf(k.kube.NetworkingV1().ServiceCIDRs())
 	}
+	report := func(err error) {
+		if err != nil {
+			err = fmt.Errorf("list and watch %s: %w", kind, errorclass.Classify(err))
+		}
+		handler.OnError(kind, err)
+	}
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			list, err := lw.ListWithContextFunc(ctx, options)
+			report(err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (kubewatch.Interface, error) {
+			events, err := lw.WatchFuncWithContext(ctx, options)
+			report(err)
+			return events, err
+		},
+	}, k.kube)
 }
 
-type lister[L runtime.Object] interface {
+// listWatcher is the part of a typed client that a watch needs.
+type listWatcher[L runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (kubewatch.Interface, error)
 }
 
-func from[L runtime.Object](client lister[L]) source {
-	return source{
-		list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+func listWatchOf[L runtime.Object](client listWatcher[L]) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			return client.List(ctx, options)
 		},
-		watch: client.Watch,
+		WatchFuncWithContext: client.Watch,
 	}
 }
 
-// observed is a source that tells how its calls fare.
-func (i *KubeCluster) observed(kind Kind, sink ObjectHandler) cache.ListerWatcher {
-	source := i.source(kind)
-	tell := func(err error) {
-		if err != nil {
-			err = fmt.Errorf("list and watch %s: %w", kind, errorclass.Classify(err))
-		}
-		sink.OnError(kind, err)
-	}
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			list, err := source.list(ctx, options)
-			tell(err)
-			return list, err
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (kubewatch.Interface, error) {
-			events, err := source.watch(ctx, options)
-			tell(err)
-			return events, err
-		},
-	}, i.kube)
+// forwarder is the store of a reflector. It forwards the objects of one kind to the handler and
+// keeps only their names. One goroutine uses it.
+type forwarder struct {
+	kind    Kind
+	handler ObjectHandler
+	known   map[types.NamespacedName]struct{}
 }
 
-// intake takes the objects of one kind from a reflector and passes them on; it remembers their names. One goroutine uses it.
-type intake struct {
-	kind  Kind
-	sink  ObjectHandler
-	known map[types.NamespacedName]struct{}
-}
+var _ cache.TransformingStore = (*forwarder)(nil)
 
-var _ cache.TransformingStore = (*intake)(nil)
-
-// Transformer has a streamed list keep of each object what matters, until it is whole.
-func (t *intake) Transformer() cache.TransformFunc {
+// Transformer drops the fields that do not matter while a streamed list is incomplete.
+func (f *forwarder) Transformer() cache.TransformFunc {
 	return func(object any) (any, error) {
 		if service, ok := object.(*corev1.Service); ok {
 			service.ManagedFields, service.Annotations, service.Labels = nil, nil, nil
@@ -150,71 +144,71 @@ func (t *intake) Transformer() cache.TransformFunc {
 	}
 }
 
-// Add tells of an object.
-func (t *intake) Add(object any) error { return t.Update(object) }
+// Add forwards a new object.
+func (f *forwarder) Add(object any) error { return f.Update(object) }
 
-// Update tells of an object.
-func (t *intake) Update(object any) error {
-	change := ObjectChange{Kind: t.kind}
+// Update forwards a changed object.
+func (f *forwarder) Update(object any) error {
+	change := ObjectChange{Kind: f.kind}
 	key, err := change.put(object)
 	if err != nil {
 		return err
 	}
-	t.known[key] = struct{}{}
-	t.sink.OnChange(change)
+	f.known[key] = struct{}{}
+	f.handler.OnChange(change)
 	return nil
 }
 
-// Delete tells that an object is gone.
-func (t *intake) Delete(object any) error {
-	change := ObjectChange{Kind: t.kind}
+// Delete forwards the deletion of an object.
+func (f *forwarder) Delete(object any) error {
+	change := ObjectChange{Kind: f.kind}
 	key, err := change.put(object)
 	if err != nil {
 		return err
 	}
-	delete(t.known, key)
-	t.sink.OnChange(ObjectChange{Kind: t.kind, Deleted: []types.NamespacedName{key}, Version: change.Version})
+	delete(f.known, key)
+	f.handler.OnChange(ObjectChange{Kind: f.kind, Deleted: []types.NamespacedName{key}, Version: change.Version})
 	return nil
 }
 
-// Replace tells of all objects that there are.
-func (t *intake) Replace(objects []any, resourceVersion string) error {
-	change := ObjectChange{Kind: t.kind, List: true}
-	there := make(map[types.NamespacedName]struct{}, len(objects))
+// Replace forwards a list of all objects.
+func (f *forwarder) Replace(objects []any, resourceVersion string) error {
+	change := ObjectChange{Kind: f.kind, List: true}
+	listed := make(map[types.NamespacedName]struct{}, len(objects))
 	for at, object := range objects {
-		objects[at] = nil // so that it does not stay until all have been read
+		objects[at] = nil // frees the object before the whole list is converted
 		key, err := change.put(object)
 		if err != nil {
 			return err
 		}
-		there[key] = struct{}{}
+		listed[key] = struct{}{}
 	}
-	for key := range t.known {
-		if _, is := there[key]; !is {
+	for key := range f.known {
+		if _, exists := listed[key]; !exists {
 			change.Deleted = append(change.Deleted, key)
 		}
 	}
-	t.known, change.Version = there, resourceVersion
-	t.sink.OnChange(change)
+	f.known, change.Version = listed, resourceVersion
+	f.handler.OnChange(change)
 	return nil
 }
 
-// Resync is asked for by nobody: nothing here forgets.
-func (t *intake) Resync() error { return nil }
+// Resync does nothing: the handler keeps every object.
+func (f *forwarder) Resync() error { return nil }
 
-// put adds what a client returned.
+// put adds an object that a client returned.
 func (c *ObjectChange) put(object any) (types.NamespacedName, error) {
-	var of metav1.ObjectMeta
+	var meta metav1.ObjectMeta
 	switch typed := object.(type) {
 	case *corev1.Service:
-		c.Put.Services, of = append(c.Put.Services, serviceOf(typed)), typed.ObjectMeta
+		c.Put.Services, meta = append(c.Put.Services, serviceOf(typed)), typed.ObjectMeta
 	case *networkingv1.IPAddress:
-		c.Put.IPAddresses, of = append(c.Put.IPAddresses, addressOf(typed)), typed.ObjectMeta
+		c.Put.IPAddresses, meta = append(c.Put.IPAddresses, addressOf(typed)), typed.ObjectMeta
 	case *networkingv1.ServiceCIDR:
-		c.Put.ServiceCIDRs, of = append(c.Put.ServiceCIDRs, cidrOf(typed)), typed.ObjectMeta
+		c.Put.ServiceCIDRs, meta = append(c.Put.ServiceCIDRs, cidrOf(typed)), typed.ObjectMeta
 	default:
-		return types.NamespacedName{}, fmt.Errorf("%T is not watched", object)
+		return types.NamespacedName{}, fmt.Errorf("%T is not a watched kind", object)
 	}
-	c.Version = of.ResourceVersion
-	return types.NamespacedName{Namespace: of.Namespace, Name: of.Name}, nil
+	c.Version = meta.ResourceVersion
+	return types.NamespacedName{Namespace: meta.Namespace, Name: meta.Name}, nil
 }

@@ -14,15 +14,16 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 )
 
-// On a busy machine a bitmap is told long before the Services, so that a Service that is gone seems to have lost its port and
-// its address. A Service that really has lost them is found at the same time.
-func TestAuditor_WhatOnlyWatchesOutOfStepShowIsNeverOpen(t *testing.T) {
+// On a busy machine, an event of a bitmap may arrive long before the events of Services. A deleted
+// Service then looks like one that lost its port and its address. A Service that has really lost
+// them is found at the same time.
+func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		w.service("gone", "10.0.0.1", 30001)
-		w.address("10.0.0.1", "gone")
-		w.service("robbed", "10.0.0.2", 30002)
-		w.address("10.0.0.2", "robbed")
+		w.addService("gone", "10.0.0.1", 30001)
+		w.addAddress("10.0.0.1", "gone")
+		w.addService("affected", "10.0.0.2", 30002)
+		w.addAddress("10.0.0.2", "affected")
 		w.putBits(30001, 30002)
 		r := w.lead(t, w.config())
 		defer r.end()
@@ -31,9 +32,9 @@ func TestAuditor_WhatOnlyWatchesOutOfStepShowIsNeverOpen(t *testing.T) {
 		w.mu.Lock()
 		w.stale[KindServices] = true
 		w.mu.Unlock()
-		w.remove("gone")
-		w.freeAddress("10.0.0.1")
-		w.freeAddress("10.0.0.2")
+		w.deleteService("gone")
+		w.deleteAddress("10.0.0.1")
+		w.deleteAddress("10.0.0.2")
 		w.putBits()
 		want := map[string]allocation.FindingState{
 			"findings/not-allocated.ip-addresses.10.0.0.1": allocation.StatePending,
@@ -55,22 +56,21 @@ func TestAuditor_WhatOnlyWatchesOutOfStepShowIsNeverOpen(t *testing.T) {
 		w.stale[KindServices] = false
 		w.mu.Unlock()
 		w.relist(KindServices)
-		w.remove("gone") // as the watch tells it at last
+		w.deleteService("gone") // the delayed event
 		time.Sleep(settleTime)
-		view, err := r.Snapshot()
-		if err != nil || len(view.Current) != 2 || len(view.Ended) != 0 {
-			t.Errorf("view %+v, %v, want two findings and nothing of the others", view, err)
+		snapshot, err := r.Snapshot()
+		if err != nil || len(snapshot.Current) != 2 || len(snapshot.Ended) != 0 {
+			t.Errorf("snapshot %+v, %v, want two findings and nothing of the others", snapshot, err)
 		}
 	})
 }
 
-// What is wrong a thousandfold is open after a while, though a pass looks at a part of it only.
-func TestAuditor_MoreThanAPassLooksAtIsOpenAfterAWhile(t *testing.T) {
+func TestController_OpensMoreFindingsThanOnePassConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 5*maxConfirm + 7
 		w := newFakeCluster(t)
 		for i := range many {
-			w.service(fmt.Sprint("s", i), "None", int32(30000+i))
+			w.addService(fmt.Sprint("s", i), "None", int32(30000+i))
 		}
 		r := w.lead(t, w.config())
 		defer r.end()
@@ -87,22 +87,21 @@ func TestAuditor_MoreThanAPassLooksAtIsOpenAfterAWhile(t *testing.T) {
 	})
 }
 
-// However many look wrong and are not, what is wrong is found.
-func TestAuditor_WhatIsDoubtedAgainAndAgainHidesNothing(t *testing.T) {
+func TestController_RejectedFindingsHideNoOtherFinding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		for i := range 2 * maxConfirm {
-			w.service(fmt.Sprint("gone", i), "None", int32(30000+i))
+			w.addService(fmt.Sprint("gone", i), "None", int32(30000+i))
 		}
-		w.service("robbed", "None", 32000) // the last by name
+		w.addService("affected", "None", 32000) // the last by name
 		r := w.lead(t, w.config())
 		defer r.end()
-		time.Sleep(settle) // it has read all, and nothing is ripe
+		time.Sleep(changeDelay) // it has listed all, and every grace period is running
 		w.mu.Lock()
 		w.stale[KindServices] = true
 		w.mu.Unlock()
 		for i := range 2 * maxConfirm {
-			w.remove(fmt.Sprint("gone", i))
+			w.deleteService(fmt.Sprint("gone", i))
 		}
 		time.Sleep(10 * time.Second)
 		if opened, want := r.reporter.openedNames(), []string{"findings/not-allocated.node-ports.32000"}; !slices.Equal(opened, want) {
@@ -111,17 +110,16 @@ func TestAuditor_WhatIsDoubtedAgainAndAgainHidesNothing(t *testing.T) {
 	})
 }
 
-// While nothing can be read, nothing new is called open; the error says so, and what is known is shown.
-func TestAuditor_WhatCannotBeLookedAtIsNotOpen(t *testing.T) {
+func TestController_FindingThatCannotBeConfirmedStaysPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		w.service("robbed", "None", 30002)
+		w.addService("affected", "None", 30002)
 		w.putBits(30002)
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(settleTime)
 		w.mu.Lock()
-		w.unread = rangestore.ErrUnavailable
+		w.readErr = rangestore.ErrUnavailable
 		w.mu.Unlock()
 		w.putBits()
 		time.Sleep(time.Minute)
@@ -133,7 +131,7 @@ func TestAuditor_WhatCannotBeLookedAtIsNotOpen(t *testing.T) {
 			t.Errorf("error = %v, want %v", err, rangestore.ErrUnavailable)
 		}
 		w.mu.Lock()
-		w.unread = nil
+		w.readErr = nil
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
 		want["findings/not-allocated.node-ports.30002"] = allocation.StateOpen
@@ -143,12 +141,13 @@ func TestAuditor_WhatCannotBeLookedAtIsNotOpen(t *testing.T) {
 	})
 }
 
-// A port is allocated within the same pass, however often kube-apiserver is faster, and without a list of all Services.
-func TestAuditor_ABitIsSetInTheMidstOfAllocations(t *testing.T) {
+// A port is allocated within one pass despite many write conflicts, and without a list of all
+// Services.
+func TestController_SetsABitDespiteConcurrentAllocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const rivals = maxSetAttempts - 1
+		const conflicts = maxSetAttempts - 1
 		w := newFakeCluster(t)
-		w.service("robbed", "None", 30002)
+		w.addService("affected", "None", 30002)
 		w.putBits(30002)
 		cfg := w.config()
 		cfg.AutoRepair = true
@@ -157,7 +156,7 @@ func TestAuditor_ABitIsSetInTheMidstOfAllocations(t *testing.T) {
 		time.Sleep(settleTime)
 		lost := 0
 		w.onWrite(func(write string, after bool) error {
-			if write == "swap servicenodeports" && !after && lost < rivals {
+			if write == "swap servicenodeports" && !after && lost < conflicts {
 				lost++
 				w.putBits(30100 + lost)
 			}
@@ -165,8 +164,8 @@ func TestAuditor_ABitIsSetInTheMidstOfAllocations(t *testing.T) {
 		})
 		w.putBits()
 		time.Sleep(time.Second)
-		if !w.hasPort(30002) || !w.hasPort(30100+rivals) || lost != rivals {
-			t.Errorf("allocated: %t, the rival's: %t, after %d races", w.hasPort(30002), w.hasPort(30100+rivals), lost)
+		if !w.hasPort(30002) || !w.hasPort(30100+conflicts) || lost != conflicts {
+			t.Errorf("allocated: %t, the other writer's: %t, after %d conflicts", w.hasPort(30002), w.hasPort(30100+conflicts), lost)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -12,24 +12,26 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// settleTime is enough for what ripens within a second.
+// settleTime exceeds the grace periods of a second and less.
 const settleTime = 3 * time.Second
 
-// newDamagedCluster is a world with something wrong in each way that has safe steps and ripens soon: an address that is missing, one with
-// wrong labels, one in the wrong name, and two ports that are not allocated.
+// newDamagedCluster returns a cluster with a finding of each kind that has safe steps and a short
+// grace period: an address without object, one with wrong labels, one with a wrong parent, and two
+// ports that are not allocated.
 func newDamagedCluster(t testing.TB) *fakeCluster {
 	w := newFakeCluster(t)
-	w.service("missing", "10.0.0.1")
-	w.service("labels", "10.0.0.2")
-	w.address("10.0.0.2", "labels", func(a *allocation.IPAddress) { a.Family = "" })
-	w.service("named", "10.0.0.3")
-	w.address("10.0.0.3", "missing")
-	w.service("ports", "10.0.0.4", 30001, 30002)
-	w.address("10.0.0.4", "ports")
+	w.addService("missing", "10.0.0.1")
+	w.addService("labels", "10.0.0.2")
+	w.addAddress("10.0.0.2", "labels", func(a *allocation.IPAddress) { a.Family = "" })
+	w.addService("named", "10.0.0.3")
+	w.addAddress("10.0.0.3", "missing")
+	w.addService("ports", "10.0.0.4", 30001, 30002)
+	w.addAddress("10.0.0.4", "ports")
 	return w
 }
 
@@ -39,7 +41,7 @@ func (w *fakeCluster) wantRepaired(t testing.TB) {
 	for address, parent := range map[string]string{"10.0.0.1": "missing", "10.0.0.2": "labels", "10.0.0.3": "named", "10.0.0.4": "ports"} {
 		got, _ := cluster.IPAddress(t.Context(), address)
 		if got == nil || got.Parent.Name != parent || got.Family != allocation.FamilyIPv4 {
-			t.Errorf("IPAddress %s is %+v, want that of %s", address, got, parent)
+			t.Errorf("IPAddress %s is %+v, want parent %s", address, got, parent)
 		}
 	}
 	for _, port := range []int{30001, 30002} {
@@ -49,7 +51,7 @@ func (w *fakeCluster) wantRepaired(t testing.TB) {
 	}
 }
 
-func TestAuditor_MendsAloneWhatIsSafeAndRemembers(t *testing.T) {
+func TestController_RepairsSafeFindingsAndStoresTheRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		cfg := w.config()
@@ -58,18 +60,18 @@ func TestAuditor_MendsAloneWhatIsSafeAndRemembers(t *testing.T) {
 		defer r.end()
 		time.Sleep(settleTime)
 		w.wantRepaired(t)
-		if standing := r.current(t); len(standing) != 0 {
-			t.Errorf("%v still stand", standing)
+		if current := r.current(t); len(current) != 0 {
+			t.Errorf("%v are still current", current)
 		}
-		view, err := r.Snapshot()
+		snapshot, err := r.Snapshot()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(view.Ended) != 5 {
-			t.Errorf("%d findings have ended, want 5", len(view.Ended))
+		if len(snapshot.Ended) != 5 {
+			t.Errorf("%d findings have ended, want 5", len(snapshot.Ended))
 		}
-		for _, finding := range view.Ended {
-			if finding.End != repairstore.EndRepaired || finding.RepairedBy == "" {
+		for _, finding := range snapshot.Ended {
+			if finding.End != allocation.EndRepaired || finding.RepairedBy == "" {
 				t.Errorf("%s ended as %q by %q", finding.Name, finding.End, finding.RepairedBy)
 			}
 		}
@@ -84,7 +86,7 @@ func TestAuditor_MendsAloneWhatIsSafeAndRemembers(t *testing.T) {
 		before := w.writesDone()
 		time.Sleep(30 * time.Minute)
 		if diff := cmp.Diff(before, w.writesDone()); diff != "" {
-			t.Errorf("then wrote (-before +after):\n%s", diff)
+			t.Errorf("later wrote (-before +after):\n%s", diff)
 		}
 	})
 }
@@ -98,7 +100,7 @@ func (w *fakeCluster) repairs(t testing.TB) []repairstore.Repair {
 	return repairs
 }
 
-func TestAuditor_SwitchedOffItMendsNothing(t *testing.T) {
+func TestController_WithoutAutoRepairItWritesOnlyFindings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
@@ -109,17 +111,17 @@ func TestAuditor_SwitchedOffItMendsNothing(t *testing.T) {
 				t.Errorf("wrote %s", write)
 			}
 		}
-		if standing := r.current(t); len(standing) != 5 {
-			t.Errorf("%v stand, want five", standing)
+		if current := r.current(t); len(current) != 5 {
+			t.Errorf("%v are current, want five", current)
 		}
 	})
 }
 
-var errCrash = errors.New("the process dies here")
+var errCrash = errors.New("the process crashes here")
 
-// A plan is applied, and the process dies at one of its writes, before or after it: whatever the write is, the next leader ends
-// what was begun, and nobody had an address that is in use in between but for the moment in which a wrong name is replaced.
-func TestAuditor_CrashAtEachWriteOfARepairIsEndedByTheNextLeader(t *testing.T) {
+// A plan is applied, and the process crashes before or after one of its writes. After each such
+// crash, the next leader finishes the repair.
+func TestController_NextLeaderFinishesARepairAfterACrashAtAnyWrite(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		for nth := 0; ; nth++ {
 			reached := false
@@ -134,7 +136,7 @@ func TestAuditor_CrashAtEachWriteOfARepairIsEndedByTheNextLeader(t *testing.T) {
 	}
 }
 
-// crashAt applies a plan, dies at its nth write, and looks what the next leader makes of it.
+// crashAt applies a plan, crashes at its nth write, and checks the result of the next leader.
 func crashAt(t *testing.T, nth int, after bool) (reached bool) {
 	w := newDamagedCluster(t)
 	first := w.lead(t, w.config())
@@ -155,36 +157,37 @@ func crashAt(t *testing.T, nth int, after bool) (reached bool) {
 		}
 		return nil
 	})
-	_, err = first.ApplyRepair(first.ctx, plan.Token, "somebody")
+	_, err = first.ApplyRepair(first.ctx, plan.Token, "admin")
 	first.end()
 	w.onWrite(nil)
 	if reached == (err == nil) {
-		t.Errorf("apply = %v, though the process died: %t", err, reached)
+		t.Errorf("apply = %v, though the process crashed: %t", err, reached)
 	}
 	next := w.lead(t, w.config())
 	defer next.end()
 	time.Sleep(settleTime)
 	begun := slices.ContainsFunc(w.repairs(t), func(r repairstore.Repair) bool { return r.ID == repairstore.TokenID(plan.Token) })
 	if reached && !begun && name != "begin" {
-		t.Errorf("died at %s, and the plan was not written down before", name)
+		t.Errorf("crashed at %s before the plan was stored", name)
 	}
-	repair, err := next.ApplyRepair(next.ctx, plan.Token, "somebody")
+	repair, err := next.ApplyRepair(next.ctx, plan.Token, "admin")
 	if err != nil || !repair.Complete() || repair.Ended.IsZero() {
-		t.Errorf("died %s (after: %t): repair %+v, %v", name, after, repair, err)
+		t.Errorf("crash at %s (after: %t): repair %+v, %v", name, after, repair, err)
 	}
 	w.wantRepaired(t)
 	time.Sleep(settleTime)
-	if standing := next.current(t); len(standing) != 0 {
-		t.Errorf("died %s (after: %t): %v still stand", name, after, standing)
+	if current := next.current(t); len(current) != 0 {
+		t.Errorf("crash at %s (after: %t): %v are still current", name, after, current)
 	}
 	if repairs := w.repairs(t); len(repairs) != 1 {
-		t.Errorf("died %s: %d repairs, want the one", name, len(repairs))
+		t.Errorf("crash at %s: %d repairs, want one", name, len(repairs))
 	}
 	return reached
 }
 
-// Whatever a second repairer does at the same moment, nothing is lost and the repair ends.
-func TestAuditor_TwoRepairersAtOnce(t *testing.T) {
+// A second repair controller makes the same writes at the same time. Nothing is lost, and the
+// repair ends.
+func TestController_ConcurrentRepairController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		met := map[string]bool{}
@@ -193,13 +196,13 @@ func TestAuditor_TwoRepairersAtOnce(t *testing.T) {
 				return nil
 			}
 			met[write] = true
-			switch write { // the other one does the same a moment earlier
+			switch write { // the other controller writes first
 			case "create 10.0.0.1":
-				w.address("10.0.0.1", "missing")
+				w.addAddress("10.0.0.1", "missing")
 			case "relabel 10.0.0.2":
-				w.address("10.0.0.2", "labels")
+				w.addAddress("10.0.0.2", "labels")
 			case "delete 10.0.0.3":
-				w.address("10.0.0.3", "named")
+				w.addAddress("10.0.0.3", "named")
 			case "swap servicenodeports":
 				w.putBits(30001, 30002, 30007)
 			}
@@ -212,7 +215,7 @@ func TestAuditor_TwoRepairersAtOnce(t *testing.T) {
 		time.Sleep(settleTime)
 		w.wantRepaired(t)
 		if !w.hasPort(30007) || !met["create 10.0.0.1"] || !met["relabel 10.0.0.2"] || !met["delete 10.0.0.3"] || !met["swap servicenodeports"] {
-			t.Errorf("the other one's port is allocated: %t; met at %v", w.hasPort(30007), met)
+			t.Errorf("the other controller's port is allocated: %t; conflicts at %v", w.hasPort(30007), met)
 		}
 		for _, repair := range w.repairs(t) {
 			if repair.Ended.IsZero() {
@@ -222,12 +225,11 @@ func TestAuditor_TwoRepairersAtOnce(t *testing.T) {
 	})
 }
 
-// Ports that nobody uses are freed after 65 seconds and three sightings, and not a moment earlier.
-func TestAuditor_ALeakIsFreedWhenItIsRipe(t *testing.T) {
+func TestController_LeakedPortIsFreedAfterItsGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		w.service("user", "10.0.0.1", 30001)
-		w.address("10.0.0.1", "user")
+		w.addService("user", "10.0.0.1", 30001)
+		w.addAddress("10.0.0.1", "user")
 		w.putBits(30001, 30005)
 		cfg := w.config()
 		cfg.AutoRepair = true
@@ -235,7 +237,7 @@ func TestAuditor_ALeakIsFreedWhenItIsRipe(t *testing.T) {
 		defer r.end()
 		time.Sleep(64 * time.Second)
 		if !w.hasPort(30005) {
-			t.Fatal("freed before its time")
+			t.Fatal("freed during its grace period")
 		}
 		time.Sleep(30 * time.Second)
 		if w.hasPort(30005) || !w.hasPort(30001) {
@@ -244,7 +246,7 @@ func TestAuditor_ALeakIsFreedWhenItIsRipe(t *testing.T) {
 	})
 }
 
-func TestAuditor_AGapBeginsTheTimeOfALeakAnew(t *testing.T) {
+func TestController_GapRestartsTheGracePeriodOfALeak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -256,19 +258,19 @@ func TestAuditor_AGapBeginsTheTimeOfALeakAnew(t *testing.T) {
 			w.relist(KindServices)
 		}
 		r.end()
-		for range 5 { // a new leader does not count on what an old one saw
+		for range 5 { // a new leader ignores the observations of an earlier one
 			r = w.lead(t, cfg)
 			time.Sleep(55 * time.Second)
 			r.end()
 		}
 		if !w.hasPort(30005) {
-			t.Error("freed although it was never watched for long enough")
+			t.Error("freed although no term watched it for the whole grace period")
 		}
 	})
 }
 
-// A Service that the watch has not told yet is found by the list that is read right before something is freed.
-func TestAuditor_WhatALiveListShowsInUseIsNotFreed(t *testing.T) {
+// The live list before a free shows a Service that the watch has not reported yet.
+func TestController_FreesNothingThatALiveListShowsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -280,7 +282,7 @@ func TestAuditor_WhatALiveListShowsInUseIsNotFreed(t *testing.T) {
 		w.mu.Lock()
 		w.stale[KindServices] = true
 		w.mu.Unlock()
-		w.service("late", "None", 30005)
+		w.addService("late", "None", 30005)
 		time.Sleep(10 * time.Minute)
 		if !w.hasPort(30005) {
 			t.Error("a port in use was freed")
@@ -291,9 +293,9 @@ func TestAuditor_WhatALiveListShowsInUseIsNotFreed(t *testing.T) {
 	})
 }
 
-// A port that was freed and given out again between the last event of the watch and the write may be that of a Service that
-// kube-apiserver is about to write, so no list has it yet.
-func TestAuditor_WhatWasGivenOutAnewBehindTheWatchIsNotFreed(t *testing.T) {
+// A port that was freed and allocated again after the last event of the watch may belong to a
+// Service that kube-apiserver is about to write. No list has this Service yet.
+func TestController_FreesNothingThatWasAllocatedAgainAfterTheLastEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -315,8 +317,9 @@ func TestAuditor_WhatWasGivenOutAnewBehindTheWatchIsNotFreed(t *testing.T) {
 	})
 }
 
-// The same may have happened while nobody watched: what an earlier leader was sure of is not what this one saw.
-func TestAuditor_WhatAnEarlierLeaderWouldHaveFreedHasToRipenAnew(t *testing.T) {
+// The same may have happened between two terms, so an open finding of an earlier leader starts a
+// new grace period.
+func TestController_FreePlannedByAnEarlierLeaderIsRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -333,8 +336,8 @@ func TestAuditor_WhatAnEarlierLeaderWouldHaveFreedHasToRipenAnew(t *testing.T) {
 			}
 			return nil
 		})
-		if _, err := first.ApplyRepair(first.ctx, plan.Token, "somebody"); err == nil {
-			t.Error("applied by a process that died")
+		if _, err := first.ApplyRepair(first.ctx, plan.Token, "admin"); err == nil {
+			t.Error("applied by a process that crashed")
 		}
 		first.end()
 		w.onWrite(nil)
@@ -350,11 +353,11 @@ func TestAuditor_WhatAnEarlierLeaderWouldHaveFreedHasToRipenAnew(t *testing.T) {
 	})
 }
 
-// Another cluster's range looks full of leaks, and lacks what is in use here.
-func TestAuditor_ARangeOfAnotherClusterIsNeitherJudgedNorWritten(t *testing.T) {
+// The range of another cluster looks full of leaks, and lacks the ports that are in use here.
+func TestController_RangeOfAnotherClusterIsNeitherComparedNorWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		w.service("user", "None", 30001)
+		w.addService("user", "None", 30001)
 		w.putBits(30005)
 		w.foreign = "it is another cluster's"
 		cfg := w.config()
@@ -362,12 +365,12 @@ func TestAuditor_ARangeOfAnotherClusterIsNeitherJudgedNorWritten(t *testing.T) {
 		r := w.lead(t, cfg)
 		defer r.end()
 		time.Sleep(10 * time.Minute)
-		if standing := r.current(t); len(standing) != 0 || len(w.writesDone()) != 0 || r.lastError() != nil {
-			t.Errorf("%v stand, written %v, %v, want nothing", standing, w.writesDone(), r.lastError())
+		if current := r.current(t); len(current) != 0 || len(w.writesDone()) != 0 || r.lastError() != nil {
+			t.Errorf("%v are current, written %v, %v, want nothing", current, w.writesDone(), r.lastError())
 		}
-		view, err := r.Snapshot()
-		if err != nil || view.Stores[1].Present || view.Stores[1].Problem != w.foreign {
-			t.Errorf("states %+v, %v", view.Stores, err)
+		snapshot, err := r.Snapshot()
+		if err != nil || snapshot.Stores[1].Present || snapshot.Stores[1].Problem != w.foreign {
+			t.Errorf("states %+v, %v", snapshot.Stores, err)
 		}
 		w.mu.Lock()
 		w.foreign = ""
@@ -376,34 +379,34 @@ func TestAuditor_ARangeOfAnotherClusterIsNeitherJudgedNorWritten(t *testing.T) {
 		if !w.hasPort(30001) {
 			t.Error("the port in use is not allocated once the range is known to be this cluster's")
 		}
-		if view, err = r.Snapshot(); err != nil || !view.Stores[1].Present || view.Stores[1].Problem != "" {
-			t.Errorf("states %+v, %v", view.Stores, err)
+		if snapshot, err = r.Snapshot(); err != nil || !snapshot.Stores[1].Present || snapshot.Stores[1].Problem != "" {
+			t.Errorf("states %+v, %v", snapshot.Stores, err)
 		}
 	})
 }
 
-func TestAuditor_WithoutAWitnessTheRangesWait(t *testing.T) {
+func TestController_WithoutClusterIdentityRangesAreNotCompared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		witness := allocation.Key{Namespace: "default", Name: "kubernetes"}
-		delete(w.services, witness)
-		w.service("user", "None", 30001)
+		identity := allocation.Key{Namespace: "default", Name: "kubernetes"}
+		delete(w.services, identity)
+		w.addService("user", "None", 30001)
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(time.Minute)
-		if standing := r.current(t); len(standing) != 0 {
-			t.Errorf("%v stand before anybody knows whose range it is", standing)
+		if current := r.current(t); len(current) != 0 {
+			t.Errorf("%v are current before the range is verified", current)
 		}
-		w.service("kubernetes", "None")
+		w.addService("kubernetes", "None")
 		time.Sleep(10 * time.Second)
-		if standing := r.current(t); len(standing) != 1 {
-			t.Errorf("%v stand, want port 30001", standing)
+		if current := r.current(t); len(current) != 1 {
+			t.Errorf("%v are current, want port 30001", current)
 		}
 	})
 }
 
-// Whoever comes second is told so soon, and not when the first one's steps are made. The same token waits.
-func TestAuditor_WhileARepairRunsAnotherIsRefused(t *testing.T) {
+// While a repair runs, another one is rejected within seconds, and the same token waits.
+func TestController_RejectsARepairWhileAnotherOneRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
@@ -424,19 +427,19 @@ func TestAuditor_WhileARepairRunsAnotherIsRefused(t *testing.T) {
 			return nil
 		})
 		outcome := func(token string) chan error {
-			told := make(chan error, 1)
+			done := make(chan error, 1)
 			go func() {
-				_, err := r.ApplyRepair(r.ctx, token, "somebody")
-				told <- err
+				_, err := r.ApplyRepair(r.ctx, token, "admin")
+				done <- err
 			}()
-			return told
+			return done
 		}
 		one := outcome(first.Token)
 		time.Sleep(time.Millisecond)
 		begun := time.Now()
 		again, other := outcome(first.Token), outcome(second.Token)
 		if err := <-other; !errors.Is(err, ErrRepairRunning) || time.Since(begun) > 2*time.Second {
-			t.Errorf("the other one is told %v after %s, want %v soon", err, time.Since(begun), ErrRepairRunning)
+			t.Errorf("the other repair gets %v after %s, want %v soon", err, time.Since(begun), ErrRepairRunning)
 		}
 		if errs := []error{<-one, <-again}; errs[0] != nil || errs[1] != nil {
 			t.Errorf("the first one and the same again: %v", errs)
@@ -447,7 +450,7 @@ func TestAuditor_WhileARepairRunsAnotherIsRefused(t *testing.T) {
 	})
 }
 
-func TestAuditor_APlanIsRefusedWhenItIsOldOrAnother(t *testing.T) {
+func TestController_RejectsExpiredAndDriftedPlans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
@@ -457,23 +460,23 @@ func TestAuditor_APlanIsRefusedWhenItIsOldOrAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(planLife + time.Second)
-		if _, err := r.ApplyRepair(r.ctx, old.Token, "somebody"); !errors.Is(err, ErrPlanExpired) {
+		time.Sleep(planLifetime + time.Second)
+		if _, err := r.ApplyRepair(r.ctx, old.Token, "admin"); !errors.Is(err, ErrPlanExpired) {
 			t.Errorf("apply of an old plan = %v, want %v", err, ErrPlanExpired)
 		}
 		plan, err := r.PlanRepair(nil, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.address("10.0.0.2", "labels", func(a *allocation.IPAddress) { a.Family = "IPv5" })
+		w.addAddress("10.0.0.2", "labels", func(a *allocation.IPAddress) { a.Family = "IPv5" })
 		time.Sleep(settleTime)
-		if _, err := r.ApplyRepair(r.ctx, plan.Token, "somebody"); !errors.Is(err, ErrPlanDrifted) {
+		if _, err := r.ApplyRepair(r.ctx, plan.Token, "admin"); !errors.Is(err, ErrPlanDrifted) {
 			t.Errorf("apply of another plan = %v, want %v", err, ErrPlanDrifted)
 		}
-		w.address("10.0.0.1", "missing")
+		w.addAddress("10.0.0.1", "missing")
 		time.Sleep(settleTime)
-		if _, err := r.ApplyRepair(r.ctx, plan.Token, "somebody"); !errors.Is(err, ErrPlanDrifted) || !strings.Contains(err.Error(), "10.0.0.1") {
-			t.Errorf("apply to what was mended = %v, want %v for 10.0.0.1", err, ErrPlanDrifted)
+		if _, err := r.ApplyRepair(r.ctx, plan.Token, "admin"); !errors.Is(err, ErrPlanDrifted) || !strings.Contains(err.Error(), "10.0.0.1") {
+			t.Errorf("apply after 10.0.0.1 was repaired = %v, want %v", err, ErrPlanDrifted)
 		}
 		if repairs := w.repairs(t); len(repairs) != 0 {
 			t.Errorf("repairs %+v, want none begun", repairs)
@@ -481,51 +484,51 @@ func TestAuditor_APlanIsRefusedWhenItIsOldOrAnother(t *testing.T) {
 	})
 }
 
-func TestAuditor_FirstSightSurvivesATerm(t *testing.T) {
+func TestController_FirstSeenSurvivesATerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
 		time.Sleep(settleTime)
 		before := map[string]time.Time{}
-		view, err := r.Snapshot()
+		snapshot, err := r.Snapshot()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, finding := range view.Current {
+		for _, finding := range snapshot.Current {
 			before[finding.Name] = finding.FirstSeen
 		}
 		r.end()
 		if _, err := r.Snapshot(); !errors.Is(err, ErrNotSynced) {
-			t.Errorf("after the term the view is there: %v", err)
+			t.Errorf("after the term: %v", err)
 		}
-		w.address("10.0.0.1", "missing") // goes away while nobody looks
+		w.addAddress("10.0.0.1", "missing") // disappears between two terms
 		time.Sleep(time.Hour)
 
 		r = w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(settleTime)
-		if view, err = r.Snapshot(); err != nil {
+		if snapshot, err = r.Snapshot(); err != nil {
 			t.Fatal(err)
 		}
 		after := map[string]time.Time{}
-		for _, finding := range view.Current {
+		for _, finding := range snapshot.Current {
 			after[finding.Name] = finding.FirstSeen
 		}
 		gone := "findings/not-allocated.ip-addresses.10.0.0.1"
-		if len(view.Ended) != 1 || view.Ended[0].Name != gone || view.Ended[0].End != repairstore.EndGone {
-			t.Errorf("ended %+v, want %s gone", view.Ended, gone)
+		if len(snapshot.Ended) != 1 || snapshot.Ended[0].Name != gone || snapshot.Ended[0].End != allocation.EndGone {
+			t.Errorf("ended %+v, want %s gone", snapshot.Ended, gone)
 		}
 		delete(before, gone)
 		if diff := cmp.Diff(before, after); diff != "" {
-			t.Errorf("first sights (-before +after):\n%s", diff)
+			t.Errorf("FirstSeen (-before +after):\n%s", diff)
 		}
 		if opened := r.reporter.openedNames(); len(opened) != 0 {
-			t.Errorf("%v are told anew", opened)
+			t.Errorf("%v are reported again", opened)
 		}
 	})
 }
 
-func TestAuditor_HistoryIsCut(t *testing.T) {
+func TestController_HistoryIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		cfg := w.config()
@@ -533,25 +536,25 @@ func TestAuditor_HistoryIsCut(t *testing.T) {
 		r := w.lead(t, cfg)
 		defer r.end()
 		for i := range 6 {
-			w.service(fmt.Sprint("s", i), fmt.Sprintf("10.0.0.%d", 10+i))
+			w.addService(fmt.Sprint("s", i), fmt.Sprintf("10.0.0.%d", 10+i))
 			time.Sleep(settleTime)
 		}
 		if repairs := w.repairs(t); len(repairs) != 2 {
-			t.Errorf("%d repairs are remembered, want 2", len(repairs))
+			t.Errorf("%d repairs are stored, want 2", len(repairs))
 		}
 		if kept, _, err := (fakeStore{w}).Findings(t.Context()); err != nil || len(kept) != 3 {
-			t.Errorf("%d findings are remembered, %v, want 3", len(kept), err)
+			t.Errorf("%d findings are stored, %v, want 3", len(kept), err)
 		}
-		view, err := r.Snapshot()
-		if err != nil || len(view.Ended) != 3 || !slices.ContainsFunc(view.Ended, func(f Finding) bool { return f.Subject == "10.0.0.15" }) {
-			t.Errorf("ended %+v, %v, want the last three", view, err)
+		snapshot, err := r.Snapshot()
+		if err != nil || len(snapshot.Ended) != 3 || !slices.ContainsFunc(snapshot.Ended, func(f allocation.Finding) bool { return f.Subject == "10.0.0.15" }) {
+			t.Errorf("ended %+v, %v, want the last three", snapshot, err)
 		}
 	})
 }
 
-// An outage of the journal or of a dependency leaves the repair to be ended later, and is told.
-func TestAuditor_AnOutageIsWaitedFor(t *testing.T) {
-	for _, outage := range []error{repairstore.ErrUnavailable, ErrUnavailable, rangestore.ErrUnavailable} {
+// During an outage of a dependency, passes report its error. Afterwards the repair is finished.
+func TestController_RepairsAfterAnOutage(t *testing.T) {
+	for _, outage := range []error{repairstore.ErrUnavailable, errorclass.ErrUnavailable, rangestore.ErrUnavailable} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newDamagedCluster(t)
 			w.onWrite(func(string, bool) error { return outage })
@@ -573,32 +576,32 @@ func TestAuditor_AnOutageIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestNewPlan_OfManyFindingsTellsSomeAndHowManyMore(t *testing.T) {
+func TestNewPlannedRepair_LimitsTheFindingsThatAreLeft(t *testing.T) {
 	const many = 20_000
-	chosen := map[string]Finding{}
+	var selected []allocation.Finding
 	for i := range many {
 		name := fmt.Sprintf("findings/duplicate-owner.ip-addresses.%05d", i)
-		chosen[name] = Finding{Finding: repairstore.Finding{
-			Finding: allocation.Finding{Name: name, Code: allocation.DuplicateOwner, State: allocation.StateOpen, UnsafeReason: "a person must choose"},
-		}}
+		selected = append(selected, allocation.Finding{
+			Name: name, Code: allocation.DuplicateOwner, State: allocation.StateOpen, UnsafeReason: "a person must choose",
+		})
 	}
-	plan, err := newPlan(chosen, time.Unix(7, 0))
+	plan, err := newPlannedRepair(selected, time.Unix(7, 0))
 	if err != nil || len(plan.Steps) != 0 || plan.Token != "" {
 		t.Fatalf("plan is %v with token %q, %v; want no steps", plan.Steps, plan.Token, err)
 	}
 	if len(plan.Left) != maxPlanLeft || plan.Omitted != many-maxPlanLeft {
-		t.Errorf("%d findings are left and %d omitted, want %d of %d to be told", len(plan.Left), plan.Omitted, maxPlanLeft, many)
+		t.Errorf("%d findings are left and %d omitted, want %d of %d", len(plan.Left), plan.Omitted, maxPlanLeft, many)
 	}
 	if first := plan.Left[0].Name; first != "findings/duplicate-owner.ip-addresses.00000" {
 		t.Errorf("the first is %s", first)
 	}
 }
 
-func TestView_SaysOnceThatNothingHasBeenReadAndWhatIsMissing(t *testing.T) {
-	a := &Controller{}
-	a.setNotSynced(fmt.Errorf("%w: %w", ErrNotSynced, errors.New("services have not been read yet")))
-	_, err := a.Snapshot()
+func TestSnapshot_ErrorNamesWhatIsMissingOnce(t *testing.T) {
+	c := New(Config{}, Deps{})
+	c.published.drop(fmt.Errorf("%w: %w", ErrNotSynced, errors.New("services have not been read yet")))
+	_, err := c.Snapshot()
 	if want := "what is allocated has not been read yet: services have not been read yet"; !errors.Is(err, ErrNotSynced) || err.Error() != want {
-		t.Errorf("View() = %v, want %s", err, want)
+		t.Errorf("Snapshot() = %v, want %s", err, want)
 	}
 }

@@ -1,25 +1,33 @@
-// Package allocationcontroller holds an allocation ledger against the cluster for as long as a term lasts, says what it finds, and mends
-// what it may.
+// Package allocationcontroller compares the ClusterIPs and node ports in use with those that are
+// allocated, for as long as a term lasts, reports the findings, and repairs those that are safe to
+// repair.
 //
-// One goroutine owns everything: what was watched comes to it through a channel, and so does what people ask. It makes a pass
-// as soon as something changed, when a finding may have ripened, and every twenty seconds. A pass judges, carries on a repair
-// that was begun, begins one of what is safe to mend alone, writes the journal and publishes a [View], which any goroutine may
-// read. Nothing of it is kept from one term to the next but what the journal has.
+// [KubeCluster] reads, watches and writes Services, IPAddress objects and ServiceCIDRs; package
+// rangestore does so for the bitmaps in etcd. One goroutine owns all state of a term: watch events
+// and requests reach it through channels. It makes a pass after a change, when a grace period may
+// be over, when a repair may be retried, and every twenty seconds. A pass compares, repairs, stores
+// findings and publishes a [Snapshot], which any goroutine may read. A new term keeps only what
+// package repairstore has.
 //
 // # Invariants
 //
-//   - Before the caches are whole nothing is judged and nothing is written.
-//   - What is used and not allocated, or allocated in the wrong name, is open only after it was read live. Caches are not in
-//     step, and a Service that is gone looks like one that was robbed.
-//   - One repair is applied at a time, step by step, in the order of its plan. The whole plan is in the journal before its
-//     first step, and what came of a step before the next one. Who takes over in between looks first: a step that was made and
-//     not recorded is found to need nothing.
-//   - Right before each step, what it was planned from is read anew and live, first the address or range and then the
-//     Services (the other way round where bits are set), and the write is guarded by what was read. A step that does not hold
-//     any more is not made, and neither are the later steps of the same finding.
-//   - A bit is cleared only at a revision that the watch has reached, and only while this term has watched it unused for long
-//     enough: a bit that was cleared and set again meanwhile looks the same, and is somebody else's.
-//   - A write whose outcome is not known is looked at again. A step is never given up because a dependency is away.
-//   - What a person applies is what was shown to that person: the plan is made anew, and it is the same or is refused.
-//   - A term that has ended writes nothing; see the packages of the ports.
+//   - Before every watch has listed its objects, nothing is compared and nothing is written.
+//   - A finding that something in use is not allocated, or has the wrong parent, opens only after live reads confirmed it. Watches may be out
+//     of step, and a deleted Service then looks like one that lost its address.
+//   - A plan is stored before its first step is applied, and the result of a step before the next step. A new leader therefore checks a step
+//     that was applied but not recorded, and finds it unneeded.
+//   - Right before each step, its preconditions are read live, first the address or range and then the Services; for steps that set bits, the
+//     other way round. The write requires the version that was read. A step whose preconditions no longer hold is not applied, and neither
+//     are the later steps of the same finding.
+//   - A bit is cleared only at a revision that the watch has reached, and only after this term watched it unused for the whole grace period.
+//     A bit that was cleared and set again meanwhile looks the same and belongs to another Service.
+//   - Each finding is an item of its own in the repair queue, with its own backoff. A failing repair delays neither the repairs of other
+//     findings nor new repairs; findings about what is in use come first.
+//   - A write with an unknown result is checked again. An unavailable dependency never makes a step fail; the step stays pending.
+//   - A person applies exactly the plan that was shown: the controller plans again and rejects the token if the plan differs.
+//   - After its term, the controller writes nothing; see [Cluster], [Ranges] and [RepairStore].
+//
+// [Telemetry] publishes events and metrics under the names of kube-apiserver's repair controllers,
+// and Trivet's metrics beside them. It sends one event for a finding when the finding opens. It
+// sends none for a full port range, because upstream's event has no object to refer to.
 package allocationcontroller

@@ -10,230 +10,240 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// maxKept bounds how many standing findings the journal has. Of more than that, first sight is forgotten with the term.
-const maxKept = 5000
+// maxStored bounds how many current findings are stored. Findings beyond it lose FirstSeen at the
+// end of the term.
+const maxStored = 5000
 
-// book is the findings with their history. It does no I/O and knows no clock.
-type book struct {
-	limit    int
-	standing map[string]*Finding
-	// ended are ordered by when they ended; the oldest are dropped beyond the limit.
-	ended []Finding
-	// recalled are those that stood when an earlier term ended, and have not been seen by this one yet.
-	recalled map[string]repairstore.Finding
-	// kept are the standing findings that the journal has, dirty those that it must be told of, forget what it may drop.
-	kept, dirty map[string]struct{}
-	forget      []string
-	// told are the standing findings that were told as open, here or by an earlier term.
-	told map[string]struct{}
-	// mended has the repair that carried out a step of a standing finding.
-	mended map[string]string
-	// pending are the standing findings that ripen.
-	pending map[string]struct{}
-	judged  bool
-	changes uint64
-	// changed tells that something is new since the last refresh.
+// findingCache holds the findings with their history. It does no I/O and reads no clock.
+type findingCache struct {
+	historyLimit int
+	current      map[string]*allocation.Finding
+	// ended are ordered by Ended. Beyond historyLimit, the oldest are dropped.
+	ended []allocation.Finding
+	// restored are the findings that were current when an earlier term ended, and that this term
+	// has not seen yet.
+	restored map[string]allocation.Finding
+	// stored are the current findings that the store has. unsaved are those to write, deleted those
+	// to delete.
+	stored, unsaved set
+	deleted         []string
+	// reported are the current findings that were reported as open, in this or an earlier term.
+	reported set
+	// repairedBy has the ID of the repair that applied a step of a current finding.
+	repairedBy map[string]string
+	pending    set
+	// compared reports that this term has made a comparison.
+	compared   bool
+	generation uint64
+	// changed reports a difference since the last refresh.
 	changed bool
 }
 
-func newBook(limit int) *book {
-	return &book{
-		limit: limit, standing: map[string]*Finding{}, recalled: map[string]repairstore.Finding{}, kept: map[string]struct{}{},
-		dirty: map[string]struct{}{}, mended: map[string]string{}, pending: map[string]struct{}{},
-		told: map[string]struct{}{},
+// set is a set of names of findings.
+type set map[string]struct{}
+
+func (s set) has(name string) bool {
+	_, ok := s[name]
+	return ok
+}
+
+func newFindingCache(historyLimit int) *findingCache {
+	return &findingCache{
+		historyLimit: historyLimit, current: map[string]*allocation.Finding{}, restored: map[string]allocation.Finding{},
+		stored: set{}, unsaved: set{}, reported: set{}, repairedBy: map[string]string{}, pending: set{},
 	}
 }
 
-// recall takes what an earlier term left.
-func (b *book) recall(findings []repairstore.Finding, repairs []repairstore.Repair) {
+// restore adds what an earlier term stored.
+func (c *findingCache) restore(findings []allocation.Finding, repairs []repairstore.Repair) {
 	for _, finding := range findings {
-		if finding.End == repairstore.NotEnded {
-			b.recalled[finding.Name] = finding
-			b.kept[finding.Name] = struct{}{}
+		if finding.End == allocation.NotEnded {
+			c.restored[finding.Name] = finding
+			c.stored[finding.Name] = struct{}{}
 			continue
 		}
-		b.ended = append(b.ended, Finding{Finding: finding})
+		c.ended = append(c.ended, finding)
 	}
-	slices.SortFunc(b.ended, func(x, y Finding) int { return cmp.Or(x.Ended.Compare(y.Ended), cmp.Compare(x.Name, y.Name)) })
-	b.trim()
+	slices.SortFunc(c.ended, func(x, y allocation.Finding) int {
+		return cmp.Or(x.Ended.Compare(y.Ended), cmp.Compare(x.Name, y.Name))
+	})
+	c.trim()
 	for _, repair := range repairs {
-		for i, outcome := range repair.Results {
-			if found, ok := b.recalled[repair.Steps[i].Finding]; ok && outcome.State == repairstore.StepDone && outcome.Time.After(found.FirstSeen) {
-				b.mended[found.Name] = repair.ID
+		for i, result := range repair.Results {
+			found, ok := c.restored[repair.Steps[i].Finding]
+			if ok && result.State == repairstore.StepDone && result.Time.After(found.FirstSeen) {
+				c.repairedBy[found.Name] = repair.ID
 			}
 		}
 	}
 }
 
-// take takes what an audit found and returns the findings that are open now and were not.
-func (b *book) take(delta allocation.Delta, now time.Time) []allocation.Finding {
-	now = now.UTC() // as the journal has it, without a reading of the monotonic clock
+// update applies the difference that a comparison found, and returns the findings that opened. The
+// first comparison of a term ends the restored findings that it did not see.
+func (c *findingCache) update(delta allocation.Delta, now time.Time) []allocation.Finding {
+	now = now.UTC() // the form in which it is stored, without a monotonic clock reading
 	var opened []allocation.Finding
 	for _, finding := range delta.Changed {
-		if b.put(finding, now) {
+		if c.put(finding, now) {
 			opened = append(opened, finding)
 		}
 	}
 	for _, finding := range delta.Ended {
-		if stood, ok := b.standing[finding.Name]; ok {
-			b.end(stood.Finding, now)
+		if current, ok := c.current[finding.Name]; ok {
+			c.end(*current, now)
 		}
 	}
-	if !b.judged {
-		b.judged = true
-		for _, name := range slices.Sorted(maps.Keys(b.recalled)) {
-			b.end(b.recalled[name], now)
+	if !c.compared {
+		c.compared = true
+		for _, name := range slices.Sorted(maps.Keys(c.restored)) {
+			c.end(c.restored[name], now)
 		}
 	}
 	return opened
 }
 
-// put takes a finding as it is now, and tells whether it is open for the first time. One that stood before is known to all.
-func (b *book) put(finding allocation.Finding, now time.Time) (opened bool) {
-	b.changed = true
-	known, ok := b.standing[finding.Name]
-	recalled, before := b.recalled[finding.Name]
-	switch {
-	case ok:
-	case before:
-		delete(b.recalled, finding.Name)
-		known = &Finding{Finding: recalled}
-	default:
-		known = &Finding{Finding: repairstore.Finding{FirstSeen: now}}
+// put adds or replaces a finding, and reports whether it opened. A restored finding was reported by
+// the earlier term.
+func (c *findingCache) put(finding allocation.Finding, now time.Time) (opened bool) {
+	name := finding.Name
+	finding.FirstSeen = now
+	if restored, ok := c.restored[name]; ok {
+		finding.FirstSeen = restored.FirstSeen
+		c.reported[name] = struct{}{}
+		delete(c.restored, name)
 	}
-	if before {
-		b.told[finding.Name] = struct{}{}
+	if known, ok := c.current[name]; ok {
+		finding.FirstSeen = known.FirstSeen
 	}
-	if _, told := b.told[finding.Name]; !told && finding.State == allocation.StateOpen {
-		b.told[finding.Name] = struct{}{}
+	if !c.reported.has(name) && finding.State == allocation.StateOpen {
+		c.reported[name] = struct{}{}
 		opened = true
 	}
-	b.standing[finding.Name] = known
-	known.Finding.Finding, known.LastSeen, known.Change = finding, now, b.change()
-	delete(b.pending, finding.Name)
+	finding.LastSeen, finding.Generation = now, c.nextGeneration()
+	c.current[name] = &finding
+	delete(c.pending, name)
 	if finding.State == allocation.StatePending {
-		b.pending[finding.Name] = struct{}{}
+		c.pending[name] = struct{}{}
 	}
-	if _, isKept := b.kept[finding.Name]; isKept || finding.State == allocation.StateOpen && len(b.kept) < maxKept {
-		b.kept[finding.Name], b.dirty[finding.Name] = struct{}{}, struct{}{}
+	if c.stored.has(name) || finding.State == allocation.StateOpen && len(c.stored) < maxStored {
+		c.stored[name], c.unsaved[name] = struct{}{}, struct{}{}
 	}
 	return opened
 }
 
-// end takes a finding that is no more. One that was never sure leaves nothing behind.
-func (b *book) end(stood repairstore.Finding, now time.Time) {
-	b.changed = true
-	name := stood.Name
-	_, isKept := b.kept[name]
-	for _, of := range []map[string]struct{}{b.kept, b.pending, b.dirty, b.told} {
+// end ends a finding. A finding that was never open leaves nothing behind.
+func (c *findingCache) end(finding allocation.Finding, now time.Time) {
+	name := finding.Name
+	repair, repaired := c.repairedBy[name]
+	keep := c.stored.has(name) || finding.State == allocation.StateOpen || repaired
+	for _, of := range []set{c.stored, c.pending, c.unsaved, c.reported} {
 		delete(of, name)
 	}
-	delete(b.standing, name)
-	delete(b.recalled, name)
-	repair, mended := b.mended[name]
-	delete(b.mended, name)
-	if !isKept && stood.State != allocation.StateOpen && !mended {
+	delete(c.current, name)
+	delete(c.restored, name)
+	delete(c.repairedBy, name)
+	c.changed = true
+	if !keep {
 		return
 	}
-	stood.Ended, stood.End, stood.RepairedBy = now, repairstore.EndGone, repair
-	if mended {
-		stood.End = repairstore.EndRepaired
+	finding.Ended, finding.End, finding.RepairedBy = now, allocation.EndGone, repair
+	if repaired {
+		finding.End = allocation.EndRepaired
 	}
-	stood.Steps = nil
-	b.ended = slices.DeleteFunc(b.ended, func(f Finding) bool { return f.Name == name })
-	b.ended = append(b.ended, Finding{Finding: stood, Change: b.change()})
-	b.dirty[name] = struct{}{}
-	b.trim()
+	finding.Steps = nil
+	finding.Generation = c.nextGeneration()
+	c.ended = slices.DeleteFunc(c.ended, func(f allocation.Finding) bool { return f.Name == name })
+	c.ended = append(c.ended, finding)
+	c.unsaved[name] = struct{}{}
+	c.trim()
 }
 
-// trim drops the oldest of what has ended.
-func (b *book) trim() {
-	for len(b.ended) > b.limit {
-		name := b.ended[0].Name
-		b.ended = b.ended[1:]
-		delete(b.dirty, name)
-		if _, stands := b.kept[name]; !stands {
-			b.forget = append(b.forget, name)
+// trim drops the oldest ended findings.
+func (c *findingCache) trim() {
+	for len(c.ended) > c.historyLimit {
+		name := c.ended[0].Name
+		c.ended = c.ended[1:]
+		delete(c.unsaved, name)
+		if !c.stored.has(name) {
+			c.deleted = append(c.deleted, name)
 		}
 	}
 }
 
-func (b *book) change() uint64 {
-	b.changes++
-	return b.changes
+func (c *findingCache) nextGeneration() uint64 {
+	c.changed = true
+	c.generation++
+	return c.generation
 }
 
-// refresh takes how often findings that ripen were sighted, and tells whether anything is new since the last refresh.
-func (b *book) refresh(now func(name string) (allocation.Finding, bool)) bool {
-	for name := range b.pending {
-		known := b.standing[name]
-		if finding, ok := now(name); ok && finding.Observations != known.Observations {
-			known.Finding.Finding, known.Change, b.changed = finding, b.change(), true
+// refresh updates the observations of pending findings, and reports whether anything changed since
+// the last refresh.
+func (c *findingCache) refresh(index *allocation.Index) bool {
+	for name := range c.pending {
+		known := c.current[name]
+		if finding, ok := index.Finding(name); ok && finding.Observations != known.Observations {
+			finding.FirstSeen, finding.LastSeen, finding.Generation = known.FirstSeen, known.LastSeen, c.nextGeneration()
+			c.current[name] = &finding
 		}
 	}
-	changed := b.changed
-	b.changed = false
+	changed := c.changed
+	c.changed = false
 	return changed
 }
 
-// unkept returns what the journal must be told of, and what it may forget.
-func (b *book) unkept() ([]repairstore.Finding, []string) {
-	var findings []repairstore.Finding
-	for _, name := range slices.Sorted(maps.Keys(b.dirty)) {
-		if stands, ok := b.standing[name]; ok {
-			findings = append(findings, stands.Finding)
+// toStore returns the findings to write and the names of those to delete.
+func (c *findingCache) toStore() (findings []allocation.Finding, deleted []string) {
+	for _, name := range slices.Sorted(maps.Keys(c.unsaved)) {
+		if current, ok := c.current[name]; ok {
+			findings = append(findings, *current)
 			continue
 		}
-		if i := slices.IndexFunc(b.ended, func(f Finding) bool { return f.Name == name }); i >= 0 {
-			findings = append(findings, b.ended[i].Finding)
+		if i := slices.IndexFunc(c.ended, func(f allocation.Finding) bool { return f.Name == name }); i >= 0 {
+			findings = append(findings, c.ended[i])
 		}
 	}
-	return findings, b.forget
+	return findings, c.deleted
 }
 
-// keptAll takes note that the journal has what unkept returned.
-func (b *book) keptAll() {
-	clear(b.dirty)
-	b.forget = nil
+// markStored records that the store has what toStore returned.
+func (c *findingCache) markStored() {
+	clear(c.unsaved)
+	c.deleted = nil
 }
 
-// mend takes note of a repair that carried out a step of a finding.
-func (b *book) mend(name, repair string) {
-	if _, stands := b.standing[name]; stands {
-		b.mended[name] = repair
+// markRepaired records that a repair applied a step of a finding.
+func (c *findingCache) markRepaired(name, repair string) {
+	if _, ok := c.current[name]; ok {
+		c.repairedBy[name] = repair
 	}
 }
 
-// safe are the findings that may be mended alone, ordered by name.
-func (b *book) safe() []allocation.Finding {
+// repairable returns the findings that the controller may repair without approval.
+func (c *findingCache) repairable() []allocation.Finding {
 	var found []allocation.Finding
-	for _, name := range slices.Sorted(maps.Keys(b.standing)) {
-		if finding := b.standing[name].Finding.Finding; isSafe(finding) {
-			found = append(found, finding)
+	for _, finding := range c.current {
+		if finding.Repairable() {
+			found = append(found, *finding)
 		}
 	}
 	return found
 }
 
-func isSafe(finding allocation.Finding) bool {
-	return finding.State == allocation.StateOpen && finding.Safe
-}
-
-func (b *book) listStanding() []Finding {
-	list := make([]Finding, 0, len(b.standing))
-	for _, finding := range b.standing {
+func (c *findingCache) listCurrent() []allocation.Finding {
+	list := make([]allocation.Finding, 0, len(c.current))
+	for _, finding := range c.current {
 		list = append(list, *finding)
 	}
-	slices.SortFunc(list, bySight)
+	slices.SortFunc(list, byFirstSeen)
 	return list
 }
 
-func (b *book) listEnded() []Finding {
-	list := slices.Clone(b.ended)
-	slices.SortFunc(list, bySight)
+func (c *findingCache) listEnded() []allocation.Finding {
+	list := slices.Clone(c.ended)
+	slices.SortFunc(list, byFirstSeen)
 	return list
 }
 
-func bySight(a, b Finding) int {
+func byFirstSeen(a, b allocation.Finding) int {
 	return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Name, b.Name))
 }

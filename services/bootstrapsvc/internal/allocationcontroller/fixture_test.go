@@ -19,39 +19,43 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/term/termtest"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// fakeCluster is a kube-apiserver, its etcd and the journal in memory. It insists on guards and on a term, as the real ones do.
+// fakeCluster is a kube-apiserver, its etcd and the repair store in memory. It requires guards and
+// a term, as the real ones do.
 type fakeCluster struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	services  map[allocation.Key]allocation.Service
 	addresses map[string]allocation.IPAddress
 	ports     rangestore.Value
 	version   int64
-	// feeds are those of who watches objects, and ranges of who watches the range: all that happened, in order.
+	// feeds has a channel of events for each watch of objects, and ranges for each watch of the
+	// range.
 	feeds map[chan ObjectChange]struct{}
-	// watcher is who watches objects now.
+	// watcher is the handler of the current watch of objects.
 	watcher ObjectHandler
 	ranges  map[chan rangestore.Value]struct{}
-	// foreign says why the range is another cluster's.
+	// foreign says why the range belongs to another cluster.
 	foreign string
-	// stale are kinds of which no change is told to watchers.
+	// stale are the kinds whose events are not sent.
 	stale map[Kind]bool
-	// unread is what reading the range ends with; nil while it can be read.
-	unread error
-	// lists counts the lists of all Services that were asked for.
-	lists int
+	// readErr is the error of reads of the range.
+	readErr error
+	// lists counts the lists of all Services. listErr is their error.
+	lists   int
+	listErr error
 
-	findings map[string]repairstore.Finding
+	findings map[string]allocation.Finding
 	plans    map[string]repairstore.RepairPlan
-	outcomes map[string]map[int]repairstore.StepResult
+	results  map[string]map[int]repairstore.StepResult
 	ends     map[string]time.Time
 
 	writes []string
-	// hook is called before and after each write, without the lock; an error before it refuses the write, one after it loses
-	// the answer.
+	// hook is called before and after each write, without the lock. An error before the write
+	// rejects it, an error after it loses the answer.
 	hook func(write string, after bool) error
 }
 
@@ -60,8 +64,8 @@ func newFakeCluster(t testing.TB) *fakeCluster {
 	w := &fakeCluster{
 		services: map[allocation.Key]allocation.Service{}, addresses: map[string]allocation.IPAddress{},
 		feeds: map[chan ObjectChange]struct{}{}, ranges: map[chan rangestore.Value]struct{}{}, stale: map[Kind]bool{},
-		findings: map[string]repairstore.Finding{}, plans: map[string]repairstore.RepairPlan{},
-		outcomes: map[string]map[int]repairstore.StepResult{}, ends: map[string]time.Time{},
+		findings: map[string]allocation.Finding{}, plans: map[string]repairstore.RepairPlan{},
+		results: map[string]map[int]repairstore.StepResult{}, ends: map[string]time.Time{},
 	}
 	raw, err := (&corev1.RangeAllocation{Range: "30000-32767", Data: []byte{}}).Marshal()
 	if err != nil {
@@ -78,12 +82,12 @@ func newFakeCluster(t testing.TB) *fakeCluster {
 	}
 	w.version = 1
 	w.ports = rangestore.Value{Range: stored, ModRevision: 1}
-	w.service("kubernetes", "None") // without any Service nothing is freed
+	w.addService("kubernetes", "None") // an empty list of Services is never believed
 	return w
 }
 
-// service adds a Service; what it uses is not allocated.
-func (w *fakeCluster) service(name, address string, ports ...int32) allocation.Service {
+// addService adds a Service without allocating what it uses.
+func (w *fakeCluster) addService(name, address string, ports ...int32) allocation.Service {
 	s := allocation.Service{
 		Key: allocation.Key{Namespace: "default", Name: name}, UID: "uid-of-" + name, Type: allocation.ClusterIP,
 		ClusterIPs: []string{address}, Created: time.Now(),
@@ -94,28 +98,28 @@ func (w *fakeCluster) service(name, address string, ports ...int32) allocation.S
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.services[s.Key] = s
-	w.tell(ObjectChange{Kind: KindServices, Put: Objects{Services: []allocation.Service{s}}})
+	w.send(ObjectChange{Kind: KindServices, Put: Objects{Services: []allocation.Service{s}}})
 	return s
 }
 
-// remove takes a Service away; what it used stays allocated.
-func (w *fakeCluster) remove(name string) {
+// deleteService deletes a Service. What it used stays allocated.
+func (w *fakeCluster) deleteService(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.services, allocation.Key{Namespace: "default", Name: name})
-	w.tell(ObjectChange{Kind: KindServices, Deleted: []types.NamespacedName{{Namespace: "default", Name: name}}})
+	w.send(ObjectChange{Kind: KindServices, Deleted: []types.NamespacedName{{Namespace: "default", Name: name}}})
 }
 
-// freeAddress takes an address away.
-func (w *fakeCluster) freeAddress(name string) {
+// deleteAddress deletes an IPAddress.
+func (w *fakeCluster) deleteAddress(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.addresses, name)
-	w.tellAddress(name)
+	w.sendAddress(name)
 }
 
-// address allocates an address in the name of a Service.
-func (w *fakeCluster) address(name, parent string, change ...func(*allocation.IPAddress)) {
+// addAddress creates an IPAddress with a Service as parent.
+func (w *fakeCluster) addAddress(name, parent string, change ...func(*allocation.IPAddress)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := allocation.IPAddress{
@@ -127,10 +131,10 @@ func (w *fakeCluster) address(name, parent string, change ...func(*allocation.IP
 		how(&a)
 	}
 	w.addresses[name] = a
-	w.tellAddress(name)
+	w.sendAddress(name)
 }
 
-// relist tells all watchers all of a kind, as after a watch that had a gap.
+// relist sends a list of a kind, as after a gap in the watch.
 func (w *fakeCluster) relist(kind Kind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,7 +161,7 @@ func (w *fakeCluster) putBits(ports ...int) {
 	w.mu.Unlock()
 }
 
-// putRange needs the lock.
+// putRange writes the range. The caller holds the lock.
 func (w *fakeCluster) putRange(next rangestore.Range) {
 	w.ports = rangestore.Value{Range: next, ModRevision: w.next()}
 	for feed := range w.ranges {
@@ -173,14 +177,14 @@ func (w *fakeCluster) hasPort(port int) bool {
 	return at >= 0 && data[at]>>(i%8)&1 == 1
 }
 
-// next needs the lock.
+// next returns a new revision. The caller holds the lock.
 func (w *fakeCluster) next() int64 {
 	w.version++
 	return w.version
 }
 
-// tell needs the lock.
-func (w *fakeCluster) tell(change ObjectChange) {
+// send sends an event. The caller holds the lock.
+func (w *fakeCluster) send(change ObjectChange) {
 	for feed := range w.feeds {
 		if !w.stale[change.Kind] {
 			feed <- change
@@ -188,16 +192,16 @@ func (w *fakeCluster) tell(change ObjectChange) {
 	}
 }
 
-// tellAddress tells of an address as it is. It needs the lock.
-func (w *fakeCluster) tellAddress(name string) {
-	if address, there := w.addresses[name]; there {
-		w.tell(ObjectChange{Kind: KindIPAddresses, Put: Objects{IPAddresses: []allocation.IPAddress{address}}})
+// sendAddress sends an event with the current IPAddress. The caller holds the lock.
+func (w *fakeCluster) sendAddress(name string) {
+	if address, exists := w.addresses[name]; exists {
+		w.send(ObjectChange{Kind: KindIPAddresses, Put: Objects{IPAddresses: []allocation.IPAddress{address}}})
 		return
 	}
-	w.tell(ObjectChange{Kind: KindIPAddresses, Deleted: []types.NamespacedName{{Name: name}}})
+	w.send(ObjectChange{Kind: KindIPAddresses, Deleted: []types.NamespacedName{{Name: name}}})
 }
 
-// write does what changes something, under a term, between the two calls of at.
+// write makes a write under a term, between the two calls of hook.
 func (w *fakeCluster) write(ctx context.Context, name string, do func() error) error {
 	held, ok := term.FromContext(ctx)
 	if !ok {
@@ -226,49 +230,49 @@ func (w *fakeCluster) write(ctx context.Context, name string, do func() error) e
 	return at(name, true)
 }
 
-// onWrite has at called from now on.
+// onWrite sets the hook.
 func (w *fakeCluster) onWrite(at func(write string, after bool) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hook = at
 }
 
-// writesDone are the writes that were made.
+// writesDone returns the writes that succeeded.
 func (w *fakeCluster) writesDone() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.writes)
 }
 
-// fakeObjects is the world as inventory shows it.
+// fakeObjects implements Cluster.
 type fakeObjects struct{ *fakeCluster }
 
 func (c fakeObjects) Stores(context.Context) ([]allocation.Store, error) {
 	return []allocation.Store{allocation.IPAddresses, allocation.NodePorts}, nil
 }
 
-// feedLength is more than any test changes at once, for who changes something holds the lock.
+// feedLength is more than a test changes at once: the sender holds the lock.
 const feedLength = 1000
 
-// watching returns who watches objects now.
+// watching returns the handler of the current watch of objects.
 func (w *fakeCluster) watching() ObjectHandler {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.watcher
 }
 
-func (c fakeObjects) Watch(ctx context.Context, kinds []Kind, sink ObjectHandler) {
+func (c fakeObjects) Watch(ctx context.Context, kinds []Kind, handler ObjectHandler) {
 	feed := make(chan ObjectChange, feedLength)
 	c.mu.Lock()
 	for _, kind := range kinds {
 		feed <- c.all(kind)
 	}
-	c.feeds[feed], c.watcher = struct{}{}, sink
+	c.feeds[feed], c.watcher = struct{}{}, handler
 	c.mu.Unlock()
 	for ctx.Err() == nil {
 		select {
 		case change := <-feed:
-			sink.OnChange(change)
+			handler.OnChange(change)
 		case <-ctx.Done():
 		}
 	}
@@ -277,7 +281,7 @@ func (c fakeObjects) Watch(ctx context.Context, kinds []Kind, sink ObjectHandler
 	c.mu.Unlock()
 }
 
-// all is what a list of a kind tells. It needs the lock.
+// all returns a list of a kind. The caller holds the lock.
 func (w *fakeCluster) all(kind Kind) ObjectChange {
 	change := ObjectChange{Kind: kind, List: true}
 	switch kind {
@@ -313,7 +317,7 @@ func (c fakeObjects) Services(context.Context) ([]allocation.Service, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lists++
-	return slices.Collect(maps.Values(c.services)), nil
+	return slices.Collect(maps.Values(c.services)), c.listErr
 }
 
 func (c fakeObjects) IPAddress(_ context.Context, name string) (*allocation.IPAddress, error) {
@@ -327,42 +331,42 @@ func (c fakeObjects) IPAddress(_ context.Context, name string) (*allocation.IPAd
 
 func (c fakeObjects) Create(ctx context.Context, wanted allocation.IPAddress) error {
 	return c.write(ctx, "create "+wanted.Name, func() error {
-		if _, there := c.addresses[wanted.Name]; there {
-			return ErrConflict
+		if _, exists := c.addresses[wanted.Name]; exists {
+			return errorclass.ErrConflict
 		}
 		wanted.UID, wanted.ResourceVersion = fmt.Sprintf("uid-%d", c.next()), strconv.FormatInt(c.version, 10)
 		c.addresses[wanted.Name] = wanted
-		c.tellAddress(wanted.Name)
+		c.sendAddress(wanted.Name)
 		return nil
 	})
 }
 
 func (c fakeObjects) Relabel(ctx context.Context, wanted allocation.IPAddress, guard allocation.Guard) error {
 	return c.write(ctx, "relabel "+wanted.Name, func() error {
-		stored, there := c.addresses[wanted.Name]
-		if !there || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
-			return ErrConflict
+		stored, exists := c.addresses[wanted.Name]
+		if !exists || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
+			return errorclass.ErrConflict
 		}
 		stored.ManagedBy, stored.Family, stored.ResourceVersion = wanted.ManagedBy, wanted.Family, strconv.FormatInt(c.next(), 10)
 		c.addresses[wanted.Name] = stored
-		c.tellAddress(wanted.Name)
+		c.sendAddress(wanted.Name)
 		return nil
 	})
 }
 
 func (c fakeObjects) Delete(ctx context.Context, name string, guard allocation.Guard) error {
 	return c.write(ctx, "delete "+name, func() error {
-		stored, there := c.addresses[name]
-		if !there || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
-			return ErrConflict
+		stored, exists := c.addresses[name]
+		if !exists || stored.UID != guard.UID || stored.ResourceVersion != guard.ResourceVersion {
+			return errorclass.ErrConflict
 		}
 		delete(c.addresses, name)
-		c.tellAddress(name)
+		c.sendAddress(name)
 		return nil
 	})
 }
 
-// fakeRanges is the world as rangestore shows it.
+// fakeRanges implements Ranges.
 type fakeRanges struct{ *fakeCluster }
 
 func (r fakeRanges) Read(_ context.Context, name rangestore.Name) (rangestore.Value, error) {
@@ -371,7 +375,7 @@ func (r fakeRanges) Read(_ context.Context, name rangestore.Name) (rangestore.Va
 	if name != rangestore.NodePorts {
 		return rangestore.Value{}, nil
 	}
-	return r.ports, r.unread
+	return r.ports, r.readErr
 }
 
 func (r fakeRanges) CompareAndSwap(ctx context.Context, name rangestore.Name, revision int64, next rangestore.Range) (int64, error) {
@@ -384,17 +388,17 @@ func (r fakeRanges) CompareAndSwap(ctx context.Context, name rangestore.Name, re
 	})
 }
 
-func (r fakeRanges) Watch(ctx context.Context, sink rangestore.Handler) {
+func (r fakeRanges) Watch(ctx context.Context, handler rangestore.Handler) {
 	feed := make(chan rangestore.Value, feedLength)
 	r.mu.Lock()
 	value := r.ports
 	r.ranges[feed] = struct{}{}
 	r.mu.Unlock()
-	sink.OnList(map[rangestore.Name]rangestore.Value{rangestore.NodePorts: value})
+	handler.OnList(map[rangestore.Name]rangestore.Value{rangestore.NodePorts: value})
 	for ctx.Err() == nil {
 		select {
 		case value := <-feed:
-			sink.OnChange(rangestore.NodePorts, value)
+			handler.OnChange(rangestore.NodePorts, value)
 		case <-ctx.Done():
 		}
 	}
@@ -407,21 +411,21 @@ func (r fakeRanges) VerifyCluster(_ context.Context, of rangestore.ClusterIdenti
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if of != (rangestore.ClusterIdentity{UID: "uid-of-kubernetes"}) {
-		return "", fmt.Errorf("asked for %+v", of)
+		return "", fmt.Errorf("verified %+v", of)
 	}
 	return r.foreign, nil
 }
 
-// fakeStore is the world as journal shows it.
+// fakeStore implements RepairStore.
 type fakeStore struct{ *fakeCluster }
 
-func (j fakeStore) Findings(context.Context) ([]repairstore.Finding, int, error) {
+func (j fakeStore) Findings(context.Context) ([]allocation.Finding, int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Collect(maps.Values(j.findings)), 0, nil
 }
 
-func (j fakeStore) WriteFindings(ctx context.Context, findings []repairstore.Finding, forget []string) error {
+func (j fakeStore) WriteFindings(ctx context.Context, findings []allocation.Finding, forget []string) error {
 	return j.write(ctx, "findings", func() error {
 		for _, finding := range findings {
 			finding.Steps = nil
@@ -436,7 +440,7 @@ func (j fakeStore) WriteFindings(ctx context.Context, findings []repairstore.Fin
 
 func (j fakeStore) Begin(ctx context.Context, plan repairstore.RepairPlan) error {
 	return j.write(ctx, "begin", func() error {
-		if _, there := j.plans[plan.ID]; there {
+		if _, exists := j.plans[plan.ID]; exists {
 			return repairstore.ErrExists
 		}
 		j.plans[plan.ID] = plan
@@ -447,21 +451,21 @@ func (j fakeStore) Begin(ctx context.Context, plan repairstore.RepairPlan) error
 func (j fakeStore) Record(ctx context.Context, id string, outcomes map[int]repairstore.StepResult) error {
 	return j.write(ctx, "record", func() error {
 		for number := range outcomes {
-			if _, there := j.outcomes[id][number]; there {
+			if _, exists := j.results[id][number]; exists {
 				return repairstore.ErrExists
 			}
 		}
-		if j.outcomes[id] == nil {
-			j.outcomes[id] = map[int]repairstore.StepResult{}
+		if j.results[id] == nil {
+			j.results[id] = map[int]repairstore.StepResult{}
 		}
-		maps.Copy(j.outcomes[id], outcomes)
+		maps.Copy(j.results[id], outcomes)
 		return nil
 	})
 }
 
 func (j fakeStore) End(ctx context.Context, id string, now time.Time) error {
 	return j.write(ctx, "end", func() error {
-		if _, there := j.ends[id]; there {
+		if _, exists := j.ends[id]; exists {
 			return repairstore.ErrExists
 		}
 		j.ends[id] = now
@@ -473,7 +477,7 @@ func (j fakeStore) DeleteRepairs(ctx context.Context, ids []string) error {
 	return j.write(ctx, "forget", func() error {
 		for _, id := range ids {
 			delete(j.plans, id)
-			delete(j.outcomes, id)
+			delete(j.results, id)
 			delete(j.ends, id)
 		}
 		return nil
@@ -486,7 +490,7 @@ func (j fakeStore) Repairs(context.Context) ([]repairstore.Repair, int, error) {
 	var repairs []repairstore.Repair
 	for id, plan := range j.plans {
 		repair := repairstore.Repair{RepairPlan: plan, Results: make([]repairstore.StepResult, len(plan.Steps)), Ended: j.ends[id]}
-		for number, outcome := range j.outcomes[id] {
+		for number, outcome := range j.results[id] {
 			repair.Results[number] = outcome
 		}
 		repairs = append(repairs, repair)
@@ -495,7 +499,7 @@ func (j fakeStore) Repairs(context.Context) ([]repairstore.Repair, int, error) {
 	return repairs, 0, nil
 }
 
-// fakeReporter is a herald that remembers what was opened.
+// fakeReporter records the findings that opened.
 type fakeReporter struct {
 	mu     sync.Mutex // guards opened
 	opened []string
@@ -515,7 +519,7 @@ func (s *fakeReporter) openedNames() []string {
 func (*fakeReporter) PassFinished(time.Duration, *Snapshot, error)         {}
 func (*fakeReporter) StepFinished(allocation.Step, repairstore.StepResult) {}
 
-// leadership is one term of an auditor over a world.
+// leadership is one term of a controller over a fakeCluster.
 type leadership struct {
 	*Controller
 	reporter *fakeReporter
@@ -528,7 +532,7 @@ type leadership struct {
 
 func (w *fakeCluster) config() Config { return Config{FindingHistory: 10, RepairHistory: 10} }
 
-// lead begins a term; end ends it.
+// lead begins a term.
 func (w *fakeCluster) lead(t testing.TB, cfg Config) *leadership {
 	t.Helper()
 	_, ctx, lose := termtest.NewTerm(0, 1)
@@ -556,7 +560,7 @@ func (r *leadership) lastError() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.errs) == 0 {
-		return errors.New("there was no pass")
+		return errors.New("no pass yet")
 	}
 	return r.errs[len(r.errs)-1]
 }
@@ -566,15 +570,15 @@ func (r *leadership) end() {
 	<-r.ended
 }
 
-// current are the names of what stands, with their states.
+// current returns the current findings by name, with their states.
 func (r *leadership) current(t testing.TB) map[string]allocation.FindingState {
 	t.Helper()
-	view, err := r.Snapshot()
+	snapshot, err := r.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
 	names := map[string]allocation.FindingState{}
-	for _, finding := range view.Current {
+	for _, finding := range snapshot.Current {
 		names[finding.Name] = finding.State
 	}
 	return names

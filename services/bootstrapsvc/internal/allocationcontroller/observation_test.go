@@ -8,31 +8,34 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-const leakName = "findings/leaked.node-ports.30005"
+const leakedPort = "findings/leaked.node-ports.30005"
 
-// wantPendingUntil wants a leak to stay pending for minutes, and to be open soon after what held it up has ended.
-func wantPendingUntil(t *testing.T, r *leadership, held func()) {
+// wantPendingUntil wants a leak to stay pending for minutes, and to open soon after the call of
+// resume.
+func wantPendingUntil(t *testing.T, r *leadership, resume func()) {
 	t.Helper()
 	time.Sleep(5 * time.Minute)
-	if state := r.current(t)[leakName]; state != allocation.StatePending {
+	if state := r.current(t)[leakedPort]; state != allocation.StatePending {
 		t.Errorf("the leak is %d, want it pending", state)
 	}
-	held()
+	resume()
 	time.Sleep(2 * time.Minute)
-	if state := r.current(t)[leakName]; state == allocation.StatePending {
+	if state := r.current(t)[leakedPort]; state == allocation.StatePending {
 		t.Error("the leak is still pending")
 	}
 }
 
-// A pass in which somebody else was faster says nothing of what nobody uses: that may be what the other one is about to use.
-func TestAuditor_APassWithAConflictIsNoSighting(t *testing.T) {
+// A pass with a write conflict does not count: the other writer may be about to use what looks
+// unused.
+func TestController_PassWithAConflictIsNoObservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
-		w.service("user", "None", 30001)
+		w.addService("user", "None", 30001)
 		w.putBits(30005)
 		w.onWrite(func(write string, after bool) error {
 			if strings.HasPrefix(write, "swap") && !after {
@@ -48,8 +51,7 @@ func TestAuditor_APassWithAConflictIsNoSighting(t *testing.T) {
 	})
 }
 
-// Neither does one while a watch is broken.
-func TestAuditor_APassWithoutAWatchIsNoSighting(t *testing.T) {
+func TestController_PassWithABrokenWatchIsNoObservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
@@ -57,13 +59,12 @@ func TestAuditor_APassWithoutAWatchIsNoSighting(t *testing.T) {
 		defer r.end()
 		time.Sleep(settleTime)
 		watcher := w.watching()
-		watcher.OnError(KindServices, ErrUnavailable)
+		watcher.OnError(KindServices, errorclass.ErrUnavailable)
 		wantPendingUntil(t, r, func() { watcher.OnError(KindServices, nil) })
 	})
 }
 
-// What was to be replaced and could not be taken away is not written a second time.
-func TestAuditor_AfterAStepThatFailedTheRestOfItsFindingIsLeft(t *testing.T) {
+func TestController_SkipsTheStepsOfAFindingAfterAFailedStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
 		r := w.lead(t, w.config())
@@ -79,7 +80,7 @@ func TestAuditor_AfterAStepThatFailedTheRestOfItsFindingIsLeft(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		repair, err := r.ApplyRepair(r.ctx, plan.Token, "somebody")
+		repair, err := r.ApplyRepair(r.ctx, plan.Token, "admin")
 		if err != nil || len(repair.Results) != 2 || repair.Ended.IsZero() {
 			t.Fatalf("repair %+v, %v", repair, err)
 		}

@@ -4,229 +4,272 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"math/rand/v2"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// ranges is the source of what is in etcd, beside the kinds of package inventory.
-const ranges Kind = "ranges"
+const (
+	// changeDelay is how long changes are collected before a pass, so that a burst causes one pass.
+	changeDelay = 50 * time.Millisecond
+	// period is the longest time between passes.
+	period = 20 * time.Second
+	// passTimeout bounds a pass, so that a call that hangs cannot stop the loop.
+	passTimeout = 30 * time.Second
+	// passBackoffMin and passBackoffMax bound the pause after a pass that failed. The pause doubles
+	// with each failure.
+	passBackoffMin, passBackoffMax = time.Second, 20 * time.Second
+	// maxDoublings bounds the doubling of a pause: far beyond every maximum, far from overflow.
+	maxDoublings = 10
+	// reportFailuresAfter is how long passes may fail before the error says for how long they have.
+	reportFailuresAfter = time.Minute
+	// maxConfirm bounds how many findings one pass confirms by live reads. The grace periods of the
+	// others restart.
+	maxConfirm = 100
+)
 
-// session is the auditor's life for one term. But for what stands below changes, one goroutine uses it.
-type session struct {
-	*Controller
-	ctx    context.Context
-	cancel context.CancelFunc
-	// watching are the goroutines that fill changes. Each change is to be called by the session's goroutine.
-	watching sync.WaitGroup
-	changes  chan func()
+// reconciler runs the controller for one term. One goroutine uses it, except for changes and what
+// watches writes to it.
+type reconciler struct {
+	Config
+	Deps
+	published *published
+	ctx       context.Context
+	cancel    context.CancelFunc
 
-	stores []allocation.Store
-	ledger *allocation.Index
-	ranges ownership
-	// missing are the sources that have not been read whole yet; trouble says why a source cannot be read now.
-	missing map[Kind]struct{}
-	trouble map[Kind]error
-	version string
+	stores   []allocation.Store
+	index    *allocation.Index
+	watches  *watches
+	ranges   rangeIdentity
+	findings *findingCache
+	repairs  *repairs
 
-	book    *book
-	history history
-	// running is the repair that has not ended; nil if there is none.
-	running *repairstore.Repair
-	// attempts are those to mend findings alone, by the findings' names.
-	attempts map[string]attempt
+	// nextPass is when the next pass is made. After a failed pass, it is not before notBefore.
+	nextPass, notBefore time.Time
+	failures            int
+	failingSince        time.Time
 
-	// due is when the next pass is to be made, and not before notBefore.
-	due, notBefore time.Time
-	failures       int
-	failingSince   time.Time
-
-	states  []allocation.StoreState
-	took    time.Duration
-	audited time.Time
-	more    chan struct{}
+	storeStates     []allocation.StoreState
+	compareDuration time.Duration
+	compareTime     time.Time
+	// changed is the channel of the published snapshot.
+	changed chan struct{}
 }
 
-func newSession(ctx context.Context, a *Controller, stores []allocation.Store) *session {
+func newReconciler(ctx context.Context, cfg Config, deps Deps, p *published, stores []allocation.Store) *reconciler {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &session{
-		Controller: a, ctx: ctx, cancel: cancel, changes: make(chan func()), stores: stores, ranges: newOwnership(),
-		ledger:  allocation.NewIndex(allocation.Settings{Stores: stores, Ranges: a.ExpectedRanges, GracePeriods: a.GracePeriods}),
-		missing: map[Kind]struct{}{ranges: {}}, trouble: map[Kind]error{},
-		attempts: map[string]attempt{},
-		book:     newBook(a.FindingHistory), history: history{limit: a.RepairHistory},
-		due: time.Now().Add(settle), failingSince: time.Now(), more: make(chan struct{}),
-	}
-	for _, kind := range s.kinds() {
-		s.missing[kind] = struct{}{}
-	}
-	return s
-}
-
-// close ends what the session began; nothing is known afterwards.
-func (s *session) close() {
-	s.cancel()
-	s.watching.Wait()
-	s.setNotSynced(errors.New("the term has ended"))
-	close(s.more)
-}
-
-// kinds are those that the cluster has.
-func (s *session) kinds() []Kind {
-	if slices.Contains(s.stores, allocation.IPAddresses) {
-		return []Kind{KindServices, KindIPAddresses, KindServiceCIDRs}
-	}
-	return []Kind{KindServices}
-}
-
-func (s *session) watch() {
-	s.watching.Go(func() { s.Cluster.Watch(s.ctx, s.kinds(), &clusterSink{session: s}) })
-	s.watching.Go(func() { s.Ranges.Watch(s.ctx, &rangesSink{session: s}) })
-}
-
-// happen gives a change to the session's goroutine.
-func (s *session) happen(change func()) {
-	select {
-	case s.changes <- change:
-	case <-s.ctx.Done():
+	return &reconciler{
+		Config: cfg, Deps: deps, published: p, ctx: ctx, cancel: cancel, stores: stores,
+		index: allocation.NewIndex(allocation.Settings{
+			Stores: stores, Ranges: cfg.ExpectedRanges, GracePeriods: cfg.GracePeriods,
+		}),
+		watches: newWatches(stores), ranges: newRangeIdentity(),
+		findings: newFindingCache(cfg.FindingHistory), repairs: newRepairs(cfg.RepairHistory),
+		nextPass: time.Now().Add(changeDelay), failingSince: time.Now(), changed: make(chan struct{}),
 	}
 }
 
-// clusterSink brings what inventory watches to the session's goroutine.
-type clusterSink struct{ session *session }
-
-func (c *clusterSink) OnChange(change ObjectChange) {
-	c.session.happen(func() { c.session.take(change) })
+// close stops the watches and drops the snapshot.
+func (r *reconciler) close() {
+	r.cancel()
+	r.watches.running.Wait()
+	r.published.drop(errors.New("the term has ended"))
+	close(r.changed)
 }
 
-func (c *clusterSink) OnError(kind Kind, err error) {
-	c.session.happen(func() { c.session.broken(kind, err) })
-}
-
-// rangesSink brings what rangestore watches to the session's goroutine.
-type rangesSink struct{ session *session }
-
-func (r *rangesSink) OnList(values map[rangestore.Name]rangestore.Value) {
-	r.session.happen(func() { r.session.begin(values) })
-}
-
-func (r *rangesSink) OnChange(name rangestore.Name, value rangestore.Value) {
-	r.session.happen(func() { r.session.putRange(name, value) })
-}
-
-func (r *rangesSink) OnError(err error) {
-	r.session.happen(func() { r.session.broken(ranges, err) })
-}
-
-func (s *session) broken(kind Kind, err error) {
-	if err == nil {
-		delete(s.trouble, kind)
-		return
-	}
-	s.trouble[kind] = err
-}
-
-// read tells that a source was read whole. The second time something may have been missed.
-func (s *session) read(kind Kind) {
-	if _, isFirst := s.missing[kind]; !isFirst {
-		s.ledger.RecordGap()
-	}
-	delete(s.missing, kind)
-	delete(s.trouble, kind)
-}
-
-func (s *session) take(change ObjectChange) {
-	for _, service := range change.Put.Services {
-		s.ledger.PutService(service)
-	}
-	for _, address := range change.Put.IPAddresses {
-		s.ledger.PutIPAddress(address)
-	}
-	for _, cidr := range change.Put.ServiceCIDRs {
-		s.ledger.PutCIDR(cidr)
-	}
-	for _, gone := range change.Deleted {
-		s.remove(change.Kind, gone)
-	}
-	if change.Version != "" {
-		s.version = change.Version
-	}
-	if change.List {
-		s.read(change.Kind)
-	}
-}
-
-func (s *session) remove(kind Kind, gone types.NamespacedName) {
-	switch kind {
-	case KindServices:
-		s.ledger.DeleteService(allocation.Key{Namespace: gone.Namespace, Name: gone.Name})
-	case KindIPAddresses:
-		s.ledger.DeleteIPAddress(gone.Name)
-	case KindServiceCIDRs:
-		s.ledger.DeleteCIDR(gone.Name)
-	}
-}
-
-func (s *session) begin(values map[rangestore.Name]rangestore.Value) {
-	for _, name := range rangestore.Names() {
-		s.putRange(name, values[name])
-	}
-	s.read(ranges)
-}
-
-func storeOf(name rangestore.Name) (allocation.Store, bool) {
-	switch name {
-	case rangestore.NodePorts:
-		return allocation.NodePorts, true
-	case rangestore.ClusterIPs:
-		return allocation.ClusterIPs, true
-	case rangestore.SecondaryClusterIPs:
-		return allocation.SecondaryClusterIPs, true
-	default:
-		return 0, false
-	}
-}
-
-// RangeName is what the stored range of a store with bits is called.
-func RangeName(store allocation.Store) rangestore.Name {
-	switch store {
-	case allocation.ClusterIPs:
-		return rangestore.ClusterIPs
-	case allocation.SecondaryClusterIPs:
-		return rangestore.SecondaryClusterIPs
-	default:
-		return rangestore.NodePorts
-	}
-}
-
-// healthy says what keeps the session from knowing what is so now; nil if nothing does.
-func (s *session) healthy() error {
-	var problems []error
-	for _, kind := range slices.Sorted(maps.Keys(s.trouble)) {
-		problems = append(problems, s.trouble[kind])
-	}
-	for _, kind := range slices.Sorted(maps.Keys(s.missing)) {
-		if s.trouble[kind] == nil {
-			problems = append(problems, fmt.Errorf("%s have not been read yet", kind))
+// pass makes a pass and schedules the next one. Its error also reports repairs that wait for a
+// retry. These do not delay the next pass.
+func (r *reconciler) pass(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	blocking := r.reconcile(ctx, time.Now())
+	err := errors.Join(blocking, r.repairs.retryErr())
+	if err != nil {
+		if failing := time.Since(r.failingSince); failing > reportFailuresAfter {
+			err = fmt.Errorf("no pass has succeeded for %s: %w", failing.Round(time.Second), err)
+		}
+		if r.published.snapshot.Load() == nil {
+			r.published.drop(err)
 		}
 	}
-	if len(s.missing) > 0 {
-		return fmt.Errorf("%w: %w", ErrNotSynced, errors.Join(problems...))
+	r.Reporter.PassFinished(r.compareDuration, r.published.snapshot.Load(), err)
+	now := time.Now()
+	if err == nil {
+		r.failingSince = now
 	}
-	return errors.Join(problems...)
+	r.schedule(now, blocking)
+	return err
 }
 
-// whole is healthy as far as everything was read once.
-func (s *session) whole() error {
-	if len(s.missing) == 0 {
+// reconcile compares, repairs, stores and publishes.
+func (r *reconciler) reconcile(ctx context.Context, now time.Time) error {
+	if err := r.watches.listErr(); err != nil {
+		return err
+	}
+	if err := r.verifyRanges(ctx, now); err != nil {
+		return err
+	}
+	err := r.compare(ctx, now)
+	if err == nil {
+		err = r.repair(ctx, now)
+	}
+	// A pass with a failed write or a broken watch is no observation: another writer may be about
+	// to use what looks unused.
+	if err == nil && r.repairs.settled() && r.watches.err() == nil {
+		r.index.Observe(now)
+	}
+	r.publish()
+	if stored := r.storeFindings(ctx); err == nil {
+		err = stored
+	}
+	return err
+}
+
+// schedule sets the time of the next pass after one that ended now. err is the error that the next
+// pass must back off from.
+func (r *reconciler) schedule(now time.Time, err error) {
+	r.nextPass, r.notBefore = now.Add(period), time.Time{}
+	if err != nil {
+		r.notBefore = now.Add(min(passBackoffMax, passBackoffMin<<min(r.failures, maxDoublings)))
+		r.failures++
+		r.requestPass(now)
+		return
+	}
+	r.failures = 0
+	if next := r.index.NextDue(); !next.IsZero() {
+		r.requestPass(next)
+	}
+	if r.ranges.problem != "" {
+		r.requestPass(now.Add(verifyInterval))
+	}
+	if next, ok := r.nextRepair(); ok {
+		r.requestPass(next)
+	}
+}
+
+// requestPass moves the next pass to a time, if it is earlier and not before notBefore.
+func (r *reconciler) requestPass(at time.Time) {
+	if at.Before(r.notBefore) {
+		at = r.notBefore
+	}
+	if at.Before(r.nextPass) {
+		r.nextPass = at
+	}
+}
+
+// compare compares what is used with what is allocated, and updates the findings. After an error,
+// findings that could not be confirmed are still pending; all others are updated.
+func (r *reconciler) compare(ctx context.Context, now time.Time) error {
+	if err := r.watches.listErr(); err != nil {
+		return err
+	}
+	begun := time.Now()
+	delta := r.index.Compare(now)
+	r.compareDuration = time.Since(begun)
+	rejected, err := r.confirm(ctx, r.stepsToConfirm(delta.Changed))
+	deltas := []allocation.Delta{delta}
+	if len(rejected) > 0 {
+		for name := range rejected {
+			r.index.RestartGracePeriod(name)
+		}
+		deltas[0].Changed = slices.DeleteFunc(delta.Changed, func(f allocation.Finding) bool { return rejected.has(f.Name) })
+		deltas = append(deltas, r.index.Compare(now))
+	}
+	r.compareTime, r.storeStates = now, r.index.StoreStates()
+	for _, delta := range deltas {
+		for _, opened := range r.findings.update(delta, now) {
+			r.Reporter.FindingOpened(opened)
+		}
+	}
+	return err
+}
+
+// stepsToConfirm returns the first steps of the findings that open now and that watches out of step
+// could have caused. A finding about an unused subject has a long grace period, and is read live
+// before it is freed.
+func (r *reconciler) stepsToConfirm(changed []allocation.Finding) []allocation.Step {
+	var steps []allocation.Step
+	for _, finding := range changed {
+		before := r.findings.current[finding.Name]
+		opens := finding.State == allocation.StateOpen && (before == nil || before.State != allocation.StateOpen)
+		if opens && len(finding.Steps) > 0 && !finding.Steps[0].Frees() {
+			steps = append(steps, finding.Steps[0])
+		}
+	}
+	return steps
+}
+
+// confirm returns the findings whose step could not be applied now. It reads what a step would
+// write before the Services: a Service that used the subject all the time, as the index saw, and
+// still does, has lost it. After an error, it returns all unconfirmed findings.
+func (r *reconciler) confirm(ctx context.Context, steps []allocation.Step) (rejected set, err error) {
+	rejected = set{}
+	for _, step := range steps {
+		rejected[step.Finding] = struct{}{}
+	}
+	for steps = sample(steps); len(steps) > 0; {
+		batch := steps[:batchLength(steps)]
+		var live liveState
+		if err := r.readTargets(ctx, batch, &live); err != nil {
+			return rejected, err
+		}
+		if err := r.readUsers(ctx, batch, &live); err != nil {
+			return rejected, err
+		}
+		for _, step := range batch {
+			if result, _ := allocation.Check(step, live.of(step)); result == allocation.CheckPassed {
+				delete(rejected, step.Finding)
+			}
+		}
+		steps = steps[len(batch):]
+	}
+	return rejected, nil
+}
+
+// sample returns at most maxConfirm steps, chosen at random: findings that are rejected each time
+// must not hide the others.
+func sample(steps []allocation.Step) []allocation.Step {
+	if len(steps) <= maxConfirm {
+		return steps
+	}
+	rand.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	steps = steps[:maxConfirm]
+	slices.SortFunc(steps, func(a, b allocation.Step) int { return strings.Compare(a.Finding, b.Finding) })
+	return steps
+}
+
+// storeFindings writes changed findings to the store. After an error, the next pass writes them.
+func (r *reconciler) storeFindings(ctx context.Context) error {
+	findings, deleted := r.findings.toStore()
+	if len(findings)+len(deleted) == 0 {
 		return nil
 	}
-	return s.healthy()
+	if err := r.Store.WriteFindings(ctx, findings, deleted); err != nil {
+		return err
+	}
+	r.findings.markStored()
+	return nil
+}
+
+// publish publishes a snapshot and returns it. If no finding changed, it does not close the channel
+// of the previous snapshot.
+func (r *reconciler) publish() *Snapshot {
+	snapshot := &Snapshot{
+		Stores: r.storeStates, CompareDuration: r.compareDuration, CompareTime: r.compareTime, Version: r.watches.version,
+	}
+	previous, changed := r.published.snapshot.Load(), r.findings.refresh(r.index)
+	if previous != nil && !changed {
+		snapshot.Current, snapshot.Ended, snapshot.Changed = previous.Current, previous.Ended, previous.Changed
+		r.published.snapshot.Store(snapshot)
+		return snapshot
+	}
+	replaced := r.changed
+	r.changed = make(chan struct{})
+	snapshot.Current, snapshot.Ended, snapshot.Changed = r.findings.listCurrent(), r.findings.listEnded(), r.changed
+	r.published.snapshot.Store(snapshot)
+	close(replaced)
+	return snapshot
 }

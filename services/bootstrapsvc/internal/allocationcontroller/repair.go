@@ -2,196 +2,341 @@ package allocationcontroller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// start writes a plan down and carries it out. The repair is what came of it, also beside an error.
-func (s *session) start(ctx context.Context, requester, id string, steps []allocation.Step) (repairstore.Repair, error) {
-	plan := repairstore.RepairPlan{ID: id, Requester: requester, Started: time.Now(), Steps: steps}
-	if err := s.Store.Begin(ctx, plan); err != nil {
-		s.history.doubt() // the answer may be lost, and the plan written
-		return repairstore.Repair{}, err
-	}
-	s.Logger.InfoContext(ctx, "repair begun", "repair", id, "requester", requester, "steps", len(steps))
-	s.running = &repairstore.Repair{RepairPlan: plan, Results: make([]repairstore.StepResult, len(steps))}
-	return s.carryOn(ctx)
-}
+const (
+	// automaticRequester is the requester of automatic repairs.
+	automaticRequester = "auto"
+	// maxAutoSteps bounds the steps of an automatic repair, so that a person can read it.
+	maxAutoSteps = 100
+	// maxFailures bounds the batches that fail in one pass. An unavailable dependency then delays
+	// the pass by a few requests only, and the remaining findings have their turn in the next pass.
+	maxFailures = 3
+	// maxHistorySteps bounds the steps of all stored repairs, so that a list of them fits into one
+	// message.
+	maxHistorySteps = 5000
+)
 
-// resume carries on what an earlier call, or an earlier term, has begun and not ended.
-func (s *session) resume(ctx context.Context) error {
-	if s.history.doubtful {
-		repairs, _, err := s.Store.Repairs(ctx)
-		if err != nil {
-			return err
-		}
-		s.running = nil
-		s.history.recall(repairs)
-	}
-	if s.running == nil {
-		s.running = s.history.nextUnfinished()
-	}
-	if s.running == nil {
-		return nil
-	}
-	_, err := s.carryOn(ctx)
-	return err
-}
-
-// carryOn makes the steps of the running repair that are to be done. An error leaves the rest to be done.
-func (s *session) carryOn(ctx context.Context) (repairstore.Repair, error) {
-	repair := s.running
-	s.underway.Store(&repair.ID)
-	defer s.underway.Store(nil)
-	for {
-		from, to := pendingIn(repair)
-		if from == to {
-			break
-		}
-		made, err := s.forsaken(repair), error(nil)
-		if len(made) == 0 {
-			made, err = s.makeSteps(ctx, repair, from, to)
-		}
-		if recorded := s.record(ctx, repair, made); recorded != nil {
-			err = recorded
-		}
-		if err != nil {
-			return copied(repair), fmt.Errorf("repair %s is not finished, it will be carried on: %w", repair.ID, err)
-		}
-	}
-	ended := time.Now()
-	if err := s.Store.End(ctx, repair.ID, ended); err != nil {
-		s.history.doubt()
-		return copied(repair), fmt.Errorf("end of repair %s: %w", repair.ID, err)
-	}
-	repair.Ended, s.running = ended, nil
-	s.Logger.InfoContext(ctx, "repair ended", "repair", repair.ID, "complete", repair.Complete())
-	return copied(repair), s.trim(ctx, *repair)
-}
-
-func copied(repair *repairstore.Repair) repairstore.Repair {
-	of := *repair
-	of.Results = slices.Clone(repair.Results)
-	return of
-}
-
-// pendingIn returns the next steps that are to be done and can be done together; none when all are done.
-func pendingIn(repair *repairstore.Repair) (from, to int) {
-	isPending := func(outcome repairstore.StepResult) bool { return outcome.State == repairstore.StepPending }
-	if from = slices.IndexFunc(repair.Results, isPending); from < 0 {
-		return 0, 0
-	}
-	to = from
-	for to < len(repair.Results) && isPending(repair.Results[to]) {
-		to++
-	}
-	return from, from + batchOf(repair.Steps[from:to])
-}
-
-// forsaken are the steps that are not to be done any more, because an earlier one of the same finding was not made.
-func (s *session) forsaken(repair *repairstore.Repair) map[int]repairstore.StepResult {
-	failed, outcomes := map[string]bool{}, map[int]repairstore.StepResult{}
-	for i, step := range repair.Steps {
-		switch {
-		case repair.Results[i].State == repairstore.StepFailed:
-			failed[step.Finding] = true
-		case repair.Results[i].State == repairstore.StepPending && failed[step.Finding]:
-			outcomes[i] = repairstore.StepResult{State: repairstore.StepFailed, Error: "an earlier step of the same finding was not made", Time: time.Now()}
-		}
-	}
-	return outcomes
-}
-
-func (s *session) makeSteps(ctx context.Context, repair *repairstore.Repair, from, to int) (map[int]repairstore.StepResult, error) {
-	outcomes, err := s.make(ctx, repair.Steps[from:to])
-	made := map[int]repairstore.StepResult{}
-	for i, outcome := range outcomes {
-		if outcome.State != repairstore.StepPending {
-			made[from+i] = outcome
-		}
-	}
-	return made, err
-}
-
-// record takes what came of steps into the journal and then into the repair.
-func (s *session) record(ctx context.Context, repair *repairstore.Repair, made map[int]repairstore.StepResult) error {
-	if len(made) == 0 {
-		return nil
-	}
-	if err := s.Store.Record(ctx, repair.ID, made); err != nil {
-		s.history.doubt() // the answer may be lost, and some written
+// repair starts automatic repairs and continues unfinished ones, as far as their findings are ready
+// in the queue. Its error is about the store or the term. Errors of single findings are in
+// repairs.retryErr.
+func (r *reconciler) repair(ctx context.Context, now time.Time) error {
+	if err := r.reloadRepairs(ctx); err != nil {
 		return err
 	}
-	for i, outcome := range made {
-		step := repair.Steps[i]
-		repair.Results[i] = outcome
-		if outcome.State == repairstore.StepDone {
-			s.book.mend(step.Finding, repair.ID)
+	pending := r.repairs.pendingFindings()
+	r.repairs.prune(func(finding string) bool {
+		_, current := r.findings.current[finding]
+		return current || pending.has(finding)
+	})
+	r.repairs.failuresLeft = maxFailures
+	if r.AutoRepair {
+		if err := r.startAutomatic(ctx, now, pending); err != nil {
+			return err
 		}
-		s.Logger.InfoContext(ctx, "repair step", "repair", repair.ID, "verb", step.Verb, "store", step.Store,
-			"subject", step.Subject, "reason", step.Reason, "state", outcome.State, "error", outcome.Error)
-		s.Reporter.StepFinished(step, outcome)
+	}
+	for _, unfinished := range slices.Clone(r.repairs.unfinished) {
+		if err := r.run(ctx, unfinished, func(finding string) bool { return r.repairs.queue.ready(finding, now) }); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// maxHistorySteps bounds the steps of all repairs that are remembered, so that a list of them stays one message.
-const maxHistorySteps = 5000
-
-// history is what is known of the repairs in the journal without reading it.
-type history struct {
-	limit int
-	// ended are the repairs that are over, the oldest first.
-	ended []past
-	// unfinished are those that are not, the oldest first.
-	unfinished []repairstore.Repair
-	// doubtful tells that the journal may have more than is known.
-	doubtful bool
+// startAutomatic begins and runs one repair of the safe findings that are ready and not pending in
+// another repair.
+func (r *reconciler) startAutomatic(ctx context.Context, now time.Time, pending set) error {
+	findings := slices.DeleteFunc(r.findings.repairable(), func(f allocation.Finding) bool {
+		return !r.repairs.queue.ready(f.Name, now) || pending.has(f.Name)
+	})
+	if len(findings) == 0 {
+		return nil
+	}
+	steps := limitSteps(allocation.PlanRepair(findings).Safe().Steps, maxAutoSteps)
+	for finding := range countSteps(steps) {
+		r.repairs.queue.started(finding, now)
+	}
+	steps = r.stillNeeded(ctx, steps)
+	if len(steps) == 0 {
+		return nil
+	}
+	id := repairstore.TokenID(now.Format(time.RFC3339Nano) + allocation.Plan{Steps: steps}.Material())
+	begun, err := r.begin(ctx, automaticRequester, id, steps)
+	if err != nil {
+		return err
+	}
+	return r.run(ctx, begun, func(string) bool { return true })
 }
 
-// past is a repair that is over.
-type past struct {
+// nextRepair returns when the next finding is ready to be repaired, false if none needs a repair.
+func (r *reconciler) nextRepair() (time.Time, bool) {
+	var next time.Time
+	found := false
+	add := func(finding string) {
+		if at := r.repairs.queue.notBefore[finding]; !found || at.Before(next) {
+			next, found = at, true
+		}
+	}
+	for finding := range r.repairs.pendingFindings() {
+		add(finding)
+	}
+	if r.AutoRepair {
+		for name, finding := range r.findings.current {
+			if finding.Repairable() {
+				add(name)
+			}
+		}
+	}
+	return next, found
+}
+
+// begin stores a plan as a new unfinished repair.
+func (r *reconciler) begin(ctx context.Context, requester, id string, steps []allocation.Step) (*unfinishedRepair, error) {
+	plan := repairstore.RepairPlan{ID: id, Requester: requester, Started: time.Now(), Steps: steps}
+	if err := r.Store.Begin(ctx, plan); err != nil {
+		r.repairs.outdated = true // the plan may be stored, and only the answer lost
+		return nil, err
+	}
+	r.Logger.InfoContext(ctx, "repair started", "repair", id, "requester", requester, "steps", len(steps))
+	begun := newUnfinishedRepair(repairstore.Repair{RepairPlan: plan, Results: make([]repairstore.StepResult, len(steps))})
+	r.repairs.unfinished = append(r.repairs.unfinished, begun)
+	return begun, nil
+}
+
+// runNow runs a repair without waiting for the backoff of its findings, and returns it with its
+// results. The error says why steps are pending.
+func (r *reconciler) runNow(ctx context.Context, repair *unfinishedRepair) (repairstore.Repair, error) {
+	r.repairs.failuresLeft = maxFailures
+	err := r.run(ctx, repair, func(string) bool { return true })
+	if err == nil {
+		err = repair.retryErr()
+	}
+	if err != nil && repair.Ended.IsZero() {
+		err = fmt.Errorf("repair %s is not finished, it will be continued: %w", repair.ID, err)
+	}
+	result := repair.Repair
+	result.Results = slices.Clone(repair.Results)
+	return result, err
+}
+
+// run applies the pending steps of the ready findings of a repair, and ends the repair if no step
+// is pending any more. A step that cannot be written now stays pending with its finding, and the
+// other findings go on. The error is about the store or the term.
+func (r *reconciler) run(ctx context.Context, repair *unfinishedRepair, ready func(finding string) bool) error {
+	r.published.running.Store(&repair.ID)
+	defer r.published.running.Store(nil)
+	failed := set{}
+	for r.repairs.failuresLeft > 0 {
+		if skipped := repair.stepsToSkip(); len(skipped) > 0 {
+			if err := r.record(ctx, repair, skipped); err != nil {
+				return err
+			}
+			continue
+		}
+		batch := repair.nextBatch(func(finding string) bool { return ready(finding) && !failed.has(finding) })
+		if len(batch) == 0 {
+			break
+		}
+		steps := make([]allocation.Step, 0, len(batch))
+		for _, number := range batch {
+			steps = append(steps, repair.Steps[number])
+		}
+		results, errs := r.applyBatch(ctx, steps)
+		finished := map[int]repairstore.StepResult{}
+		for i, number := range batch {
+			finding := steps[i].Finding
+			if results[i].State != repairstore.StepPending {
+				finished[number] = results[i]
+				delete(repair.retries, finding)
+				r.repairs.queue.succeeded(finding)
+				continue
+			}
+			failed[finding] = struct{}{}
+			repair.retries[finding] = errs[i]
+			r.repairs.queue.failed(finding, time.Now())
+		}
+		if err := r.record(ctx, repair, finished); err != nil {
+			return err
+		}
+		if err := errors.Join(errs...); err != nil {
+			r.repairs.failuresLeft--
+			if ctx.Err() != nil || errors.Is(err, term.ErrEnded) || errors.Is(err, term.ErrNone) {
+				return err
+			}
+		}
+	}
+	if len(repair.pendingFindings()) > 0 {
+		return nil
+	}
+	return r.end(ctx, repair)
+}
+
+// record stores the results of steps and updates the repair.
+func (r *reconciler) record(ctx context.Context, repair *unfinishedRepair, results map[int]repairstore.StepResult) error {
+	if len(results) == 0 {
+		return nil
+	}
+	if err := r.Store.Record(ctx, repair.ID, results); err != nil {
+		r.repairs.outdated = true // some results may be stored, and only the answer lost
+		return err
+	}
+	for number, result := range results {
+		step := repair.Steps[number]
+		repair.Results[number] = result
+		if result.State == repairstore.StepDone {
+			r.findings.markRepaired(step.Finding, repair.ID)
+		}
+		r.Logger.InfoContext(ctx, "repair step", "repair", repair.ID, "verb", step.Verb, "store", step.Store,
+			"subject", step.Subject, "reason", step.Reason, "state", result.State, "error", result.Error)
+		r.Reporter.StepFinished(step, result)
+	}
+	return nil
+}
+
+// end stores the end of a repair without pending steps, and deletes the oldest repairs.
+func (r *reconciler) end(ctx context.Context, repair *unfinishedRepair) error {
+	ended := time.Now()
+	if err := r.Store.End(ctx, repair.ID, ended); err != nil {
+		r.repairs.outdated = true // the end may be stored, and only the answer lost
+		return fmt.Errorf("end of repair %s: %w", repair.ID, err)
+	}
+	repair.Ended = ended
+	r.Logger.InfoContext(ctx, "repair ended", "repair", repair.ID, "complete", repair.Complete())
+	r.repairs.moveToEnded(repair)
+	excess := r.repairs.excess()
+	if len(excess) == 0 {
+		return nil
+	}
+	if err := r.Store.DeleteRepairs(ctx, excess); err != nil {
+		return fmt.Errorf("delete old repairs: %w", err)
+	}
+	r.repairs.ended = r.repairs.ended[len(excess):]
+	return nil
+}
+
+// reloadRepairs reads the repairs again if the answer to a write was lost.
+func (r *reconciler) reloadRepairs(ctx context.Context) error {
+	if !r.repairs.outdated {
+		return nil
+	}
+	stored, _, err := r.Store.Repairs(ctx)
+	if err != nil {
+		return err
+	}
+	r.repairs.restore(stored)
+	return nil
+}
+
+// repairs are the stored repairs as far as the controller needs them.
+type repairs struct {
+	historyLimit int
+	queue        *repairQueue
+	// unfinished are the repairs with pending steps, the oldest first.
+	unfinished []*unfinishedRepair
+	// ended are the ended repairs, the oldest first.
+	ended []endedRepair
+	// outdated reports that the store may have more than is known here.
+	outdated bool
+	// startErrs has the errors of the findings whose automatic repair could not be started.
+	startErrs map[string]error
+	// failuresLeft is how many batches may still fail in this pass.
+	failuresLeft int
+}
+
+type endedRepair struct {
 	id    string
 	steps int
 }
 
-func (h *history) doubt() { h.doubtful = true }
+func newRepairs(historyLimit int) *repairs {
+	return &repairs{historyLimit: historyLimit, queue: newRepairQueue(), startErrs: map[string]error{}}
+}
 
-// recall takes all repairs of the journal, the newest first.
-func (h *history) recall(repairs []repairstore.Repair) {
-	h.ended, h.unfinished, h.doubtful = nil, nil, false
-	for _, repair := range slices.Backward(repairs) {
+// restore replaces the known repairs by those of the store, the newest first.
+func (rs *repairs) restore(stored []repairstore.Repair) {
+	rs.ended, rs.unfinished, rs.outdated = nil, nil, false
+	for _, repair := range slices.Backward(stored) {
 		if repair.Ended.IsZero() {
-			h.unfinished = append(h.unfinished, repair)
+			rs.unfinished = append(rs.unfinished, newUnfinishedRepair(repair))
 			continue
 		}
-		h.ended = append(h.ended, past{id: repair.ID, steps: len(repair.Steps)})
+		rs.ended = append(rs.ended, endedRepair{id: repair.ID, steps: len(repair.Steps)})
 	}
 }
 
-func (h *history) nextUnfinished() *repairstore.Repair {
-	if len(h.unfinished) == 0 {
-		return nil
+func (rs *repairs) find(id string) *unfinishedRepair {
+	for _, repair := range rs.unfinished {
+		if repair.ID == id {
+			return repair
+		}
 	}
-	next := h.unfinished[0]
-	h.unfinished = h.unfinished[1:]
-	return &next
+	return nil
 }
 
-// excess returns those of the oldest that are too many.
-func (h *history) excess() []string {
+// overlapping returns an unfinished repair with a pending step of one of the findings, nil if there
+// is none.
+func (rs *repairs) overlapping(findings []string) *unfinishedRepair {
+	for _, repair := range rs.unfinished {
+		if pending := repair.pendingFindings(); slices.ContainsFunc(findings, pending.has) {
+			return repair
+		}
+	}
+	return nil
+}
+
+// pendingFindings returns the findings with a pending step in an unfinished repair.
+func (rs *repairs) pendingFindings() set {
+	pending := set{}
+	for _, repair := range rs.unfinished {
+		maps.Copy(pending, repair.pendingFindings())
+	}
+	return pending
+}
+
+// prune forgets the backoff and the errors of findings that need no repair any more.
+func (rs *repairs) prune(needed func(finding string) bool) {
+	rs.queue.prune(needed)
+	maps.DeleteFunc(rs.startErrs, func(finding string, _ error) bool { return !needed(finding) })
+}
+
+// retryErr returns the errors of all findings that wait for a retry, nil if none does.
+func (rs *repairs) retryErr() error {
+	errs := []error{joinErrors(rs.startErrs)}
+	for _, repair := range rs.unfinished {
+		if err := repair.retryErr(); err != nil {
+			errs = append(errs, fmt.Errorf("repair %s is not finished, it will be continued: %w", repair.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settled reports whether no repair is unfinished and none could not be started.
+func (rs *repairs) settled() bool { return len(rs.unfinished) == 0 && len(rs.startErrs) == 0 }
+
+func (rs *repairs) moveToEnded(repair *unfinishedRepair) {
+	rs.unfinished = slices.DeleteFunc(rs.unfinished, func(other *unfinishedRepair) bool { return other == repair })
+	rs.ended = append(rs.ended, endedRepair{id: repair.ID, steps: len(repair.Steps)})
+}
+
+// excess returns the IDs of the oldest ended repairs beyond the limits of the history.
+func (rs *repairs) excess() []string {
 	steps := 0
-	for at, repair := range slices.Backward(h.ended) {
+	for at, repair := range slices.Backward(rs.ended) {
 		steps += repair.steps
-		if len(h.ended)-at <= h.limit && steps <= maxHistorySteps {
+		if len(rs.ended)-at <= rs.historyLimit && steps <= maxHistorySteps {
 			continue
 		}
 		var ids []string
-		for _, old := range h.ended[:at+1] {
+		for _, old := range rs.ended[:at+1] {
 			ids = append(ids, old.id)
 		}
 		return ids
@@ -199,16 +344,66 @@ func (h *history) excess() []string {
 	return nil
 }
 
-// trim remembers a repair that has ended and drops the oldest of those that are too many.
-func (s *session) trim(ctx context.Context, repair repairstore.Repair) error {
-	s.history.ended = append(s.history.ended, past{id: repair.ID, steps: len(repair.Steps)})
-	ids := s.history.excess()
-	if len(ids) == 0 {
+// unfinishedRepair is a repair with pending steps.
+type unfinishedRepair struct {
+	repairstore.Repair
+	// retries has the errors of the findings whose next step could not be written yet.
+	retries map[string]error
+}
+
+func newUnfinishedRepair(repair repairstore.Repair) *unfinishedRepair {
+	return &unfinishedRepair{Repair: repair, retries: map[string]error{}}
+}
+
+// pendingFindings returns the findings with a pending step.
+func (u *unfinishedRepair) pendingFindings() set {
+	pending := set{}
+	for number, result := range u.Results {
+		if result.State == repairstore.StepPending {
+			pending[u.Steps[number].Finding] = struct{}{}
+		}
+	}
+	return pending
+}
+
+// nextBatch returns the numbers of the next pending steps of ready findings that share their live
+// reads, in the order of the plan.
+func (u *unfinishedRepair) nextBatch(ready func(finding string) bool) []int {
+	var numbers []int
+	var steps []allocation.Step
+	for number, result := range u.Results {
+		if result.State == repairstore.StepPending && ready(u.Steps[number].Finding) {
+			numbers, steps = append(numbers, number), append(steps, u.Steps[number])
+		}
+	}
+	if len(steps) == 0 {
 		return nil
 	}
-	if err := s.Store.DeleteRepairs(ctx, ids); err != nil {
-		return fmt.Errorf("forget old repairs: %w", err)
+	return numbers[:batchLength(steps)]
+}
+
+// stepsToSkip returns results for the pending steps of findings with a failed step.
+func (u *unfinishedRepair) stepsToSkip() map[int]repairstore.StepResult {
+	failed, results := set{}, map[int]repairstore.StepResult{}
+	for number, step := range u.Steps {
+		switch {
+		case u.Results[number].State == repairstore.StepFailed:
+			failed[step.Finding] = struct{}{}
+		case u.Results[number].State == repairstore.StepPending && failed.has(step.Finding):
+			results[number] = failedStep(errors.New("an earlier step of the same finding was not made"))
+		}
 	}
-	s.history.ended = s.history.ended[len(ids):]
-	return nil
+	return results
+}
+
+// retryErr returns the errors of the findings that wait for a retry, nil if none does.
+func (u *unfinishedRepair) retryErr() error { return joinErrors(u.retries) }
+
+// joinErrors joins the errors of findings in the order of their names.
+func joinErrors(errs map[string]error) error {
+	var joined []error
+	for _, finding := range slices.Sorted(maps.Keys(errs)) {
+		joined = append(joined, errs[finding])
+	}
+	return errors.Join(joined...)
 }

@@ -1,32 +1,43 @@
 package allocationcontroller
 
 import (
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// Snapshot is what the auditor knew after a pass. It is immutable.
+// Snapshot is the state of the audit after a pass. It is immutable.
 type Snapshot struct {
-	// Current are the findings that are pending or open, ordered by first sight and name.
-	Current []Finding
-	// Ended are those that have ended, as far as they are remembered, in the same order.
-	Ended []Finding
-	// Stores are the stores, in their order.
+	// Current are the pending and open findings, ordered by FirstSeen and Name.
+	Current []allocation.Finding
+	// Ended are the findings that ended and are kept, in the same order.
+	Ended []allocation.Finding
+	// Stores are the states of the stores, in their order.
 	Stores []allocation.StoreState
-	// CompareDuration is how long the last comparison took.
+	// CompareDuration is the duration of the last comparison, CompareTime its time.
 	CompareDuration time.Duration
-	// CompareTime is when it was made.
-	CompareTime time.Time
-	// Version is the newest resourceVersion that it was made from.
+	CompareTime     time.Time
+	// Version is the newest resourceVersion that was compared.
 	Version string
-	// Changed is closed when there is a newer view, or the term has ended.
+	// Changed is closed when there is a newer snapshot, or the term has ended.
 	Changed <-chan struct{}
 }
 
-// Finding is a finding with its history and a number that grows when something that is shown of it changes.
-type Finding struct {
-	repairstore.Finding
-	Change uint64
+// published is what other goroutines may read while the controller runs.
+type published struct {
+	// snapshot is nil before the first pass of a term and outside of a term.
+	snapshot atomic.Pointer[Snapshot]
+	// problem says why snapshot is nil.
+	problem atomic.Pointer[string]
+	// running is the ID of the repair whose steps are being applied, nil if there is none.
+	running atomic.Pointer[string]
+}
+
+// drop removes the snapshot. reason is the error of Controller.Snapshot.
+func (p *published) drop(reason error) {
+	problem := strings.TrimPrefix(reason.Error(), ErrNotSynced.Error()+": ") // Controller.Snapshot adds it
+	p.problem.Store(&problem)
+	p.snapshot.Store(nil)
 }

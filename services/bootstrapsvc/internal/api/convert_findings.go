@@ -29,13 +29,13 @@ func storesOf(snapshot *allocationcontroller.Snapshot) []*bootstrapv1.AuditRespo
 }
 
 // findingOf converts a finding that replica knows. An open finding was last seen by the last audit.
-func findingOf(f allocationcontroller.Finding, audited time.Time, replica string) *bootstrapv1.Finding {
+func findingOf(f allocation.Finding, audited time.Time, replica string) *bootstrapv1.Finding {
 	converted := &bootstrapv1.Finding{
 		Name: f.Name, Code: bootstrapv1.Finding_Code(f.Code), Store: bootstrapv1.Finding_Store(f.Store), Subject: f.Subject,
 		Message: f.Message, FirstSeenTime: timeOf(f.FirstSeen), LastSeenTime: timeOf(f.LastSeen), Sightings: int32(f.Observations),
 		Repair: f.Repair, Safe: f.Safe, UnsafeReason: f.UnsafeReason, EndTime: timeOf(f.Ended), State: stateOf(f),
 	}
-	if f.End == repairstore.NotEnded && !audited.IsZero() {
+	if f.End == allocation.NotEnded && !audited.IsZero() {
 		converted.LastSeenTime = timeOf(audited)
 	}
 	if f.RepairedBy != "" {
@@ -50,11 +50,11 @@ func findingOf(f allocationcontroller.Finding, audited time.Time, replica string
 	return converted
 }
 
-func stateOf(f allocationcontroller.Finding) bootstrapv1.Finding_State {
+func stateOf(f allocation.Finding) bootstrapv1.Finding_State {
 	switch {
-	case f.End == repairstore.EndRepaired:
+	case f.End == allocation.EndRepaired:
 		return bootstrapv1.Finding_STATE_REPAIRED
-	case f.End == repairstore.EndGone:
+	case f.End == allocation.EndGone:
 		return bootstrapv1.Finding_STATE_GONE
 	case f.State == allocation.StatePending:
 		return bootstrapv1.Finding_STATE_PENDING
@@ -92,7 +92,7 @@ func addressReference(name, uid string) *statusv1.ObjectReference {
 	}
 }
 
-func findingsOf(findings []allocationcontroller.Finding, audited time.Time, replica string) []*bootstrapv1.Finding {
+func findingsOf(findings []allocation.Finding, audited time.Time, replica string) []*bootstrapv1.Finding {
 	var converted []*bootstrapv1.Finding
 	for _, finding := range findings {
 		converted = append(converted, findingOf(finding, audited, replica))

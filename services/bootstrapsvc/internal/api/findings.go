@@ -74,21 +74,21 @@ func (s *Server) ListFindings(ctx context.Context, request *bootstrapv1.ListFind
 }
 
 // selectFindings returns the findings that match the arguments of a list, in its order.
-func selectFindings(snapshot *allocationcontroller.Snapshot, list listArguments) []allocationcontroller.Finding {
+func selectFindings(snapshot *allocationcontroller.Snapshot, list listArguments) []allocation.Finding {
 	findings := slices.Clone(snapshot.Current)
 	if list.showEnded {
 		findings = append(findings, snapshot.Ended...)
-		slices.SortStableFunc(findings, func(a, b allocationcontroller.Finding) int { return comparePositions(positionOf(a), positionOf(b)) })
+		slices.SortStableFunc(findings, func(a, b allocation.Finding) int { return comparePositions(positionOf(a), positionOf(b)) })
 	}
 	if list.code == 0 {
 		return findings
 	}
-	return slices.DeleteFunc(findings, func(f allocationcontroller.Finding) bool { return int32(f.Code) != list.code })
+	return slices.DeleteFunc(findings, func(f allocation.Finding) bool { return int32(f.Code) != list.code })
 }
 
 // WatchFindings sends the open findings, a bookmark, and then changes. It needs the term.
 func (s *Server) WatchFindings(_ *bootstrapv1.WatchFindingsRequest, stream grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]) error {
-	w := &findingsWatch{server: s, stream: stream, sent: map[string]allocationcontroller.Finding{}}
+	w := &findingsWatch{server: s, stream: stream, sent: map[string]allocation.Finding{}}
 	return s.statusOf(stream.Context(), w.run())
 }
 
@@ -97,7 +97,7 @@ type findingsWatch struct {
 	server *Server
 	stream grpc.ServerStreamingServer[bootstrapv1.WatchFindingsResponse]
 	// sent are the findings that the reader knows, as they were sent last.
-	sent map[string]allocationcontroller.Finding
+	sent map[string]allocation.Finding
 }
 
 // run ends with the call, the term or the service. While a send blocks on a slow reader, no
@@ -158,7 +158,7 @@ func (w *findingsWatch) sendChanges(snapshot *allocationcontroller.Snapshot) (se
 	for _, finding := range snapshot.Current {
 		open[finding.Name] = struct{}{}
 		before, known := w.sent[finding.Name]
-		if known && before.Change == finding.Change {
+		if known && before.Generation == finding.Generation {
 			continue
 		}
 		eventType := bootstrapv1.WatchFindingsResponse_TYPE_MODIFIED
@@ -188,7 +188,7 @@ func (w *findingsWatch) sendChanges(snapshot *allocationcontroller.Snapshot) (se
 // endOf is the ended state of a finding that is not open any more. If the history does not have it,
 // it is returned as it was sent last. A pending finding is then gone; how an open one ended is
 // unknown.
-func (w *findingsWatch) endOf(last allocationcontroller.Finding, snapshot *allocationcontroller.Snapshot) *bootstrapv1.Finding {
+func (w *findingsWatch) endOf(last allocation.Finding, snapshot *allocationcontroller.Snapshot) *bootstrapv1.Finding {
 	for _, finding := range snapshot.Ended {
 		if finding.Name == last.Name && finding.FirstSeen.Equal(last.FirstSeen) { // else it is an earlier one
 			return findingOf(finding, snapshot.CompareTime, w.server.ReplicaID)

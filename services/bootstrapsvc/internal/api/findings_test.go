@@ -37,14 +37,12 @@ func TestPageToken_IsAcceptedByItsOwnListOnly(t *testing.T) {
 }
 
 func TestSelectFindings_AreOrderedByFirstObservationAndFiltered(t *testing.T) {
-	finding := func(name string, code allocation.Code, second int64) allocationcontroller.Finding {
-		return allocationcontroller.Finding{Finding: repairstore.Finding{
-			Finding: allocation.Finding{Name: name, Code: code}, FirstSeen: time.Unix(second, 0),
-		}}
+	finding := func(name string, code allocation.Code, second int64) allocation.Finding {
+		return allocation.Finding{Name: name, Code: code, FirstSeen: time.Unix(second, 0)}
 	}
 	snapshot := &allocationcontroller.Snapshot{
-		Current: []allocationcontroller.Finding{finding("b", allocation.Leaked, 2), finding("d", allocation.Orphan, 4)},
-		Ended:   []allocationcontroller.Finding{finding("a", allocation.Leaked, 1), finding("c", allocation.Leaked, 3)},
+		Current: []allocation.Finding{finding("b", allocation.Leaked, 2), finding("d", allocation.Orphan, 4)},
+		Ended:   []allocation.Finding{finding("a", allocation.Leaked, 1), finding("c", allocation.Leaked, 3)},
 	}
 	for want, list := range map[string]listArguments{
 		"bd": {}, "abcd": {showEnded: true}, "b": {code: int32(allocation.Leaked)}, "abc": {code: int32(allocation.Leaked), showEnded: true},
@@ -75,24 +73,24 @@ func (s *recordingStream) Send(event *bootstrapv1.WatchFindingsResponse) error {
 }
 
 func TestWatchFindings_DeletedFindingHasItsEnd(t *testing.T) {
-	finding := func(name string, state allocation.FindingState, seen int64, change uint64) allocationcontroller.Finding {
-		return allocationcontroller.Finding{Change: change, Finding: repairstore.Finding{
-			Finding:   allocation.Finding{Name: name, Code: allocation.Leaked, State: state, Message: "port of " + name},
-			FirstSeen: time.Unix(seen, 0),
-		}}
+	finding := func(name string, state allocation.FindingState, seen int64, generation uint64) allocation.Finding {
+		return allocation.Finding{
+			Name: name, Code: allocation.Leaked, State: state, Message: "port of " + name,
+			FirstSeen: time.Unix(seen, 0), Generation: generation,
+		}
 	}
-	repaired := func(f allocationcontroller.Finding) allocationcontroller.Finding {
-		f.End, f.RepairedBy = repairstore.EndRepaired, "r"
+	repaired := func(f allocation.Finding) allocation.Finding {
+		f.End, f.RepairedBy = allocation.EndRepaired, "r"
 		return f
 	}
 	stream := &recordingStream{}
-	w := &findingsWatch{server: New(Config{Leadership: noTerm{}}), stream: stream, sent: map[string]allocationcontroller.Finding{}}
+	w := &findingsWatch{server: New(Config{Leadership: noTerm{}}), stream: stream, sent: map[string]allocation.Finding{}}
 	earlier := repaired(finding("findings/unsure", allocation.StateOpen, 1, 0)) // it was there once before
 	snapshots := []*allocationcontroller.Snapshot{
-		{Ended: []allocationcontroller.Finding{earlier}, Current: []allocationcontroller.Finding{
+		{Ended: []allocation.Finding{earlier}, Current: []allocation.Finding{
 			finding("findings/unsure", allocation.StatePending, 7, 1), finding("findings/repaired", allocation.StateOpen, 7, 2), finding("findings/forgotten", allocation.StateOpen, 7, 3),
 		}},
-		{Ended: []allocationcontroller.Finding{earlier, repaired(finding("findings/repaired", allocation.StateOpen, 7, 4))}},
+		{Ended: []allocation.Finding{earlier, repaired(finding("findings/repaired", allocation.StateOpen, 7, 4))}},
 	}
 	for _, snapshot := range snapshots {
 		if _, err := w.sendChanges(snapshot); err != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocationcontroller"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
 // A page token is a checksum followed by the position of the last finding of a page. The checksum
@@ -25,7 +25,7 @@ type position struct {
 	name      string
 }
 
-func positionOf(f allocationcontroller.Finding) position {
+func positionOf(f allocation.Finding) position {
 	return position{firstSeen: f.FirstSeen, name: f.Name}
 }
 

@@ -1,3 +1,6 @@
+// Package errorclass classifies the errors of a Kubernetes client by what the caller must do: plan
+// again, retry later, or give up, because the request is forbidden or invalid. The client's error
+// stays in the chain.
 package errorclass
 
 import (
@@ -10,13 +13,15 @@ import (
 )
 
 var (
-	// ErrConflict: the object is not, or no longer, what was known of it.
+	// ErrConflict: the object is not the one that the caller read. Plan again.
 	ErrConflict = errors.New("object changed meanwhile")
-	// ErrUnavailable: the apiserver did not answer, or answered that it cannot now.
+	// ErrUnavailable: kube-apiserver did not answer, or answered that it cannot serve the request
+	// now. Retry later.
 	ErrUnavailable = errors.New("kube-apiserver unavailable")
 )
 
-// Classify adds one of the two to an error of a client, where one fits. The end of a term is neither; nil stays nil.
+// Classify wraps an error of a Kubernetes client with ErrConflict or ErrUnavailable if one applies.
+// It returns nil for nil, and the end of a term unchanged.
 func Classify(err error) error {
 	switch {
 	case err == nil:
@@ -25,16 +30,16 @@ func Classify(err error) error {
 		return fmt.Errorf("%w: %w", ErrConflict, err)
 	case errors.Is(err, term.ErrEnded), errors.Is(err, term.ErrNone):
 		return err
-	case isPassing(err):
+	case isTransient(err):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	default:
 		return err
 	}
 }
 
-// isPassing tells what goes by by itself. An error without a status of the apiserver never reached one. A continued list
-// that is too old begins anew.
-func isPassing(err error) bool {
+// isTransient reports whether a retry may succeed. An error without a status of kube-apiserver
+// never reached one. An expired continue token only requires a new list.
+func isTransient(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return true

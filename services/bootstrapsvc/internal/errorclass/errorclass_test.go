@@ -12,7 +12,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-func TestClassified(t *testing.T) {
+func TestClassify(t *testing.T) {
 	of := schema.GroupResource{Resource: "services"}
 	neither := errors.New("neither")
 	cases := map[string]struct {
@@ -34,7 +34,7 @@ func TestClassified(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := Classify(test.err)
 			if !errors.Is(got, test.err) {
-				t.Errorf("%v does not hold what it was made from, %v", got, test.err)
+				t.Errorf("%v does not wrap %v", got, test.err)
 			}
 			for _, class := range []error{ErrConflict, ErrUnavailable} {
 				if errors.Is(got, class) != errors.Is(test.want, class) {

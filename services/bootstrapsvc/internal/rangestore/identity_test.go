@@ -10,17 +10,17 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
-func TestDoubt_OnlyTheClusterWithTheWitnessIsThisOne(t *testing.T) {
-	witness := ClusterIdentity{UID: "9cdd41dc-32b1-4a4e-ae22-0a8e2f3c9b11", ResourceVersion: "7"}
+func TestVerifyCluster_ComparesTheIdentity(t *testing.T) {
+	identity := ClusterIdentity{UID: "9cdd41dc-32b1-4a4e-ae22-0a8e2f3c9b11", ResourceVersion: "7"}
 	cases := map[string]struct {
 		value string
-		// fresh has the witness of the revision that the value gets.
+		// fresh gives the identity the revision of the value.
 		fresh bool
 		doubt string
 	}{
 		"nothing below the prefix":              {doubt: "nothing of this cluster"},
-		"protobuf":                              {value: "k8s\x00\n\x05v1\x12$" + witness.UID + "z"},
-		"JSON":                                  {value: `{"metadata":{"uid":"` + witness.UID + `"}}`},
+		"protobuf":                              {value: "k8s\x00\n\x05v1\x12$" + identity.UID + "z"},
+		"JSON":                                  {value: `{"metadata":{"uid":"` + identity.UID + `"}}`},
 		"that of another cluster":               {value: "k8s\x00\n\x05v1\x12$0d5b1c5e-0000-4a4e-ae22-0a8e2f3c9b11z", doubt: "of another cluster"},
 		"another cluster's at the revision":     {value: "k8s\x00another", fresh: true, doubt: "of another cluster"},
 		"encrypted, of the revision":            {value: "k8s:enc:aescbc:v1:key1:xyz", fresh: true},
@@ -28,7 +28,7 @@ func TestDoubt_OnlyTheClusterWithTheWitnessIsThisOne(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			p, of := newFixture(t), witness
+			p, of := newFixture(t), identity
 			if test.value != "" {
 				response, err := p.etcd.Put(t.Context(), p.prefix+identityKey, test.value)
 				if err != nil {
@@ -46,7 +46,7 @@ func TestDoubt_OnlyTheClusterWithTheWitnessIsThisOne(t *testing.T) {
 	}
 }
 
-func TestDoubt_NoneOfTheRealCluster(t *testing.T) {
+func TestVerifyCluster_AcceptsTheRealCluster(t *testing.T) {
 	service, err := testkit.Kube(t).CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -85,7 +85,7 @@ func TestRead_AbsentIsTheZeroValueAndDamageSaysWhy(t *testing.T) {
 	}
 }
 
-func TestSwap_OnlyOverWhatWasReadAndUnderTheTerm(t *testing.T) {
+func TestCompareAndSwap_RequiresTheRevisionAndTheTerm(t *testing.T) {
 	p := newFixture(t)
 	ctx, lose := p.claim(t)
 	revision := p.put(t, NodePorts, stored(t, ports(0x03)))
@@ -117,13 +117,13 @@ func TestSwap_OnlyOverWhatWasReadAndUnderTheTerm(t *testing.T) {
 	}
 }
 
-// seen is a sink that remembers.
-type seen struct {
+// recorder is a Handler that records its calls.
+type recorder struct {
 	mu     sync.Mutex // guards events
 	events []string
 }
 
-func (s *seen) note(event string) {
+func (s *recorder) note(event string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = append(s.events, event)
@@ -133,13 +133,13 @@ func describe(v Value) string {
 	return fmt.Sprintf("%x unreadable=%t there=%t", v.Range.Data(), v.Unreadable != "", v.ModRevision != 0)
 }
 
-func (s *seen) OnList(values map[Name]Value) {
+func (s *recorder) OnList(values map[Name]Value) {
 	s.note(fmt.Sprintf("begin %d %s", len(values), describe(values[NodePorts])))
 }
-func (s *seen) OnChange(name Name, value Value) { s.note(string(name) + " " + describe(value)) }
-func (s *seen) OnError(error)                   { s.note("broken") }
+func (s *recorder) OnChange(name Name, value Value) { s.note(string(name) + " " + describe(value)) }
+func (s *recorder) OnError(error)                   { s.note("broken") }
 
-func (s *seen) want(t *testing.T, want ...string) {
+func (s *recorder) want(t *testing.T, want ...string) {
 	t.Helper()
 	testkit.Eventually(t, 20*time.Second, func() error {
 		s.mu.Lock()
@@ -151,11 +151,11 @@ func (s *seen) want(t *testing.T, want ...string) {
 	})
 }
 
-func watch(t *testing.T, store *Store) *seen {
+func watch(t *testing.T, store *Store) *recorder {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
-	sink := &seen{}
+	sink := &recorder{}
 	watching.Go(func() { store.Watch(ctx, sink) })
 	t.Cleanup(func() {
 		cancel()
@@ -164,7 +164,7 @@ func watch(t *testing.T, store *Store) *seen {
 	return sink
 }
 
-func TestWatch_TellsWhatThereIsAndThenEveryChange(t *testing.T) {
+func TestWatch_ListsAndThenReportsEveryChange(t *testing.T) {
 	p := newFixture(t)
 	p.put(t, NodePorts, stored(t, ports(0x01)))
 	p.put(t, "somethingelse", []byte("x"))
@@ -181,7 +181,7 @@ func TestWatch_TellsWhatThereIsAndThenEveryChange(t *testing.T) {
 		"serviceips  unreadable=true there=true", "servicenodeports  unreadable=false there=false")
 }
 
-// compacted is an etcd that answers the first watch as one does whose revision was compacted away.
+// compacted is an etcd client whose first watch fails because its revision was compacted.
 type compacted struct {
 	*clientv3.Client
 	once sync.Once
@@ -199,7 +199,7 @@ func (c *compacted) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 	return answer
 }
 
-func TestWatch_AfterAGapItBeginsAnew(t *testing.T) {
+func TestWatch_RestartsAfterAGap(t *testing.T) {
 	p := newFixture(t)
 	p.put(t, NodePorts, stored(t, ports(0x01)))
 	sink := watch(t, New(&compacted{Client: p.etcd}, p.prefix))
@@ -207,7 +207,7 @@ func TestWatch_AfterAGapItBeginsAnew(t *testing.T) {
 	sink.want(t, again, "broken", again)
 }
 
-// What the real kube-apiserver writes is read as it means it, and would be written as it wrote it.
+// A value of the real kube-apiserver is decoded correctly, and encoded as kube-apiserver wrote it.
 func TestRead_RealNodePorts(t *testing.T) {
 	etcd, kube := testkit.Etcd(t), testkit.Kube(t)
 	store := New(etcd, "/registry")

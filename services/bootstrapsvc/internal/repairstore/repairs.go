@@ -16,26 +16,27 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-// StepState says how a step of a repair stands.
+// StepState is the state of a step of a repair.
 type StepState string
 
 const (
-	// StepPending steps are to be done.
+	// StepPending steps are not applied yet.
 	StepPending StepState = ""
-	// StepDone steps were made.
+	// StepDone steps were applied.
 	StepDone StepState = "done"
 	// StepUnneeded steps had nothing left to do.
 	StepUnneeded StepState = "unneeded"
-	// StepFailed steps were not made: what they were planned from had changed, or they were refused.
+	// StepFailed steps were not applied, because their preconditions no longer held or because they
+	// were rejected.
 	StepFailed StepState = "failed"
 )
 
-// StepResult is what came of a step; the zero Outcome is that of one to be done.
+// StepResult is the result of a step. The zero StepResult belongs to a pending step.
 type StepResult struct {
 	State StepState
-	// Error says why it failed.
+	// Error says why the step failed.
 	Error string `json:",omitempty"`
-	// Time is when the step was made, or found to need nothing.
+	// Time is when the step was applied or found to be unneeded.
 	Time time.Time `json:",omitzero"`
 }
 
@@ -47,18 +48,20 @@ type RepairPlan struct {
 	Steps     []allocation.Step
 }
 
-// Repair is a repair with what came of it.
+// Repair is a repair with the results of its steps.
 type Repair struct {
 	RepairPlan
-	// Results has one for each step.
+	// Results has one element for each step.
 	Results []StepResult
-	// Ended is the zero time while steps are to be done.
+	// Ended is the zero time while a step is pending.
 	Ended time.Time
 }
 
-// Complete tells whether every step is done or was not needed.
+// Complete reports whether every step is done or was unneeded.
 func (r Repair) Complete() bool {
-	return !slices.ContainsFunc(r.Results, func(o StepResult) bool { return o.State != StepDone && o.State != StepUnneeded })
+	return !slices.ContainsFunc(r.Results, func(result StepResult) bool {
+		return result.State != StepDone && result.State != StepUnneeded
+	})
 }
 
 const (
@@ -66,55 +69,55 @@ const (
 	endPart  = "end"
 )
 
-func (j *Store) repairKey(id, part string) string { return j.repairs + id + "/" + part }
+func (s *Store) repairKey(id, part string) string { return s.repairs + id + "/" + part }
 
-// stepPart orders as numbers do.
+// stepPart returns the last part of a step's key. Keys of steps are in the order of the steps.
 func stepPart(number int) string { return fmt.Sprintf("%05d", number) }
 
-// Begin writes down a plan. The error wraps ErrExists if one of its id was begun before.
-func (j *Store) Begin(ctx context.Context, plan RepairPlan) error {
-	w, err := putOnce(j.repairKey(plan.ID, planPart), plan)
+// Begin writes a plan. The error wraps ErrExists if a repair with its ID was begun before.
+func (s *Store) Begin(ctx context.Context, plan RepairPlan) error {
+	w, err := create(s.repairKey(plan.ID, planPart), plan)
 	if err != nil {
 		return err
 	}
-	return j.commit(ctx, []write{w})
+	return s.commit(ctx, []write{w})
 }
 
-// Record writes down what came of steps, by their number.
-func (j *Store) Record(ctx context.Context, id string, outcomes map[int]StepResult) error {
+// Record writes the results of steps by their number.
+func (s *Store) Record(ctx context.Context, id string, results map[int]StepResult) error {
 	var writes []write
-	for _, number := range slices.Sorted(maps.Keys(outcomes)) {
-		w, err := putOnce(j.repairKey(id, stepPart(number)), outcomes[number])
+	for _, number := range slices.Sorted(maps.Keys(results)) {
+		w, err := create(s.repairKey(id, stepPart(number)), results[number])
 		if err != nil {
 			return err
 		}
 		writes = append(writes, w)
 	}
-	return j.commit(ctx, writes)
+	return s.commit(ctx, writes)
 }
 
-// End writes down that nothing of a repair is left to be done.
-func (j *Store) End(ctx context.Context, id string, now time.Time) error {
-	w, err := putOnce(j.repairKey(id, endPart), now)
+// End records that no step of a repair is pending.
+func (s *Store) End(ctx context.Context, id string, now time.Time) error {
+	w, err := create(s.repairKey(id, endPart), now)
 	if err != nil {
 		return err
 	}
-	return j.commit(ctx, []write{w})
+	return s.commit(ctx, []write{w})
 }
 
-// DeleteRepairs drops repairs.
-func (j *Store) DeleteRepairs(ctx context.Context, ids []string) error {
+// DeleteRepairs deletes repairs by their IDs.
+func (s *Store) DeleteRepairs(ctx context.Context, ids []string) error {
 	var writes []write
 	for _, id := range ids {
-		writes = append(writes, write{op: clientv3.OpDelete(j.repairs+id+"/", clientv3.WithPrefix())})
+		writes = append(writes, write{op: clientv3.OpDelete(s.repairs+id+"/", clientv3.WithPrefix())})
 	}
-	return j.commit(ctx, writes)
+	return s.commit(ctx, writes)
 }
 
-// Repairs returns all that are kept, the newest first, and how many more could not be read.
-func (j *Store) Repairs(ctx context.Context) (kept []Repair, unreadable int, err error) {
+// Repairs returns all stored repairs, the newest first, and the number of unreadable ones.
+func (s *Store) Repairs(ctx context.Context) (stored []Repair, unreadable int, err error) {
 	parts := map[string]map[string][]byte{}
-	err = j.read(ctx, j.repairs, func(name string, value []byte) {
+	err = s.read(ctx, s.repairs, func(name string, value []byte) {
 		id, part, _ := strings.Cut(name, "/")
 		if parts[id] == nil {
 			parts[id] = map[string][]byte{}
@@ -125,27 +128,26 @@ func (j *Store) Repairs(ctx context.Context) (kept []Repair, unreadable int, err
 		return nil, 0, err
 	}
 	for id, of := range parts {
-		repair, err := assemble(id, of)
+		repair, err := decodeRepair(id, of)
 		if err != nil {
 			unreadable++
 			continue
 		}
-		kept = append(kept, repair)
+		stored = append(stored, repair)
 	}
-	slices.SortFunc(kept, func(a, b Repair) int {
+	slices.SortFunc(stored, func(a, b Repair) int {
 		return cmp.Or(b.Started.Compare(a.Started), cmp.Compare(a.ID, b.ID))
 	})
-	return kept, unreadable, nil
+	return stored, unreadable, nil
 }
 
-// assemble makes a repair of its parts.
-func assemble(id string, parts map[string][]byte) (Repair, error) {
+func decodeRepair(id string, parts map[string][]byte) (Repair, error) {
 	var repair Repair
 	if err := json.Unmarshal(parts[planPart], &repair.RepairPlan); err != nil {
 		return Repair{}, fmt.Errorf("plan: %w", err)
 	}
 	if repair.ID != id {
-		return Repair{}, fmt.Errorf("the plan is that of %q", repair.ID)
+		return Repair{}, fmt.Errorf("the plan has the ID %q", repair.ID)
 	}
 	repair.Results = make([]StepResult, len(repair.Steps))
 	for part, value := range parts {

@@ -5,45 +5,84 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/term"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
 var (
-	// ErrUnavailable: etcd did not answer, or not in time; a write may have happened.
+	// ErrUnavailable: etcd did not answer, or not in time. A write may have happened.
 	ErrUnavailable = errors.New("etcd unavailable")
-	// ErrExists: what was to be written for the first time is there already; nothing was written.
+	// ErrExists: a part that is written once exists already. Nothing was written.
 	ErrExists = errors.New("written before")
 )
 
-// maxOps is how many keys one transaction writes; etcd refuses more than 128.
+// maxOps is how many keys one transaction writes. etcd rejects more than 128.
 const maxOps = 100
 
-// Client is what is needed of etcd. *clientv3.Client has it.
+// Client has the methods of *clientv3.Client that a Store calls.
 type Client interface {
 	Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error)
 	Txn(ctx context.Context) clientv3.Txn
 }
 
-// Store is that of one cluster.
+// Store stores the findings and repairs of one cluster. It keeps no state of its own.
 type Store struct {
 	client   Client
 	findings string
 	repairs  string
 }
 
-// New returns the journal of the cluster whose keys begin with clusterPrefix.
+// New returns the store of the cluster whose keys begin with clusterPrefix.
 func New(client Client, clusterPrefix string) *Store {
 	return &Store{client: client, findings: clusterPrefix + "findings/", repairs: clusterPrefix + "repairs/"}
 }
 
-// write is one key to be written or deleted.
+// findingKey omits the prefix that all names of findings have.
+func (s *Store) findingKey(name string) string {
+	return s.findings + strings.TrimPrefix(name, "findings/")
+}
+
+// Findings returns all stored findings, ordered by name and without their steps, and the number of
+// unreadable ones.
+func (s *Store) Findings(ctx context.Context) (stored []allocation.Finding, unreadable int, err error) {
+	err = s.read(ctx, s.findings, func(name string, value []byte) {
+		var finding allocation.Finding
+		if json.Unmarshal(value, &finding) != nil || finding.Name != "findings/"+name {
+			unreadable++
+			return
+		}
+		stored = append(stored, finding)
+	})
+	return stored, unreadable, err
+}
+
+// WriteFindings writes findings, without their steps, and then deletes the findings with the given
+// names.
+func (s *Store) WriteFindings(ctx context.Context, findings []allocation.Finding, deleted []string) error {
+	var writes []write
+	for _, finding := range findings {
+		finding.Steps = nil
+		w, err := put(s.findingKey(finding.Name), finding)
+		if err != nil {
+			return err
+		}
+		writes = append(writes, w)
+	}
+	for _, name := range deleted {
+		writes = append(writes, write{op: clientv3.OpDelete(s.findingKey(name))})
+	}
+	return s.commit(ctx, writes)
+}
+
+// write is one key to write or delete.
 type write struct {
 	op clientv3.Op
-	// once is the key, if it must not exist yet.
-	once string
+	// absentKey is the key if it must not exist.
+	absentKey string
 }
 
 func put(key string, value any) (write, error) {
@@ -54,25 +93,26 @@ func put(key string, value any) (write, error) {
 	return write{op: clientv3.OpPut(key, string(encoded))}, nil
 }
 
-func putOnce(key string, value any) (write, error) {
+func create(key string, value any) (write, error) {
 	w, err := put(key, value)
-	w.once = key
+	w.absentKey = key
 	return w, err
 }
 
-// commit makes the writes under the term of ctx, in their order, so many at a time. An error leaves those before it made.
-func (j *Store) commit(ctx context.Context, writes []write) error {
+// commit makes the writes in order under the term of ctx, maxOps in each transaction. After an
+// error, earlier transactions stay.
+func (s *Store) commit(ctx context.Context, writes []write) error {
 	for len(writes) > 0 {
 		n := min(len(writes), maxOps)
-		if err := j.commitBatch(ctx, writes[:n]); err != nil {
-			return fmt.Errorf("write journal: %w", err)
+		if err := s.commitBatch(ctx, writes[:n]); err != nil {
+			return fmt.Errorf("write findings and repairs: %w", err)
 		}
 		writes = writes[n:]
 	}
 	return nil
 }
 
-func (j *Store) commitBatch(ctx context.Context, writes []write) error {
+func (s *Store) commitBatch(ctx context.Context, writes []write) error {
 	held, ok := term.FromContext(ctx)
 	if !ok {
 		return term.ErrNone
@@ -83,11 +123,11 @@ func (j *Store) commitBatch(ctx context.Context, writes []write) error {
 	conditions, ops := []clientv3.Cmp{held.Guard()}, make([]clientv3.Op, 0, len(writes))
 	for _, w := range writes {
 		ops = append(ops, w.op)
-		if w.once != "" {
-			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(w.once), "=", 0))
+		if w.absentKey != "" {
+			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(w.absentKey), "=", 0))
 		}
 	}
-	response, err := j.client.Txn(ctx).If(conditions...).Then(ops...).
+	response, err := s.client.Txn(ctx).If(conditions...).Then(ops...).
 		Else(clientv3.OpTxn([]clientv3.Cmp{held.Guard()}, nil, nil)).Commit()
 	switch {
 	case err != nil:
@@ -101,14 +141,14 @@ func (j *Store) commitBatch(ctx context.Context, writes []write) error {
 	}
 }
 
-// read calls each for every key below prefix, in the order of keys.
-func (j *Store) read(ctx context.Context, prefix string, each func(name string, value []byte)) error {
-	response, err := j.client.Get(ctx, prefix, clientv3.WithPrefix())
+// read calls visit for every key below prefix, in the order of the keys.
+func (s *Store) read(ctx context.Context, prefix string, visit func(name string, value []byte)) error {
+	response, err := s.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
-		return fmt.Errorf("read journal: %w: %w", ErrUnavailable, err)
+		return fmt.Errorf("read findings and repairs: %w: %w", ErrUnavailable, err)
 	}
 	for _, kv := range response.Kvs {
-		each(string(kv.Key[len(prefix):]), kv.Value)
+		visit(string(kv.Key[len(prefix):]), kv.Value)
 	}
 	return nil
 }

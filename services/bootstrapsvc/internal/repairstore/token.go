@@ -13,49 +13,52 @@ import (
 	"time"
 )
 
-// MaxTokenLength bounds a token in bytes, as the API does.
+// MaxTokenLength is the longest token in bytes. The API has the same limit.
 const MaxTokenLength = 65_536
 
-// version is that of the format. A plan does not outlive an update by much, so no older one is read.
-const version = 1
+// tokenVersion is the version of the format. Only this version is read: a plan expires within
+// minutes.
+const tokenVersion = 1
 
-// ErrInvalidToken says that a text is no token, or not one of this version.
+// ErrInvalidToken says that a text is not a token, or not one of this version.
 var ErrInvalidToken = errors.New("not a token of a repair plan")
 
-// Checksum is that of one step. That two steps have the same by accident is as likely as that a disk reads wrongly.
+// Checksum is the checksum of one step.
 type Checksum [12]byte
 
-// ChecksumOf is the checksum of a step that is written as this text.
-func ChecksumOf(step string) Checksum {
-	sum := sha256.Sum256([]byte(step))
+// ChecksumOf returns the checksum of a step with this material.
+func ChecksumOf(material string) Checksum {
+	sum := sha256.Sum256([]byte(material))
 	return Checksum(sum[:])
 }
 
-// Token is one plan as it was shown.
+// Token identifies one plan as it was shown to a person.
 type Token struct {
-	// Findings are the names of what is to be mended, in the order of the plan.
+	// Findings are the names of the findings to repair, in the order of the plan.
 	Findings []string
-	// Steps are checksums of the steps with all that they are guarded by, in their order.
+	// Steps are the checksums of the steps with their guards, in their order.
 	Steps []Checksum
-	// Expires is when the token stops being taken, in whole seconds.
+	// Expires is when the token expires, in whole seconds.
 	Expires time.Time
 }
 
-// content is the token's JSON.
-type content struct {
+// tokenContent is the JSON form of a token.
+type tokenContent struct {
 	Version  int      `json:"v"`
 	Findings []string `json:"f"`
 	Steps    []byte   `json:"s"`
 	Expires  int64    `json:"e"`
 }
 
-// Encode returns the token's text. It fails where the findings are too many for one.
+// Encode returns the token's text. It fails if the text would be longer than MaxTokenLength.
 func (t Token) Encode() (string, error) {
 	raw := make([][]byte, 0, len(t.Steps))
 	for _, step := range t.Steps {
 		raw = append(raw, step[:])
 	}
-	encoded, err := json.Marshal(content{Version: version, Findings: t.Findings, Steps: slices.Concat(raw...), Expires: t.Expires.Unix()})
+	encoded, err := json.Marshal(tokenContent{
+		Version: tokenVersion, Findings: t.Findings, Steps: slices.Concat(raw...), Expires: t.Expires.Unix(),
+	})
 	if err != nil {
 		return "", fmt.Errorf("encode token: %w", err)
 	}
@@ -66,7 +69,7 @@ func (t Token) Encode() (string, error) {
 	return text, nil
 }
 
-// ParseToken reads a token's text; its error wraps ErrInvalid.
+// ParseToken parses a token's text. The error wraps ErrInvalidToken.
 func ParseToken(text string) (Token, error) {
 	if len(text) > MaxTokenLength {
 		return Token{}, fmt.Errorf("%w: it is longer than any", ErrInvalidToken)
@@ -75,32 +78,33 @@ func ParseToken(text string) (Token, error) {
 	if err != nil {
 		return Token{}, ErrInvalidToken
 	}
-	var read content
+	var content tokenContent
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&read); err != nil {
+	if err := decoder.Decode(&content); err != nil {
 		return Token{}, ErrInvalidToken
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return Token{}, ErrInvalidToken
 	}
-	if read.Version != version {
-		return Token{}, fmt.Errorf("%w of version %d, but of %d", ErrInvalidToken, version, read.Version)
+	if content.Version != tokenVersion {
+		return Token{}, fmt.Errorf("%w of version %d, but of %d", ErrInvalidToken, tokenVersion, content.Version)
 	}
-	token := Token{Findings: read.Findings, Expires: time.Unix(read.Expires, 0).UTC()}
-	for step := range slices.Chunk(read.Steps, len(Checksum{})) {
+	token := Token{Findings: content.Findings, Expires: time.Unix(content.Expires, 0).UTC()}
+	for step := range slices.Chunk(content.Steps, len(Checksum{})) {
 		if len(step) != len(Checksum{}) {
 			return Token{}, ErrInvalidToken
 		}
 		token.Steps = append(token.Steps, Checksum(step))
 	}
 	if again, err := token.Encode(); err != nil || again != text {
-		return Token{}, ErrInvalidToken // another spelling would have another id
+		return Token{}, ErrInvalidToken // another encoding would have another ID
 	}
 	return token, nil
 }
 
-// TokenID names the application of the token with this text: 24 hexadecimal digits.
+// TokenID returns the ID of the repair that applies the token with this text: 24 hexadecimal
+// digits.
 func TokenID(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:12])

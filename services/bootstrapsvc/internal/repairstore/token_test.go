@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestToken_AnyComesBack(t *testing.T) {
+func TestToken_EncodeAndParseAreInverse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		token := Token{
 			Findings: rapid.SliceOfN(rapid.StringMatching(`findings/[-a-z0-9._:]{1,80}`), 1, 20).Draw(t, "findings"),
@@ -34,7 +34,7 @@ func TestToken_AnyComesBack(t *testing.T) {
 	})
 }
 
-func TestParse_WhatIsNoTokenIsInvalid(t *testing.T) {
+func TestParseToken_RejectsOtherTexts(t *testing.T) {
 	good, err := Token{Findings: []string{"findings/a"}, Steps: []Checksum{ChecksumOf("a")}, Expires: time.Unix(1, 0)}.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -61,20 +61,20 @@ func TestParse_WhatIsNoTokenIsInvalid(t *testing.T) {
 	}
 }
 
-func TestEncode_TooManyFindingsAreRefused(t *testing.T) {
+func TestEncode_RejectsTooManyFindings(t *testing.T) {
 	many := Token{Findings: make([]string, 40_000)}
 	if text, err := many.Encode(); err == nil {
 		t.Errorf("%d bytes", len(text))
 	}
 }
 
-func TestID_DiffersWithTheToken(t *testing.T) {
+func TestTokenID_DiffersWithTheToken(t *testing.T) {
 	if a, b := TokenID("a"), TokenID("b"); a == b || len(a) != 24 {
 		t.Errorf("ids %q and %q", a, b)
 	}
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzParseToken(f *testing.F) {
 	good, err := Token{Findings: []string{"findings/a"}, Steps: []Checksum{ChecksumOf("a")}, Expires: time.Unix(1, 0)}.Encode()
 	if err != nil {
 		f.Fatal(err)

@@ -16,18 +16,19 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
-// sent is the Events that came in, as "kind/name reason author".
-type sent struct {
+// receivedEvents counts the received Events by "kind/name reason source".
+type receivedEvents struct {
 	mu     sync.Mutex // guards events
 	events map[string]int
 }
 
-func listen(kube *fake.Clientset) *sent {
-	s := &sent{events: map[string]int{}}
+func recordEvents(kube *fake.Clientset) *receivedEvents {
+	s := &receivedEvents{events: map[string]int{}}
 	kube.PrependReactor("create", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		event := action.(clienttesting.CreateAction).GetObject().(*corev1.Event)
 		s.mu.Lock()
@@ -42,9 +43,9 @@ func owner(name string) allocation.Owner {
 	return allocation.Owner{Key: allocation.Key{Namespace: "default", Name: name}, UID: "uid-of-" + name}
 }
 
-func TestOpened_EventsHaveUpstreamsNames(t *testing.T) {
+func TestFindingOpened_SendsEventsWithUpstreamNames(t *testing.T) {
 	kube := fake.NewClientset()
-	got := listen(kube)
+	got := recordEvents(kube)
 	h, err := NewTelemetry(kube, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -90,11 +91,11 @@ func TestOpened_EventsHaveUpstreamsNames(t *testing.T) {
 		return nil
 	})
 	done()
-	h.FindingOpened(allocation.Finding{Code: allocation.NotAllocated, Owners: []allocation.Owner{owner("late")}}) // nobody takes it, and nothing breaks
+	h.FindingOpened(allocation.Finding{Code: allocation.NotAllocated, Owners: []allocation.Owner{owner("late")}}) // no recorder: nothing is sent
 }
 
-// values are the series that are not 0, as "name label…".
-func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+// seriesOf returns the series that are not 0, by "name label…".
+func seriesOf(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
 	if err != nil {
@@ -116,7 +117,7 @@ func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return found
 }
 
-func TestHerald_MetricsHaveUpstreamsNamesBesideOurs(t *testing.T) {
+func TestTelemetry_HasUpstreamMetricsAndItsOwn(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	h, err := NewTelemetry(nil, registry)
 	if err != nil {
@@ -127,15 +128,14 @@ func TestHerald_MetricsHaveUpstreamsNamesBesideOurs(t *testing.T) {
 		h.FindingOpened(allocation.Finding{Code: code, Store: allocation.IPAddresses})
 	}
 	open := allocation.Finding{Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StateOpen}
-	view := &Snapshot{
+	snapshot := &Snapshot{
 		Stores: []allocation.StoreState{{Store: allocation.NodePorts, Present: true, Allocated: 7, Capacity: 2768}, {Store: allocation.ClusterIPs}},
-		Current: []Finding{
-			{Finding: repairstore.Finding{Finding: open}}, {Finding: repairstore.Finding{Finding: open}},
-			{Finding: repairstore.Finding{Finding: allocation.Finding{Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StatePending}}},
+		Current: []allocation.Finding{
+			open, open, {Code: allocation.Leaked, Store: allocation.NodePorts, State: allocation.StatePending},
 		},
 	}
-	h.PassFinished(time.Millisecond, view, nil)
-	h.PassFinished(0, nil, fmt.Errorf("pass: %w", ErrUnavailable))
+	h.PassFinished(time.Millisecond, snapshot, nil)
+	h.PassFinished(0, nil, fmt.Errorf("pass: %w", errorclass.ErrUnavailable))
 	h.PassFinished(0, nil, rangestore.ErrUnavailable)
 	h.PassFinished(0, nil, errors.New("both"))
 	h.StepFinished(allocation.Step{Verb: allocation.ClearBit}, repairstore.StepResult{State: repairstore.StepDone})
@@ -155,13 +155,13 @@ func TestHerald_MetricsHaveUpstreamsNamesBesideOurs(t *testing.T) {
 		"trivet_bootstrap_audit_seconds":                         1,
 		"trivet_bootstrap_repair_steps_total done clear":         1,
 	}
-	if diff := cmp.Diff(want, values(t, registry)); diff != "" {
+	if diff := cmp.Diff(want, seriesOf(t, registry)); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
 	h.ResetLeaderMetrics()
-	for name := range values(t, registry) {
+	for name := range seriesOf(t, registry) {
 		if name == "trivet_bootstrap_allocated node-ports" {
-			t.Error("what only a leader knows is still told")
+			t.Error("a gauge of the leader is still set")
 		}
 	}
 }

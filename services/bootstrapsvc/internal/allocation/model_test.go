@@ -12,23 +12,24 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-// cluster is a modelled cluster: what etcd would hold. It tells a ledger of every change, as watches would.
-type cluster struct {
-	services map[allocation.Key]allocation.Service
-	objects  map[string]allocation.IPAddress
-	cidrs    map[string]allocation.CIDR
-	bitmaps  map[allocation.Store]allocation.Bitmap
-	version  int64
-	ledger   *allocation.Index
+// model is a simulated cluster with the content of etcd. It puts every change into an index, as
+// watches would.
+type model struct {
+	services  map[allocation.Key]allocation.Service
+	addresses map[string]allocation.IPAddress
+	cidrs     map[string]allocation.CIDR
+	bitmaps   map[allocation.Store]allocation.Bitmap
+	version   int64
+	index     *allocation.Index
 }
 
-func newCluster(settings allocation.Settings) *cluster {
-	return &cluster{
-		services: map[allocation.Key]allocation.Service{},
-		objects:  map[string]allocation.IPAddress{},
-		cidrs:    map[string]allocation.CIDR{},
-		bitmaps:  map[allocation.Store]allocation.Bitmap{},
-		ledger:   allocation.NewIndex(settings),
+func newModel(settings allocation.Settings) *model {
+	return &model{
+		services:  map[allocation.Key]allocation.Service{},
+		addresses: map[string]allocation.IPAddress{},
+		cidrs:     map[string]allocation.CIDR{},
+		bitmaps:   map[allocation.Store]allocation.Bitmap{},
+		index:     allocation.NewIndex(settings),
 	}
 }
 
@@ -36,77 +37,77 @@ func allSettings() allocation.Settings {
 	return allocation.Settings{Stores: allocation.Stores()}
 }
 
-// atOnce has no patience, so that what is found does not depend on when it is looked at.
-func atOnce() allocation.Settings {
+// noGracePeriods makes the findings independent of the time of the comparison.
+func noGracePeriods() allocation.Settings {
 	return allocation.Settings{Stores: allocation.Stores(), GracePeriods: allocation.GracePeriods{Interval: time.Nanosecond}}
 }
 
-func (c *cluster) next() string {
+func (c *model) next() string {
 	c.version++
 	return fmt.Sprint(c.version)
 }
 
-func (c *cluster) putService(s allocation.Service) {
+func (c *model) putService(s allocation.Service) {
 	c.services[s.Key] = s
-	c.ledger.PutService(s)
+	c.index.PutService(s)
 }
 
-func (c *cluster) deleteService(k allocation.Key) {
+func (c *model) deleteService(k allocation.Key) {
 	delete(c.services, k)
-	c.ledger.DeleteService(k)
+	c.index.DeleteService(k)
 }
 
-func (c *cluster) putObject(a allocation.IPAddress) {
+func (c *model) putObject(a allocation.IPAddress) {
 	if a.UID == "" {
 		a.UID = "uid-" + c.next()
 	}
 	a.ResourceVersion = c.next()
-	c.objects[a.Name] = a
-	c.ledger.PutIPAddress(a)
+	c.addresses[a.Name] = a
+	c.index.PutIPAddress(a)
 }
 
-func (c *cluster) deleteObject(name string) {
-	delete(c.objects, name)
-	c.ledger.DeleteIPAddress(name)
+func (c *model) deleteObject(name string) {
+	delete(c.addresses, name)
+	c.index.DeleteIPAddress(name)
 }
 
-func (c *cluster) putCIDR(v allocation.CIDR) {
+func (c *model) putCIDR(v allocation.CIDR) {
 	c.cidrs[v.Name] = v
-	c.ledger.PutCIDR(v)
+	c.index.PutCIDR(v)
 }
 
-func (c *cluster) deleteCIDR(name string) {
+func (c *model) deleteCIDR(name string) {
 	delete(c.cidrs, name)
-	c.ledger.DeleteCIDR(name)
+	c.index.DeleteCIDR(name)
 }
 
-func (c *cluster) putBitmap(b allocation.Bitmap) {
+func (c *model) putBitmap(b allocation.Bitmap) {
 	c.version++
 	b.Revision = c.version
 	c.bitmaps[b.Store] = b
-	c.ledger.PutBitmap(b)
+	c.index.PutBitmap(b)
 }
 
-func (c *cluster) snapshot() allocation.Snapshot {
-	return allocation.Snapshot{
+func (c *model) objects() objects {
+	return objects{
 		Services:    slices.Collect(maps.Values(c.services)),
-		IPAddresses: slices.Collect(maps.Values(c.objects)),
+		IPAddresses: slices.Collect(maps.Values(c.addresses)),
 		CIDRs:       slices.Collect(maps.Values(c.cidrs)),
 		Bitmaps:     slices.Collect(maps.Values(c.bitmaps)),
 	}
 }
 
-// live is what would be read for a step.
-func (c *cluster) live(s allocation.Step) allocation.LiveState {
+// live returns what a controller would read for a step.
+func (c *model) live(s allocation.Step) allocation.LiveState {
 	live := allocation.LiveState{Services: slices.Collect(maps.Values(c.services)), Bitmap: c.bitmaps[s.Store]}
-	if object, ok := c.objects[s.Subject]; ok && s.Store == allocation.IPAddresses {
+	if object, ok := c.addresses[s.Subject]; ok && s.Store == allocation.IPAddresses {
 		live.IPAddress = &object
 	}
 	return live
 }
 
-// apply makes a step if it may be made, and says whether it did.
-func (c *cluster) apply(s allocation.Step) (bool, error) {
+// apply applies a step if Check passes, and reports whether it did.
+func (c *model) apply(s allocation.Step) (bool, error) {
 	live := c.live(s)
 	if outcome, _ := allocation.Check(s, live); outcome != allocation.CheckPassed {
 		return false, nil
@@ -127,8 +128,8 @@ func (c *cluster) apply(s allocation.Step) (bool, error) {
 	return true, nil
 }
 
-// users are the Services that name an address or a port, found the slow way.
-func (c *cluster) users(store allocation.Store, subject string) []string {
+// users returns the Services that name an address or a port, without an index.
+func (c *model) users(store allocation.Store, subject string) []string {
 	var users []string
 	for k, s := range c.services {
 		uses := slices.Contains(s.ClusterIPs, subject)
@@ -145,7 +146,7 @@ func (c *cluster) users(store allocation.Store, subject string) []string {
 	return users
 }
 
-// The values that random histories are made of: few, so that they meet.
+// Random histories draw from few values, so that they collide.
 var (
 	someNames     = []string{"a", "b", "c", "d"}
 	someAddresses = []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.6", "10.0.0.7", "2001:db8::1", "192.168.0.1"}
@@ -214,8 +215,8 @@ func anyBitmap(t *rapid.T) allocation.Bitmap {
 	return b
 }
 
-// happen lets one thing happen.
-func (c *cluster) happen(t *rapid.T) {
+// change applies one random change.
+func (c *model) change(t *rapid.T) {
 	switch rapid.IntRange(0, 9).Draw(t, "what") {
 	case 0, 1, 2:
 		c.putService(anyService(t))

@@ -12,15 +12,16 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-// oracle says what is wrong by comparing everything with everything, without an index and without a step in mind. It
-// knows the values of anyService and the like only, and single addresses and ports only.
-type oracle struct{ *cluster }
+// reference is a second implementation of the comparison, without an index and without steps. It
+// handles only the values that anyService and the other generators draw, and only single addresses
+// and ports.
+type reference struct{ *model }
 
-func (o oracle) uses(s allocation.Service, address string) bool {
+func (o reference) uses(s allocation.Service, address string) bool {
 	return s.Type != allocation.ExternalName && slices.Contains(s.ClusterIPs, address)
 }
 
-func (o oracle) inside(address string) bool {
+func (o reference) inside(address string) bool {
 	for _, c := range o.cidrs {
 		for _, text := range c.Prefixes {
 			prefix, err := netip.ParsePrefix(text)
@@ -33,8 +34,8 @@ func (o oracle) inside(address string) bool {
 	return false
 }
 
-// known tells whether all prefixes can be read and there are some.
-func (o oracle) known() bool {
+// known reports whether there are prefixes and all can be parsed.
+func (o reference) known() bool {
 	some := false
 	for _, c := range o.cidrs {
 		if slices.Contains(c.Prefixes, "odd") {
@@ -45,7 +46,7 @@ func (o oracle) known() bool {
 	return some
 }
 
-func (o oracle) address(address string) []string {
+func (o reference) address(address string) []string {
 	var users []allocation.Service
 	named := false
 	for _, s := range o.services {
@@ -55,7 +56,7 @@ func (o oracle) address(address string) []string {
 			named = true
 		}
 	}
-	found, exists := o.objects[address]
+	found, exists := o.addresses[address]
 	if len(users) == 0 {
 		return o.idle(found, exists && !named && !found.Deleting)
 	}
@@ -79,8 +80,8 @@ func (o oracle) address(address string) []string {
 	return codes
 }
 
-// idle judges an object of which nobody uses the address.
-func (o oracle) idle(found allocation.IPAddress, stays bool) []string {
+// idle returns what is wrong with an object whose address no Service uses.
+func (o reference) idle(found allocation.IPAddress, stays bool) []string {
 	_, exists := o.services[found.Parent.Key()]
 	ours := found.ManagedBy == allocation.AllocatorName
 	switch {
@@ -97,7 +98,7 @@ func (o oracle) idle(found allocation.IPAddress, stays bool) []string {
 	}
 }
 
-func (o oracle) port(port int32) []string {
+func (o reference) port(port int32) []string {
 	b, stored := o.bitmaps[allocation.NodePorts]
 	if !stored || b.Missing || b.Problem != "" || b.Range == "odd" {
 		return nil
@@ -146,26 +147,26 @@ func (o oracle) port(port int32) []string {
 	return codes
 }
 
-func TestLedger_AgreesWithAComparisonOfEverything(t *testing.T) {
-	settings := atOnce()
+func TestIndex_AgreesWithTheReferenceComparison(t *testing.T) {
+	settings := noGracePeriods()
 	settings.Stores = []allocation.Store{allocation.IPAddresses, allocation.NodePorts}
 	rapid.Check(t, func(t *rapid.T) {
-		c := newCluster(settings)
+		c := newModel(settings)
 		for range rapid.IntRange(1, 40).Draw(t, "changes") {
-			c.happen(t)
+			c.change(t)
 			if rapid.Bool().Draw(t, "audit") {
-				c.ledger.Compare(start)
+				c.index.Compare(start)
 			}
 		}
-		c.ledger.Compare(start)
+		c.index.Compare(start)
 		var want, got []string
 		for _, address := range someAddresses {
-			want = append(want, oracle{c}.address(address)...)
+			want = append(want, reference{c}.address(address)...)
 		}
 		for port := int32(90); port <= 310; port++ {
-			want = append(want, oracle{c}.port(port)...)
+			want = append(want, reference{c}.port(port)...)
 		}
-		for _, f := range c.ledger.Findings() {
+		for _, f := range c.index.Findings() {
 			switch f.Code {
 			case allocation.Invalid, allocation.Unreadable, allocation.RangeMismatch, allocation.RangeFull:
 			default:
@@ -175,7 +176,7 @@ func TestLedger_AgreesWithAComparisonOfEverything(t *testing.T) {
 		slices.Sort(want)
 		slices.Sort(got)
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("findings differ (-oracle +ledger):\n%s", diff)
+			t.Fatalf("findings differ (-reference +index):\n%s", diff)
 		}
 	})
 }

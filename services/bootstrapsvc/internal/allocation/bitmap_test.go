@@ -9,7 +9,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
 )
 
-func TestLedger_PortsOfOneService(t *testing.T) {
+func TestIndex_PortsOfOneService(t *testing.T) {
 	port := func(number int32, protocol string) allocation.Port {
 		return allocation.Port{Number: number, Protocol: protocol}
 	}
@@ -42,29 +42,29 @@ func TestLedger_PortsOfOneService(t *testing.T) {
 					set = append(set, int(p.Number)-100)
 				}
 			}
-			l := load(portSettings(), allocation.Snapshot{
+			x := load(portSettings(), objects{
 				Services: []allocation.Service{user},
 				Bitmaps:  []allocation.Bitmap{bitmap(allocation.NodePorts, "100-200", set...)},
 			})
-			ripen(l, start)
-			expect(t, l, test.want...)
+			runPasses(x, start)
+			expect(t, x, test.want...)
 		})
 	}
 }
 
-func TestLedger_PortsAgainstAnEmptyBitmap(t *testing.T) {
+func TestIndex_PortsAgainstAnEmptyBitmap(t *testing.T) {
 	older, six := nodePorts("one", 111), service("six")
 	older.Created = birth.Add(-time.Hour)
 	six.HealthCheckNodePort = 144
-	snapshot := allocation.Snapshot{
+	all := objects{
 		Services: []allocation.Service{
 			older, nodePorts("two", 122, 133), nodePorts("three", 201), nodePorts("four"), nodePorts("five", 111), six,
 		},
 		Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, "100-200")},
 	}
-	l := load(portSettings(), snapshot)
-	ripen(l, start)
-	expect(t, l,
+	x := load(portSettings(), all)
+	runPasses(x, start)
+	expect(t, x,
 		"duplicate-owner 111 one five:",
 		"not-allocated 111 one five: set",
 		"not-allocated 122 two: set",
@@ -72,7 +72,7 @@ func TestLedger_PortsAgainstAnEmptyBitmap(t *testing.T) {
 		"not-allocated 144 six: set",
 		"out-of-range 201 three:",
 	)
-	data, err := snapshot.Bitmaps[0].Write(allocation.PlanRepair(l.Findings()).Safe().Steps)
+	data, err := all.Bitmaps[0].Write(allocation.PlanRepair(x.Findings()).Safe().Steps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestLedger_PortsAgainstAnEmptyBitmap(t *testing.T) {
 	}
 }
 
-func TestLedger_RangesThatCannotBeJudged(t *testing.T) {
+func TestIndex_RangesThatCannotBeCompared(t *testing.T) {
 	cases := map[string]struct {
 		bitmap allocation.Bitmap
 		want   []string
@@ -101,49 +101,49 @@ func TestLedger_RangesThatCannotBeJudged(t *testing.T) {
 	settings.Ranges = map[allocation.Store]string{allocation.NodePorts: "30000-32767"}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			l := load(settings, allocation.Snapshot{
+			x := load(settings, objects{
 				Services: []allocation.Service{nodePorts("a", 30080), nodePorts("b", 40000)},
 				Bitmaps:  []allocation.Bitmap{test.bitmap},
 			})
-			now := ripen(l, start)
-			expect(t, l, test.want...)
-			if plan := allocation.PlanRepair(l.Findings()); len(plan.Steps) > 0 {
+			now := runPasses(x, start)
+			expect(t, x, test.want...)
+			if plan := allocation.PlanRepair(x.Findings()); len(plan.Steps) > 0 {
 				t.Errorf("plan writes: %s", plan.Material())
 			}
-			if problem := l.StoreStates()[1].Problem; problem == "" {
+			if problem := x.StoreStates()[1].Problem; problem == "" {
 				t.Error("the state of the store names no problem")
 			}
-			// Once it can be read, everything is judged, and nothing that was seen before counts.
-			l.PutBitmap(bitmap(allocation.NodePorts, "30000-32767", 81))
-			l.Compare(now)
-			expect(t, l, "? leaked 30081:", "? not-allocated 30080 a:", "? out-of-range 40000 b:")
+			// A readable range is compared from the start; earlier observations do not count.
+			x.PutBitmap(bitmap(allocation.NodePorts, "30000-32767", 81))
+			x.Compare(now)
+			expect(t, x, "? leaked 30081:", "? not-allocated 30080 a:", "? out-of-range 40000 b:")
 		})
 	}
 }
 
-func TestLedger_FullRange(t *testing.T) {
+func TestIndex_FullRange(t *testing.T) {
 	var services []allocation.Service
 	for i := range 10 {
 		services = append(services, nodePorts(numbered("s", i), int32(100+i)))
 	}
-	l := load(portSettings(), allocation.Snapshot{
+	x := load(portSettings(), objects{
 		Services: services, Bitmaps: []allocation.Bitmap{bitmap(allocation.NodePorts, "100-109", sequence(0, 10)...)},
 	})
-	ripen(l, start)
-	expect(t, l, "range-full :")
+	runPasses(x, start)
+	expect(t, x, "range-full :")
 	want := allocation.StoreState{
 		Store: allocation.NodePorts, Present: true, Ranges: []string{"100-109"}, Allocated: 10, Capacity: 10, Services: 10,
 	}
-	if diff := cmp.Diff(want, l.StoreStates()[1]); diff != "" {
+	if diff := cmp.Diff(want, x.StoreStates()[1]); diff != "" {
 		t.Errorf("state differs (-want +got):\n%s", diff)
 	}
 }
 
-func TestLedger_BitmapsOfAddresses(t *testing.T) {
+func TestIndex_BitmapsOfAddresses(t *testing.T) {
 	settings := allocation.Settings{Stores: []allocation.Store{allocation.ClusterIPs, allocation.SecondaryClusterIPs}}
 	first := bitmap(allocation.ClusterIPs, "192.168.1.0/24", 0, 253)
 	second := bitmap(allocation.SecondaryClusterIPs, "2000::/108", 0, 65534)
-	l := load(settings, allocation.Snapshot{
+	x := load(settings, objects{
 		Services: []allocation.Service{
 			service("a", "192.168.1.1", "2000::1"),
 			service("b", "192.168.1.254", "2000::ffff"),
@@ -155,8 +155,8 @@ func TestLedger_BitmapsOfAddresses(t *testing.T) {
 		},
 		Bitmaps: []allocation.Bitmap{first, second},
 	})
-	ripen(l, start)
-	expect(t, l,
+	runPasses(x, start)
+	expect(t, x,
 		"duplicate-owner 192.168.1.1 a f:",
 		"invalid bar/g g:",
 		"not-allocated 192.168.1.100 c: set",
@@ -168,21 +168,21 @@ func TestLedger_BitmapsOfAddresses(t *testing.T) {
 	)
 }
 
-func TestLedger_AddressOfAFamilyWithoutBitmapIsOutOfRange(t *testing.T) {
+func TestIndex_AddressOfAFamilyWithoutBitmapIsOutOfRange(t *testing.T) {
 	settings := allocation.Settings{Stores: []allocation.Store{allocation.ClusterIPs, allocation.SecondaryClusterIPs}}
-	l := load(settings, allocation.Snapshot{
+	x := load(settings, objects{
 		Services: []allocation.Service{service("a", "192.168.1.1", "2000::1")},
 		Bitmaps: []allocation.Bitmap{
 			bitmap(allocation.ClusterIPs, "192.168.1.0/24", 0), {Store: allocation.SecondaryClusterIPs, Missing: true},
 		},
 	})
-	ripen(l, start)
-	expect(t, l, "out-of-range 2000::1 a:")
+	runPasses(x, start)
+	expect(t, x, "out-of-range 2000::1 a:")
 }
 
-func TestLedger_BesideObjectsBitmapsOfAddressesTellOnlyOfBits(t *testing.T) {
+func TestIndex_BesideObjectsAddressBitmapsReportOnlyBits(t *testing.T) {
 	settings := allocation.Settings{Stores: []allocation.Store{allocation.IPAddresses, allocation.ClusterIPs}}
-	l := load(settings, allocation.Snapshot{
+	x := load(settings, objects{
 		CIDRs: []allocation.CIDR{defaultCIDR(), {Name: "more", Prefixes: []string{"10.9.0.0/24"}, Ready: true}},
 		Services: []allocation.Service{
 			service("a", "10.0.0.1"), service("b", "10.0.0.1"), service("c", "10.9.0.9"), service("d", "172.16.0.1"),
@@ -190,11 +190,76 @@ func TestLedger_BesideObjectsBitmapsOfAddressesTellOnlyOfBits(t *testing.T) {
 		IPAddresses: []allocation.IPAddress{object("10.0.0.1", "a"), object("10.9.0.9", "c"), object("172.16.0.1", "d")},
 		Bitmaps:     []allocation.Bitmap{bitmap(allocation.ClusterIPs, "10.0.0.0/24", 4)},
 	})
-	ripen(l, start)
-	expect(t, l,
+	runPasses(x, start)
+	expect(t, x,
 		"duplicate-owner 10.0.0.1 a b:",
 		"leaked 10.0.0.5: clear",
 		"not-allocated 10.0.0.1 a b: set",
 		"out-of-range 172.16.0.1 d:",
 	)
+}
+
+// A range that may belong to another cluster is not evidence of anything.
+func TestRange_UnverifiedIsNeitherComparedNorWritten(t *testing.T) {
+	unverified := bitmap(allocation.NodePorts, "30000-32767", 5)
+	unverified.Unverified = "it is another cluster's"
+	x := load(portSettings(), objects{
+		Services: []allocation.Service{nodePorts("a", 30080), nodePorts("b", 40000)}, Bitmaps: []allocation.Bitmap{unverified},
+	})
+	now := runPasses(x, start)
+	expect(t, x)
+	want := allocation.StoreState{Store: allocation.NodePorts, Services: 2, Problem: "it is another cluster's"}
+	got := x.StoreStates()[1]
+	got.Ranges = nil
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("state (-want +got):\n%s", diff)
+	}
+	if data, err := unverified.Write(nil); err == nil {
+		t.Errorf("it would be written as %x", data)
+	}
+	x.PutBitmap(bitmap(allocation.NodePorts, "30000-32767", 5))
+	x.Compare(now)
+	expect(t, x, "? leaked 30005:", "? not-allocated 30080 a:", "? out-of-range 40000 b:")
+	x.PutBitmap(unverified)
+	x.Compare(now)
+	expect(t, x)
+}
+
+// A cluster of one family has no second range, and one with IPAddress objects may write no range
+// beside them.
+func TestRange_OptionalRangeMayBeAbsent(t *testing.T) {
+	missing := func(store allocation.Store) allocation.Bitmap { return allocation.Bitmap{Store: store, Missing: true} }
+	stores := []allocation.Store{allocation.ClusterIPs, allocation.SecondaryClusterIPs}
+	x := load(allocation.Settings{Stores: stores}, objects{
+		Services: []allocation.Service{service("a", "10.0.0.1")},
+		Bitmaps:  []allocation.Bitmap{bitmap(allocation.ClusterIPs, "10.0.0.0/24", 0), missing(allocation.SecondaryClusterIPs)},
+	})
+	runPasses(x, start)
+	expect(t, x)
+	if diff := cmp.Diff(allocation.StoreState{Store: allocation.SecondaryClusterIPs}, x.StoreStates()[3]); diff != "" {
+		t.Errorf("state (-want +got):\n%s", diff)
+	}
+	x.PutBitmap(missing(allocation.ClusterIPs))
+	runPasses(x, start)
+	expect(t, x, "range-mismatch :")
+
+	stores = append(stores, allocation.IPAddresses)
+	x = load(allocation.Settings{Stores: stores}, objects{
+		CIDRs: []allocation.CIDR{defaultCIDR()}, Services: []allocation.Service{service("a", "10.0.0.1")},
+		IPAddresses: []allocation.IPAddress{object("10.0.0.1", "a")},
+		Bitmaps:     []allocation.Bitmap{missing(allocation.ClusterIPs), missing(allocation.SecondaryClusterIPs)},
+	})
+	runPasses(x, start)
+	expect(t, x)
+}
+
+func TestRange_AddressesOfAnUnreadableRangeAreNotOutOfRange(t *testing.T) {
+	x := load(allocation.Settings{Stores: []allocation.Store{allocation.ClusterIPs, allocation.SecondaryClusterIPs}}, objects{
+		Services: []allocation.Service{service("a", "10.0.0.1", "2001:db8::1")},
+		Bitmaps: []allocation.Bitmap{
+			bitmap(allocation.ClusterIPs, "10.0.0.0/24", 0), {Store: allocation.SecondaryClusterIPs, Problem: "it is truncated"},
+		},
+	})
+	runPasses(x, start)
+	expect(t, x, "unreadable :")
 }
