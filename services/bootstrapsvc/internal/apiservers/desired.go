@@ -179,6 +179,29 @@ func (d *desired) keepUpToCount(want Want, others []Server, have Snapshot) {
 	}
 }
 
+// leaving are the addresses of servers that stopped in good order and have not reported since. A
+// static address never leaves.
+func leaving(want Want, servers []Server) []netip.Addr {
+	if want.Kind == Static {
+		return nil
+	}
+	left := slices.Clone(want.Leaving)
+	for _, server := range servers {
+		if server.Left {
+			left = append(left, server.Address)
+		}
+	}
+	reports := func(address netip.Addr) bool {
+		return slices.ContainsFunc(servers, func(server Server) bool { return server.Address == address && !server.Left && !server.Stale })
+	}
+	if slices.ContainsFunc(want.Leaving, reports) {
+		return nil
+	}
+	left = slices.DeleteFunc(left, reports)
+	slices.SortFunc(left, netip.Addr.Compare)
+	return slices.Compact(left)
+}
+
 func (d *desired) keep(address netip.Addr, why string) {
 	d.addresses = append(d.addresses, address)
 	d.why[address] = why

@@ -101,21 +101,6 @@ func setLabel(meta *metav1.ObjectMeta, key, value string) {
 	meta.Labels[key] = value
 }
 
-// PublishedInEndpoints lists the ready addresses of an Endpoints object, ordered; none for nil.
-func PublishedInEndpoints(endpoints *corev1.Endpoints) []string {
-	if endpoints == nil {
-		return nil
-	}
-	var published []string
-	for _, subset := range endpoints.Subsets {
-		for _, address := range subset.Addresses {
-			published = append(published, address.IP)
-		}
-	}
-	slices.Sort(published)
-	return slices.Compact(published)
-}
-
 // endpointsWithout is a copy without the ready addresses that isOut selects.
 func endpointsWithout(endpoints *corev1.Endpoints, isOut func(address string) bool) *corev1.Endpoints {
 	remaining := endpoints.DeepCopy()

@@ -3,7 +3,6 @@ package apiservers
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -111,27 +110,4 @@ func planLeaving(want Want, have Snapshot) []baseline.Change {
 		return []baseline.Change{report(LastServerKept, "the last kube-apiserver stops; its address stays, because --keep-last-address is set")}
 	}
 	return changes
-}
-
-// leaving are the addresses of servers that stopped in good order and have not reported since. A
-// static address never leaves.
-func leaving(want Want, servers []Server) []netip.Addr {
-	if want.Kind == Static {
-		return nil
-	}
-	left := slices.Clone(want.Leaving)
-	for _, server := range servers {
-		if server.Left {
-			left = append(left, server.Address)
-		}
-	}
-	reports := func(address netip.Addr) bool {
-		return slices.ContainsFunc(servers, func(server Server) bool { return server.Address == address && !server.Left && !server.Stale })
-	}
-	if slices.ContainsFunc(want.Leaving, reports) {
-		return nil
-	}
-	left = slices.DeleteFunc(left, reports)
-	slices.SortFunc(left, netip.Addr.Compare)
-	return slices.Compact(left)
 }

@@ -2,20 +2,16 @@ package apiserverscontroller
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
+	"golang.org/x/time/rate"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/apiservers"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baseline"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/baselinecontroller"
-	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/hostaddress"
 )
 
 // Names of the loops, as --loops takes them.
@@ -25,107 +21,23 @@ const (
 	EndpointsLoop = "kubernetes-endpoints"
 )
 
-// Config is what an operator decides. Address may be empty on a replica without a kube-apiserver.
-type Config struct {
-	// Address is where pods reach the kube-apiserver beside this replica.
-	Address hostaddress.Addresses
-	// Port is where pods reach every kube-apiserver.
-	Port int32
-	// Policy, DualStack and ExtraPorts are those of apiservers.Want.
-	Policy     apiservers.Policy
-	DualStack  bool
-	ExtraPorts []apiservers.Port
-	// StaticAddress and StaticName are what the policy Static publishes: one of both, or none.
-	StaticAddress netip.Addr
-	StaticName    string
-	// StaticPort is the port of the static address.
-	StaticPort int32
-	// AdoptMasterLeases also publishes kube-apiservers that are known from master leases only.
-	AdoptMasterLeases bool
-	// ProbeInterval is the time from one probe to the next, ProbeTimeout the limit of one probe.
-	ProbeInterval, ProbeTimeout time.Duration
-	Thresholds                  apiservers.ReadinessThresholds
-}
+// endpointsPeriod is that of kube-apiserver.
+const endpointsPeriod = 10 * time.Second
 
-// Keys are the keys of sidecars in etcd. [Registry] implements it. Calls block until ctx ends and
-// may be concurrent.
-type Keys interface {
-	Read(ctx context.Context) ([]Entry, error)
-	List(ctx context.Context) ([]Entry, error)
-	Publish(ctx context.Context, entry Entry, session clientv3.LeaseID) error
-	DeleteStale(ctx context.Context, address netip.Addr) (bool, error)
-	Withdraw(ctx context.Context, address netip.Addr) error
-	MarkLeft(ctx context.Context, entry Entry) error
-	// Key is the etcd key of an entry.
-	Key(entry Entry) string
-	// Watch blocks until ctx ends. changed must not block.
-	Watch(ctx context.Context, changed func())
-}
+// Another writer of the EndpointSlice is answered at once a few times and then once a second.
+// Otherwise two writers that disagree would write as fast as they can.
+const (
+	answersBurst     = 3
+	answersPerSecond = 1
+)
 
-// Sessions gives the etcd session to which the key of this replica is bound. *term.Candidate
-// implements it.
-type Sessions interface {
-	// Session answers from memory: the lease, a context that ends with it, and whether there is one
-	// now.
-	Session() (clientv3.LeaseID, context.Context, bool)
-}
-
-// ReadinessProber probes one kube-apiserver. [Prober] implements it. It blocks until the answer or
-// the end of ctx.
-type ReadinessProber interface {
-	Probe(ctx context.Context) apiservers.ProbeResult
-}
-
-// MasterLeases are the keys of kube-apiserver's own reconciler. [MasterLeaseReader] implements it.
-// Calls block until ctx ends and may be concurrent.
-type MasterLeases interface {
-	Read(ctx context.Context) ([]apiservers.MasterLease, error)
-}
-
-// Resolver looks up host names. *net.Resolver implements it. It blocks until the answer or the end
-// of ctx.
-type Resolver interface {
-	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
-}
-
-// Objects are the Kubernetes objects of the endpoints. *baselinecontroller.KubeObjects implements
-// it. Reads are live and return nil for an object that does not exist. Calls block until ctx ends
-// and may be concurrent.
-type Objects interface {
-	baselinecontroller.Writer
-	Endpoints(ctx context.Context) (*corev1.Endpoints, error)
-	EndpointSlices(ctx context.Context) ([]*discoveryv1.EndpointSlice, error)
-	// WatchEndpointSlice blocks until ctx ends. It calls changed, which must not block, after each
-	// write of the EndpointSlice that is named after the Service.
-	WatchEndpointSlice(ctx context.Context, changed func())
-}
-
-// ServiceObserver observes the Service default/kubernetes, whose ClusterIP gives the address
-// family. *baselinecontroller.Controller implements it.
-type ServiceObserver interface {
-	ObserveService(ctx context.Context) (baselinecontroller.ServiceObservation, error)
-}
-
-// Deps are the dependencies of a Controller. All are required, except that Metrics may be nil.
-type Deps struct {
-	// ReplicaID is the id of this replica.
-	ReplicaID string
-	Keys      Keys
-	Sessions  Sessions
-	// Prober probes the kube-apiserver beside this replica, ProberOf makes one for an adopted
-	// server.
-	Prober       ReadinessProber
-	ProberOf     func(netip.Addr) ReadinessProber
-	MasterLeases MasterLeases
-	Resolver     Resolver
-	Objects      Objects
-	Service      ServiceObserver
-	// StepDown gives leadership to a ready replica for as long as there is a reason. It does not
-	// block.
-	StepDown          func(reason error)
-	Logger            *slog.Logger
-	Metrics           prometheus.Registerer
-	ReconcilerMetrics *baselinecontroller.Metrics
+func endpointsReasons() []baseline.Reason {
+	return []baseline.Reason{
+		apiservers.NoServerReports, apiservers.NoServerReady, apiservers.FamilyMismatch, apiservers.FamilyUnknown,
+		apiservers.NotRoutable, apiservers.PortMismatch, apiservers.SliceForeign, apiservers.StaticUnresolved,
+		apiservers.Kept, apiservers.CountExceeded, apiservers.LastServerKept,
+		apiservers.KeyUnleased, apiservers.KeyDead, apiservers.Silent, apiservers.KeyUnreadable,
+	}
 }
 
 // Controller observes the kube-apiservers and reconciles the endpoints of default/kubernetes. Its
@@ -135,8 +47,8 @@ type Controller struct {
 	keys      Keys
 	objects   Objects
 	service   ServiceObserver
-	resolver  Resolver
 	metrics   *metrics
+	servers   *serverLister
 	sidecar   *sidecar
 	adoption  *adoption // nil without Config.AdoptMasterLeases
 	endpoints *baselinecontroller.Reconciler
@@ -149,7 +61,7 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 		return nil, err
 	}
 	c := &Controller{
-		cfg: cfg, keys: deps.Keys, objects: deps.Objects, service: deps.Service, resolver: deps.Resolver, metrics: metrics,
+		cfg: cfg, keys: deps.Keys, objects: deps.Objects, service: deps.Service, metrics: metrics,
 		sidecar: &sidecar{
 			cfg: cfg, replicaID: deps.ReplicaID, keys: deps.Keys, sessions: deps.Sessions, prober: deps.Prober,
 			stepDown: deps.StepDown, logger: deps.Logger, metrics: metrics,
@@ -162,6 +74,7 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 	if cfg.AdoptMasterLeases {
 		c.adoption = newAdoption(cfg, deps, c.endpoints.Trigger)
 	}
+	c.servers = &serverLister{cfg: cfg, keys: deps.Keys, resolver: deps.Resolver, adoption: c.adoption}
 	return c, nil
 }
 
@@ -193,56 +106,135 @@ func (c *Controller) Forget() {
 	c.metrics.servers.Reset()
 }
 
-type metrics struct {
-	probes  *prometheus.CounterVec
-	servers *prometheus.GaugeVec
+// ListServers returns all known servers with the TTLs of their keys.
+func (c *Controller) ListServers(ctx context.Context) (ServerList, error) {
+	return c.servers.list(ctx, c.keys.List)
 }
 
-func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
-	m := &metrics{
-		probes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "trivet_bootstrap_probes_total",
-			Help: "Probes of the kube-apiserver beside this replica, by result (ok, failed).",
-		}, []string{"result"}),
-		servers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "trivet_bootstrap_apiservers",
-			Help: "Known kube-apiservers on the leader, by state (ready, not_ready, unreadable).",
-		}, []string{"state"}),
+// WatchServers calls changed when a key of a sidecar changes. It blocks until ctx ends. changed
+// must not block.
+func (c *Controller) WatchServers(ctx context.Context, changed func()) { c.keys.Watch(ctx, changed) }
+
+// EndpointsObservation is what ObserveEndpoints found.
+type EndpointsObservation struct {
+	Kind     apiservers.Kind
+	Servers  ServerList
+	Snapshot apiservers.Snapshot
+	Plan     apiservers.Plan
+}
+
+// ObserveEndpoints reads the known servers and the published endpoints, and plans the changes.
+func (c *Controller) ObserveEndpoints(ctx context.Context) (EndpointsObservation, error) {
+	return c.observeEndpoints(ctx, nil)
+}
+
+// observeEndpoints reads the servers before the objects. A server that appears in between is found
+// by the next pass, and the resourceVersions guard the writes.
+func (c *Controller) observeEndpoints(ctx context.Context, leaving []netip.Addr) (EndpointsObservation, error) {
+	list, err := c.servers.list(ctx, c.keys.Read)
+	if err != nil {
+		return EndpointsObservation{}, err
 	}
-	m.probes.WithLabelValues("ok")
-	m.probes.WithLabelValues("failed")
-	if registerer == nil {
-		return m, nil
+	return c.planEndpoints(ctx, list, leaving)
+}
+
+// PlanEndpoints compares the published endpoints with a list of servers.
+func (c *Controller) PlanEndpoints(ctx context.Context, list ServerList) (EndpointsObservation, error) {
+	return c.planEndpoints(ctx, list, nil)
+}
+
+func (c *Controller) planEndpoints(ctx context.Context, list ServerList, leaving []netip.Addr) (EndpointsObservation, error) {
+	service, err := c.service.ObserveService(ctx)
+	if err != nil {
+		return EndpointsObservation{}, err
 	}
-	for _, collector := range []prometheus.Collector{m.probes, m.servers} {
-		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
+	kind := c.cfg.Policy.Kind
+	snapshot := apiservers.Snapshot{Servers: list.Candidates(kind)}
+	if snapshot.Endpoints, err = c.objects.Endpoints(ctx); err != nil {
+		return EndpointsObservation{}, err
+	}
+	if snapshot.Slices, err = c.objects.EndpointSlices(ctx); err != nil {
+		return EndpointsObservation{}, err
+	}
+	plan := apiservers.NewPlan(apiservers.Want{
+		Policy: c.cfg.Policy, ServiceIP: service.ClusterIP, DualStack: c.cfg.DualStack, ExtraPorts: c.cfg.ExtraPorts,
+		Leaving: leaving, Unresolved: list.Unresolved,
+	}, snapshot)
+	plan.Changes = append(plan.Changes, list.Reports...)
+	return EndpointsObservation{Kind: kind, Servers: list, Snapshot: snapshot, Plan: plan}, nil
+}
+
+// observe is the observation of the endpoints loop.
+func (c *Controller) observe(leaving []netip.Addr) baselinecontroller.Observe {
+	return func(ctx context.Context) (baselinecontroller.Observation, error) {
+		found, err := c.observeEndpoints(ctx, leaving)
+		if err != nil {
+			return baselinecontroller.Observation{}, err
+		}
+		c.metrics.setServers(found.Servers.countByState())
+		return baselinecontroller.Observation{Changes: found.Plan.Changes, Counts: found.counts()}, nil
+	}
+}
+
+func (o EndpointsObservation) counts() map[string]int64 {
+	ready := 0
+	for _, server := range o.Servers.Servers {
+		if server.Ready {
+			ready++
 		}
 	}
-	return m, nil
-}
-
-func (m *metrics) countProbe(ok bool) {
-	result := "failed"
-	if ok {
-		result = "ok"
+	return map[string]int64{
+		"apiservers":         int64(len(o.Servers.Servers)),
+		"ready_apiservers":   int64(ready),
+		"endpoint_addresses": int64(len(apiservers.PublishedInSlices(o.Snapshot.Slices))),
 	}
-	m.probes.WithLabelValues(result).Inc()
 }
 
-func (m *metrics) setServers(known []KnownServer) {
-	states := map[string]int{"ready": 0, "not_ready": 0, "unreadable": 0}
-	for _, server := range known {
-		switch {
-		case server.Unreadable:
-			states["unreadable"]++
-		case server.Ready:
-			states["ready"]++
-		default:
-			states["not_ready"]++
+// WithdrawOwn removes the address of the kube-apiserver beside this replica from the endpoints.
+// Only the leader may call it, after the key was deleted. It does nothing on a replica without a
+// kube-apiserver.
+func (c *Controller) WithdrawOwn(ctx context.Context) error {
+	if !c.cfg.Address.Primary.IsValid() {
+		return nil
+	}
+	_, err := c.endpoints.ReconcileWith(ctx, c.observe(c.cfg.Address.All()))
+	return err
+}
+
+// runEndpoints runs the reconciler with the watches that trigger it.
+func (c *Controller) runEndpoints(ctx context.Context, report loop.Report) error {
+	ctx, cancel := context.WithCancel(ctx)
+	written := make(chan struct{}, 1)
+	var watches sync.WaitGroup
+	watches.Go(func() { c.keys.Watch(ctx, c.endpoints.Trigger) })
+	watches.Go(func() { c.objects.WatchEndpointSlice(ctx, func() { notify(written) }) })
+	watches.Go(func() { triggerAtRate(ctx, written, c.endpoints.Trigger) })
+	// In this order, also when the reconciler panics.
+	defer watches.Wait()
+	defer cancel()
+	return c.endpoints.Run(ctx, report)
+}
+
+// notify leaves one notification in a channel that holds one.
+func notify(notifications chan<- struct{}) {
+	select {
+	case notifications <- struct{}{}:
+	default:
+	}
+}
+
+// triggerAtRate triggers for notifications at a limited rate until ctx ends.
+func triggerAtRate(ctx context.Context, notifications <-chan struct{}, trigger func()) {
+	limiter := rate.NewLimiter(answersPerSecond, answersBurst)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-notifications:
 		}
-	}
-	for state, count := range states {
-		m.servers.WithLabelValues(state).Set(float64(count))
+		if limiter.Wait(ctx) != nil {
+			return // only the end of ctx makes it fail
+		}
+		trigger()
 	}
 }

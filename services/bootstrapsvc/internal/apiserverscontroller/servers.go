@@ -76,16 +76,31 @@ func (l ServerList) Candidates(kind apiservers.Kind) []apiservers.Server {
 	return candidates
 }
 
-// ListServers returns all known servers with the TTLs of their keys.
-func (c *Controller) ListServers(ctx context.Context) (ServerList, error) {
-	return c.listServers(ctx, c.keys.List)
+func (l ServerList) countByState() map[string]int {
+	states := map[string]int{"ready": 0, "not_ready": 0, "unreadable": 0}
+	for _, server := range l.Servers {
+		switch {
+		case server.Unreadable:
+			states["unreadable"]++
+		case server.Ready:
+			states["ready"]++
+		default:
+			states["not_ready"]++
+		}
+	}
+	return states
 }
 
-// WatchServers calls changed when a key of a sidecar changes. It blocks until ctx ends. changed
-// must not block.
-func (c *Controller) WatchServers(ctx context.Context, changed func()) { c.keys.Watch(ctx, changed) }
+// serverLister lists the known servers. adoption is nil unless master leases are adopted.
+type serverLister struct {
+	cfg      Config
+	keys     Keys
+	resolver Resolver
+	adoption *adoption
+}
 
-func (c *Controller) listServers(ctx context.Context, read func(context.Context) ([]Entry, error)) (ServerList, error) {
+// list reads the keys with read: Keys.Read, or Keys.List for TTLs too.
+func (l *serverLister) list(ctx context.Context, read func(context.Context) ([]Entry, error)) (ServerList, error) {
 	entries, err := read(ctx)
 	if err != nil {
 		return ServerList{}, err
@@ -93,7 +108,7 @@ func (c *Controller) listServers(ctx context.Context, read func(context.Context)
 	var list ServerList
 	var reported []netip.Addr
 	for _, entry := range entries {
-		known := c.serverOf(entry)
+		known := l.serverOf(entry)
 		list.Servers = append(list.Servers, known)
 		for _, problem := range known.Problems {
 			list.Reports = append(list.Reports, apiservers.ReportKey(entry.Unreadable == "", problem))
@@ -102,12 +117,12 @@ func (c *Controller) listServers(ctx context.Context, read func(context.Context)
 			reported = append(reported, hostaddress.Addresses{Primary: entry.Address, Secondary: entry.Secondary}.All()...)
 		}
 	}
-	if c.adoption != nil {
-		if err := c.adopt(ctx, &list, reported); err != nil {
+	if l.adoption != nil {
+		if err := l.adopt(ctx, &list, reported); err != nil {
 			return ServerList{}, err
 		}
 	}
-	c.resolveStatic(ctx, &list)
+	l.resolveStatic(ctx, &list)
 	slices.SortStableFunc(list.Servers, func(a, b KnownServer) int {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Key, b.Key))
 	})
@@ -116,13 +131,13 @@ func (c *Controller) listServers(ctx context.Context, read func(context.Context)
 
 // serverOf is the server of a sidecar's key. A key that cannot be read stands for a server that is
 // not ready.
-func (c *Controller) serverOf(entry Entry) KnownServer {
+func (l *serverLister) serverOf(entry Entry) KnownServer {
 	known := KnownServer{
 		Server: apiservers.Server{
 			Address: entry.Address, Port: entry.Port, Ready: entry.Ready, Left: entry.Left, Detail: entry.Detail,
 		},
 		Source: FromSidecar, Secondary: entry.Secondary,
-		Name: entry.Name, Key: c.keys.Key(entry), ReplicaID: entry.ReplicaID, ProbeTime: entry.ProbeTime, TTL: entry.TTL,
+		Name: entry.Name, Key: l.keys.Key(entry), ReplicaID: entry.ReplicaID, ProbeTime: entry.ProbeTime, TTL: entry.TTL,
 	}
 	if entry.Address.IsValid() {
 		known.Name = entry.Address.String()
@@ -145,8 +160,8 @@ func (c *Controller) serverOf(entry Entry) KnownServer {
 }
 
 // adopt adds the servers of master leases, except those whose sidecar has reported.
-func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []netip.Addr) error {
-	leases, err := c.adoption.leases.Read(ctx)
+func (l *serverLister) adopt(ctx context.Context, list *ServerList, reported []netip.Addr) error {
+	leases, err := l.adoption.leases.Read(ctx)
 	if err != nil {
 		return err
 	}
@@ -154,12 +169,12 @@ func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []net
 		if slices.Contains(reported, lease.Address) {
 			continue
 		}
-		readiness, probed := c.adoption.readinessOf(lease.Address)
+		readiness, probed := l.adoption.readinessOf(lease.Address)
 		notReady := ""
 		if probed && !readiness.Ready {
 			notReady = readiness.Last.Detail
 		}
-		server, reports := apiservers.Adopt(lease, c.cfg.Port, notReady)
+		server, reports := apiservers.Adopt(lease, l.cfg.Port, notReady)
 		known := KnownServer{
 			Server: server, Source: FromMasterLease, Unreadable: lease.Unreadable != "",
 			Name: path.Base(lease.Key), Key: lease.Key, TTL: lease.TTL, ProbeTime: readiness.Last.Time,
@@ -178,13 +193,13 @@ func (c *Controller) adopt(ctx context.Context, list *ServerList, reported []net
 
 // resolveStatic adds the static address, or the addresses of the static name. A failed lookup adds
 // no address, which changes nothing that is published.
-func (c *Controller) resolveStatic(ctx context.Context, list *ServerList) {
-	addresses := []netip.Addr{c.cfg.StaticAddress}
-	if name := c.cfg.StaticName; name != "" {
+func (l *serverLister) resolveStatic(ctx context.Context, list *ServerList) {
+	addresses := []netip.Addr{l.cfg.StaticAddress}
+	if name := l.cfg.StaticName; name != "" {
 		ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 		defer cancel()
 		var err error
-		addresses, err = c.resolver.LookupNetIP(ctx, "ip", name)
+		addresses, err = l.resolver.LookupNetIP(ctx, "ip", name)
 		switch {
 		case err != nil:
 			list.Unresolved = fmt.Sprintf("cannot resolve static address %s: %v", name, err)
@@ -196,7 +211,7 @@ func (c *Controller) resolveStatic(ctx context.Context, list *ServerList) {
 		if address = address.Unmap(); address.IsValid() {
 			list.Servers = append(list.Servers, KnownServer{
 				Server: apiservers.Server{
-					Address: address, Port: c.cfg.StaticPort, Ready: true, Detail: "static addresses are not probed",
+					Address: address, Port: l.cfg.StaticPort, Ready: true, Detail: "static addresses are not probed",
 				},
 				Source: FromFlag, Name: address.String(),
 			})
