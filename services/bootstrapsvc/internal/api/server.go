@@ -44,9 +44,9 @@ type Baseline interface {
 	ObserveService(ctx context.Context) (baselinecontroller.ServiceObservation, error)
 }
 
-// APIServers observes the kube-apiservers and the endpoints. Its methods block until ctx ends at
+// KubeAPIServers observes the kube-apiservers and the endpoints. Its methods block until ctx ends at
 // most.
-type APIServers interface {
+type KubeAPIServers interface {
 	// ListServers asks etcd only.
 	ListServers(ctx context.Context) (apiserverscontroller.ServerList, error)
 	// WatchServers blocks until ctx ends. changed must not block.
@@ -82,7 +82,7 @@ type Config struct {
 	Service, ReplicaID string
 	Leadership         Leadership
 	Baseline           Baseline
-	APIServers         APIServers
+	APIServers         KubeAPIServers
 	// Reconcilers are those of the enabled loops, in the order in which a cluster needs them.
 	Reconcilers []Reconciler
 	Allocation  Allocation

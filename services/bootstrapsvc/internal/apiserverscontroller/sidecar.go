@@ -30,7 +30,7 @@ const (
 	regainAfter = 30 * time.Second
 )
 
-// ErrNoSession: without a session, the key would outlive its sidecar.
+// ErrNoSession says that there is no etcd session. Without one, the key would outlive its sidecar.
 var ErrNoSession = errors.New("no etcd session yet, so the key of the kube-apiserver cannot be written")
 
 // sidecar probes the kube-apiserver beside this replica, publishes the result as a key, and steps

@@ -44,9 +44,9 @@ func sliceIn(namespace string) *discoveryv1.EndpointSlice {
 	}
 }
 
-func (c *KubeObjects) wantApply(t *testing.T, verb baseline.Verb, object baseline.Object, want error) {
+func (o *KubeObjects) wantApply(t *testing.T, verb baseline.Verb, object baseline.Object, want error) {
 	t.Helper()
-	if err := c.Apply(t.Context(), baseline.Change{Verb: verb, Object: object}); !errors.Is(err, want) {
+	if err := o.Apply(t.Context(), baseline.Change{Verb: verb, Object: object}); !errors.Is(err, want) {
 		t.Errorf("%s = %v, want %v", verb, err, want)
 	}
 }
