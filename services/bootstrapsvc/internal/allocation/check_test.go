@@ -34,9 +34,9 @@ func expectChecks(t *testing.T, step allocation.Step, tries map[string]checkCase
 	t.Helper()
 	for name, test := range tries {
 		t.Run(name, func(t *testing.T) {
-			outcome, why := allocation.Check(step, test.live)
-			if outcome != test.want || why != test.why {
-				t.Errorf("outcome %d %q, want %d %q", outcome, why, test.want, test.why)
+			result, why := allocation.Check(step, test.live)
+			if result != test.want || why != test.why {
+				t.Errorf("result %d %q, want %d %q", result, why, test.want, test.why)
 			}
 		})
 	}
@@ -157,8 +157,8 @@ func TestCheck_DeleteOfOrphan(t *testing.T) {
 	damaged.Subject = "10.0.1.01"
 	odd := orphan
 	odd.Name = damaged.Subject
-	if outcome, _ := allocation.Check(damaged, allocation.LiveState{Services: []allocation.Service{kubernetes}, IPAddress: &odd}); outcome != allocation.CheckOutdated {
-		t.Error("a step about no address is made")
+	if result, _ := allocation.Check(damaged, allocation.LiveState{Services: []allocation.Service{kubernetes}, IPAddress: &odd}); result != allocation.CheckOutdated {
+		t.Error("a step whose subject is not an address passes")
 	}
 }
 
@@ -235,7 +235,7 @@ func TestCheck_Bits(t *testing.T) {
 	})
 }
 
-func TestBitmapWrite_IsUpstreamsEncoding(t *testing.T) {
+func TestBitmapWrite_UsesUpstreamEncoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := new(big.Int).SetBytes(rapid.SliceOfN(rapid.Byte(), 0, 13).Draw(t, "data"))
 		before.And(before, new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 101), big.NewInt(1)))
@@ -264,7 +264,7 @@ func TestBitmapWrite_IsUpstreamsEncoding(t *testing.T) {
 	})
 }
 
-func TestBitmapWrite_RefusesWhatIsNotItsOwn(t *testing.T) {
+func TestBitmapWrite_RejectsStepsOfOtherRanges(t *testing.T) {
 	stored := bitmap(allocation.NodePorts, "100-200", 11)
 	good := allocation.Step{Store: allocation.NodePorts, Range: "100-200", Offset: 11, Verb: allocation.ClearBit}
 	for name, change := range map[string]func(*allocation.Step, *allocation.Bitmap){

@@ -1,5 +1,5 @@
 // Package allocation compares the ClusterIPs and node ports that Services use with those that are
-// allocated, reports each difference as a Finding, and plans the writes that repair it.
+// allocated. It reports each difference as a Finding, and plans the writes that repair it.
 //
 // The caller puts Services, IPAddress objects, ServiceCIDRs and bitmaps into an Index.
 // Index.Compare evaluates only the addresses and ports that a change concerns; the result equals a
@@ -9,24 +9,27 @@
 //
 // # Invariants
 //
-//   - Nothing that a Service uses is freed. A step that frees is safe only after its subject stayed allocated and unused,
-//     without a gap in the watches, for longer than a request to kube-apiserver can take, and after several passes observed
-//     it. A gap, a new object of the same name or a Service that uses the subject restarts this grace period. Check then
-//     still rejects the step if any Service of a live list names the subject, whatever its type.
-//   - An unreadable value is reported and never rewritten: an unexpected range, a bitmap that is longer than its range, an
-//     IPAddress whose name is not an address.
-//   - Objects of other managers stay as they are. An IPAddress with another manager's label, or with a parent that is not a
-//     Service, is at most reported.
-//   - The package never decides between two Services. A duplicate names the rightful owner, and a person recreates the other.
-//   - Equal inputs give equal findings, steps and names, in the same order. Inputs are not modified. An applied plan leaves
-//     nothing to plan.
+//   - Nothing that a Service uses is freed. A step that frees is safe only after a grace period.
+//     During it, the subject stayed allocated and unused, without a gap in the watches, for longer
+//     than a request to kube-apiserver can take, and several passes observed it. A gap, a new
+//     object of the same name or a Service that uses the subject restarts it. Check then still
+//     rejects the step if any Service of a live list names the subject, whatever its type.
+//   - An unreadable value is reported and never rewritten: an unexpected range, a bitmap that is
+//     longer than its range, an IPAddress whose name is not an address.
+//   - Objects of other managers stay as they are. An IPAddress with another manager's label, or
+//     with a parent that is not a Service, is at most reported.
+//   - The package never decides between two Services. A duplicate names the rightful owner, and a
+//     person recreates the other.
+//   - Equal inputs give equal findings, steps and names, in the same order. Inputs are not
+//     modified. An applied plan leaves nothing to plan.
 //
 // Codes and recipients follow kube-apiserver's repair controllers
 // (pkg/registry/core/service/ipallocator/controller and portallocator/controller), so that both
 // converge to the same state. The differences protect what is in use:
 //
 //   - A deleted IPAddress is reported at once, not at the next resync.
-//   - An IPAddress in the name of the wrong Service is deleted and created again for its user, not only deleted.
+//   - An IPAddress in the name of the wrong Service is deleted and created again for its user, not
+//     only deleted.
 //   - Labels are corrected in place, so that the address stays allocated.
 //   - A pass that met a write conflict does not count as an observation of an unused port.
 //

@@ -105,8 +105,8 @@ func (es *entries) unschedule(e *entry) {
 }
 
 // takeDue calls mark for the subject of each entry whose grace period is over. An entry that waits
-// for observations is due again a second later, so that a pass that does not count cannot make the
-// owner of the index loop.
+// for observations is due again a second later. Otherwise a pass that does not count would make the
+// caller loop.
 func (es *entries) takeDue(now time.Time, mark func(subject)) {
 	for {
 		e, ok := es.due.take(now)

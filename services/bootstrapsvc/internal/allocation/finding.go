@@ -239,8 +239,8 @@ func rangeEvidence(store Store, what string) Evidence {
 	return Evidence{Code: StoredRange, Broken: true, Source: source, Finding: what}
 }
 
-// subject identifies what is compared: a port or an address in a store, the values of a Service, an
-// object whose name is not an address, or, with only the store set, the store.
+// subject identifies what is compared: a port or an address in a store, the values of a Service, or
+// an object whose name is not an address. With only the store set, it is the store.
 type subject struct {
 	store   Store
 	address netip.Addr

@@ -123,9 +123,9 @@ func (g gracePeriod) lastCounted() time.Time {
 	return g.lastObserved
 }
 
-// dueQueue orders pending entries by the time at which their grace period can change, so that a
-// change of one object does not make the index look at thousands of pending entries. An item whose
-// entry has another due time by now is skipped.
+// dueQueue orders pending entries by the time at which their grace period can change. A change of
+// one object then costs no look at thousands of pending entries. An item whose entry has another
+// due time by now is skipped.
 type dueQueue struct{ items dueHeap }
 
 type dueItem struct {

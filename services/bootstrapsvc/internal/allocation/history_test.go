@@ -109,7 +109,7 @@ func TestPlanRepair_AppliedPlanLeavesNothingSafeAndFreesNothingUsed(t *testing.T
 			}
 			done, err := c.apply(s)
 			if err != nil || !done {
-				t.Fatalf("step %s was not made: %v", s.Material(), err)
+				t.Fatalf("step %s was not applied: %v", s.Material(), err)
 			}
 			if users := c.users(s.Store, s.Subject); s.Frees() && len(users) > 0 {
 				t.Fatalf("%s was freed, and %v use it", s.Subject, users)
@@ -117,8 +117,8 @@ func TestPlanRepair_AppliedPlanLeavesNothingSafeAndFreesNothingUsed(t *testing.T
 		}
 		// Each step is unneeded now, as after a crash between its write and its record.
 		for _, s := range plan.Steps {
-			if outcome, why := allocation.Check(s, c.live(s)); outcome != allocation.CheckUnneeded {
-				t.Fatalf("step %s made twice: outcome %d, %s", s.Material(), outcome, why)
+			if result, why := allocation.Check(s, c.live(s)); result != allocation.CheckUnneeded {
+				t.Fatalf("step %s again: result %d, %s", s.Material(), result, why)
 			}
 		}
 		runPasses(c.index, now)

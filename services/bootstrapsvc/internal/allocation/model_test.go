@@ -109,7 +109,7 @@ func (c *model) live(s allocation.Step) allocation.LiveState {
 // apply applies a step if Check passes, and reports whether it did.
 func (c *model) apply(s allocation.Step) (bool, error) {
 	live := c.live(s)
-	if outcome, _ := allocation.Check(s, live); outcome != allocation.CheckPassed {
+	if result, _ := allocation.Check(s, live); result != allocation.CheckPassed {
 		return false, nil
 	}
 	switch s.Verb {

@@ -57,7 +57,7 @@ func (r *reconciler) planAgain(token repairstore.Token) ([]allocation.Step, erro
 	for _, name := range token.Findings {
 		finding, ok := r.findings.current[name]
 		if !ok {
-			return nil, fmt.Errorf("%w: %s does not stand any more", ErrPlanDrifted, name)
+			return nil, fmt.Errorf("%w: %s is not a current finding any more", ErrPlanDrifted, name)
 		}
 		findings = append(findings, *finding)
 	}

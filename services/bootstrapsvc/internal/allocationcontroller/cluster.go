@@ -23,9 +23,9 @@ import (
 // KubeCluster implements Cluster with a Kubernetes client. It is safe for concurrent use. Its
 // methods block until kube-apiserver answers or their context ends.
 //
-// Every write is guarded: a create succeeds only if the object does not exist, a relabel only over
-// the resourceVersion from which it was planned, a delete only for that UID and resourceVersion.
-// Otherwise the error wraps errorclass.ErrConflict. The client rejects writes without a term.
+// Every write is guarded. A create succeeds only if the object does not exist, a relabel only over
+// the planned resourceVersion, and a delete only for the planned UID and resourceVersion. Otherwise
+// the error wraps errorclass.ErrConflict. The client rejects writes without a term.
 type KubeCluster struct {
 	kube   kubernetes.Interface
 	logger *slog.Logger

@@ -62,8 +62,7 @@ func TestStores_ByVersion(t *testing.T) {
 		want      []allocation.Store
 	}{
 		"only bitmaps": {minor: "30", resources: []*metav1.APIResourceList{&stable}, want: []allocation.Store{ports, first, second}},
-		// The bitmaps are written beside the objects then, and what is read in another version is
-		// not judged.
+		// 1.33 writes bitmaps beside the objects. Objects of a beta version are ignored.
 		"objects are beta": {minor: "32+", resources: []*metav1.APIResourceList{&stable, &beta}, want: []allocation.Store{ports, first, second}},
 		"both":             {minor: "33", resources: []*metav1.APIResourceList{&withAddresses}, want: []allocation.Store{objects, ports, first, second}},
 		"only objects":     {minor: "34+", resources: []*metav1.APIResourceList{&withAddresses}, want: []allocation.Store{objects, ports}},
@@ -85,48 +84,48 @@ func TestStores_ByVersion(t *testing.T) {
 }
 
 func TestReads_ReturnCurrentObjects(t *testing.T) {
-	i, service := newKubeCluster(t), newService(t)
+	k, service := newKubeCluster(t), newService(t)
 	if len(service.ClusterIPs) != 1 || len(service.Ports) != 1 || service.Ports[0].Number == 0 {
 		t.Fatalf("service is %+v", service)
 	}
-	got, err := i.Service(t.Context(), service.Key)
+	got, err := k.Service(t.Context(), service.Key)
 	if err != nil || got == nil || got.UID != service.UID {
 		t.Errorf("service is %+v, %v", got, err)
 	}
-	if got, err := i.Service(t.Context(), allocation.Key{Namespace: "default", Name: "none"}); got != nil || err != nil {
+	if got, err := k.Service(t.Context(), allocation.Key{Namespace: "default", Name: "none"}); got != nil || err != nil {
 		t.Errorf("a service that does not exist is %+v, %v", got, err)
 	}
-	all, err := i.Services(t.Context())
+	all, err := k.Services(t.Context())
 	if err != nil || !slices.ContainsFunc(all, func(s allocation.Service) bool { return s.UID == service.UID }) {
 		t.Errorf("services are %+v, %v", all, err)
 	}
-	address, err := i.IPAddress(t.Context(), service.ClusterIPs[0])
+	address, err := k.IPAddress(t.Context(), service.ClusterIPs[0])
 	if err != nil || address == nil || address.Parent != allocation.ServiceParent(service.Key) ||
 		address.ManagedBy != allocation.AllocatorName || address.Family != allocation.FamilyIPv4 {
 		t.Errorf("address is %+v, %v", address, err)
 	}
-	if address, err := i.IPAddress(t.Context(), "10.0.255.250"); address != nil || err != nil {
+	if address, err := k.IPAddress(t.Context(), "10.0.255.250"); address != nil || err != nil {
 		t.Errorf("an address that does not exist is %+v, %v", address, err)
 	}
 }
 
 func TestIdentity_IsTheServiceOfTheAPI(t *testing.T) {
-	i := newKubeCluster(t)
+	k := newKubeCluster(t)
 	service, err := testkit.Kube(t).CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := i.Identity(t.Context())
+	got, err := k.Identity(t.Context())
 	if err != nil || got == nil || got.UID != string(service.UID) || got.ResourceVersion != service.ResourceVersion {
 		t.Errorf("identity is %+v, %v, want %s at %s", got, err, service.UID, service.ResourceVersion)
 	}
 }
 
 func TestWrites_GuardsHold(t *testing.T) {
-	i, service := newKubeCluster(t), newService(t)
+	k, service := newKubeCluster(t), newService(t)
 	stored := func() allocation.IPAddress {
 		t.Helper()
-		address, err := i.IPAddress(t.Context(), service.ClusterIPs[0])
+		address, err := k.IPAddress(t.Context(), service.ClusterIPs[0])
 		if err != nil || address == nil {
 			t.Fatalf("address is %+v, %v", address, err)
 		}
@@ -142,29 +141,29 @@ func TestWrites_GuardsHold(t *testing.T) {
 		}
 	}
 	old := stored()
-	want("create of what is there", i.Create(t.Context(), old), errorclass.ErrConflict)
+	want("create of an existing object", k.Create(t.Context(), old), errorclass.ErrConflict)
 	changed := old
 	changed.Family = "IPv5"
-	want("relabel", i.Relabel(t.Context(), changed, guard(old)), nil)
-	want("relabel of an old version", i.Relabel(t.Context(), old, guard(old)), errorclass.ErrConflict)
-	want("delete of an old version", i.Delete(t.Context(), old.Name, guard(old)), errorclass.ErrConflict)
-	want("delete without a guard", i.Delete(t.Context(), old.Name, allocation.Guard{}), errUnguarded)
+	want("relabel", k.Relabel(t.Context(), changed, guard(old)), nil)
+	want("relabel of an old version", k.Relabel(t.Context(), old, guard(old)), errorclass.ErrConflict)
+	want("delete of an old version", k.Delete(t.Context(), old.Name, guard(old)), errorclass.ErrConflict)
+	want("delete without a guard", k.Delete(t.Context(), old.Name, allocation.Guard{}), errUnguarded)
 	stranger := guard(stored())
 	stranger.UID = "11111111-2222-3333-4444-555555555555"
-	want("delete of another object", i.Delete(t.Context(), old.Name, stranger), errorclass.ErrConflict)
+	want("delete of another object", k.Delete(t.Context(), old.Name, stranger), errorclass.ErrConflict)
 	if got := stored(); got.Family != "IPv5" || got.Parent != old.Parent {
-		t.Errorf("address is %+v after refused writes", got)
+		t.Errorf("address is %+v after rejected writes", got)
 	}
-	want("delete", i.Delete(t.Context(), old.Name, guard(stored())), nil)
-	want("delete of what is gone", i.Delete(t.Context(), old.Name, guard(old)), errorclass.ErrConflict)
-	want("create", i.Create(t.Context(), old), nil)
+	want("delete", k.Delete(t.Context(), old.Name, guard(stored())), nil)
+	want("delete of what is gone", k.Delete(t.Context(), old.Name, guard(old)), errorclass.ErrConflict)
+	want("create", k.Create(t.Context(), old), nil)
 	if got := stored(); got.Parent != old.Parent || got.Family != old.Family || got.ManagedBy != old.ManagedBy {
 		t.Errorf("address is %+v, want it as %+v", got, old)
 	}
 	invalid := old
 	invalid.Name = "no-address"
-	if err := i.Create(t.Context(), invalid); err == nil || errors.Is(err, errorclass.ErrConflict) || errors.Is(err, errorclass.ErrUnavailable) {
-		t.Errorf("create of what is refused = %v", err)
+	if err := k.Create(t.Context(), invalid); err == nil || errors.Is(err, errorclass.ErrConflict) || errors.Is(err, errorclass.ErrUnavailable) {
+		t.Errorf("create of an invalid object = %v", err)
 	}
 }
 
@@ -173,14 +172,14 @@ func TestWrites_FailWithoutATerm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := NewKubeCluster(kube, slog.New(slog.DiscardHandler))
+	k := NewKubeCluster(kube, slog.New(slog.DiscardHandler))
 	address := allocation.IPAddress{Name: "10.0.255.251", Parent: allocation.ServiceParent(allocation.Key{Namespace: "default", Name: "none"})}
-	if err := i.Create(t.Context(), address); !errors.Is(err, term.ErrNone) {
+	if err := k.Create(t.Context(), address); !errors.Is(err, term.ErrNone) {
 		t.Errorf("create without a term = %v, want %v", err, term.ErrNone)
 	}
 	_, ctx, end := termtest.NewTerm(0, 1)
 	end()
-	if err := i.Create(context.WithoutCancel(ctx), address); !errors.Is(err, term.ErrEnded) {
+	if err := k.Create(context.WithoutCancel(ctx), address); !errors.Is(err, term.ErrEnded) {
 		t.Errorf("create after the term = %v, want %v", err, term.ErrEnded)
 	}
 }
@@ -190,11 +189,11 @@ func TestReads_FailWithUnavailableIfKubeAPIServerDoesNotAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := NewKubeCluster(kube, slog.New(slog.DiscardHandler))
-	if _, err := i.Services(t.Context()); !errors.Is(err, errorclass.ErrUnavailable) {
+	k := NewKubeCluster(kube, slog.New(slog.DiscardHandler))
+	if _, err := k.Services(t.Context()); !errors.Is(err, errorclass.ErrUnavailable) {
 		t.Errorf("services = %v, want %v", err, errorclass.ErrUnavailable)
 	}
-	if _, err := i.Stores(t.Context()); !errors.Is(err, errorclass.ErrUnavailable) {
+	if _, err := k.Stores(t.Context()); !errors.Is(err, errorclass.ErrUnavailable) {
 		t.Errorf("stores = %v, want %v", err, errorclass.ErrUnavailable)
 	}
 }
@@ -202,15 +201,15 @@ func TestReads_FailWithUnavailableIfKubeAPIServerDoesNotAnswer(t *testing.T) {
 // eventRecorder is an ObjectHandler that records what it receives.
 type eventRecorder struct {
 	mu       sync.Mutex // guards the fields below
-	whole    map[Kind]bool
+	listed   map[Kind]bool
 	services map[string]bool
-	broken   map[Kind]error
+	failing  map[Kind]error
 }
 
 func (s *eventRecorder) OnChange(change ObjectChange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.whole[change.Kind] = s.whole[change.Kind] || change.List
+	s.listed[change.Kind] = s.listed[change.Kind] || change.List
 	for _, service := range change.Put.Services {
 		s.services[service.String()] = true
 	}
@@ -222,15 +221,15 @@ func (s *eventRecorder) OnChange(change ObjectChange) {
 func (s *eventRecorder) OnError(kind Kind, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.broken[kind] = err
+	s.failing[kind] = err
 }
 
 func TestWatch_ListsAndThenReportsChanges(t *testing.T) {
-	i, first := newKubeCluster(t), newService(t)
+	k, first := newKubeCluster(t), newService(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
-	handler := &eventRecorder{whole: map[Kind]bool{}, services: map[string]bool{}, broken: map[Kind]error{}}
-	watching.Go(func() { i.Watch(ctx, []Kind{KindServices, KindIPAddresses, KindServiceCIDRs}, handler) })
+	handler := &eventRecorder{listed: map[Kind]bool{}, services: map[string]bool{}, failing: map[Kind]error{}}
+	watching.Go(func() { k.Watch(ctx, []Kind{KindServices, KindIPAddresses, KindServiceCIDRs}, handler) })
 	defer watching.Wait()
 	defer cancel()
 	want := func(service allocation.Service, is bool) {
@@ -238,8 +237,8 @@ func TestWatch_ListsAndThenReportsChanges(t *testing.T) {
 		testkit.Eventually(t, 20*time.Second, func() error {
 			handler.mu.Lock()
 			defer handler.mu.Unlock()
-			if !handler.whole[KindServices] || !handler.whole[KindIPAddresses] || !handler.whole[KindServiceCIDRs] || handler.services[service.String()] != is {
-				return fmt.Errorf("whole: %v, services: %v, broken: %v", handler.whole, handler.services, handler.broken)
+			if !handler.listed[KindServices] || !handler.listed[KindIPAddresses] || !handler.listed[KindServiceCIDRs] || handler.services[service.String()] != is {
+				return fmt.Errorf("listed: %v, services: %v, failing: %v", handler.listed, handler.services, handler.failing)
 			}
 			return nil
 		})

@@ -54,9 +54,7 @@ func (w *fakeCluster) wantRepaired(t testing.TB) {
 func TestController_RepairsSafeFindingsAndStoresTheRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDamagedCluster(t)
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(settleTime)
 		w.wantRepaired(t)
@@ -208,9 +206,7 @@ func TestController_ConcurrentRepairController(t *testing.T) {
 			}
 			return nil
 		})
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(settleTime)
 		w.wantRepaired(t)
@@ -231,9 +227,7 @@ func TestController_LeakedPortIsFreedAfterItsGracePeriod(t *testing.T) {
 		w.addService("user", "10.0.0.1", 30001)
 		w.addAddress("10.0.0.1", "user")
 		w.putBits(30001, 30005)
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(64 * time.Second)
 		if !w.hasPort(30005) {
@@ -250,16 +244,14 @@ func TestController_GapRestartsTheGracePeriodOfALeak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		for range 10 {
 			time.Sleep(55 * time.Second)
 			w.relist(KindServices)
 		}
 		r.end()
 		for range 5 { // a new leader ignores the observations of an earlier one
-			r = w.lead(t, cfg)
+			r = w.lead(t, w.autoRepairConfig())
 			time.Sleep(55 * time.Second)
 			r.end()
 		}
@@ -274,14 +266,10 @@ func TestController_FreesNothingThatALiveListShowsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(30 * time.Second)
-		w.mu.Lock()
-		w.stale[KindServices] = true
-		w.mu.Unlock()
+		w.locked(func() { w.stale[KindServices] = true })
 		w.addService("late", "None", 30005)
 		time.Sleep(10 * time.Minute)
 		if !w.hasPort(30005) {
@@ -306,9 +294,7 @@ func TestController_FreesNothingThatWasAllocatedAgainAfterTheLastEvent(t *testin
 			}
 			return nil
 		})
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(100 * time.Second)
 		if len(w.repairs(t)) == 0 || !w.hasPort(30005) {
@@ -360,9 +346,7 @@ func TestController_RangeOfAnotherClusterIsNeitherComparedNorWritten(t *testing.
 		w.addService("user", "None", 30001)
 		w.putBits(30005)
 		w.foreign = "it is another cluster's"
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(10 * time.Minute)
 		if current := r.current(t); len(current) != 0 || len(w.writesDone()) != 0 || r.lastError() != nil {
@@ -372,9 +356,7 @@ func TestController_RangeOfAnotherClusterIsNeitherComparedNorWritten(t *testing.
 		if err != nil || snapshot.Stores[1].Present || snapshot.Stores[1].Problem != w.foreign {
 			t.Errorf("states %+v, %v", snapshot.Stores, err)
 		}
-		w.mu.Lock()
-		w.foreign = ""
-		w.mu.Unlock()
+		w.locked(func() { w.foreign = "" })
 		time.Sleep(10 * time.Second)
 		if !w.hasPort(30001) {
 			t.Error("the port in use is not allocated once the range is known to be this cluster's")
@@ -558,9 +540,7 @@ func TestController_RepairsAfterAnOutage(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newDamagedCluster(t)
 			w.onWrite(func(string, bool) error { return outage })
-			cfg := w.config()
-			cfg.AutoRepair = true
-			r := w.lead(t, cfg)
+			r := w.lead(t, w.autoRepairConfig())
 			defer r.end()
 			time.Sleep(5 * time.Minute)
 			if err := r.lastError(); !errors.Is(err, outage) || !strings.Contains(err.Error(), "no pass has succeeded for") {

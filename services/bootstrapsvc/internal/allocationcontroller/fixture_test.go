@@ -183,6 +183,13 @@ func (w *fakeCluster) next() int64 {
 	return w.version
 }
 
+// locked calls change, which sets fields of w.
+func (w *fakeCluster) locked(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
 // send sends an event. The caller holds the lock.
 func (w *fakeCluster) send(change ObjectChange) {
 	for feed := range w.feeds {
@@ -528,6 +535,12 @@ type leadership struct {
 	ended    chan struct{}
 	mu       sync.Mutex // guards errs
 	errs     []error
+}
+
+func (w *fakeCluster) autoRepairConfig() Config {
+	cfg := w.config()
+	cfg.AutoRepair = true
+	return cfg
 }
 
 func (w *fakeCluster) config() Config { return Config{FindingHistory: 10, RepairHistory: 10} }

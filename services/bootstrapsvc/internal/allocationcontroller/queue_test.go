@@ -2,7 +2,10 @@ package allocationcontroller
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,9 +60,7 @@ func TestController_FailingRepairDelaysNoOther(t *testing.T) {
 			}
 			return nil
 		})
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(settleTime)
 		want := map[string]allocation.FindingState{failing: allocation.StateOpen}
@@ -140,9 +141,7 @@ func TestController_FailingFreeDelaysNoOtherOfItsBatch(t *testing.T) {
 			}
 			return nil
 		})
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(70 * time.Second)
 		writes := w.writesDone()
@@ -162,14 +161,10 @@ func TestController_FailingReadDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFakeCluster(t)
 		w.putBits(30005)
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(60 * time.Second)
-		w.mu.Lock()
-		w.listErr = errorclass.ErrUnavailable
-		w.mu.Unlock()
+		w.locked(func() { w.listErr = errorclass.ErrUnavailable })
 		time.Sleep(5 * time.Minute)
 		w.addService("later", "10.0.0.9", 30009)
 		time.Sleep(2 * time.Second)
@@ -180,12 +175,40 @@ func TestController_FailingReadDelaysNoOther(t *testing.T) {
 		if err := r.lastError(); !errors.Is(err, errorclass.ErrUnavailable) {
 			t.Errorf("error = %v, want %v", err, errorclass.ErrUnavailable)
 		}
-		w.mu.Lock()
-		w.listErr = nil
-		w.mu.Unlock()
+		w.locked(func() { w.listErr = nil })
 		time.Sleep(startBackoffMax + time.Second)
 		if current, err := r.current(t), r.lastError(); len(current) != 0 || err != nil || w.hasPort(30005) {
 			t.Errorf("%v are still current, %v", current, err)
+		}
+	})
+}
+
+// While every write fails, neither the number of findings nor their backoffs cause a request storm.
+func TestController_OutageCausesFewRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many, seconds = 300, 60
+		w := newFakeCluster(t)
+		for i := range many {
+			w.addService(fmt.Sprint("s", i), fmt.Sprintf("10.0.%d.%d", 1+i/250, 1+i%250))
+		}
+		var attempts atomic.Int64
+		w.onWrite(func(write string, after bool) error {
+			if strings.HasPrefix(write, "create") && !after {
+				attempts.Add(1)
+				return errorclass.ErrUnavailable
+			}
+			return nil
+		})
+		r := w.lead(t, w.autoRepairConfig())
+		defer r.end()
+		time.Sleep(seconds * time.Second)
+		if n := attempts.Load(); n < seconds || n > (seconds+2)*maxFailures {
+			t.Errorf("%d requests in %d seconds", n, seconds)
+		}
+		w.onWrite(nil)
+		time.Sleep(retryBackoffMax + time.Second)
+		if current, err := r.current(t), r.lastError(); len(current) != 0 || err != nil {
+			t.Errorf("%d findings are still current, %v", len(current), err)
 		}
 	})
 }

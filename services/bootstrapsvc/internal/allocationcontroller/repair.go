@@ -18,9 +18,9 @@ const (
 	automaticRequester = "auto"
 	// maxAutoSteps bounds the steps of an automatic repair, so that a person can read it.
 	maxAutoSteps = 100
-	// maxFailures bounds the batches that fail in one pass. An unavailable dependency then delays
-	// the pass by a few requests only, and the remaining findings have their turn in the next pass.
-	maxFailures = 3
+	// maxFailures bounds the batches that fail in one pass. After as many failures, which are
+	// typical of an unavailable dependency, repairs pause for failurePause.
+	maxFailures, failurePause = 3, time.Second
 	// maxHistorySteps bounds the steps of all stored repairs, so that a list of them fits into one
 	// message.
 	maxHistorySteps = 5000
@@ -38,14 +38,24 @@ func (r *reconciler) repair(ctx context.Context, now time.Time) error {
 		_, current := r.findings.current[finding]
 		return current || pending.has(finding)
 	})
+	if now.Before(r.repairs.pausedUntil) {
+		return nil
+	}
 	r.repairs.failuresLeft = maxFailures
+	defer func() {
+		if r.repairs.failuresLeft == 0 {
+			r.repairs.pausedUntil = time.Now().Add(failurePause)
+		}
+	}()
 	if r.AutoRepair {
 		if err := r.startAutomatic(ctx, now, pending); err != nil {
 			return err
 		}
 	}
-	for _, unfinished := range slices.Clone(r.repairs.unfinished) {
-		if err := r.run(ctx, unfinished, func(finding string) bool { return r.repairs.queue.ready(finding, now) }); err != nil {
+	unfinished := slices.Clone(r.repairs.unfinished)
+	slices.SortStableFunc(unfinished, func(a, b *unfinishedRepair) int { return allocation.CompareSteps(a.nextStep(), b.nextStep()) })
+	for _, repair := range unfinished {
+		if err := r.run(ctx, repair, func(finding string) bool { return r.repairs.queue.ready(finding, now) }); err != nil {
 			return err
 		}
 	}
@@ -95,6 +105,9 @@ func (r *reconciler) nextRepair() (time.Time, bool) {
 				add(name)
 			}
 		}
+	}
+	if next.Before(r.repairs.pausedUntil) {
+		next = r.repairs.pausedUntil
 	}
 	return next, found
 }
@@ -250,6 +263,8 @@ type repairs struct {
 	startErrs map[string]error
 	// failuresLeft is how many batches may still fail in this pass.
 	failuresLeft int
+	// pausedUntil is when the next repair may run after a pass with maxFailures failures.
+	pausedUntil time.Time
 }
 
 type endedRepair struct {
@@ -364,6 +379,16 @@ func (u *unfinishedRepair) pendingFindings() set {
 		}
 	}
 	return pending
+}
+
+// nextStep returns the first pending step, the zero Step if there is none.
+func (u *unfinishedRepair) nextStep() allocation.Step {
+	for number, result := range u.Results {
+		if result.State == repairstore.StepPending {
+			return u.Steps[number]
+		}
+	}
+	return allocation.Step{}
 }
 
 // nextBatch returns the numbers of the next pending steps of ready findings that share their live

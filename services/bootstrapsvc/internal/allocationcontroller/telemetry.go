@@ -264,8 +264,8 @@ func addressReference(of allocation.IPAddressRef) *corev1.ObjectReference {
 	}
 }
 
-// affectedServices returns the Services that the finding affects. The rightful owner of a duplicate is not
-// affected.
+// affectedServices returns the Services that the finding affects. The rightful owner of a duplicate
+// is not affected.
 func affectedServices(finding allocation.Finding) []allocation.Owner {
 	if finding.Code == allocation.DuplicateOwner && len(finding.Owners) > 0 {
 		return finding.Owners[1:]

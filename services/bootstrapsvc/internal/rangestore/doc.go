@@ -7,12 +7,14 @@
 //
 // # Invariants
 //
-//   - A value is written in the encoding in which it was read. Everything in it but the bitmap stays byte for byte, above all the text of
-//     the range: kube-apiserver allocates nothing from a range with another text than its own flag.
-//   - A value that cannot be read, or that would differ after reading and writing, is reported and never written. It may be truncated, or
-//     written by a newer version.
-//   - A write compares the modification revision that was read, and the guard of the term in its context; without a term it is rejected.
-//     kube-apiserver writes in the same way: the later writer reads again, so that neither undoes the other's change.
+//   - A value is written in the encoding in which it was read. Everything in it but the bitmap
+//     stays byte for byte, above all the text of the range: kube-apiserver allocates nothing from a
+//     range with another text than its own flag.
+//   - A value that cannot be read, or that would differ after reading and writing, is reported and
+//     never written. It may be truncated, or written by a newer version.
+//   - A write compares the modification revision that was read, and the guard of the term in its
+//     context; without a term it is rejected. kube-apiserver writes in the same way: the later
+//     writer reads again, so that neither undoes the other's change.
 //   - The package never creates or deletes a key.
 //
 // The ranges do not say to which cluster they belong. [Store.VerifyCluster] compares an object that

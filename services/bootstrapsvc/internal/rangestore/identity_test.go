@@ -15,22 +15,22 @@ func TestVerifyCluster_ComparesTheIdentity(t *testing.T) {
 	cases := map[string]struct {
 		value string
 		// fresh gives the identity the revision of the value.
-		fresh bool
-		doubt string
+		fresh   bool
+		problem string
 	}{
-		"nothing below the prefix":              {doubt: "nothing of this cluster"},
+		"nothing below the prefix":              {problem: "nothing of this cluster"},
 		"protobuf":                              {value: "k8s\x00\n\x05v1\x12$" + identity.UID + "z"},
 		"JSON":                                  {value: `{"metadata":{"uid":"` + identity.UID + `"}}`},
-		"that of another cluster":               {value: "k8s\x00\n\x05v1\x12$0d5b1c5e-0000-4a4e-ae22-0a8e2f3c9b11z", doubt: "of another cluster"},
-		"another cluster's at the revision":     {value: "k8s\x00another", fresh: true, doubt: "of another cluster"},
+		"that of another cluster":               {value: "k8s\x00\n\x05v1\x12$0d5b1c5e-0000-4a4e-ae22-0a8e2f3c9b11z", problem: "of another cluster"},
+		"another cluster's at the revision":     {value: "k8s\x00another", fresh: true, problem: "of another cluster"},
 		"encrypted, of the revision":            {value: "k8s:enc:aescbc:v1:key1:xyz", fresh: true},
-		"encrypted, and changed or another one": {value: "k8s:enc:aescbc:v1:key1:xyz", doubt: "of another cluster"},
+		"encrypted, and changed or another one": {value: "k8s:enc:aescbc:v1:key1:xyz", problem: "of another cluster"},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			p, of := newFixture(t), identity
+			f, of := newFixture(t), identity
 			if test.value != "" {
-				response, err := p.etcd.Put(t.Context(), p.prefix+identityKey, test.value)
+				response, err := f.etcd.Put(t.Context(), f.prefix+identityKey, test.value)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -38,9 +38,9 @@ func TestVerifyCluster_ComparesTheIdentity(t *testing.T) {
 					of.ResourceVersion = fmt.Sprint(response.Header.Revision)
 				}
 			}
-			doubt, err := p.VerifyCluster(t.Context(), of)
-			if err != nil || (doubt == "") != (test.doubt == "") || !strings.Contains(doubt, test.doubt) {
-				t.Errorf("doubt is %q, %v, want %q", doubt, err, test.doubt)
+			problem, err := f.VerifyCluster(t.Context(), of)
+			if err != nil || (problem == "") != (test.problem == "") || !strings.Contains(problem, test.problem) {
+				t.Errorf("problem is %q, %v, want %q", problem, err, test.problem)
 			}
 		})
 	}
@@ -52,10 +52,10 @@ func TestVerifyCluster_AcceptsTheRealCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	of := ClusterIdentity{UID: string(service.UID), ResourceVersion: service.ResourceVersion}
-	if doubt, err := New(testkit.Etcd(t), "/registry/").VerifyCluster(t.Context(), of); doubt != "" || err != nil {
-		t.Errorf("doubt is %q, %v", doubt, err)
+	if problem, err := New(testkit.Etcd(t), "/registry/").VerifyCluster(t.Context(), of); problem != "" || err != nil {
+		t.Errorf("problem is %q, %v", problem, err)
 	}
-	if doubt, err := New(testkit.Etcd(t), "/elsewhere").VerifyCluster(t.Context(), of); doubt == "" || err != nil {
-		t.Errorf("elsewhere the doubt is %q, %v", doubt, err)
+	if problem, err := New(testkit.Etcd(t), "/elsewhere").VerifyCluster(t.Context(), of); problem == "" || err != nil {
+		t.Errorf("elsewhere the problem is %q, %v", problem, err)
 	}
 }

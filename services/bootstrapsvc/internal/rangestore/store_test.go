@@ -36,38 +36,38 @@ func newFixture(t *testing.T) fixture {
 	return fixture{Store: New(etcd, prefix), etcd: etcd, prefix: prefix}
 }
 
-func (p fixture) put(t *testing.T, name Name, raw []byte) int64 {
+func (f fixture) put(t *testing.T, name Name, raw []byte) int64 {
 	t.Helper()
-	response, err := p.etcd.Put(t.Context(), path.Join(p.prefix, "ranges", string(name)), string(raw))
+	response, err := f.etcd.Put(t.Context(), path.Join(f.prefix, "ranges", string(name)), string(raw))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return response.Header.Revision
 }
 
-// claim holds a term whose key is in etcd, until the test ends or the key is deleted.
-func (p fixture) claim(t *testing.T) (ctx context.Context, lose func()) {
+// claim returns a context with a term, and a function that deletes the key of the term.
+func (f fixture) claim(t *testing.T) (ctx context.Context, lose func()) {
 	t.Helper()
 	const key = "/trivet/termtest/terms/termtest/0"
-	if _, err := p.etcd.Delete(t.Context(), key); err != nil {
+	if _, err := f.etcd.Delete(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
-	response, err := p.etcd.Put(t.Context(), key, "")
+	response, err := f.etcd.Put(t.Context(), key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, ctx, end := termtest.NewTerm(0, response.Header.Revision)
 	t.Cleanup(end)
 	return ctx, func() {
-		if _, err := p.etcd.Delete(context.Background(), key); err != nil {
+		if _, err := f.etcd.Delete(context.Background(), key); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-func (p fixture) read(t *testing.T, name Name) Value {
+func (f fixture) read(t *testing.T, name Name) Value {
 	t.Helper()
-	value, err := p.Read(t.Context(), name)
+	value, err := f.Read(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,45 +75,45 @@ func (p fixture) read(t *testing.T, name Name) Value {
 }
 
 func TestRead_AbsentIsTheZeroValueAndDamageSaysWhy(t *testing.T) {
-	p := newFixture(t)
-	if got := p.read(t, NodePorts); got.ModRevision != 0 || got.Unreadable != "" {
+	f := newFixture(t)
+	if got := f.read(t, NodePorts); got.ModRevision != 0 || got.Unreadable != "" {
 		t.Errorf("absent range = %+v", got)
 	}
-	revision := p.put(t, NodePorts, []byte("k8s\x00\x0a"))
-	if got := p.read(t, NodePorts); got.ModRevision != revision || got.Unreadable == "" {
+	revision := f.put(t, NodePorts, []byte("k8s\x00\x0a"))
+	if got := f.read(t, NodePorts); got.ModRevision != revision || got.Unreadable == "" {
 		t.Errorf("damaged range = %+v, want revision %d and why", got, revision)
 	}
 }
 
 func TestCompareAndSwap_RequiresTheRevisionAndTheTerm(t *testing.T) {
-	p := newFixture(t)
-	ctx, lose := p.claim(t)
-	revision := p.put(t, NodePorts, stored(t, ports(0x03)))
-	value := p.read(t, NodePorts)
+	f := newFixture(t)
+	ctx, lose := f.claim(t)
+	revision := f.put(t, NodePorts, stored(t, ports(0x03)))
+	value := f.read(t, NodePorts)
 	next := value.Range.With([]byte{0x02})
 
-	if _, err := p.CompareAndSwap(t.Context(), NodePorts, revision, next); !errors.Is(err, term.ErrNone) {
+	if _, err := f.CompareAndSwap(t.Context(), NodePorts, revision, next); !errors.Is(err, term.ErrNone) {
 		t.Errorf("without a term = %v, want %v", err, term.ErrNone)
 	}
-	if _, err := p.CompareAndSwap(ctx, NodePorts, revision-1, next); !errors.Is(err, ErrConflict) {
+	if _, err := f.CompareAndSwap(ctx, NodePorts, revision-1, next); !errors.Is(err, ErrConflict) {
 		t.Errorf("over another revision = %v, want %v", err, ErrConflict)
 	}
-	if _, err := p.CompareAndSwap(ctx, ClusterIPs, 0, next); !errors.Is(err, ErrConflict) {
-		t.Errorf("where nothing is = %v, want %v", err, ErrConflict)
+	if _, err := f.CompareAndSwap(ctx, ClusterIPs, 0, next); !errors.Is(err, ErrConflict) {
+		t.Errorf("over an absent key = %v, want %v", err, ErrConflict)
 	}
-	after, err := p.CompareAndSwap(ctx, NodePorts, revision, next)
+	after, err := f.CompareAndSwap(ctx, NodePorts, revision, next)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := p.read(t, NodePorts); got.ModRevision != after || !bytes.Equal(got.Range.Data(), []byte{0x02}) {
+	if got := f.read(t, NodePorts); got.ModRevision != after || !bytes.Equal(got.Range.Data(), []byte{0x02}) {
 		t.Errorf("after the swap: revision %d, data %x, want %d and 02", got.ModRevision, got.Range.Data(), after)
 	}
 	lose()
-	if _, err := p.CompareAndSwap(ctx, NodePorts, after, value.Range); !errors.Is(err, term.ErrEnded) {
+	if _, err := f.CompareAndSwap(ctx, NodePorts, after, value.Range); !errors.Is(err, term.ErrEnded) {
 		t.Errorf("after the term's key went = %v, want %v", err, term.ErrEnded)
 	}
-	if got := p.read(t, ClusterIPs); got.ModRevision != 0 {
-		t.Errorf("a key was made: %+v", got)
+	if got := f.read(t, ClusterIPs); got.ModRevision != 0 {
+		t.Errorf("a key was created: %+v", got)
 	}
 }
 
@@ -165,15 +165,15 @@ func watch(t *testing.T, store *Store) *recorder {
 }
 
 func TestWatch_ListsAndThenReportsEveryChange(t *testing.T) {
-	p := newFixture(t)
-	p.put(t, NodePorts, stored(t, ports(0x01)))
-	p.put(t, "somethingelse", []byte("x"))
-	sink := watch(t, p.Store)
+	f := newFixture(t)
+	f.put(t, NodePorts, stored(t, ports(0x01)))
+	f.put(t, "somethingelse", []byte("x"))
+	sink := watch(t, f.Store)
 	sink.want(t, "begin 1 01 unreadable=false there=true")
-	p.put(t, NodePorts, stored(t, ports(0x03)))
-	p.put(t, NodePorts, stored(t, ports(0x01)))
-	p.put(t, ClusterIPs, []byte("x"))
-	if _, err := p.etcd.Delete(t.Context(), path.Join(p.prefix, "ranges", string(NodePorts))); err != nil {
+	f.put(t, NodePorts, stored(t, ports(0x03)))
+	f.put(t, NodePorts, stored(t, ports(0x01)))
+	f.put(t, ClusterIPs, []byte("x"))
+	if _, err := f.etcd.Delete(t.Context(), path.Join(f.prefix, "ranges", string(NodePorts))); err != nil {
 		t.Fatal(err)
 	}
 	sink.want(t, "begin 1 01 unreadable=false there=true",
@@ -200,9 +200,9 @@ func (c *compacted) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 }
 
 func TestWatch_RestartsAfterAGap(t *testing.T) {
-	p := newFixture(t)
-	p.put(t, NodePorts, stored(t, ports(0x01)))
-	sink := watch(t, New(&compacted{Client: p.etcd}, p.prefix))
+	f := newFixture(t)
+	f.put(t, NodePorts, stored(t, ports(0x01)))
+	sink := watch(t, New(&compacted{Client: f.etcd}, f.prefix))
 	again := "begin 1 01 unreadable=false there=true"
 	sink.want(t, again, "broken", again)
 }
@@ -240,16 +240,16 @@ func TestRead_RealNodePorts(t *testing.T) {
 }
 
 func TestRead_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
-	p := newFixture(t)
+	f := newFixture(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := p.Read(ctx, NodePorts); !errors.Is(err, ErrUnavailable) {
+	if _, err := f.Read(ctx, NodePorts); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("read = %v, want %v", err, ErrUnavailable)
 	}
-	held, _ := p.claim(t)
+	held, _ := f.claim(t)
 	held, cancelHeld := context.WithCancel(held)
 	cancelHeld()
-	if _, err := p.CompareAndSwap(held, NodePorts, 1, Range{}); err == nil {
-		t.Error("a range that was never read was written")
+	if _, err := f.CompareAndSwap(held, NodePorts, 1, Range{}); err == nil {
+		t.Error("the zero Range was written")
 	}
 }

@@ -13,14 +13,18 @@
 //
 // # Invariants
 //
-//   - Every write is a transaction with the guard of the term in its context; without a term it is rejected. So there is one writer at
-//     a time, and a replica whose term has ended changes nothing.
-//   - The parts of a repair are written once and never changed, so a record always shows what a step was planned to do.
-//   - An unreadable value is skipped and counted. It is not deleted by a trim: a newer version may have written it.
+//   - Every write is a transaction with the guard of the term in its context; without a term it is
+//     rejected. So there is one writer at a time, and a replica whose term has ended changes
+//     nothing.
+//   - The parts of a repair are written once and never changed, so a record always shows what a
+//     step was planned to do.
+//   - An unreadable value is skipped and counted. It is not deleted by a trim: a newer version may
+//     have written it.
 //   - Grace periods are not stored. After a restart they begin again.
-//   - A token is not stored and grants nothing. The controller plans again from the token's findings and compares. A made-up token
-//     therefore does no more than a plan that its author may request. One plan has one token, and one token has one encoding, so
-//     that its ID tells whether it was applied before.
+//   - A token is not stored and grants nothing. The controller plans again from the token's
+//     findings and compares. A made-up token therefore does no more than a plan that its author may
+//     request. One plan has one token, and one token has one encoding, so that its ID tells whether
+//     it was applied before.
 //
 // Methods block until etcd answers or their context ends, and are safe for concurrent use. Their
 // errors wrap [ErrUnavailable] if etcd did not answer.

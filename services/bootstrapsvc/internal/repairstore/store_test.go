@@ -224,7 +224,7 @@ func TestStore_EtcdThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	}
 }
 
-// Older and newer versions read each other's values, so the names of the fields must not change with the names in the code.
+// Other versions read these values, so the stored names must not change with the names in the code.
 func TestFindings_StoredFormatDoesNotChange(t *testing.T) {
 	f := newFixture(t)
 	finding := leaked("30001")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/allocation"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/errorclass"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/rangestore"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc/internal/repairstore"
 )
 
 // On a busy machine, an event of a bitmap may arrive long before the events of Services. A deleted
@@ -29,9 +32,7 @@ func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
 		defer r.end()
 		time.Sleep(settleTime)
 
-		w.mu.Lock()
-		w.stale[KindServices] = true
-		w.mu.Unlock()
+		w.locked(func() { w.stale[KindServices] = true })
 		w.deleteService("gone")
 		w.deleteAddress("10.0.0.1")
 		w.deleteAddress("10.0.0.2")
@@ -52,9 +53,7 @@ func TestController_WatchesOutOfStepOpenNoFinding(t *testing.T) {
 			t.Errorf("opened %v, want the two of the service that exists", opened)
 		}
 
-		w.mu.Lock()
-		w.stale[KindServices] = false
-		w.mu.Unlock()
+		w.locked(func() { w.stale[KindServices] = false })
 		w.relist(KindServices)
 		w.deleteService("gone") // the delayed event
 		time.Sleep(settleTime)
@@ -97,9 +96,7 @@ func TestController_RejectedFindingsHideNoOtherFinding(t *testing.T) {
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(changeDelay) // it has listed all, and every grace period is running
-		w.mu.Lock()
-		w.stale[KindServices] = true
-		w.mu.Unlock()
+		w.locked(func() { w.stale[KindServices] = true })
 		for i := range 2 * maxConfirm {
 			w.deleteService(fmt.Sprint("gone", i))
 		}
@@ -118,9 +115,7 @@ func TestController_FindingThatCannotBeConfirmedStaysPending(t *testing.T) {
 		r := w.lead(t, w.config())
 		defer r.end()
 		time.Sleep(settleTime)
-		w.mu.Lock()
-		w.readErr = rangestore.ErrUnavailable
-		w.mu.Unlock()
+		w.locked(func() { w.readErr = rangestore.ErrUnavailable })
 		w.putBits()
 		time.Sleep(time.Minute)
 		want := map[string]allocation.FindingState{"findings/not-allocated.node-ports.30002": allocation.StatePending}
@@ -130,9 +125,7 @@ func TestController_FindingThatCannotBeConfirmedStaysPending(t *testing.T) {
 		if err := r.lastError(); !errors.Is(err, rangestore.ErrUnavailable) {
 			t.Errorf("error = %v, want %v", err, rangestore.ErrUnavailable)
 		}
-		w.mu.Lock()
-		w.readErr = nil
-		w.mu.Unlock()
+		w.locked(func() { w.readErr = nil })
 		time.Sleep(time.Minute)
 		want["findings/not-allocated.node-ports.30002"] = allocation.StateOpen
 		if diff := cmp.Diff(want, r.current(t)); diff != "" {
@@ -149,9 +142,7 @@ func TestController_SetsABitDespiteConcurrentAllocations(t *testing.T) {
 		w := newFakeCluster(t)
 		w.addService("affected", "None", 30002)
 		w.putBits(30002)
-		cfg := w.config()
-		cfg.AutoRepair = true
-		r := w.lead(t, cfg)
+		r := w.lead(t, w.autoRepairConfig())
 		defer r.end()
 		time.Sleep(settleTime)
 		lost := 0
@@ -171,6 +162,83 @@ func TestController_SetsABitDespiteConcurrentAllocations(t *testing.T) {
 		defer w.mu.Unlock()
 		if w.lists != 0 {
 			t.Errorf("%d lists of all services, want none", w.lists)
+		}
+	})
+}
+
+const leakedPort = "findings/leaked.node-ports.30005"
+
+// wantPendingUntil wants a leak to stay pending for minutes, and to open soon after the call of
+// resume.
+func wantPendingUntil(t *testing.T, r *leadership, resume func()) {
+	t.Helper()
+	time.Sleep(5 * time.Minute)
+	if state := r.current(t)[leakedPort]; state != allocation.StatePending {
+		t.Errorf("the leak is %d, want it pending", state)
+	}
+	resume()
+	time.Sleep(2 * time.Minute)
+	if state := r.current(t)[leakedPort]; state == allocation.StatePending {
+		t.Error("the leak is still pending")
+	}
+}
+
+// A pass with a write conflict does not count: the other writer may be about to use what looks
+// unused.
+func TestController_PassWithAConflictIsNoObservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFakeCluster(t)
+		w.addService("user", "None", 30001)
+		w.putBits(30005)
+		w.onWrite(func(write string, after bool) error {
+			if strings.HasPrefix(write, "swap") && !after {
+				return rangestore.ErrConflict
+			}
+			return nil
+		})
+		r := w.lead(t, w.autoRepairConfig())
+		defer r.end()
+		wantPendingUntil(t, r, func() { w.onWrite(nil) })
+	})
+}
+
+func TestController_PassWithABrokenWatchIsNoObservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFakeCluster(t)
+		w.putBits(30005)
+		r := w.lead(t, w.config())
+		defer r.end()
+		time.Sleep(settleTime)
+		watcher := w.watching()
+		watcher.OnError(KindServices, errorclass.ErrUnavailable)
+		wantPendingUntil(t, r, func() { watcher.OnError(KindServices, nil) })
+	})
+}
+
+func TestController_SkipsTheStepsOfAFindingAfterAFailedStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDamagedCluster(t)
+		r := w.lead(t, w.config())
+		defer r.end()
+		time.Sleep(settleTime)
+		w.onWrite(func(write string, after bool) error {
+			if write == "delete 10.0.0.3" && !after {
+				return errors.New("forbidden")
+			}
+			return nil
+		})
+		plan, err := r.PlanRepair([]string{"findings/wrong-reference.ip-addresses.10.0.0.3"}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		repair, err := r.ApplyRepair(r.ctx, plan.Token, "admin")
+		if err != nil || len(repair.Results) != 2 || repair.Ended.IsZero() {
+			t.Fatalf("repair %+v, %v", repair, err)
+		}
+		for i, why := range []string{"forbidden", "an earlier step of the same finding was not made"} {
+			if got := repair.Results[i]; got.State != repairstore.StepFailed || !strings.Contains(got.Error, why) {
+				t.Errorf("step %d: %+v, want it failed: %s", i+1, got, why)
+			}
 		}
 	})
 }
