@@ -27,17 +27,9 @@ var domains = `^(` + strings.Join([]string{
 }, `|`) + `)/`
 
 const (
-	leaseDomains = `class|session|writeback|checkpoint|nodehealth|eviction|explain` +
-<<<<<<< HEAD
-		`|slab`
-	bootstrapDomains = `baseline|apiservers|allocation` +
-		`|readiness|advertise`
-	sliceDomains = `index|desired|pack|hints|explain` +
-=======
-		`|column|admission|evidence|pace`
+	leaseDomains     = `class|session|slab|writeback|checkpoint|nodehealth|eviction|explain`
 	bootstrapDomains = `baseline|apiservers|allocation`
 	sliceDomains     = `index|desired|pack|hints|explain` +
->>>>>>> bootstrap
 		`|placement|contention|shard|batch`
 	gatewayDomains = `merge`
 )
@@ -92,11 +84,7 @@ var bans = []ban{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^services/\w+/internal/(api|nodeapi)/`,
-<<<<<<< HEAD
-			`^services/(bootstrapsvc|slicesvc)/(server|convert|errors|stream|watch)\w*\.go imports `,
-=======
-			`^services/(leasesvc|slicesvc)/(server|convert|errors|stream|watch)\w*\.go imports `,
->>>>>>> bootstrap
+			`^services/slicesvc/(server|convert|errors|stream|watch)\w*\.go imports `,
 		},
 		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},
