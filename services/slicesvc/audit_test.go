@@ -20,8 +20,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
 // write is one request that passed a replica's fence.
@@ -120,8 +120,8 @@ func (a *audit) check(t *testing.T, shards int, claims map[claim]string) {
 		if holder := claims[claim{shard: w.shard, epoch: w.epoch}]; holder != w.replica {
 			t.Errorf("%+v was made under a term of %q", w, holder)
 		}
-		if w.service.Name != "" && shard.Of(w.service, shards) != w.shard {
-			t.Errorf("%+v belongs to shard %d", w, shard.Of(w.service, shards))
+		if w.service.Name != "" && shard.Of(w.service.Namespace, w.service.Name, shards) != w.shard {
+			t.Errorf("%+v belongs to shard %d", w, shard.Of(w.service.Namespace, w.service.Name, shards))
 		}
 		if w.version != 0 && w.version == w.from {
 			t.Errorf("%+v changed nothing: what it wrote was there", w)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
@@ -33,11 +33,11 @@ func TestConnect_ThrottledWriteFailsAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices := apply.NewClient(cluster.Slices, UpstreamManagedBy)
+	slices := kube.NewSliceClient(cluster.Slices, UpstreamManagedBy)
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}}
 	for i, verb := range []pack.Verb{pack.Create, pack.Update, pack.Delete} {
 		_, err := slices.Write(t.Context(), pack.Change{Verb: verb, Slice: slice})
-		if pause, asked := apply.RetryAfter(err); !asked || pause != time.Second {
+		if pause, asked := kube.RetryAfter(err); !asked || pause != time.Second {
 			t.Errorf("%s: %v, want one that asks for a second", verb, err)
 		}
 		if got := int(writes.Load()); got != i+1 {

@@ -14,18 +14,18 @@ import (
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
 // parseName reads "namespaces/{namespace}/services/{service}".
-func parseName(name string) (engine.Key, bool) {
+func parseName(name string) (slicecontroller.Key, bool) {
 	parts := strings.Split(name, "/")
 	if len(parts) != 4 || parts[0] != "namespaces" || parts[2] != "services" {
-		return engine.Key{}, false
+		return slicecontroller.Key{}, false
 	}
-	return engine.Key{Namespace: parts[1], Name: parts[3]}, true
+	return slicecontroller.Key{Namespace: parts[1], Name: parts[3]}, true
 }
 
 func resourceName(namespace, service string) string {
@@ -48,7 +48,7 @@ type placeOf struct {
 	capacity int
 }
 
-func convertState(state engine.State, of placeOf) *slicev1.ServiceSlices {
+func convertState(state slicecontroller.State, of placeOf) *slicev1.ServiceSlices {
 	converted := &slicev1.ServiceSlices{
 		Name:            resourceName(state.Service.Namespace, state.Service.Name),
 		Uid:             string(state.Service.UID),
@@ -81,7 +81,7 @@ func convertState(state engine.State, of placeOf) *slicev1.ServiceSlices {
 	return converted
 }
 
-func convertLast(last engine.LastPlan) *slicev1.ServiceSlices_LastPlan {
+func convertLast(last slicecontroller.LastPlan) *slicev1.ServiceSlices_LastPlan {
 	if last.Time.IsZero() {
 		return nil
 	}
@@ -164,7 +164,7 @@ func convertVerb(verb pack.Verb) statusv1.Change_Verb {
 }
 
 // waitingFor says in sentences what keeps a plan from being complete.
-func waitingFor(preview engine.Preview) []string {
+func waitingFor(preview slicecontroller.Preview) []string {
 	var sentences []string
 	for _, node := range preview.MissingNodes {
 		sentences = append(sentences, fmt.Sprintf("Node %q does not exist, though pods of the Service are bound to it.", node))

@@ -10,7 +10,7 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 )
 
 // Reasons of slicesvc's own errors.
@@ -105,10 +105,10 @@ func toStatus(err error) error {
 		return rpcerror.New(codes.FailedPrecondition, ServiceUnmanagedReason, err.Error(), rpcerror.WithMetadata("unmanaged_reason", unmanaged.reason))
 	case errors.As(err, &elsewhere):
 		return rpcerror.NotLeader(serviceName, elsewhere.address)
-	case errors.Is(err, apply.ErrConflict):
+	case errors.Is(err, kube.ErrConflict):
 		return rpcerror.New(codes.Aborted, ConflictReason, err.Error(), rpcerror.WithRetryAfter(retryAfterConflict))
 	case throttled(err):
-		pause, _ := apply.RetryAfter(err)
+		pause, _ := kube.RetryAfter(err)
 		return rpcerror.New(codes.Unavailable, APIServerUnreachableReason, err.Error(), rpcerror.WithRetryAfter(max(pause, retryAfterThrottle)))
 	case errors.As(err, &cache):
 		return rpcerror.New(codes.Unavailable, CacheNotSyncedReason, err.Error(), rpcerror.WithRetryAfter(retryWhileFilling))
@@ -121,7 +121,7 @@ func toStatus(err error) error {
 
 // throttled reports whether the kube-apiserver asks to be left alone.
 func throttled(err error) bool {
-	_, asked := apply.RetryAfter(err)
+	_, asked := kube.RetryAfter(err)
 	return asked
 }
 

@@ -6,7 +6,7 @@ import (
 	"encoding/base64"
 	"strings"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
 // A page token names the last Service of the page before it, after a checksum
@@ -16,7 +16,7 @@ import (
 
 const checksumLength = 8
 
-func pageToken(namespace string, last engine.Key) string {
+func pageToken(namespace string, last slicecontroller.Key) string {
 	position := last.Namespace + "/" + last.Name
 	token := append(checksum(namespace, position), position...)
 	return base64.RawURLEncoding.EncodeToString(token)
@@ -24,20 +24,20 @@ func pageToken(namespace string, last engine.Key) string {
 
 // parsePageToken returns the Service after which to go on: the zero Key for the
 // empty token. Its error is errPageToken.
-func parsePageToken(token, namespace string) (engine.Key, error) {
+func parsePageToken(token, namespace string) (slicecontroller.Key, error) {
 	if token == "" {
-		return engine.Key{}, nil
+		return slicecontroller.Key{}, nil
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(raw) < checksumLength {
-		return engine.Key{}, errPageToken
+		return slicecontroller.Key{}, errPageToken
 	}
 	position := string(raw[checksumLength:])
 	inNamespace, name, ok := strings.Cut(position, "/")
 	if !ok || !bytes.Equal(raw[:checksumLength], checksum(namespace, position)) {
-		return engine.Key{}, errPageToken
+		return slicecontroller.Key{}, errPageToken
 	}
-	return engine.Key{Namespace: inNamespace, Name: name}, nil
+	return slicecontroller.Key{Namespace: inNamespace, Name: name}, nil
 }
 
 func checksum(namespace, position string) []byte {

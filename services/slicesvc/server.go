@@ -8,7 +8,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/status"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
 const (
@@ -110,7 +110,7 @@ func (s *server) freshness(epoch int64) *statusv1.Freshness {
 	return status.Freshness(s.service.member.ID, epoch, s.service.engine.ResourceVersion())
 }
 
-func (s *server) convert(key engine.Key, state engine.State) *slicev1.ServiceSlices {
+func (s *server) convert(key slicecontroller.Key, state slicecontroller.State) *slicev1.ServiceSlices {
 	return convertState(state, placeOf{
 		shard: s.service.shardOf(key), epoch: s.service.epochOf(key), capacity: s.service.cfg.MaxEndpointsPerSlice,
 	})

@@ -7,8 +7,8 @@ import (
 
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
 // ExplainEndpoint says why a pod is an endpoint of a Service or is not.
@@ -24,9 +24,9 @@ func (s *server) ExplainEndpoint(_ context.Context, request *slicev1.ExplainEndp
 	freshness := s.freshness(epoch)
 	known, err := s.service.engine.Endpoint(key, request.GetPod())
 	switch {
-	case errors.Is(err, engine.ErrNoService):
+	case errors.Is(err, slicecontroller.ErrNoService):
 		return nil, toStatus(&notFoundError{name: request.GetName(), seen: freshness})
-	case errors.Is(err, engine.ErrNoPod):
+	case errors.Is(err, slicecontroller.ErrNoPod):
 		return nil, toStatus(&podNotFoundError{namespace: key.Namespace, name: request.GetPod(), seen: freshness})
 	case err != nil:
 		return nil, toStatus(err)

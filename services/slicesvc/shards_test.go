@@ -15,16 +15,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
 const (
@@ -80,7 +79,7 @@ func newFleet(t *testing.T) *fleet {
 func (f *fleet) nameIn(number int) string {
 	for i := 0; ; i++ {
 		name := fmt.Sprintf("svc-%d", i)
-		if !slices.Contains(f.names, name) && shard.Of(types.NamespacedName{Namespace: f.namespace, Name: name}, fleetShards) == number {
+		if !slices.Contains(f.names, name) && shard.Of(f.namespace, name, fleetShards) == number {
 			return name
 		}
 	}

@@ -19,12 +19,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 	"github.com/trivet-dev/trivet/internal/loop"
 	"github.com/trivet-dev/trivet/internal/observe"
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/dropin"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/watch"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
 const (
@@ -56,23 +54,23 @@ type Deps struct {
 // Cluster is a kube-apiserver as far as it is used here. Whatever writes slices
 // must refuse to without a held term.
 type Cluster struct {
-	Objects watch.Client
-	Slices  apply.Requests
+	Objects kube.ObjectClient
+	Slices  kube.SliceRequests
 	Events  record.EventSink
 }
 
 // Connect returns the Cluster of a configuration, whose transport must refuse
 // writes without a held term, those of Events aside. It contacts nobody.
 func Connect(cfg *rest.Config) (Cluster, error) {
-	objects, err := watch.Slim(cfg)
+	objects, err := kube.NewObjectClient(cfg)
 	if err != nil {
 		return Cluster{}, err
 	}
-	slices, err := apply.Lean(kubeconn.Prompt(cfg, discoveryv1.Resource("endpointslices")))
+	slices, err := kube.NewMetadataOnlyRequests(kubeconn.Prompt(cfg, discoveryv1.Resource("endpointslices")))
 	if err != nil {
 		return Cluster{}, err
 	}
-	events, err := dropin.NewSink(cfg)
+	events, err := kube.NewEventSink(cfg)
 	return Cluster{Objects: objects, Slices: slices, Events: events}, err
 }
 
@@ -81,10 +79,10 @@ type Service struct {
 	cfg        Config
 	member     term.Member
 	leadership Leadership
-	engine     *engine.Engine
-	events     *dropin.Events
-	metrics    *dropin.Metrics
-	watch      *watch.Watch
+	engine     *slicecontroller.Engine
+	events     *slicecontroller.Events
+	metrics    *slicecontroller.Metrics
+	watch      *kube.Watches
 	runner     *loop.Runner
 	stopping   atomic.Bool
 }
@@ -101,11 +99,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg:        cfg,
 		member:     deps.Member,
 		leadership: deps.Leadership,
-		events:     dropin.NewEvents(deps.Cluster.Events),
+		events:     slicecontroller.NewEvents(deps.Cluster.Events),
 	}
-	slices := apply.NewClient(deps.Cluster.Slices, cfg.ManagedBy)
+	slices := kube.NewSliceClient(deps.Cluster.Slices, cfg.ManagedBy)
 	var err error
-	s.engine, err = engine.New(engine.Config{
+	s.engine, err = slicecontroller.New(slicecontroller.Config{
 		ManagedBy: cfg.ManagedBy,
 		Shards:    cfg.Shards,
 		Limit:     cfg.MaxEndpointsPerSlice,
@@ -113,16 +111,16 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		CleanUp:   cfg.CleanUpSelectorless,
 
 		CompactAfter: quiet,
-	}, engine.Deps{
+	}, slicecontroller.Deps{
 		Writer:  slices,
 		Reader:  slices,
-		Pace:    newPace(cfg),
+		Pace:    slicecontroller.NewBatcher(cfg.UpdatesBatchPeriod, cfg.ConcurrentServiceSyncs),
 		Logger:  deps.Logger,
 		Metrics: deps.Metrics,
 		Contended: func(service *corev1.Service, by string) {
 			s.events.Contended(service, by)
 		},
-		Passed: func(pass engine.Pass) {
+		Passed: func(pass slicecontroller.Pass) {
 			s.metrics.Passed(pass)
 			s.events.Passed(pass)
 		},
@@ -130,10 +128,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	if s.metrics, err = dropin.NewMetrics(deps.Metrics, s.engine.Sizes); err != nil {
+	if s.metrics, err = slicecontroller.NewMetrics(deps.Metrics, s.engine.Sizes); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	s.watch = watch.New(deps.Cluster.Objects, s.engine, deps.Logger)
+	s.watch = kube.NewWatches(deps.Cluster.Objects, s.engine, deps.Logger)
 	s.runner, err = loop.NewRunner(loop.Config{
 		Loops:     []loop.Loop{s.sliceLoop()},
 		Selection: deps.LoopSelection,
@@ -234,11 +232,13 @@ func (s *Service) Counts() map[string]int64 {
 }
 
 // shardOf is the shard of a Service.
-func (s *Service) shardOf(key engine.Key) int { return shard.Of(key, s.cfg.Shards) }
+func (s *Service) shardOf(key slicecontroller.Key) int {
+	return shard.Of(key.Namespace, key.Name, s.cfg.Shards)
+}
 
 // epochOf is that of the term under which a Service is worked on here, 0 when
 // its shard is not held here.
-func (s *Service) epochOf(key engine.Key) int64 {
+func (s *Service) epochOf(key slicecontroller.Key) int64 {
 	holding := s.leadership.Status().Shards[s.shardOf(key)]
 	if !holding.Here {
 		return 0

@@ -10,8 +10,8 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
 const (
@@ -31,7 +31,7 @@ func (s *server) WatchServiceSlices(request *slicev1.WatchServiceSlicesRequest, 
 	if err := s.available(); err != nil {
 		return toStatus(err)
 	}
-	w := &watcher{server: s, namespace: parseParent(request.GetParent()), wire: wire, told: map[engine.Key]int64{}}
+	w := &watcher{server: s, namespace: parseParent(request.GetParent()), wire: wire, told: map[slicecontroller.Key]int64{}}
 	return toStatus(w.follow())
 }
 
@@ -41,7 +41,7 @@ type watcher struct {
 	namespace string
 	wire      grpc.ServerStreamingServer[slicev1.WatchServiceSlicesResponse]
 	// told are the Services that the reader knows of, each with the epoch that it was told of it last.
-	told     map[engine.Key]int64
+	told     map[slicecontroller.Key]int64
 	revision uint64
 }
 
@@ -108,7 +108,7 @@ func (w *watcher) pause() error {
 func (w *watcher) tellAll() error {
 	w.revision = w.service.engine.Revision()
 	unseen := maps.Clone(w.told)
-	for after := (engine.Key{}); ; {
+	for after := (slicecontroller.Key{}); ; {
 		keys := w.service.engine.KeysAfter(w.namespace, after, watchPage)
 		for _, key := range keys {
 			delete(unseen, key)
@@ -122,7 +122,7 @@ func (w *watcher) tellAll() error {
 		after = keys[len(keys)-1]
 	}
 	for key := range unseen {
-		if err := w.remove(engine.Changed{Key: key}); err != nil {
+		if err := w.remove(slicecontroller.Changed{Key: key}); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func (w *watcher) tellAll() error {
 }
 
 // tell tells what changed.
-func (w *watcher) tell(changes engine.Changes) (sent bool, err error) {
+func (w *watcher) tell(changes slicecontroller.Changes) (sent bool, err error) {
 	if changes.Lost {
 		return true, w.tellAll()
 	}
@@ -156,7 +156,7 @@ func (w *watcher) tell(changes engine.Changes) (sent bool, err error) {
 // term.
 func (w *watcher) tellMoved() error {
 	held := w.service.heldEpochs()
-	var moved []engine.Key
+	var moved []slicecontroller.Key
 	for key, epoch := range w.told {
 		if held[w.service.shardOf(key)] != epoch {
 			moved = append(moved, key)
@@ -172,7 +172,7 @@ func (w *watcher) tellMoved() error {
 }
 
 // put tells of a Service as it is now. One that went meanwhile is passed over: that it is gone will be among the changes.
-func (w *watcher) put(key engine.Key) error {
+func (w *watcher) put(key slicecontroller.Key) error {
 	epoch := w.service.epochOf(key)
 	freshness := w.freshness(epoch)
 	state, ok := w.service.engine.State(key)
@@ -189,7 +189,7 @@ func (w *watcher) put(key engine.Key) error {
 	return w.wire.Send(message)
 }
 
-func (w *watcher) remove(changed engine.Changed) error {
+func (w *watcher) remove(changed slicecontroller.Changed) error {
 	if _, known := w.told[changed.Key]; !known {
 		return nil
 	}

@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/engine"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
 // TestEngine_AsUpstream gives histories to the whole of slicesvc's engine, one event after the other as a watch would show them,
@@ -74,7 +74,7 @@ func inBubble(t *testing.T, check func() error) (err error) {
 
 // served is an engine at work on a world, with the slices that it has written.
 type served struct {
-	*engine.Engine
+	*slicecontroller.Engine
 	told world // what the engine knows
 
 	mu      sync.Mutex // guards the rest
@@ -85,9 +85,9 @@ type served struct {
 // startEngine lets an engine work that knows of nothing, until it is stopped.
 func startEngine(limit int) (s *served, stop func(), err error) {
 	s = &served{slices: map[string]*discoveryv1.EndpointSlice{}}
-	s.Engine, err = engine.New(
-		engine.Config{ManagedBy: managedBy, Shards: 1, Limit: limit, Workers: 2},
-		engine.Deps{Writer: s, Logger: slog.New(slog.DiscardHandler)},
+	s.Engine, err = slicecontroller.New(
+		slicecontroller.Config{ManagedBy: managedBy, Shards: 1, Limit: limit, Workers: 2},
+		slicecontroller.Deps{Writer: s, Logger: slog.New(slog.DiscardHandler)},
 	)
 	if err != nil {
 		return nil, nil, err
@@ -102,13 +102,13 @@ func startEngine(limit int) (s *served, stop func(), err error) {
 	}, nil
 }
 
-// Write implements engine.Writer as a kube-apiserver would.
+// Write implements slicecontroller.Writer as a kube-apiserver would.
 func (s *served) Write(_ context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.slices[change.Slice.Name]
 	if (change.Verb == pack.Create) != (before == nil) || before != nil && before.ResourceVersion != change.Slice.ResourceVersion {
-		return nil, apply.ErrConflict // somebody else was here, of whom the engine has not been told yet
+		return nil, kube.ErrConflict // somebody else was here, of whom the engine has not been told yet
 	}
 	if change.Verb == pack.Delete {
 		delete(s.slices, change.Slice.Name)
@@ -223,7 +223,7 @@ func (s *served) compare(w world, theirs *store, auto bool) error {
 			return fmt.Errorf("slice %s holds %d endpoints, more than %d", slice.Name, len(slice.Endpoints), w.limit)
 		}
 	}
-	preview, ok := s.Preview(engine.Key{Namespace: namespace, Name: w.service.Name})
+	preview, ok := s.Preview(slicecontroller.Key{Namespace: namespace, Name: w.service.Name})
 	if !ok || !preview.Plan.Empty() {
 		return fmt.Errorf("at rest there is still to do: %v", preview.Plan.Changes)
 	}

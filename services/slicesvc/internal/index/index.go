@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 )
 
 // Key names a Service, a pod or a slice.
@@ -122,7 +122,9 @@ func (x *Index) Counts(shards []int) Counts {
 }
 
 // share returns what the object of that key is part of.
-func (x *Index) share(key Key) *share { return &x.shards[shard.Of(key, len(x.shards))] }
+func (x *Index) share(key Key) *share {
+	return &x.shards[shard.Of(key.Namespace, key.Name, len(x.shards))]
+}
 
 // Keys returns the Services of one namespace, or of all for "", in order of
 // namespace and name.

@@ -12,10 +12,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
@@ -188,7 +188,7 @@ func TestPutSlice_NamesServicesBeforeAndAfter(t *testing.T) {
 			t.Errorf("%s: the name is free", step.name)
 		}
 	}
-	own := []int{shard.Of(key("web"), shards)}
+	own := []int{shard.Of(key("web").Namespace, "web", shards)}
 	if got := x.Counts(own); got != (index.Counts{EndpointSlices: 1, Endpoints: 1}) {
 		t.Errorf("the Service's shard counts %+v, want one slice with one endpoint", got)
 	}

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
@@ -132,7 +132,7 @@ func checkShards(t *rapid.T, x *index.Index, m *model) {
 	for _, number := range everyShard() {
 		var want []index.Key
 		for name := range m.services {
-			if shard.Of(key(name), shards) == number {
+			if shard.Of(key(name).Namespace, name, shards) == number {
 				want = append(want, key(name))
 			}
 		}

@@ -1,0 +1,164 @@
+package kube
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+)
+
+// The strip functions return a new object with the fields slices are made from;
+// applied twice they change nothing more. Most of a pod is what it runs, most of
+// a node its status: together some nine tenths of a cache that kept them.
+
+func stripMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name:              meta.Name,
+		Namespace:         meta.Namespace,
+		UID:               meta.UID,
+		ResourceVersion:   meta.ResourceVersion,
+		CreationTimestamp: meta.CreationTimestamp,
+		DeletionTimestamp: meta.DeletionTimestamp,
+		Labels:            meta.Labels,
+	}
+}
+
+func stripPod(pod *corev1.Pod) *corev1.Pod {
+	stripped := strippedPod(pod)
+	return &stripped
+}
+
+// strippedPod is stripPod without a place of its own for the result.
+func strippedPod(pod *corev1.Pod) corev1.Pod {
+	stripped := corev1.Pod{
+		ObjectMeta: stripMeta(&pod.ObjectMeta),
+		Spec: corev1.PodSpec{
+			NodeName:  pod.Spec.NodeName,
+			Hostname:  pod.Spec.Hostname,
+			Subdomain: pod.Spec.Subdomain,
+		},
+		Status: corev1.PodStatus{
+			Phase:  pod.Status.Phase,
+			PodIPs: pod.Status.PodIPs,
+		},
+	}
+	stripped.DeletionGracePeriodSeconds = pod.DeletionGracePeriodSeconds
+	stripped.ManagedFields = lastWrite(pod.ManagedFields)
+	if controller := metav1.GetControllerOfNoCopy(pod); controller != nil {
+		stripped.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: controller.APIVersion,
+			Kind:       controller.Kind,
+			Name:       controller.Name,
+			UID:        controller.UID,
+			Controller: controller.Controller,
+		}}
+	}
+	stripped.Spec.Containers = namedPorts(pod.Spec.Containers, func(*corev1.Container) bool { return true })
+	stripped.Spec.InitContainers = namedPorts(pod.Spec.InitContainers, desired.Sidecar)
+	if ready := desired.ReadyCondition(pod); ready != nil {
+		stripped.Status.Conditions = []corev1.PodCondition{{
+			Type:               ready.Type,
+			Status:             ready.Status,
+			LastTransitionTime: ready.LastTransitionTime,
+		}}
+	}
+	return stripped
+}
+
+// lastWrite keeps when an object was last written, and not by whom; nil if it does not say.
+func lastWrite(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	newest := Newest(fields)
+	if len(newest) == 0 || newest[0].Time == nil {
+		return nil
+	}
+	return []metav1.ManagedFieldsEntry{{Time: newest[0].Time}}
+}
+
+// namedPorts keeps of some containers what a Service can name of them: ports, in
+// their order, as if one container had them all; none if there are none.
+func namedPorts(containers []corev1.Container, wanted func(*corev1.Container) bool) []corev1.Container {
+	var all corev1.Container
+	for i := range containers {
+		container := &containers[i]
+		if !wanted(container) {
+			continue
+		}
+		for _, port := range container.Ports {
+			if port.Name != "" {
+				all.RestartPolicy = container.RestartPolicy // of a sidecar it says that it is one
+				all.Ports = append(all.Ports, corev1.ContainerPort{
+					Name:          port.Name,
+					Protocol:      port.Protocol,
+					ContainerPort: port.ContainerPort,
+				})
+			}
+		}
+	}
+	if all.Ports == nil {
+		return nil
+	}
+	return []corev1.Container{all}
+}
+
+// nodeLabels are those that decide about hints.
+func nodeLabels() []string {
+	return []string{
+		corev1.LabelTopologyZone,
+		"node-role.kubernetes.io/control-plane",
+		"node-role.kubernetes.io/master",
+	}
+}
+
+func stripNode(node *corev1.Node) *corev1.Node {
+	stripped := &corev1.Node{ObjectMeta: stripMeta(&node.ObjectMeta)}
+	stripped.Labels = only(node.Labels, nodeLabels())
+	if cpu, ok := node.Status.Allocatable[corev1.ResourceCPU]; ok {
+		stripped.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: cpu}
+	}
+	for i := range node.Status.Conditions {
+		if condition := &node.Status.Conditions[i]; condition.Type == corev1.NodeReady {
+			stripped.Status.Conditions = append(stripped.Status.Conditions, corev1.NodeCondition{Type: condition.Type, Status: condition.Status})
+		}
+	}
+	return stripped
+}
+
+func stripService(service *corev1.Service) *corev1.Service {
+	stripped := &corev1.Service{
+		ObjectMeta: stripMeta(&service.ObjectMeta),
+		Spec: corev1.ServiceSpec{
+			Type:                     service.Spec.Type,
+			Ports:                    service.Spec.Ports,
+			Selector:                 service.Spec.Selector,
+			ClusterIP:                service.Spec.ClusterIP,
+			IPFamilies:               service.Spec.IPFamilies,
+			PublishNotReadyAddresses: service.Spec.PublishNotReadyAddresses,
+			TrafficDistribution:      service.Spec.TrafficDistribution,
+		},
+	}
+	stripped.Annotations = only(service.Annotations, []string{corev1.AnnotationTopologyMode, corev1.DeprecatedAnnotationTopologyAwareHints})
+	return stripped
+}
+
+// only keeps these keys of a map; nil when it has none of them.
+func only(from map[string]string, keys []string) map[string]string {
+	var kept map[string]string
+	for _, key := range keys {
+		if value, ok := from[key]; ok {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+// stripSlice keeps everything that a later update must send back unchanged, and
+// who wrote the slice last.
+func stripSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	stripped := *slice
+	stripped.ManagedFields = Newest(slice.ManagedFields)
+	return &stripped
+}
