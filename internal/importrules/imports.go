@@ -87,7 +87,8 @@ var bans = []ban{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^services/\w+/internal/(api|nodeapi)/`,
-			`^services/\w+/(server|convert|errors|stream|watch)\w*\.go imports `,
+			`^services/leasesvc/(server|convert|errors|stream|watch)\w*\.go imports `,
+			`^services/bootstrapsvc/(server|convert|errors|stream|watch)\w*\.go imports `,
 		},
 		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},

@@ -24,8 +24,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// room is a namespace of a real cluster with a client that asks for metadata.
-type room struct {
+// fixture is a namespace of a real cluster with a metadata-only client.
+type fixture struct {
 	*kube.SliceClient
 	t         *testing.T
 	clients   kubernetes.Interface
@@ -33,8 +33,8 @@ type room struct {
 	managedBy string
 }
 
-// inRoom runs a test once for each way in which a kube-apiserver is spoken to.
-func inRoom(t *testing.T, test func(room)) {
+// forEachEncoding runs a test with protobuf and with JSON requests.
+func forEachEncoding(t *testing.T, test func(fixture)) {
 	for name, contentType := range map[string]string{
 		"protobuf": runtime.ContentTypeProtobuf,
 		"JSON":     runtime.ContentTypeJSON,
@@ -52,170 +52,170 @@ func inRoom(t *testing.T, test func(room)) {
 				t.Fatal(err)
 			}
 			namespace := testkit.Namespace(t, clients)
-			test(room{
+			test(fixture{
 				SliceClient: kube.NewSliceClient(requests, namespace),
 				t:           t,
 				clients:     clients,
 				namespace:   namespace,
-				managedBy:   namespace, // a label of its own, so that other tests' slices are not listed
+				managedBy:   namespace, // lists must not have slices of other tests
 			})
 		})
 	}
 }
 
-func (r room) slice(name string) *discoveryv1.EndpointSlice {
+func (f fixture) slice(name string) *discoveryv1.EndpointSlice {
 	return slicetest.Slice(slicetest.Service("web"), name, slicetest.Pods(0, 3), func(slice *discoveryv1.EndpointSlice) {
-		slice.Namespace, slice.UID, slice.ResourceVersion = r.namespace, "", ""
-		slice.Labels[discoveryv1.LabelManagedBy] = r.managedBy
+		slice.Namespace, slice.UID, slice.ResourceVersion = f.namespace, "", ""
+		slice.Labels[discoveryv1.LabelManagedBy] = f.managedBy
 	})
 }
 
-func (r room) write(verb pack.Verb, slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	r.t.Helper()
-	stored, err := r.Write(r.t.Context(), pack.Change{Verb: verb, Slice: slice})
+func (f fixture) write(verb pack.Verb, slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	f.t.Helper()
+	stored, err := f.Write(f.t.Context(), pack.Change{Verb: verb, Slice: slice})
 	if err != nil {
-		r.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return stored
 }
 
-// stored gives a slice as everybody sees it.
-func (r room) stored(name string) *discoveryv1.EndpointSlice {
-	r.t.Helper()
-	slice, err := r.clients.DiscoveryV1().EndpointSlices(r.namespace).Get(r.t.Context(), name, metav1.GetOptions{})
+// stored reads a slice with another client.
+func (f fixture) stored(name string) *discoveryv1.EndpointSlice {
+	f.t.Helper()
+	slice, err := f.clients.DiscoveryV1().EndpointSlices(f.namespace).Get(f.t.Context(), name, metav1.GetOptions{})
 	if err != nil {
-		r.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return slice
 }
 
-// Of the answer only the metadata was sent, and yet it is the whole slice.
-func TestClient_KnowsWhatIsStored(t *testing.T) {
-	inRoom(t, func(r room) {
+// The answer has only the metadata; the result is the whole slice.
+func TestSliceClient_ReturnsTheStoredSlice(t *testing.T) {
+	forEachEncoding(t, func(f fixture) {
 		same := cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields")
-		created := r.write(pack.Create, r.slice("web-1"))
-		if diff := gocmp.Diff(r.stored("web-1"), created, same); diff != "" {
-			r.t.Errorf("created (-stored +returned):\n%s", diff)
+		created := f.write(pack.Create, f.slice("web-1"))
+		if diff := gocmp.Diff(f.stored("web-1"), created, same); diff != "" {
+			f.t.Errorf("created (-stored +returned):\n%s", diff)
 		}
 		next := created.DeepCopy()
 		next.Endpoints = next.Endpoints[:1]
 		next.Labels["team"] = "a"
-		updated := r.write(pack.Update, next)
-		if diff := gocmp.Diff(r.stored("web-1"), updated, same); diff != "" {
-			r.t.Errorf("updated (-stored +returned):\n%s", diff)
+		updated := f.write(pack.Update, next)
+		if diff := gocmp.Diff(f.stored("web-1"), updated, same); diff != "" {
+			f.t.Errorf("updated (-stored +returned):\n%s", diff)
 		}
 		if updated.Generation != 2 || updated.ResourceVersion == created.ResourceVersion {
-			r.t.Errorf("generation %d and version %s follow version %s, want generation 2 of another version", updated.Generation, updated.ResourceVersion, created.ResourceVersion)
+			f.t.Errorf("generation %d and version %s follow version %s, want generation 2 of another version", updated.Generation, updated.ResourceVersion, created.ResourceVersion)
 		}
-		manager := r.stored("web-1").ManagedFields[0].Manager
+		manager := f.stored("web-1").ManagedFields[0].Manager
 		if got := updated.ManagedFields; len(got) != 1 || got[0].Manager != manager || got[0].FieldsV1 != nil {
-			r.t.Errorf("managed fields are %v, want %q alone without its fields", got, manager)
+			f.t.Errorf("managed fields are %v, want %q alone without its fields", got, manager)
 		}
-		got, err := r.Get(r.t.Context(), types.NamespacedName{Namespace: r.namespace, Name: "web-1"})
+		got, err := f.Get(f.t.Context(), types.NamespacedName{Namespace: f.namespace, Name: "web-1"})
 		if err != nil {
-			r.t.Fatal(err)
+			f.t.Fatal(err)
 		}
 		if diff := gocmp.Diff(updated, got, cmpopts.IgnoreTypes(metav1.TypeMeta{})); diff != "" {
-			r.t.Errorf("read (-updated +read):\n%s", diff)
+			f.t.Errorf("read (-updated +read):\n%s", diff)
 		}
-		r.write(pack.Delete, updated)
-		r.write(pack.Delete, updated) // again: gone is gone
-		if got, err := r.Get(r.t.Context(), types.NamespacedName{Namespace: r.namespace, Name: "web-1"}); got != nil || err != nil {
-			r.t.Errorf("the deleted slice is %v (%v), want nothing", got, err)
+		f.write(pack.Delete, updated)
+		f.write(pack.Delete, updated) // a second deletion succeeds
+		if got, err := f.Get(f.t.Context(), types.NamespacedName{Namespace: f.namespace, Name: "web-1"}); got != nil || err != nil {
+			f.t.Errorf("the deleted slice is %v (%v), want nothing", got, err)
 		}
 	})
 }
 
-func TestClient_OldPlansAreRefused(t *testing.T) {
-	inRoom(t, func(r room) {
-		old := r.write(pack.Create, r.slice("web-1"))
+func TestSliceClient_RefusesOldPlans(t *testing.T) {
+	forEachEncoding(t, func(f fixture) {
+		old := f.write(pack.Create, f.slice("web-1"))
 		edited := old.DeepCopy()
-		edited.Annotations = map[string]string{"by": "hand"}
-		if _, err := r.clients.DiscoveryV1().EndpointSlices(r.namespace).Update(r.t.Context(), edited, metav1.UpdateOptions{}); err != nil {
-			r.t.Fatal(err)
+		edited.Annotations = map[string]string{"edited": "yes"}
+		if _, err := f.clients.DiscoveryV1().EndpointSlices(f.namespace).Update(f.t.Context(), edited, metav1.UpdateOptions{}); err != nil {
+			f.t.Fatal(err)
 		}
-		gone := r.slice("web-2")
-		gone.UID, gone.ResourceVersion = "gone", old.ResourceVersion
-		madeAgain := r.stored("web-1")
-		madeAgain.UID = "an-earlier-one"
+		deleted := f.slice("web-2")
+		deleted.UID, deleted.ResourceVersion = "deleted", old.ResourceVersion
+		recreated := f.stored("web-1")
+		recreated.UID = "uid-of-an-earlier-slice"
 		for name, change := range map[string]pack.Change{
-			"create what is there":       {Verb: pack.Create, Slice: r.slice("web-1")},
-			"update an old version":      {Verb: pack.Update, Slice: old},
-			"update what is gone":        {Verb: pack.Update, Slice: gone},
-			"delete an old version":      {Verb: pack.Delete, Slice: old},
-			"delete another of the name": {Verb: pack.Delete, Slice: madeAgain},
+			"create an existing slice": {Verb: pack.Create, Slice: f.slice("web-1")},
+			"update an old version":    {Verb: pack.Update, Slice: old},
+			"update a deleted slice":   {Verb: pack.Update, Slice: deleted},
+			"delete an old version":    {Verb: pack.Delete, Slice: old},
+			"delete with another UID":  {Verb: pack.Delete, Slice: recreated},
 		} {
-			if _, err := r.Write(r.t.Context(), change); !errors.Is(err, kube.ErrConflict) {
-				r.t.Errorf("%s: error is %v, want %v", name, err, kube.ErrConflict)
+			if _, err := f.Write(f.t.Context(), change); !errors.Is(err, kube.ErrConflict) {
+				f.t.Errorf("%s: error is %v, want %v", name, err, kube.ErrConflict)
 			}
 		}
-		if got := r.stored("web-1"); got.Annotations["by"] != "hand" || len(got.Endpoints) != 3 {
-			r.t.Errorf("the slice is %v, want it as it was edited", got)
+		if got := f.stored("web-1"); got.Annotations["edited"] != "yes" || len(got.Endpoints) != 3 {
+			f.t.Errorf("the slice is %v, want the edited slice", got)
 		}
 	})
 }
 
-func TestClient_TerminatingNamespaceIsNamed(t *testing.T) {
-	inRoom(t, func(r room) {
-		if err := r.clients.CoreV1().Namespaces().Delete(r.t.Context(), r.namespace, metav1.DeleteOptions{}); err != nil {
-			r.t.Fatal(err)
+func TestSliceClient_ClassifiesTerminatingNamespace(t *testing.T) {
+	forEachEncoding(t, func(f fixture) {
+		if err := f.clients.CoreV1().Namespaces().Delete(f.t.Context(), f.namespace, metav1.DeleteOptions{}); err != nil {
+			f.t.Fatal(err)
 		}
-		testkit.Eventually(r.t, 30*time.Second, func() error {
-			namespace, err := r.clients.CoreV1().Namespaces().Get(r.t.Context(), r.namespace, metav1.GetOptions{})
+		testkit.Eventually(f.t, 30*time.Second, func() error {
+			namespace, err := f.clients.CoreV1().Namespaces().Get(f.t.Context(), f.namespace, metav1.GetOptions{})
 			if err == nil && namespace.Status.Phase != corev1.NamespaceTerminating {
 				err = errors.New("not terminating yet")
 			}
 			return err
 		})
-		_, err := r.Write(r.t.Context(), pack.Change{Verb: pack.Create, Slice: r.slice("web-1")})
+		_, err := f.Write(f.t.Context(), pack.Change{Verb: pack.Create, Slice: f.slice("web-1")})
 		if !errors.Is(err, kube.ErrNamespaceTerminating) {
-			r.t.Errorf("error is %v, want %v", err, kube.ErrNamespaceTerminating)
+			f.t.Errorf("error is %v, want %v", err, kube.ErrNamespaceTerminating)
 		}
 	})
 }
 
-func TestClient_ListsTheMetadataOfOurSlicesOverPages(t *testing.T) {
+func TestSliceClient_ListsOurSlicesOverPages(t *testing.T) {
 	const count = 501 // a page and a slice
-	inRoom(t, func(r room) {
+	forEachEncoding(t, func(f fixture) {
 		want := map[string]string{}
 		for i := range count {
-			empty := r.slice(fmt.Sprintf("web-%03d", i))
+			empty := f.slice(fmt.Sprintf("web-%03d", i))
 			empty.Endpoints = []discoveryv1.Endpoint{}
-			want[empty.Name] = r.write(pack.Create, empty).ResourceVersion
+			want[empty.Name] = f.write(pack.Create, empty).ResourceVersion
 		}
-		foreign := r.slice("foreign")
-		foreign.Labels[discoveryv1.LabelManagedBy] = "somebody"
-		r.write(pack.Create, foreign)
+		foreign := f.slice("foreign")
+		foreign.Labels[discoveryv1.LabelManagedBy] = "another-manager"
+		f.write(pack.Create, foreign)
 
-		listed, version, err := r.List(r.t.Context())
+		listed, version, err := f.List(f.t.Context())
 		if err != nil {
-			r.t.Fatal(err)
+			f.t.Fatal(err)
 		}
 		got := map[string]string{}
 		for _, meta := range listed {
 			got[meta.Name] = meta.ResourceVersion
 			if slices.ContainsFunc(meta.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool { return entry.FieldsV1 != nil }) {
-				r.t.Fatalf("managed fields are kept: %v", meta.ManagedFields)
+				f.t.Fatalf("managed fields are kept: %v", meta.ManagedFields)
 			}
 		}
 		if diff := gocmp.Diff(want, got); diff != "" {
-			r.t.Errorf("slices (-want +listed):\n%s", diff)
+			f.t.Errorf("slices (-want +listed):\n%s", diff)
 		}
 		if version == "" {
-			r.t.Error("the list has no resourceVersion")
+			f.t.Error("the list has no resourceVersion")
 		}
 	})
 }
 
-func TestClient_EndsWithItsContext(t *testing.T) {
-	inRoom(t, func(r room) {
-		ctx, cancel := context.WithCancel(r.t.Context())
+func TestSliceClient_EndsWithItsContext(t *testing.T) {
+	forEachEncoding(t, func(f fixture) {
+		ctx, cancel := context.WithCancel(f.t.Context())
 		cancel()
-		if _, err := r.Write(ctx, pack.Change{Verb: pack.Create, Slice: r.slice("web-1")}); !errors.Is(err, context.Canceled) {
-			r.t.Errorf("error is %v, want %v", err, context.Canceled)
+		if _, err := f.Write(ctx, pack.Change{Verb: pack.Create, Slice: f.slice("web-1")}); !errors.Is(err, context.Canceled) {
+			f.t.Errorf("error is %v, want %v", err, context.Canceled)
 		}
-		if _, _, err := r.List(ctx); !errors.Is(err, context.Canceled) {
-			r.t.Errorf("error is %v, want %v", err, context.Canceled)
+		if _, _, err := f.List(ctx); !errors.Is(err, context.Canceled) {
+			f.t.Errorf("error is %v, want %v", err, context.Canceled)
 		}
 	})
 }

@@ -47,8 +47,8 @@ func fullSlice() *discoveryv1.EndpointSlice {
 	})
 }
 
-// wrapped is an object as the kube-apiserver sends it.
-func wrapped(t testing.TB, object runtime.Object, kind string) []byte {
+// encode encodes an object as kube-apiserver does.
+func encode(t testing.TB, object runtime.Object, kind string) []byte {
 	t.Helper()
 	object.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
 	if kind == "EndpointSlice" {
@@ -61,28 +61,28 @@ func wrapped(t testing.TB, object runtime.Object, kind string) []byte {
 	return data.Bytes()
 }
 
-func decoders() (slim, whole runtime.Decoder) {
-	whole = scheme.Codecs.WithoutConversion().DecoderToVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
-	return slimDecoder{whole: whole, wanted: newTrees()}, whole
+func decoders() (masked, full runtime.Decoder) {
+	full = scheme.Codecs.WithoutConversion().DecoderToVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
+	return maskedDecoder{full: full, masks: newKindMasks()}, full
 }
 
-// kept is what of a decoded object is put.
-func kept(t testing.TB, object runtime.Object) any {
+// stripped is what the Handler gets of a decoded object.
+func stripped(t testing.TB, object runtime.Object) any {
 	t.Helper()
 	switch typed := object.(type) {
-	case *corev1.Pod, *podSighting:
+	case *corev1.Pod, *lazyPod:
 		pod, ok := podOf(typed)
 		if !ok {
-			return "no pod"
+			return "not a pod"
 		}
-		return stripPod(pod)
+		return strippedPod(pod)
 	case *corev1.Node:
 		return stripNode(typed)
 	case *corev1.Service:
 		return stripService(typed)
-	case *discoveryv1.EndpointSlice, *sighting:
-		seen, _ := sightingOf(typed)
-		slice, err := seen.slice()
+	case *discoveryv1.EndpointSlice, *lazySlice:
+		lazy, _ := lazySliceOf(typed)
+		slice, err := lazy.decode()
 		if err != nil {
 			return err.Error()
 		}
@@ -95,98 +95,97 @@ func kept(t testing.TB, object runtime.Object) any {
 
 func samples(t testing.TB) map[string][]byte {
 	return map[string][]byte{
-		"pod":     wrapped(t, fullPod(), "Pod"),
-		"node":    wrapped(t, fullNode(), "Node"),
-		"service": wrapped(t, fullService(), "Service"),
-		"slice":   wrapped(t, fullSlice(), "EndpointSlice"),
-		"bookmark": wrapped(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		"pod":     encode(t, fullPod(), "Pod"),
+		"node":    encode(t, fullNode(), "Node"),
+		"service": encode(t, fullService(), "Service"),
+		"slice":   encode(t, fullSlice(), "EndpointSlice"),
+		"bookmark": encode(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			ResourceVersion: "12",
 			Annotations:     map[string]string{metav1.InitialEventsAnnotationKey: "true"},
 		}}, "Pod"),
-		"status": wrapped(t, &metav1.Status{Status: metav1.StatusFailure, Code: 410}, "Status"),
+		"status": encode(t, &metav1.Status{Status: metav1.StatusFailure, Code: 410}, "Status"),
 	}
 }
 
-func TestSlim_KeepsWhatTheWholeWouldGive(t *testing.T) {
-	slim, whole := decoders()
+func TestMaskedDecoder_KeepsUsedFields(t *testing.T) {
+	masked, full := decoders()
 	for name, data := range samples(t) {
-		want, err := runtime.Decode(whole, data)
+		want, err := runtime.Decode(full, data)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := runtime.Decode(slim, data)
+		got, err := runtime.Decode(masked, data)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := gocmp.Diff(kept(t, want), kept(t, got)); diff != "" {
-			t.Errorf("%s (-whole +slim):\n%s", name, diff)
+		if diff := gocmp.Diff(stripped(t, want), stripped(t, got)); diff != "" {
+			t.Errorf("%s (-full +masked):\n%s", name, diff)
 		}
 	}
 }
 
-func TestSlim_DecodesLittle(t *testing.T) {
-	slim, _ := decoders()
-	object, err := runtime.Decode(slim, samples(t)["pod"])
+func TestMaskedDecoder_DecodesLittle(t *testing.T) {
+	masked, _ := decoders()
+	object, err := runtime.Decode(masked, samples(t)["pod"])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pod, ok := podOf(object.(*podSighting)); !ok || pod.ManagedFields[0].Manager != "" || pod.ManagedFields[0].Time == nil || pod.Annotations != nil || pod.Spec.Containers[0].Image != "" {
-		t.Errorf("the pod has what nobody wants: %+v", pod)
+	if pod, ok := podOf(object.(*lazyPod)); !ok || pod.ManagedFields[0].Manager != "" || pod.ManagedFields[0].Time == nil || pod.Annotations != nil || pod.Spec.Containers[0].Image != "" {
+		t.Errorf("the pod has unused fields: %+v", pod)
 	}
-	object, err = runtime.Decode(slim, samples(t)["slice"])
+	object, err = runtime.Decode(masked, samples(t)["slice"])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if seen, ok := object.(*sighting); !ok || seen.whole != nil || seen.Name != "web-1" || seen.ManagedFields[0].FieldsV1 != nil {
-		t.Errorf("the slice came as %+v, want its metadata alone", object)
+	if lazy, ok := object.(*lazySlice); !ok || lazy.decoded != nil || lazy.Name != "web-1" || lazy.ManagedFields[0].FieldsV1 != nil {
+		t.Errorf("the slice is %+v, want its metadata alone", object)
 	}
 }
 
-func TestSlim_Lists(t *testing.T) {
-	slim, whole := decoders()
+func TestMaskedDecoder_DecodesLists(t *testing.T) {
+	masked, full := decoders()
 	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []corev1.Pod{*fullPod(), *fullPod()}}
-	data := wrapped(t, list, "PodList")
+	data := encode(t, list, "PodList")
 	var want, got corev1.PodList
-	for into, decoder := range map[*corev1.PodList]runtime.Decoder{&want: whole, &got: slim} {
+	for into, decoder := range map[*corev1.PodList]runtime.Decoder{&want: full, &got: masked} {
 		if _, _, err := decoder.Decode(data, nil, into); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if diff := gocmp.Diff(want.ListMeta, got.ListMeta); diff != "" {
-		t.Errorf("list (-whole +slim):\n%s", diff)
+		t.Errorf("list (-full +masked):\n%s", diff)
 	}
 	if len(got.Items) != 2 || got.Items[1].Annotations != nil {
 		t.Fatalf("items are %v, want two without annotations", got.Items)
 	}
-	if diff := gocmp.Diff(stripPod(&want.Items[1]), stripPod(&got.Items[1])); diff != "" {
-		t.Errorf("item (-whole +slim):\n%s", diff)
+	if diff := gocmp.Diff(strippedPod(&want.Items[1]), strippedPod(&got.Items[1])); diff != "" {
+		t.Errorf("item (-full +masked):\n%s", diff)
 	}
 }
 
-// Whatever the bytes are: where the decoder of the whole makes something of
-// them, the slim one makes the same of them as far as it is used, and it never
-// panics. What it refuses the other refuses, too.
-func FuzzSlim_AgreesWithTheWhole(f *testing.F) {
+// For any bytes that the full decoder decodes, the masked decoder gives the same used fields. It never
+// panics, and refuses only what the full decoder refuses.
+func FuzzMaskedDecoder_AgreesWithFullDecoder(f *testing.F) {
 	for _, data := range samples(f) {
 		f.Add(data)
 	}
-	slim, whole := decoders()
+	masked, full := decoders()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := runtime.Decode(slim, data)
-		want, wholeErr := runtime.Decode(whole, data)
-		if wholeErr != nil {
-			return // broken in a field that nobody wants, perhaps
+		got, err := runtime.Decode(masked, data)
+		want, fullErr := runtime.Decode(full, data)
+		if fullErr != nil {
+			return // the error may be in an unused field
 		}
 		if err != nil {
-			t.Fatalf("slim fails with %v, the whole does not", err)
+			t.Fatalf("masked fails with %v, full does not", err)
 		}
-		if diff := gocmp.Diff(kept(t, want), kept(t, got)); diff != "" {
-			t.Errorf("(-whole +slim):\n%s", diff)
+		if diff := gocmp.Diff(stripped(t, want), stripped(t, got)); diff != "" {
+			t.Errorf("(-full +masked):\n%s", diff)
 		}
 	})
 }
 
-// typicalPod is as large as pods are: most of it is of no interest.
+// typicalPod has the size of a real Pod. Most of its fields are unused.
 func typicalPod(i int) *corev1.Pod {
 	return slicetest.Pod(fmt.Sprintf("web-5d8f7c6b9-%05d", i), slicetest.Address(i), func(pod *corev1.Pod) {
 		pod.Labels = map[string]string{"app": "web", "tier": "front", "pod-template-hash": "5d8f7c6b9"}
@@ -217,14 +216,14 @@ func typicalPod(i int) *corev1.Pod {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	slim, whole := decoders()
+	masked, full := decoders()
 	hundred := slicetest.Slice(slicetest.Service("web"), "web-1", slicetest.Pods(0, 100))
 	for name, data := range map[string][]byte{
-		"pod":   wrapped(b, typicalPod(0), "Pod"),
-		"slice": wrapped(b, hundred, "EndpointSlice"),
+		"pod":   encode(b, typicalPod(0), "Pod"),
+		"slice": encode(b, hundred, "EndpointSlice"),
 	} {
-		for how, decoder := range map[string]runtime.Decoder{"whole": whole, "slim": slim} {
-			b.Run(name+"/"+how, func(b *testing.B) {
+		for kind, decoder := range map[string]runtime.Decoder{"full": full, "masked": masked} {
+			b.Run(name+"/"+kind, func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					if _, err := runtime.Decode(decoder, data); err != nil {
@@ -236,26 +235,26 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkKept is what a cluster's pods take in memory.
-func BenchmarkKept(b *testing.B) {
+// BenchmarkPodMemory is the memory of a cached Pod.
+func BenchmarkPodMemory(b *testing.B) {
 	const pods = 5000
-	slim, whole := decoders()
+	masked, full := decoders()
 	var messages [][]byte
 	for i := range pods {
-		messages = append(messages, wrapped(b, typicalPod(i), "Pod"))
+		messages = append(messages, encode(b, typicalPod(i), "Pod"))
 	}
 	for name, c := range map[string]struct {
 		decoder runtime.Decoder
 		keep    func(*corev1.Pod) *corev1.Pod
 	}{
-		"whole": {decoder: whole, keep: func(pod *corev1.Pod) *corev1.Pod { return pod }},
-		"strip": {decoder: whole, keep: stripPod},
-		"slim": {decoder: slim, keep: func() func(*corev1.Pod) *corev1.Pod {
-			words := newVocabulary()
+		"full":  {decoder: full, keep: func(pod *corev1.Pod) *corev1.Pod { return pod }},
+		"strip": {decoder: full, keep: strippedPod},
+		"masked": {decoder: masked, keep: func() func(*corev1.Pod) *corev1.Pod {
+			shared := newInterner()
 			return func(pod *corev1.Pod) *corev1.Pod {
-				kept := stripPod(pod)
-				words.ofPod(kept)
-				return kept
+				pod = strippedPod(pod)
+				shared.internPod(pod)
+				return pod
 			}
 		}()},
 	} {
@@ -270,7 +269,7 @@ func BenchmarkKept(b *testing.B) {
 					}
 					pod, ok := podOf(object)
 					if !ok {
-						b.Fatalf("%T is no pod", object)
+						b.Fatalf("%T is not a pod", object)
 					}
 					all = append(all, c.keep(pod))
 				}

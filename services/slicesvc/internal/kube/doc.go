@@ -1,17 +1,22 @@
-// Package kube fills a sink with the Services, pods, nodes and EndpointSlices
-// of a cluster and keeps it filled.
+// Package kube watches, reads and writes the Kubernetes objects of slicesvc. It decides nothing.
 //
-// Promise: every object is put before Synced is closed, and every later change
-// follows in the order of its kind; of each object only the fields that slices
-// are made from are kept. What was deleted while a watch was interrupted is
-// deleted when the watch goes on, as an object that has nothing but its names and
-// its last known version. A kube-apiserver that cannot be reached is asked again
-// and again, by client-go's pace, and Check says why nothing arrives.
+// Watches: every object is passed to the Handler before Synced is closed. Later changes follow in
+// order, per kind; several states of one object may be merged into the last one. An object is
+// stripped to the fields that slices are made from. After an interruption, an object that is gone is
+// deleted with only its names, UID and last resourceVersion known. client-go paces the retries, and
+// Check returns the cause of a delay.
 //
-// Cost: with the clients of Slim an object is decoded only as far as it is used,
-// and a slice that the sink knows already no further than its metadata. Nothing
-// is kept here but the names and versions of what was put.
+// Writes: an update carries the resourceVersion, and a deletion also the UID, of the slice that it
+// was planned from; a creation names its slice. So a plan from an older state fails with
+// ErrConflict. No write is repeated here. The transport of the client refuses writes outside of a
+// held term.
 //
-// What it does not do: it keeps no order between kinds, it merges states of one
-// object that follow each other quickly, and it decides nothing.
+// Cost: the decoder decodes only the used fields of a Pod or Node, and only the metadata of a slice
+// that the Handler already knows. A write asks for the metadata alone in the answer: the endpoints
+// were just sent. If a mutating webhook changes a slice on its way in, the cache has the sent slice
+// until a watch or a list shows another version. Nothing is requested in compressed form, because
+// compression costs kube-apiserver about as much as encoding.
+//
+// The generated clientset of client-go would register every kind of Kubernetes and cost more memory
+// than thousands of Pods. A test checks that slicesvc does not link it.
 package kube

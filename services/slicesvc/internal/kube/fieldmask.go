@@ -1,77 +1,158 @@
 package kube
 
 import (
-	"sync"
+	"errors"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// trees are the wanted fields of every kind. They are numbered as in Kubernetes'
-// generated.proto files, where a number never changes its meaning, and name at
-// least what the strip function of their kind keeps.
-type trees struct {
-	pod, node, service, slice, sliceMeta fields
-	podList, nodeList                    fields
-	// room has buffers to filter messages in, as *[]byte.
-	room sync.Pool
-}
+// errEncoding is returned for bytes that are no protobuf message, or not one that Kubernetes encodes.
+var errEncoding = errors.New("not a message as Kubernetes encodes it")
 
-func newTrees() *trees {
-	var (
-		pod = fields{
-			// name, namespace, uid, resourceVersion, the three of the deletion and
-			// creation, labels; of owners kind, name, uid, apiVersion, controller; of
-			// those who wrote it when they did
-			1: merge(all(1, 3, 5, 6, 8, 9, 10, 11), fields{13: all(1, 3, 4, 5, 6), 17: all(4)}),
-			2: merge(
-				all(10, 16, 17), // nodeName, hostname, subdomain
-				fields{
-					2:  {6: all(1, 3, 4), 24: nil}, // containers: ports (name, number, protocol), restartPolicy
-					20: {6: all(1, 3, 4), 24: nil}, // initContainers
-				}),
-			// phase, conditions (type, status, lastTransitionTime), podIPs
-			3: {1: nil, 2: all(1, 2, 4), 12: nil},
-		}
-		node = fields{
-			1: all(1, 5, 6, 11),       // name, uid, resourceVersion, labels
-			3: {2: nil, 4: all(1, 2)}, // allocatable, conditions (type, status)
-		}
-		service = fields{
-			1: all(1, 3, 5, 6, 8, 9, 11, 12), // as a pod's, and annotations
-			2: all(1, 2, 3, 4, 13, 19, 23),   // ports, selector, clusterIP, type, publishNotReadyAddresses, ipFamilies, trafficDistribution
-		}
-		// all but the list of fields that each manager has set
-		meta  = merge(all(1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14), fields{17: all(1, 2, 4)})
-		slice = merge(all(2, 3, 4), fields{1: meta})
-	)
-	return &trees{
-		room:      sync.Pool{New: func() any { return new([]byte) }},
-		pod:       pod,
-		node:      node,
-		service:   service,
-		slice:     slice,
-		sliceMeta: fields{1: meta},
-		podList:   fields{1: nil, 2: pod},
-		nodeList:  fields{1: nil, 2: node},
-	}
-}
+// fieldMask selects fields of a message by their numbers. A nil value selects the whole field, any
+// other value selects fields of the nested message.
+type fieldMask map[protowire.Number]fieldMask
 
-// all wants the whole of these fields.
-func all(numbers ...protowire.Number) fields {
-	wanted := fields{}
-	for _, number := range numbers {
-		wanted[number] = nil
-	}
-	return wanted
-}
-
-// merge wants what either of two wants, which have no field in common.
-func merge(a, b fields) fields {
-	wanted := fields{}
-	for _, some := range []fields{a, b} {
-		for number, inner := range some {
-			wanted[number] = inner
+// filter appends the selected fields of a message to to, and returns the result. It decodes to the
+// same values as the message, with the other fields unset.
+func (f fieldMask) filter(to, message []byte) ([]byte, error) {
+	for len(message) > 0 {
+		number, kind, tag := protowire.ConsumeTag(message)
+		if tag < 0 {
+			return nil, errEncoding
+		}
+		size := protowire.ConsumeFieldValue(number, kind, message[tag:])
+		if size < 0 {
+			return nil, errEncoding
+		}
+		field := message[:tag+size]
+		message = message[tag+size:]
+		inner, selected := f[number]
+		switch {
+		case !selected:
+		case inner == nil:
+			to = append(to, field...)
+		case kind != protowire.BytesType:
+			return nil, errEncoding
+		default:
+			var err error
+			if to, err = inner.filterNested(to, number, field[tag:]); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return wanted
+	return to, nil
+}
+
+// filterNested appends the selected fields of a nested message. field begins with its length, which
+// the caller has checked.
+func (f fieldMask) filterNested(to []byte, number protowire.Number, field []byte) ([]byte, error) {
+	inner, _ := protowire.ConsumeBytes(field)
+	start := len(to)
+	to, err := f.filter(to, inner)
+	if err != nil {
+		return nil, err
+	}
+	// The length is known only now: append the header and swap it with the filtered bytes.
+	var buffer [2 * 10]byte
+	header := protowire.AppendTag(buffer[:0], number, protowire.BytesType)
+	header = protowire.AppendVarint(header, uint64(len(to)-start))
+	end := len(to)
+	to = append(to, header...)
+	copy(to[start+len(header):], to[start:end])
+	copy(to[start:], header)
+	return to, nil
+}
+
+// unwrap opens the envelope that Kubernetes puts around every protobuf object. object is a part of
+// data. ok is false for data without the envelope, or with an encoded object.
+func unwrap(data []byte) (apiVersion, kind string, object []byte, ok bool) {
+	const magic = "k8s\x00"
+	if len(data) < len(magic) || string(data[:len(magic)]) != magic {
+		return "", "", nil, false
+	}
+	data = data[len(magic):]
+	for len(data) > 0 {
+		number, value, size := consumeBytesField(data)
+		if size < 0 {
+			return "", "", nil, false
+		}
+		data = data[size:]
+		switch number {
+		case 1:
+			if apiVersion, kind, ok = decodeTypeMeta(value); !ok {
+				return "", "", nil, false
+			}
+		case 2:
+			object = value
+		default:
+			if len(value) > 0 {
+				return "", "", nil, false
+			}
+		}
+	}
+	return apiVersion, kind, object, kind != ""
+}
+
+func decodeTypeMeta(message []byte) (apiVersion, kind string, ok bool) {
+	for len(message) > 0 {
+		number, value, size := consumeBytesField(message)
+		if size < 0 {
+			return "", "", false
+		}
+		message = message[size:]
+		switch number {
+		case 1:
+			apiVersion = string(value)
+		case 2:
+			kind = string(value)
+		}
+	}
+	return apiVersion, kind, true
+}
+
+// decodeKey sets the name, namespace, UID and resourceVersion of an encoded object, and returns
+// whether it has a name.
+func decodeKey(object []byte, into *metav1.ObjectMeta) bool {
+	number, meta, size := consumeBytesField(object) // Kubernetes encodes the metadata first
+	if size < 0 || number != 1 {
+		return false
+	}
+	for len(meta) > 0 {
+		number, kind, size := protowire.ConsumeField(meta)
+		if size < 0 {
+			return false
+		}
+		_, value, _ := consumeBytesField(meta)
+		meta = meta[size:]
+		if kind != protowire.BytesType {
+			continue
+		}
+		switch number {
+		case 1:
+			into.Name = string(value)
+		case 3:
+			into.Namespace = string(value)
+		case 5:
+			into.UID = types.UID(value)
+		case 6:
+			into.ResourceVersion = string(value)
+		}
+	}
+	return into.Name != ""
+}
+
+// consumeBytesField parses a length-delimited field. size is negative for any other field.
+func consumeBytesField(message []byte) (number protowire.Number, value []byte, size int) {
+	number, kind, tag := protowire.ConsumeTag(message)
+	if tag < 0 || kind != protowire.BytesType {
+		return 0, nil, -1
+	}
+	value, size = protowire.ConsumeBytes(message[tag:])
+	if size < 0 {
+		return 0, nil, -1
+	}
+	return number, value, tag + size
 }

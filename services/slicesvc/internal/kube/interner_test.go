@@ -12,9 +12,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// A pod may share its memory with any other, and must not have changed by it.
-func TestVocabulary_ChangesNothing(t *testing.T) {
-	words := newVocabulary()
+func TestInterner_ChangesNoValue(t *testing.T) {
+	shared := newInterner()
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.SampledFrom([]string{"", "a", "b", `a"`, `"a`, "a\"\"b"})
 		pod := slicetest.Pod("web", "10.1.0.1", func(pod *corev1.Pod) {
@@ -29,21 +28,21 @@ func TestVocabulary_ChangesNothing(t *testing.T) {
 				}}})
 			}
 		})
-		want := stripPod(pod)
-		got := stripPod(pod)
-		words.ofPod(got)
+		want := strippedPod(pod)
+		got := strippedPod(pod)
+		shared.internPod(got)
 		if diff := gocmp.Diff(want, got); diff != "" {
-			t.Fatalf("(-stripped +shared):\n%s", diff)
+			t.Fatalf("(-stripped +interned):\n%s", diff)
 		}
 	})
 }
 
-func TestVocabulary_IsBounded(t *testing.T) {
-	words := newVocabulary()
-	for i := range 3 * maxWords {
-		words.ofPod(slicetest.Pod("web", "10.1.0.1", func(pod *corev1.Pod) { pod.Labels = map[string]string{"index": fmt.Sprint(i)} }))
+func TestInterner_IsBounded(t *testing.T) {
+	shared := newInterner()
+	for i := range 3 * maxInterned {
+		shared.internPod(slicetest.Pod("web", "10.1.0.1", func(pod *corev1.Pod) { pod.Labels = map[string]string{"index": fmt.Sprint(i)} }))
 	}
-	if got := len(words.labels); got > maxWords {
-		t.Errorf("%d label sets are remembered, want at most %d", got, maxWords)
+	if got := len(shared.labels); got > maxInterned {
+		t.Errorf("%d label sets are kept, want at most %d", got, maxInterned)
 	}
 }

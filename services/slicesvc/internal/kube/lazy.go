@@ -10,78 +10,75 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// sighting is a slice of which the metadata is known and the rest may not be
-// decoded yet.
-type sighting struct {
+// lazySlice is a slice of which only the metadata may be decoded.
+type lazySlice struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	// whole is the slice if it came decoded. Else undecoded is the message it came
-	// as, and wanted has what is to be decoded of it.
-	whole     *discoveryv1.EndpointSlice
-	undecoded []byte
-	wanted    *trees
+	// decoded is the slice if the client decoded it. Otherwise encoded is its message, and masks has
+	// the field mask to decode it with.
+	decoded *discoveryv1.EndpointSlice
+	encoded []byte
+	masks   *kindMasks
 }
 
-// sightingOf makes one of an object that a client returned; false when it is no slice.
-func sightingOf(object any) (*sighting, bool) {
+// lazySliceOf returns false for an object that is no slice.
+func lazySliceOf(object any) (*lazySlice, bool) {
 	switch typed := object.(type) {
-	case *sighting:
+	case *lazySlice:
 		return typed, true
 	case *discoveryv1.EndpointSlice:
-		return &sighting{ObjectMeta: typed.ObjectMeta, whole: typed}, true
+		return &lazySlice{ObjectMeta: typed.ObjectMeta, decoded: typed}, true
 	default:
 		return nil, false
 	}
 }
 
-// slice returns the whole of it, decoded if it was not.
-func (s *sighting) slice() (*discoveryv1.EndpointSlice, error) {
-	if s.whole != nil {
-		return stripSlice(s.whole), nil
+// decode returns the stripped slice.
+func (l *lazySlice) decode() (*discoveryv1.EndpointSlice, error) {
+	if l.decoded != nil {
+		return stripSlice(l.decoded), nil
 	}
 	slice := &discoveryv1.EndpointSlice{}
-	if !s.wanted.decode(s.undecoded, s.wanted.slice, slice) {
-		return nil, fmt.Errorf("endpointslice %s/%s of version %s cannot be decoded", s.Namespace, s.Name, s.ResourceVersion)
+	if !l.masks.decode(l.encoded, l.masks.slice, slice) {
+		return nil, fmt.Errorf("endpointslice %s/%s of version %s cannot be decoded", l.Namespace, l.Name, l.ResourceVersion)
 	}
 	return stripSlice(slice), nil
 }
 
-// DeepCopyObject makes a runtime.Object of a sighting.
-func (s *sighting) DeepCopyObject() runtime.Object {
-	again := *s
-	s.DeepCopyInto(&again.ObjectMeta)
-	again.whole, again.undecoded = s.whole.DeepCopy(), slices.Clone(s.undecoded)
-	return &again
+func (l *lazySlice) DeepCopyObject() runtime.Object {
+	clone := *l
+	l.DeepCopyInto(&clone.ObjectMeta)
+	clone.decoded, clone.encoded = l.decoded.DeepCopy(), slices.Clone(l.encoded)
+	return &clone
 }
 
-// podSighting is a pod of which only the names, the UID and the version are
-// decoded: a list of these takes a fifth of the memory of a list of pods.
-type podSighting struct {
+// lazyPod is a Pod of which only the key and the version are decoded. A list of lazyPods takes a
+// fifth of the memory of a list of Pods.
+type lazyPod struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	// undecoded is the message of what is used of the pod.
-	undecoded []byte
+	// encoded is the message with the used fields of the Pod.
+	encoded []byte
 }
 
-// podOf reads a pod that a client returned, decoded or not; false when it is none.
-// What it returns is nobody else's, but for what it points to.
+// podOf decodes a Pod if the client did not, and returns false for an object that is no Pod. The
+// caller owns the returned struct, but not what it points to.
 func podOf(object any) (*corev1.Pod, bool) {
 	switch typed := object.(type) {
 	case *corev1.Pod:
 		pod := *typed
 		return &pod, true
-	case *podSighting:
+	case *lazyPod:
 		pod := &corev1.Pod{}
-		return pod, pod.Unmarshal(typed.undecoded) == nil
+		return pod, pod.Unmarshal(typed.encoded) == nil
 	default:
 		return nil, false
 	}
 }
 
-// DeepCopyObject makes a runtime.Object of a podSighting.
-func (s *podSighting) DeepCopyObject() runtime.Object {
-	again := *s
-	s.DeepCopyInto(&again.ObjectMeta)
-	again.undecoded = slices.Clone(s.undecoded)
-	return &again
+func (l *lazyPod) DeepCopyObject() runtime.Object {
+	clone := *l
+	l.DeepCopyInto(&clone.ObjectMeta)
+	clone.encoded = slices.Clone(l.encoded)
+	return &clone
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"time"
 
@@ -12,38 +13,56 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
 const (
-	// callTimeout bounds one request, so that a kube-apiserver that takes it and
-	// never answers does not keep a worker for good.
-	callTimeout = 30 * time.Second
-	// pageSize is how many slices are listed at once.
-	pageSize = 500
+	// requestTimeout bounds one request, so that a kube-apiserver that never answers does not block a
+	// worker forever.
+	requestTimeout = 30 * time.Second
+	listPageSize   = 500
 )
 
 var (
-	// ErrConflict is wrapped when a slice is not as the plan saw it: changed,
-	// deleted, or there already. A plan from a newer view is needed.
+	// ErrConflict is wrapped if a slice is not as the plan assumed: changed, deleted, or already
+	// there. A retry needs a plan from a newer state.
 	ErrConflict = errors.New("slice is not as planned from")
-	// ErrNamespaceTerminating is wrapped when a slice cannot be created because
-	// its namespace is being deleted. No retry can help, and nothing is lost.
+	// ErrNamespaceTerminating is wrapped if a slice cannot be created because its namespace is being
+	// deleted. A retry does not help.
 	ErrNamespaceTerminating = errors.New("namespace is terminating")
 )
 
-// SliceClient writes and reads EndpointSlices. It is safe for concurrent use. Every
-// method blocks until the kube-apiserver answers, ctx ends or half a minute has
-// passed, List that long for each of its pages.
+// RetryAfter returns the pause that a kube-apiserver asks for with a 429 or another Retry-After, and
+// false if err asks for none. The pause may be 0.
+func RetryAfter(err error) (pause time.Duration, requested bool) {
+	seconds, requested := apierrors.SuggestsClientDelay(err)
+	return time.Duration(seconds) * time.Second, requested || apierrors.IsTooManyRequests(err)
+}
+
+// Refused returns whether err proves that a write was not stored. After any other error the write
+// may be stored, or may still be: a timeout proves nothing.
+func Refused(err error) bool {
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) {
+		return errors.Is(err, ErrConflict)
+	}
+	code := answer.Status().Code
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
+}
+
+// SliceClient writes and reads EndpointSlices. It is safe for concurrent use. Every method blocks
+// until kube-apiserver answers, ctx ends, or 30 s have passed; List, 30 s for each page.
 type SliceClient struct {
-	slices    SliceRequests
+	requests  SliceRequests
 	managedBy string
 }
 
-// SliceRequests are those a SliceClient makes. The slices that CreateSlice and UpdateSlice
-// return may share memory with the one that was sent.
+// SliceRequests are the requests of a SliceClient. The slices that CreateSlice and UpdateSlice
+// return may share memory with the slice that was sent.
 type SliceRequests interface {
 	CreateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error)
 	UpdateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error)
@@ -52,17 +71,16 @@ type SliceRequests interface {
 	ListSlices(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
 }
 
-// NewSliceClient returns a Client that makes its requests by requests. managedBy is the
-// label of the slices that List returns.
+// NewSliceClient returns a SliceClient. Its List returns the slices with the managed-by label.
 func NewSliceClient(requests SliceRequests, managedBy string) *SliceClient {
-	return &SliceClient{slices: requests, managedBy: managedBy}
+	return &SliceClient{requests: requests, managedBy: managedBy}
 }
 
-// Write carries out one change and returns the slice as stored; for a deletion,
-// the slice that was deleted. What it returns may share memory with change and
-// must not be changed. To delete what is gone already is a success.
+// Write stores one change and returns the stored slice; for a deletion, the deleted slice. The
+// result may share memory with change and must not be changed. To delete a slice that is gone
+// succeeds.
 func (c *SliceClient) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	stored, err := c.write(ctx, change)
 	if err != nil {
@@ -74,11 +92,11 @@ func (c *SliceClient) Write(ctx context.Context, change pack.Change) (*discovery
 func (c *SliceClient) write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	switch change.Verb {
 	case pack.Create:
-		return c.slices.CreateSlice(ctx, change.Slice)
+		return c.requests.CreateSlice(ctx, change.Slice)
 	case pack.Update:
-		return c.slices.UpdateSlice(ctx, change.Slice)
+		return c.requests.UpdateSlice(ctx, change.Slice)
 	case pack.Delete:
-		err := c.slices.DeleteSlice(ctx, change.Slice, &metav1.DeleteOptions{
+		err := c.requests.DeleteSlice(ctx, change.Slice, &metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{
 				UID:             &change.Slice.UID,
 				ResourceVersion: &change.Slice.ResourceVersion,
@@ -89,11 +107,10 @@ func (c *SliceClient) write(ctx context.Context, change pack.Change) (*discovery
 		}
 		return change.Slice, err
 	default:
-		return nil, fmt.Errorf("no such verb")
+		return nil, errors.New("unknown verb")
 	}
 }
 
-// classify names the refusals that a caller treats differently.
 func classify(verb pack.Verb, err error) error {
 	switch {
 	case apierrors.IsConflict(err),
@@ -107,57 +124,36 @@ func classify(verb pack.Verb, err error) error {
 	}
 }
 
-// RetryAfter returns how long the kube-apiserver that refused a request asks to be
-// left alone; false if it does not ask. It asks with 429, of which it may have too
-// many, and when it is out of order.
-func RetryAfter(err error) (pause time.Duration, asked bool) {
-	seconds, asked := apierrors.SuggestsClientDelay(err)
-	return time.Duration(seconds) * time.Second, asked || apierrors.IsTooManyRequests(err)
-}
-
-// Refused reports whether a write failed with an answer that says it was not
-// stored. Any other may have been, or still be: one that was not answered in
-// time, or by a kube-apiserver that could not tell.
-func Refused(err error) bool {
-	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) {
-		return errors.Is(err, ErrConflict)
-	}
-	code := answer.Status().Code
-	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
-}
-
-// Get returns a slice as it is now, whoever's it is; nil when there is none of
-// that name.
+// Get returns the current state of a slice with any managed-by label, nil if there is none.
 func (c *SliceClient) Get(ctx context.Context, slice types.NamespacedName) (*discoveryv1.EndpointSlice, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	found, err := c.slices.GetSlice(ctx, slice.Namespace, slice.Name)
+	found, err := c.requests.GetSlice(ctx, slice.Namespace, slice.Name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("get endpointslice %s: %w", slice, err)
 	}
-	found.ManagedFields = Newest(found.ManagedFields)
+	found.ManagedFields = NewestManager(found.ManagedFields)
 	return found, nil
 }
 
-// List returns the metadata of all slices with the SliceClient's managed-by label, as
-// they are now, and the resourceVersion they are of.
+// List returns the metadata of all slices with the managed-by label, and the resourceVersion of the
+// list. It is not older than the call.
 func (c *SliceClient) List(ctx context.Context) (slices []metav1.ObjectMeta, resourceVersion string, err error) {
 	options := metav1.ListOptions{
 		LabelSelector: labels.Set{discoveryv1.LabelManagedBy: c.managedBy}.String(),
-		Limit:         pageSize,
+		Limit:         listPageSize,
 	}
 	for {
-		page, err := c.page(ctx, options)
+		page, err := c.listPage(ctx, options)
 		if err != nil {
 			return nil, "", fmt.Errorf("list endpointslices of %s: %w", c.managedBy, err)
 		}
 		for i := range page.Items {
 			meta := &page.Items[i].ObjectMeta
-			meta.ManagedFields = Newest(meta.ManagedFields)
+			meta.ManagedFields = NewestManager(meta.ManagedFields)
 			slices = append(slices, *meta)
 		}
 		if page.Continue == "" {
@@ -167,16 +163,15 @@ func (c *SliceClient) List(ctx context.Context) (slices []metav1.ObjectMeta, res
 	}
 }
 
-func (c *SliceClient) page(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (c *SliceClient) listPage(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.slices.ListSlices(ctx, options)
+	return c.requests.ListSlices(ctx, options)
 }
 
-// Newest keeps of the record of field managers who wrote last and when: enough
-// to name another writer. The record itself need not be sent back, for the
-// kube-apiserver keeps its own.
-func Newest(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+// NewestManager keeps the last writer and its time, which is enough to name another writer.
+// kube-apiserver does not need the managed fields back: it keeps its own.
+func NewestManager(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	var newest *metav1.ManagedFieldsEntry
 	for i := range fields {
 		entry := &fields[i]
@@ -188,4 +183,91 @@ func Newest(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 		return nil
 	}
 	return []metav1.ManagedFieldsEntry{{Manager: newest.Manager, Operation: newest.Operation, Time: newest.Time}}
+}
+
+const (
+	sliceResource = "endpointslices"
+	// kube-apiserver answers in the first of these forms that it supports.
+	acceptMetadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1," +
+		"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	acceptMetadataList = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," +
+		"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+)
+
+type metadataOnlyRequests struct {
+	rest       rest.Interface
+	parameters runtime.ParameterCodec
+}
+
+// NewMetadataOnlyRequests returns SliceRequests that ask for metadata where the rest of the answer
+// is known or unused. It contacts nothing.
+func NewMetadataOnlyRequests(cfg *rest.Config) (SliceRequests, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	client, err := newRESTClient(cfg, discoveryv1.SchemeGroupVersion, newSerializer(scheme))
+	if err != nil {
+		return nil, err
+	}
+	return metadataOnlyRequests{rest: client, parameters: runtime.NewParameterCodec(scheme)}, nil
+}
+
+func (r metadataOnlyRequests) CreateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
+	return sendSlice(ctx, slice, requestMetadata(r.rest.Post(), slice).Body(slice))
+}
+
+func (r metadataOnlyRequests) UpdateSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
+	return sendSlice(ctx, slice, requestMetadata(r.rest.Put(), slice).Name(slice.Name).Body(slice))
+}
+
+func (r metadataOnlyRequests) DeleteSlice(ctx context.Context, slice *discoveryv1.EndpointSlice, options *metav1.DeleteOptions) error {
+	return requestMetadata(r.rest.Delete(), slice).Name(slice.Name).Body(options).Do(ctx).Error()
+}
+
+func requestMetadata(request *rest.Request, slice *discoveryv1.EndpointSlice) *rest.Request {
+	return request.
+		UseProtobufAsDefault().
+		SetHeader("Accept", acceptMetadata).
+		Namespace(slice.Namespace).
+		Resource(sliceResource)
+}
+
+// sendSlice returns the sent slice with the metadata of the answer.
+func sendSlice(ctx context.Context, sent *discoveryv1.EndpointSlice, request *rest.Request) (*discoveryv1.EndpointSlice, error) {
+	var answer metav1.PartialObjectMetadata
+	if err := request.Do(ctx).Into(&answer); err != nil {
+		return nil, err
+	}
+	stored := *sent
+	stored.ObjectMeta = answer.ObjectMeta
+	stored.ManagedFields = NewestManager(stored.ManagedFields)
+	if maps.Equal(stored.Labels, sent.Labels) {
+		stored.Labels = sent.Labels // slices of a Service may share them
+	}
+	return &stored, nil
+}
+
+func (r metadataOnlyRequests) GetSlice(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error) {
+	var found discoveryv1.EndpointSlice
+	err := r.rest.Get().
+		UseProtobufAsDefault().
+		Namespace(namespace).
+		Resource(sliceResource).
+		Name(name).
+		Do(ctx).
+		Into(&found)
+	return &found, err
+}
+
+func (r metadataOnlyRequests) ListSlices(ctx context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	var page metav1.PartialObjectMetadataList
+	err := r.rest.Get().
+		UseProtobufAsDefault().
+		SetHeader("Accept", acceptMetadataList).
+		Resource(sliceResource).
+		VersionedParams(&options, r.parameters).
+		Do(ctx).
+		Into(&page)
+	return &page, err
 }

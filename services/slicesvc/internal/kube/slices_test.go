@@ -28,7 +28,7 @@ func sample() *discoveryv1.EndpointSlice {
 	return slicetest.Slice(slicetest.Service("web"), "web-1", slicetest.Pods(0, 1))
 }
 
-func TestWrite_EveryWriteIsGuarded(t *testing.T) {
+func TestWrite_HasPreconditions(t *testing.T) {
 	slice := sample()
 	client := fake.NewClientset(slice)
 	writer := kube.NewSliceClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy)
@@ -51,7 +51,7 @@ func TestWrite_EveryWriteIsGuarded(t *testing.T) {
 	}
 }
 
-func TestWrite_ReturnsWhatIsStored(t *testing.T) {
+func TestWrite_ReturnsTheStoredSlice(t *testing.T) {
 	slice := sample()
 	client := fake.NewClientset()
 	stored, err := kube.NewSliceClient(slicetest.Clientset{Interface: client}, slicetest.ManagedBy).Write(t.Context(), pack.Change{Verb: pack.Create, Slice: slice})
@@ -67,7 +67,7 @@ func TestWrite_ReturnsWhatIsStored(t *testing.T) {
 	}
 }
 
-func TestWrite_RefusalsThatMeanSomething(t *testing.T) {
+func TestWrite_ClassifiesErrors(t *testing.T) {
 	resource := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 	conflict := apierrors.NewConflict(resource, "web-1", errors.New("changed"))
 	exists := apierrors.NewAlreadyExists(resource, "web-1")
@@ -83,7 +83,7 @@ func TestWrite_RefusalsThatMeanSomething(t *testing.T) {
 		answer error
 		want   error
 	}{
-		"create: there already":         {verb: pack.Create, answer: exists, want: kube.ErrConflict},
+		"create: exists":                {verb: pack.Create, answer: exists, want: kube.ErrConflict},
 		"create: namespace terminating": {verb: pack.Create, answer: terminating, want: kube.ErrNamespaceTerminating},
 		"create: busy":                  {verb: pack.Create, answer: busy, want: busy},
 		"create: no such namespace":     {verb: pack.Create, answer: missing, want: missing},
@@ -92,7 +92,7 @@ func TestWrite_RefusalsThatMeanSomething(t *testing.T) {
 		"update: forbidden":             {verb: pack.Update, answer: terminating, want: terminating},
 		"delete: changed":               {verb: pack.Delete, answer: conflict, want: kube.ErrConflict},
 		"delete: gone":                  {verb: pack.Delete, answer: missing},
-		"delete: out of time":           {verb: pack.Delete, answer: context.DeadlineExceeded, want: context.DeadlineExceeded},
+		"delete: timeout":               {verb: pack.Delete, answer: context.DeadlineExceeded, want: context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()
@@ -110,7 +110,7 @@ func TestWrite_RefusalsThatMeanSomething(t *testing.T) {
 	}
 }
 
-func TestRefused_OnlyWhatIsSaidToBeNotStored(t *testing.T) {
+func TestRefused_NeedsAnAnswerThatProvesIt(t *testing.T) {
 	resource := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 	for name, c := range map[string]struct {
 		err  error
@@ -120,10 +120,10 @@ func TestRefused_OnlyWhatIsSaidToBeNotStored(t *testing.T) {
 		"not as planned":    {err: kube.ErrConflict, want: true},
 		"forbidden":         {err: apierrors.NewForbidden(resource, "web-1", errors.New("no")), want: true},
 		"too many requests": {err: apierrors.NewTooManyRequests("later", 1), want: true},
-		"timed out there":   {err: apierrors.NewTimeoutError("etcd is slow", 1)},
-		"out of order":      {err: apierrors.NewInternalError(errors.New("etcd"))},
-		"timed out here":    {err: context.DeadlineExceeded},
-		"cut off":           {err: errors.New("connection reset by peer")},
+		"server timeout":    {err: apierrors.NewTimeoutError("etcd is slow", 1)},
+		"internal error":    {err: apierrors.NewInternalError(errors.New("etcd"))},
+		"client timeout":    {err: context.DeadlineExceeded},
+		"connection reset":  {err: errors.New("connection reset by peer")},
 	} {
 		if got := kube.Refused(fmt.Errorf("update: %w", c.err)); got != c.want {
 			t.Errorf("%s: refused is %t, want %t", name, got, c.want)
@@ -131,20 +131,20 @@ func TestRefused_OnlyWhatIsSaidToBeNotStored(t *testing.T) {
 	}
 }
 
-func TestRetryAfter_TellsThePause(t *testing.T) {
+func TestRetryAfter_ReturnsThePause(t *testing.T) {
 	for name, c := range map[string]struct {
-		err   error
-		pause time.Duration
-		asked bool
+		err       error
+		pause     time.Duration
+		requested bool
 	}{
-		"busy":               {err: apierrors.NewTooManyRequests("later", 3), pause: 3 * time.Second, asked: true},
-		"busy, says no more": {err: apierrors.NewTooManyRequests("later", 0), asked: true},
-		"refused":            {err: apierrors.NewBadRequest("no")},
-		"cut off":            {err: context.DeadlineExceeded},
-		"nothing":            {},
+		"busy":                 {err: apierrors.NewTooManyRequests("later", 3), pause: 3 * time.Second, requested: true},
+		"busy, no Retry-After": {err: apierrors.NewTooManyRequests("later", 0), requested: true},
+		"refused":              {err: apierrors.NewBadRequest("no")},
+		"connection reset":     {err: context.DeadlineExceeded},
+		"no error":             {},
 	} {
-		if pause, asked := kube.RetryAfter(c.err); pause != c.pause || asked != c.asked {
-			t.Errorf("%s: asked to wait %v (%t), want %v (%t)", name, pause, asked, c.pause, c.asked)
+		if pause, requested := kube.RetryAfter(c.err); pause != c.pause || requested != c.requested {
+			t.Errorf("%s: pause %v (%t), want %v (%t)", name, pause, requested, c.pause, c.requested)
 		}
 	}
 }

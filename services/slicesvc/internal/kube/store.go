@@ -8,109 +8,102 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// errKind is returned for an object that is not of an intake's kind, as far as it
-// can be read.
+// errKind is returned for an object of another kind, or one that cannot be decoded.
 var errKind = errors.New("object is not of the kind that is watched, or cannot be decoded")
 
-// intake takes the objects of one kind from a reflector and passes them on; what
-// it remembers of them are names and versions. One goroutine uses it.
-type intake[T metav1.Object] struct {
-	// read makes what is passed on of what a client returned; false for another kind,
-	// and for what cannot be decoded.
-	read func(object any) (T, bool)
-	// last makes an object of which no more is known than it was.
-	last func(metav1.ObjectMeta) T
-	put  func(T) error
-	drop func(T)
-	// known has what was put and not dropped.
+// store passes the objects of one kind from a reflector to the Handler. It keeps only their names
+// and versions. One goroutine uses it.
+type store[T metav1.Object] struct {
+	// decode returns false for an object of another kind, or one that cannot be decoded.
+	decode func(object any) (T, bool)
+	// tombstone makes the last state of an object of which only the metadata is known.
+	tombstone func(metav1.ObjectMeta) T
+	put       func(T) error
+	remove    func(T)
+	// known has the objects that were put and not removed.
 	known map[types.NamespacedName]version
-	// listed, if set, is told of every list that was taken in.
-	listed func(there map[types.NamespacedName]struct{}, resourceVersion string)
-	// filled is called once the cluster's objects have been put.
+	// listed is called after each list; nil for kinds that do not need it.
+	listed func(keys map[types.NamespacedName]struct{}, resourceVersion string)
+	// filled is called after each list that was put without an error.
 	filled func()
 }
 
-// version is one state of an object.
 type version struct {
 	uid             types.UID
 	resourceVersion string
 }
 
-var _ cache.ReflectorStore = &intake[*sighting]{}
+var _ cache.ReflectorStore = &store[*lazySlice]{}
 
-// Add puts an object.
-func (t *intake[T]) Add(object any) error { return t.Update(object) }
+func (s *store[T]) Add(object any) error { return s.Update(object) }
 
-// Update puts an object.
-func (t *intake[T]) Update(object any) error {
-	typed, ok := t.read(object)
+func (s *store[T]) Update(object any) error {
+	decoded, ok := s.decode(object)
 	if !ok {
 		return errKind
 	}
-	return t.take(typed)
+	return s.putKnown(decoded)
 }
 
-// take puts an object. One that could not be put counts as not seen.
-func (t *intake[T]) take(object T) error {
-	if err := t.put(object); err != nil {
+// putKnown leaves an object that could not be put unknown, so that the next list puts it again.
+func (s *store[T]) putKnown(object T) error {
+	if err := s.put(object); err != nil {
 		return err
 	}
-	t.known[keyOf(object)] = versionOf(object)
+	s.known[keyOf(object)] = versionOf(object)
 	return nil
 }
 
-// Delete drops an object.
-func (t *intake[T]) Delete(object any) error {
-	typed, ok := t.read(object)
+func (s *store[T]) Delete(object any) error {
+	decoded, ok := s.decode(object)
 	if !ok {
 		return errKind
 	}
-	delete(t.known, keyOf(typed))
-	t.drop(typed)
+	delete(s.known, keyOf(decoded))
+	s.remove(decoded)
 	return nil
 }
 
-// Replace takes in all objects there are: those that are new are put, and those
-// that are not there any more are dropped.
-func (t *intake[T]) Replace(objects []any, resourceVersion string) error {
+// Replace compares a list with the known objects: it puts what is new and removes what is gone.
+func (s *store[T]) Replace(objects []any, resourceVersion string) error {
 	var problems []error
-	there := make(map[types.NamespacedName]struct{}, len(objects))
+	listed := make(map[types.NamespacedName]struct{}, len(objects))
 	for i, object := range objects {
-		objects[i] = nil // so that it does not stay until all have been put
-		typed, ok := t.read(object)
+		objects[i] = nil // lets the object be freed before all are put
+		decoded, ok := s.decode(object)
 		if !ok {
 			problems = append(problems, errKind)
 			continue
 		}
-		key := keyOf(typed)
-		there[key] = struct{}{}
-		if known, ok := t.known[key]; !ok || known != versionOf(typed) {
-			problems = append(problems, t.take(typed))
+		key := keyOf(decoded)
+		listed[key] = struct{}{}
+		if known, ok := s.known[key]; !ok || known != versionOf(decoded) {
+			problems = append(problems, s.putKnown(decoded))
 		}
 	}
-	for key, known := range t.known {
-		if _, ok := there[key]; !ok {
-			delete(t.known, key)
-			t.drop(t.last(metav1.ObjectMeta{
+	for key, last := range s.known {
+		if _, ok := listed[key]; !ok {
+			delete(s.known, key)
+			s.remove(s.tombstone(metav1.ObjectMeta{
 				Namespace:       key.Namespace,
 				Name:            key.Name,
-				UID:             known.uid,
-				ResourceVersion: known.resourceVersion,
+				UID:             last.uid,
+				ResourceVersion: last.resourceVersion,
 			}))
 		}
 	}
 	if err := errors.Join(problems...); err != nil {
 		return err
 	}
-	if t.listed != nil {
-		t.listed(there, resourceVersion)
+	if s.listed != nil {
+		s.listed(listed, resourceVersion)
 	}
-	t.filled()
+	s.filled()
 	return nil
 }
 
-// Resync is asked for by nobody: nothing here forgets.
-func (t *intake[T]) Resync() error { return nil }
+// Resync does nothing: the Handler keeps every object.
+func (s *store[T]) Resync() error { return nil }
 
 func versionOf(object metav1.Object) version {
 	return version{uid: object.GetUID(), resourceVersion: object.GetResourceVersion()}

@@ -8,9 +8,9 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
-// The strip functions return a new object with the fields slices are made from;
-// applied twice they change nothing more. Most of a pod is what it runs, most of
-// a node its status: together some nine tenths of a cache that kept them.
+// The strip functions return a new object with only the fields that slices are made from. They are
+// idempotent. Without them the cache would be about ten times as large: most of a Pod is what it
+// runs, most of a Node its status.
 
 func stripMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
@@ -24,13 +24,7 @@ func stripMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-func stripPod(pod *corev1.Pod) *corev1.Pod {
-	stripped := strippedPod(pod)
-	return &stripped
-}
-
-// strippedPod is stripPod without a place of its own for the result.
-func strippedPod(pod *corev1.Pod) corev1.Pod {
+func stripPod(pod *corev1.Pod) corev1.Pod {
 	stripped := corev1.Pod{
 		ObjectMeta: stripMeta(&pod.ObjectMeta),
 		Spec: corev1.PodSpec{
@@ -44,7 +38,7 @@ func strippedPod(pod *corev1.Pod) corev1.Pod {
 		},
 	}
 	stripped.DeletionGracePeriodSeconds = pod.DeletionGracePeriodSeconds
-	stripped.ManagedFields = lastWrite(pod.ManagedFields)
+	stripped.ManagedFields = lastWriteTime(pod.ManagedFields)
 	if controller := metav1.GetControllerOfNoCopy(pod); controller != nil {
 		stripped.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: controller.APIVersion,
@@ -66,27 +60,27 @@ func strippedPod(pod *corev1.Pod) corev1.Pod {
 	return stripped
 }
 
-// lastWrite keeps when an object was last written, and not by whom; nil if it does not say.
-func lastWrite(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
-	newest := Newest(fields)
+// lastWriteTime keeps only the time of the last write, nil if it is unknown.
+func lastWriteTime(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	newest := NewestManager(fields)
 	if len(newest) == 0 || newest[0].Time == nil {
 		return nil
 	}
 	return []metav1.ManagedFieldsEntry{{Time: newest[0].Time}}
 }
 
-// namedPorts keeps of some containers what a Service can name of them: ports, in
-// their order, as if one container had them all; none if there are none.
-func namedPorts(containers []corev1.Container, wanted func(*corev1.Container) bool) []corev1.Container {
+// namedPorts returns one container with the named ports of all selected containers, in their order,
+// or nil if there are none. A Service can refer to no other ports by name.
+func namedPorts(containers []corev1.Container, selected func(*corev1.Container) bool) []corev1.Container {
 	var all corev1.Container
 	for i := range containers {
 		container := &containers[i]
-		if !wanted(container) {
+		if !selected(container) {
 			continue
 		}
 		for _, port := range container.Ports {
 			if port.Name != "" {
-				all.RestartPolicy = container.RestartPolicy // of a sidecar it says that it is one
+				all.RestartPolicy = container.RestartPolicy // it marks a sidecar
 				all.Ports = append(all.Ports, corev1.ContainerPort{
 					Name:          port.Name,
 					Protocol:      port.Protocol,
@@ -101,8 +95,8 @@ func namedPorts(containers []corev1.Container, wanted func(*corev1.Container) bo
 	return []corev1.Container{all}
 }
 
-// nodeLabels are those that decide about hints.
-func nodeLabels() []string {
+// hintLabels returns the labels of a Node that decide about hints.
+func hintLabels() []string {
 	return []string{
 		corev1.LabelTopologyZone,
 		"node-role.kubernetes.io/control-plane",
@@ -112,7 +106,7 @@ func nodeLabels() []string {
 
 func stripNode(node *corev1.Node) *corev1.Node {
 	stripped := &corev1.Node{ObjectMeta: stripMeta(&node.ObjectMeta)}
-	stripped.Labels = only(node.Labels, nodeLabels())
+	stripped.Labels = selectKeys(node.Labels, hintLabels())
 	if cpu, ok := node.Status.Allocatable[corev1.ResourceCPU]; ok {
 		stripped.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: cpu}
 	}
@@ -137,28 +131,27 @@ func stripService(service *corev1.Service) *corev1.Service {
 			TrafficDistribution:      service.Spec.TrafficDistribution,
 		},
 	}
-	stripped.Annotations = only(service.Annotations, []string{corev1.AnnotationTopologyMode, corev1.DeprecatedAnnotationTopologyAwareHints})
+	stripped.Annotations = selectKeys(service.Annotations, []string{corev1.AnnotationTopologyMode, corev1.DeprecatedAnnotationTopologyAwareHints})
 	return stripped
 }
 
-// only keeps these keys of a map; nil when it has none of them.
-func only(from map[string]string, keys []string) map[string]string {
-	var kept map[string]string
+// selectKeys returns nil if the map has none of the keys.
+func selectKeys(from map[string]string, keys []string) map[string]string {
+	var selected map[string]string
 	for _, key := range keys {
 		if value, ok := from[key]; ok {
-			if kept == nil {
-				kept = map[string]string{}
+			if selected == nil {
+				selected = map[string]string{}
 			}
-			kept[key] = value
+			selected[key] = value
 		}
 	}
-	return kept
+	return selected
 }
 
-// stripSlice keeps everything that a later update must send back unchanged, and
-// who wrote the slice last.
+// stripSlice keeps everything that a later update must send back unchanged, and the last writer.
 func stripSlice(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	stripped := *slice
-	stripped.ManagedFields = Newest(slice.ManagedFields)
+	stripped.ManagedFields = NewestManager(slice.ManagedFields)
 	return &stripped
 }

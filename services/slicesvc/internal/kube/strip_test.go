@@ -14,7 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// fullPod has everything that matters, and something that does not.
+// fullPod has a value in every used field, and in some others.
 func fullPod() *corev1.Pod {
 	always := corev1.ContainerRestartPolicyAlways
 	named := func(name string, number int32) []corev1.ContainerPort {
@@ -24,7 +24,7 @@ func fullPod() *corev1.Pod {
 		pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", Time: &metav1.Time{Time: slicetest.Epoch()}}}
 		pod.Annotations = map[string]string{"a": "b"}
 		pod.Spec.Hostname, pod.Spec.Subdomain = "host", "web"
-		pod.Spec.Containers = []corev1.Container{{Name: "silent", Image: "i"}, {Name: "main", Image: "i", Ports: named("http", 8080)}}
+		pod.Spec.Containers = []corev1.Container{{Name: "without-ports", Image: "i"}, {Name: "main", Image: "i", Ports: named("http", 8080)}}
 		pod.Spec.InitContainers = []corev1.Container{
 			{Name: "first", Ports: named("metrics", 1)},
 			{Name: "sidecar", RestartPolicy: &always, Ports: named("metrics", 9090)},
@@ -48,7 +48,13 @@ func fullService() *corev1.Service {
 	})
 }
 
-func TestStrip_KeepsEverythingThatSlicesAreMadeFrom(t *testing.T) {
+// strippedPod is stripPod with a pointer result.
+func strippedPod(pod *corev1.Pod) *corev1.Pod {
+	stripped := stripPod(pod)
+	return &stripped
+}
+
+func TestStrip_KeepsEveryUsedField(t *testing.T) {
 	plan := func(service *corev1.Service, pod *corev1.Pod) pack.Plan {
 		return pack.Make(pack.Input{
 			Service:   service,
@@ -61,27 +67,27 @@ func TestStrip_KeepsEverythingThatSlicesAreMadeFrom(t *testing.T) {
 	if len(want.Changes) != 2 || len(want.Changes[0].Slice.Ports) != 2 || want.Changes[0].Slice.Endpoints[0].Hostname == nil {
 		t.Fatalf("plan is %+v, want one that uses every field", want)
 	}
-	if diff := gocmp.Diff(want, plan(stripService(fullService()), stripPod(fullPod()))); diff != "" {
+	if diff := gocmp.Diff(want, plan(stripService(fullService()), strippedPod(fullPod()))); diff != "" {
 		t.Errorf("plan from full (-) and stripped (+) objects:\n%s", diff)
 	}
 }
 
-// By it a pod that was seen to go is told from one that was found missing.
-func TestStrip_KeepsWhenAPodWasMade(t *testing.T) {
+// It distinguishes a Pod whose deletion was watched from a Pod that was missing in a list.
+func TestStrip_KeepsTheCreationTimestamp(t *testing.T) {
 	pod := fullPod()
 	pod.CreationTimestamp = metav1.NewTime(slicetest.Epoch())
-	if got := stripPod(pod).CreationTimestamp; !got.Equal(&pod.CreationTimestamp) {
-		t.Errorf("made at %v, want %v", got, pod.CreationTimestamp)
+	if got := strippedPod(pod).CreationTimestamp; !got.Equal(&pod.CreationTimestamp) {
+		t.Errorf("created at %v, want %v", got, pod.CreationTimestamp)
 	}
 }
 
-func TestStrip_LeavesTheRestOut(t *testing.T) {
-	pod := stripPod(fullPod())
+func TestStrip_DropsUnusedFields(t *testing.T) {
+	pod := strippedPod(fullPod())
 	if got := len(pod.Spec.Containers) + len(pod.Spec.InitContainers) + len(pod.Status.Conditions); got != 3 {
 		t.Errorf("%d containers and conditions are kept, want 3: %+v", got, pod)
 	}
 	if diff := gocmp.Diff([]metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: slicetest.Epoch()}}}, pod.ManagedFields); diff != "" {
-		t.Errorf("when it was written (-want +got):\n%s", diff)
+		t.Errorf("time of the last write (-want +got):\n%s", diff)
 	}
 	if pod.Annotations != nil || stripService(fullService()).ManagedFields != nil {
 		t.Error("managed fields of a Service or annotations are kept")
@@ -96,7 +102,7 @@ func TestStrip_LeavesTheRestOut(t *testing.T) {
 	}
 }
 
-func TestStrip_SliceLosesNothingThatAnUpdateSendsBack(t *testing.T) {
+func TestStrip_SliceKeepsWhatAnUpdateSendsBack(t *testing.T) {
 	slice := slicetest.Slice(slicetest.Service("web"), "a", slicetest.Pods(0, 2), func(slice *discoveryv1.EndpointSlice) {
 		slice.Annotations = map[string]string{"note": "keep"}
 		slice.Finalizers = []string{"example.com/wait"}
@@ -109,13 +115,13 @@ func TestStrip_SliceLosesNothingThatAnUpdateSendsBack(t *testing.T) {
 		t.Errorf("slice (-want +got):\n%s", diff)
 	}
 	if slice.ManagedFields[0].FieldsV1 == nil {
-		t.Error("the given slice was changed")
+		t.Error("the argument was changed")
 	}
 }
 
-func TestStrip_TwiceIsOnce(t *testing.T) {
-	once := stripPod(fullPod())
-	if diff := gocmp.Diff(once, stripPod(once)); diff != "" {
+func TestStrip_IsIdempotent(t *testing.T) {
+	once := strippedPod(fullPod())
+	if diff := gocmp.Diff(once, strippedPod(once)); diff != "" {
 		t.Errorf("pod:\n%s", diff)
 	}
 	service := stripService(fullService())

@@ -19,49 +19,51 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// log notes what it is given.
-type log struct {
+// recordingHandler records the calls.
+type recordingHandler struct {
 	mu  sync.Mutex // guards all
 	all []string
 }
 
-func (l *log) note(what, name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = append(l.all, what+" "+name)
+func (h *recordingHandler) record(call, name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all = append(h.all, call+" "+name)
 }
 
-// take returns what was noted since it was last called, sorted.
-func (l *log) take() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := l.all
-	l.all = nil
+// take returns the calls since it was last called, sorted.
+func (h *recordingHandler) take() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := h.all
+	h.all = nil
 	slices.Sort(all)
 	return all
 }
 
-func (l *log) PutService(o *corev1.Service)             { l.note("put service", o.Name) }
-func (l *log) DeleteService(o *corev1.Service)          { l.note("delete service", o.Name) }
-func (l *log) PutPod(o *corev1.Pod)                     { l.note("put pod", o.Name) }
-func (l *log) DeletePod(o *corev1.Pod)                  { l.note("delete pod", o.Name) }
-func (l *log) PutNode(o *corev1.Node)                   { l.note("put node", o.Name) }
-func (l *log) DeleteNode(o *corev1.Node)                { l.note("delete node", o.Name) }
-func (l *log) SliceSeen(*metav1.ObjectMeta) bool        { return true }
-func (l *log) PutSlice(o *discoveryv1.EndpointSlice)    { l.note("put slice", o.Name) }
-func (l *log) DeleteSlice(o *discoveryv1.EndpointSlice) { l.note("delete slice", o.Name) }
+func (h *recordingHandler) PutService(o *corev1.Service)                 { h.record("put service", o.Name) }
+func (h *recordingHandler) DeleteService(o *corev1.Service)              { h.record("delete service", o.Name) }
+func (h *recordingHandler) PutPod(o *corev1.Pod)                         { h.record("put pod", o.Name) }
+func (h *recordingHandler) DeletePod(o *corev1.Pod)                      { h.record("delete pod", o.Name) }
+func (h *recordingHandler) PutNode(o *corev1.Node)                       { h.record("put node", o.Name) }
+func (h *recordingHandler) DeleteNode(o *corev1.Node)                    { h.record("delete node", o.Name) }
+func (h *recordingHandler) ObserveSliceMetadata(*metav1.ObjectMeta) bool { return true }
+func (h *recordingHandler) PutSlice(o *discoveryv1.EndpointSlice)        { h.record("put slice", o.Name) }
+func (h *recordingHandler) DeleteSlice(o *discoveryv1.EndpointSlice) {
+	h.record("delete slice", o.Name)
+}
 
-func (l *log) SlicesListed(map[types.NamespacedName]struct{}, string) {}
+func (h *recordingHandler) SlicesListed(map[types.NamespacedName]struct{}, string) {}
 
-func TestRun_PutsEverythingThenEveryChange(t *testing.T) {
+func TestWatches_PutEverythingThenEveryChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := slicetest.Service("web")
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
 		client := fake.NewClientset(service, node, slicetest.Pod("web-0", "10.1.0.1"), slicetest.Slice(service, "web-1", nil))
-		var seen log
+		var seen recordingHandler
 		w := kube.NewWatches(slicetest.Clientset{Interface: client}, &seen, slog.New(slog.DiscardHandler))
 		if w.Check() == nil {
-			t.Error("the caches count as filled before Run")
+			t.Error("Check passes before Run")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		returned := make(chan error, 1)

@@ -14,66 +14,61 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
 )
 
-// writesAtOnce is how many slices of one Service are written at the same time. A
-// Service with many of them would else wait for each in turn, and whatever changes
-// meanwhile for all of them.
-const writesAtOnce = 4
+// concurrentWrites is how many slices of one Service are written at the same time. One after the
+// other, a Service with many slices would take long, and later changes would wait.
+const concurrentWrites = 4
 
-// carrying is the plan of one pass while it is carried out.
-type carrying struct {
-	*Engine
-	h   *holding
-	key Key
+// planApplier applies the plan of one sync.
+type planApplier struct {
+	*Controller
+	owned *ownedShard
+	key   Key
 
-	mu       sync.Mutex           // guards all below; never held across I/O
-	how      *outcome             // what came of it
-	known    *placement.Placement // what the plan was made from; nil for everything
-	failures []error
+	mu      sync.Mutex           // guards all below; never held across I/O
+	result  *syncResult          // collects what was written
+	planned *placement.Placement // the plan was made from it; nil for a plan of the whole Service
+	errs    []error
 }
 
-// carryOut makes the writes of a plan: at the same time those that take nothing
-// away from where it was to be found elsewhere, then the others, one after the
-// other. A write that fails, or that a namespace which goes does not let happen,
-// stops no other, except that slices stay whose endpoints were to be found in the
-// slice that could not be written, and that a kube-apiserver which asks to be left
-// alone is.
-func (e *Engine) carryOut(h *holding, key Key, how *outcome, known *placement.Placement) {
-	how.reread = true // until something fails that reading does not help with
-	c := &carrying{Engine: e, h: h, key: key, how: how, known: known}
-	var first, then []pack.Change
-	for _, change := range how.plan.Changes {
+// applyPlan makes the writes of a plan. Writes that remove endpoints which another write adds come
+// last, one after the other, and only if no write failed. Otherwise a failed write does not stop the
+// others, except that all stop if kube-apiserver throttles or the term ends.
+func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, planned *placement.Placement) {
+	result.reread = true // until an error remains that a new plan does not solve
+	a := &planApplier{Controller: c, owned: owned, key: key, result: result, planned: planned}
+	var independent, dependent []pack.Change
+	for _, change := range result.plan.Changes {
 		if change.Supersedes() {
-			then = append(then, change)
+			dependent = append(dependent, change)
 		} else {
-			first = append(first, change)
+			independent = append(independent, change)
 		}
 	}
-	c.together(first)
-	for _, change := range then {
-		if len(c.failures) > 0 || how.terminating || c.over() {
+	a.applyConcurrently(independent)
+	for _, change := range dependent {
+		if len(a.errs) > 0 || result.terminating || a.stopped() {
 			break
 		}
-		c.carry(change)
+		a.apply(change)
 	}
-	how.err = errors.Join(c.failures...)
-	if h.ctx.Err() != nil && len(how.plan.Changes) > 0 {
-		how.err = h.ctx.Err()
+	result.err = errors.Join(a.errs...)
+	if owned.ctx.Err() != nil && len(result.plan.Changes) > 0 {
+		result.err = owned.ctx.Err()
 	}
 }
 
-// together carries out changes that do not depend on each other.
-func (c *carrying) together(changes []pack.Change) {
+func (a *planApplier) applyConcurrently(changes []pack.Change) {
 	if len(changes) == 1 {
-		c.carry(changes[0])
+		a.apply(changes[0])
 		return
 	}
 	var writers sync.WaitGroup
 	next := make(chan pack.Change)
-	for range min(len(changes), writesAtOnce) {
+	for range min(len(changes), concurrentWrites) {
 		writers.Go(func() {
 			for change := range next {
-				if !c.over() {
-					c.survive(change)
+				if !a.stopped() {
+					a.applyRecovering(change)
 				}
 			}
 		})
@@ -85,128 +80,122 @@ func (c *carrying) together(changes []pack.Change) {
 	writers.Wait()
 }
 
-// survive is carry in a goroutine of its own, where nobody else catches a panic.
-func (c *carrying) survive(change pack.Change) {
+// applyRecovering turns a panic into an error, because sync recovers only on its own goroutine.
+func (a *planApplier) applyRecovering(change pack.Change) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			c.logger.Error("panic while writing a slice", "service", c.key.String(), "cause", cause, "stack", string(debug.Stack()))
-			c.fail(fmt.Errorf("panic: %v", cause), false)
+			a.logger.Error("panic in the write of a slice", "service", a.key.String(), "cause", cause, "stack", string(debug.Stack()))
+			a.recordError(fmt.Errorf("panic: %v", cause), false)
 		}
 	}()
-	c.carry(change)
+	a.apply(change)
 }
 
-// over reports whether no write may begin any more.
-func (c *carrying) over() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.how.rest > 0 || c.h.ctx.Err() != nil
+// stopped returns whether no further write may begin.
+func (a *planApplier) stopped() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.result.throttled > 0 || a.owned.ctx.Err() != nil
 }
 
-// carry carries out one change.
-func (c *carrying) carry(change pack.Change) {
-	stored, err := c.write(c.h, c.key, change)
+func (a *planApplier) apply(change pack.Change) {
+	stored, err := a.write(a.owned, a.key, change)
 	if err == nil {
-		err = c.note(change, stored)
+		err = a.recordWrite(change, stored)
 	}
 	switch {
 	case err == nil:
-		return
-	case c.h.ctx.Err() != nil:
-		return // which is said of the whole pass
+	case a.owned.ctx.Err() != nil: // applyPlan returns it
 	case errors.Is(err, kube.ErrNamespaceTerminating):
-		c.logger.Debug("slice not created", "service", c.key.String(), "error", err)
-		c.terminating()
+		a.logger.Debug("slice not created", "service", a.key.String(), "error", err)
+		a.recordTerminating()
 	case errors.Is(err, kube.ErrConflict):
-		c.conflict(err, c.reread(c.h, change))
+		a.recordConflict(err, a.reread(a.owned, change))
 	default:
-		c.fail(err, false)
+		a.recordError(err, false)
 	}
 }
 
-// note takes down what a write has left.
-func (c *carrying) note(change pack.Change, stored *discoveryv1.EndpointSlice) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.how.written = append(c.how.written, change)
+func (a *planApplier) recordWrite(change pack.Change, stored *discoveryv1.EndpointSlice) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.result.written = append(a.result.written, change)
 	switch change.Verb {
 	case pack.Create:
-		c.how.last.Creates++
+		a.result.lastPlan.Creates++
 	case pack.Update:
-		c.how.last.Updates++
+		a.result.lastPlan.Updates++
 	case pack.Delete:
-		c.how.last.Deletes++
+		a.result.lastPlan.Deletes++
 	}
 	switch {
-	case c.known == nil:
+	case a.planned == nil:
 	case change.Verb == pack.Delete:
-		c.known.Deleted(change.Slice.Name)
-	case !c.known.Wrote(stored):
+		a.planned.Deleted(change.Slice.Name)
+	case !a.planned.Wrote(stored):
 		return fmt.Errorf("%s endpointslice %s/%s: what was stored is not what was written", change.Verb, stored.Namespace, stored.Name)
 	}
 	return nil
 }
 
-func (c *carrying) terminating() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.how.terminating = true
+func (a *planApplier) recordTerminating() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.result.terminating = true
 }
 
-func (c *carrying) conflict(err error, reread bool) {
-	c.fail(err, reread)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.how.conflict = true
+func (a *planApplier) recordConflict(err error, reread bool) {
+	a.recordError(err, reread)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.result.conflict = true
 }
 
-// fail takes down that a write has failed; helped says that what it failed for is
-// known by now.
-func (c *carrying) fail(err error, helped bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failures = append(c.failures, err)
-	c.how.reread = c.how.reread && helped
-	c.how.rest = max(c.how.rest, restAfter(err))
+// recordError records a failed write. reread says that the cache has the slice in conflict now.
+func (a *planApplier) recordError(err error, reread bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.errs = append(a.errs, err)
+	a.result.reread = a.result.reread && reread
+	a.result.throttled = max(a.result.throttled, throttleDelay(err))
 }
 
-// restAfter is how long the kube-apiserver asks to be left alone after a write, 0
-// if it does not. More than longestRest is not granted: who asks for it may be wrong.
-func restAfter(err error) time.Duration {
-	pause, asked := kube.RetryAfter(err)
-	if !asked {
+// throttleDelay returns how long to pause after an error of kube-apiserver, 0 for not at all.
+func throttleDelay(err error) time.Duration {
+	requested, throttled := kube.RetryAfter(err)
+	if !throttled {
 		return 0
 	}
-	return min(max(pause, firstRetry), longestRest)
+	return min(max(requested, minRetryDelay), maxThrottleDelay)
 }
 
-// write makes one write and brings what it left into the cache.
-func (e *Engine) write(h *holding, key Key, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+// write makes one write and stores the result in the cache.
+func (c *Controller) write(owned *ownedShard, key Key, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	name := change.Slice.Name
 	start := time.Now()
-	h.writes(key, name)
+	owned.beginWrite(key, name)
 	returned := false
 	defer func() {
-		if !returned { // but panicked
-			h.failed(key, name, true)
+		if !returned { // Write panicked
+			owned.failWrite(key, name, true)
 		}
 	}()
-	stored, err := e.deps.Writer.Write(h.ctx, change)
+	stored, err := c.deps.Writer.Write(owned.ctx, change)
 	returned = true
 	now := time.Now()
-	if e.deps.Pace != nil {
-		e.deps.Pace.Wrote(now, now.Sub(start), err)
+	if c.deps.Batcher != nil {
+		c.deps.Batcher.Wrote(now, now.Sub(start), err)
 	}
 	if err != nil {
-		h.failed(key, name, !kube.Refused(err))
+		owned.failWrite(key, name, !kube.Refused(err))
 		return nil, err
 	}
-	e.metrics.change(change.Verb)
+	c.metrics.writes.WithLabelValues(string(change.Verb)).Inc()
 	if change.Verb == pack.Delete {
-		e.cache.bury(change.Slice)
+		c.cache.storeDeleted(change.Slice)
 	} else {
-		e.cache.keep(stored)
+		c.cache.storeWritten(stored)
 	}
-	e.overtaken(h, key, stored, h.wrote(key, change.Verb, stored, now))
+	c.applyObserved(owned, key, stored, owned.finishWrite(key, change.Verb, stored, now))
 	return stored, nil
 }

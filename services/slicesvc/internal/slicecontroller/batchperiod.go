@@ -2,74 +2,100 @@ package slicecontroller
 
 import (
 	"errors"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 )
+
+// LoadBatcher is a Batcher whose delay follows the load, or is fixed.
+type LoadBatcher struct {
+	mu     sync.Mutex // guards period
+	period *batchPeriod
+}
+
+var _ Batcher = &LoadBatcher{}
+
+// NewLoadBatcher returns a LoadBatcher that delays every change by fixed, or by the load if fixed is
+// 0. workers is how many Services are synced at the same time.
+func NewLoadBatcher(fixed time.Duration, workers int) *LoadBatcher {
+	return &LoadBatcher{period: newBatchPeriod(fixed, workers)}
+}
+
+// Delay implements Batcher.
+func (b *LoadBatcher) Delay(now time.Time, change BatchedChange) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.period.delay(now, change)
+}
+
+// Wrote implements Batcher.
+func (b *LoadBatcher) Wrote(now time.Time, took time.Duration, err error) {
+	_, throttled := kube.RetryAfter(err)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.period.recordWrite(now, took, throttled || errors.Is(err, kube.ErrConflict))
+}
 
 const (
-	// free is how many changes per second are answered one by one, and full at how
-	// many the window is open as far as it goes.
-	free, full = 200.0, 600.0
-	// memory is how fast the past is forgotten: to a third in that time.
-	memory = 500 * time.Millisecond
-	// brisk is how long a write may take without a sign of trouble.
-	brisk = 50 * time.Millisecond
-	// widest is the window that the load can open.
-	widest = time.Second
+	// The delay of urgent changes grows from 0 at lowRate changes in a second to maxLoadDelay at
+	// highRate.
+	lowRate, highRate = 200.0, 600.0
+	// decayTime is the time after which a past event counts a third.
+	decayTime = 500 * time.Millisecond
+	// normalWriteTime is the duration of a write without load.
+	normalWriteTime = 50 * time.Millisecond
+	maxLoadDelay    = time.Second
 )
 
-// Pace is the state: what happened of late.
+// batchPeriod computes how long changes of a Service wait for others, from the load: the rate of
+// changes, the length of the queue, and the latency and the refusals of kube-apiserver. The delay
+// counts from the first change that waits. In the same state a more urgent change never waits longer.
+//
+//	urgency  without load  at most  changes
+//	Urgent   0             1 s      an endpoint starts or stops being ready or serving, or goes
+//	Normal   1 s           2 s      an endpoint comes that is not ready, and may soon be
+//	Lazy     1 s           5 s      labels, and other fields that no client routes by
+//
+// With a fixed period, as kube-controller-manager's --endpointslice-updates-batch-period, every
+// change waits for that long.
+//
+// It reads no clock. Time may stand still or go backwards. It is not safe for concurrent use.
 type batchPeriod struct {
-	period  time.Duration
+	fixed   time.Duration
 	workers int
 
-	// changes counts changes and writes writes, both fading; so do the sums.
-	changes, writes, refused, took faded
+	// changes and writes count; refused counts writes that were throttled or in conflict; writeSeconds
+	// adds up durations.
+	changes, writes, refused, writeSeconds decayingSum
 }
 
-// New returns a Pace that has seen nothing. With a period changes wait for that
-// long; with 0 it depends. workers is how many Services are worked on at the same
-// time.
-func newBatchPeriod(period time.Duration, workers int) *batchPeriod {
-	return &batchPeriod{period: period, workers: max(workers, 1)}
+func newBatchPeriod(fixed time.Duration, workers int) *batchPeriod {
+	return &batchPeriod{fixed: fixed, workers: max(workers, 1)}
 }
 
-// batchChange is one more change of a Service.
-type batchChange struct {
-	// Since is when the first change came that is not answered yet.
-	Since time.Time
-	// Urgency is that of this change.
-	Urgency index.Urgency
-	// Depth is how many Services are queued.
-	Depth int
-}
-
-// Wait takes note of a change and returns how much longer its Service rests.
-func (p *batchPeriod) Wait(now time.Time, change batchChange) time.Duration {
+// delay records a change and returns how much longer its Service waits.
+func (p *batchPeriod) delay(now time.Time, change BatchedChange) time.Duration {
 	p.changes.add(now, 1)
-	return max(p.window(now, change)-max(now.Sub(change.Since), 0), 0)
+	return max(p.period(now, change)-max(now.Sub(change.Since), 0), 0)
 }
 
-// Wrote takes note of a write: how long it took, and whether it was refused as
-// one too many or as outdated.
-func (p *batchPeriod) Wrote(now time.Time, took time.Duration, refused bool) {
+func (p *batchPeriod) recordWrite(now time.Time, took time.Duration, refused bool) {
 	p.writes.add(now, 1)
-	p.took.add(now, took.Seconds())
+	p.writeSeconds.add(now, took.Seconds())
 	if refused {
 		p.refused.add(now, 1)
 	}
 }
 
-// window is how long changes rest from the first of them on.
-func (p *batchPeriod) window(now time.Time, change batchChange) time.Duration {
-	if p.period > 0 {
-		return p.period
+// period returns how long a change waits, counted from the first change that waits.
+func (p *batchPeriod) period(now time.Time, change BatchedChange) time.Duration {
+	if p.fixed > 0 {
+		return p.fixed
 	}
-	load := p.load(now, change.Depth)
+	load := p.loadDelay(now, change.QueueLength)
 	switch change.Urgency {
 	case index.Urgent:
 		return load
@@ -80,65 +106,37 @@ func (p *batchPeriod) window(now time.Time, change batchChange) time.Duration {
 	}
 }
 
-// load is the window for what is urgent, up to widest.
-func (p *batchPeriod) load(now time.Time, depth int) time.Duration {
-	rate := p.changes.at(now) / memory.Seconds()
-	seconds := min(max(rate-free, 0)/(full-free), 1)
-	// With nearly no write in memory, what is remembered of them counts little.
+// loadDelay returns the delay of urgent changes, at most maxLoadDelay.
+func (p *batchPeriod) loadDelay(now time.Time, queueLength int) time.Duration {
+	rate := p.changes.at(now) / decayTime.Seconds()
+	seconds := min(max(rate-lowRate, 0)/(highRate-lowRate), 1)
+	// A sum of less than one write is too old to give an average.
 	writes := max(p.writes.at(now), 1)
-	each := p.took.at(now) / writes
+	writeTime := p.writeSeconds.at(now) / writes
 	seconds += p.refused.at(now) / writes
-	seconds += max(each-brisk.Seconds(), 0)
-	// Half as long as those ahead in the queue will take: there, too, changes gather.
-	seconds += each * float64(max(depth-p.workers, 0)) / float64(2*p.workers)
-	return time.Duration(min(seconds, widest.Seconds()) * float64(time.Second)).Round(time.Millisecond)
+	seconds += max(writeTime-normalWriteTime.Seconds(), 0)
+	// Half of the time that the queue takes: changes gather there, too.
+	seconds += writeTime * float64(max(queueLength-p.workers, 0)) / float64(2*p.workers)
+	return time.Duration(min(seconds, maxLoadDelay.Seconds()) * float64(time.Second)).Round(time.Millisecond)
 }
 
-// faded is a sum of which the older parts count less and less.
-type faded struct {
-	sum  float64
-	last time.Time
+// decayingSum is a sum whose parts decay exponentially.
+type decayingSum struct {
+	sum     float64
+	updated time.Time
 }
 
-func (f *faded) add(now time.Time, amount float64) {
-	f.sum = f.at(now) + amount
-	if now.After(f.last) {
-		f.last = now
+func (s *decayingSum) add(now time.Time, amount float64) {
+	s.sum = s.at(now) + amount
+	if now.After(s.updated) {
+		s.updated = now
 	}
 }
 
-func (f *faded) at(now time.Time) float64 {
-	age := now.Sub(f.last)
-	if f.sum == 0 || age <= 0 {
-		return f.sum
+func (s *decayingSum) at(now time.Time) float64 {
+	age := now.Sub(s.updated)
+	if s.sum == 0 || age <= 0 {
+		return s.sum
 	}
-	return f.sum * math.Exp(-age.Seconds()/memory.Seconds())
-}
-
-// Batcher is a batch period that several goroutines share.
-type Batcher struct {
-	mu     sync.Mutex // guards period
-	period *batchPeriod
-}
-
-var _ Pace = &Batcher{}
-
-// NewBatcher returns a Batcher with a fixed period, or one that depends on the load if fixed is 0.
-// workers is the number of Services that are synced at the same time.
-func NewBatcher(fixed time.Duration, workers int) *Batcher {
-	return &Batcher{period: newBatchPeriod(fixed, workers)}
-}
-
-// Wait returns how long a Service still waits for its sync.
-func (b *Batcher) Wait(now time.Time, due Due) time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.period.Wait(now, batchChange{Since: due.Since, Urgency: due.Urgency, Depth: due.Depth})
-}
-
-// Wrote records a write.
-func (b *Batcher) Wrote(now time.Time, took time.Duration, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.period.Wrote(now, took, throttled(err) || errors.Is(err, kube.ErrConflict))
+	return s.sum * math.Exp(-age.Seconds()/decayTime.Seconds())
 }

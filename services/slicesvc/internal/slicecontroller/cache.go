@@ -11,12 +11,12 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
-// cache is the index as several goroutines share it. It is written through: what
-// a write of ours left is in it before the next plan is made.
+// cache is the index, shared by several goroutines. Results of our writes are stored in it before
+// the next plan is made.
 type cache struct {
 	mu    sync.RWMutex // guards all below
 	index *index.Index
-	// newest is the highest resourceVersion put in.
+	// newest is the highest resourceVersion of a watched object.
 	newest string
 }
 
@@ -24,7 +24,7 @@ func newCache(managedBy string, shards int) *cache {
 	return &cache{index: index.New(managedBy, shards)}
 }
 
-// change gives one writer the index. version is that of the object it puts in.
+// change locks the index for apply. version is the resourceVersion of the object that apply stores.
 func (c *cache) change(version string, apply func(*index.Index)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,12 +34,13 @@ func (c *cache) change(version string, apply func(*index.Index)) {
 	}
 }
 
-// keep takes in what a write of ours left; it is not news of the watch.
-func (c *cache) keep(slice *discoveryv1.EndpointSlice) {
+// storeWritten stores the answer of a write of ours.
+func (c *cache) storeWritten(slice *discoveryv1.EndpointSlice) {
 	c.change("", func(x *index.Index) { x.KeepSlice(slice) })
 }
 
-func (c *cache) bury(slice *discoveryv1.EndpointSlice) {
+// storeDeleted stores that a slice does not exist. Older events of it are ignored.
+func (c *cache) storeDeleted(slice *discoveryv1.EndpointSlice) {
 	c.change("", func(x *index.Index) { x.BurySlice(slice) })
 }
 
@@ -49,7 +50,7 @@ func (c *cache) observed(key Key) (index.Observed, bool) {
 	return c.index.Observed(key)
 }
 
-// candidates returns those of the pods that the Service selects.
+// candidates returns the Pods among pods that the Service selects.
 func (c *cache) candidates(key Key, pods map[string]struct{}) []desired.Candidate {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -62,27 +63,24 @@ func (c *cache) candidates(key Key, pods map[string]struct{}) []desired.Candidat
 	return candidates
 }
 
-func (c *cache) facts(key Key, pod string) (Facts, error) {
+// endpoint returns what the index knows of a Pod in a Service. It leaves Pending unset.
+func (c *cache) endpoint(key Key, pod string) (EndpointFacts, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	service, slices, ok := c.index.Slices(key)
 	if !ok {
-		return Facts{}, ErrNoService
+		return EndpointFacts{}, ErrServiceNotFound
 	}
-	object, ok := c.index.Pod(Key{Namespace: key.Namespace, Name: pod})
+	object, ok := c.index.Pod(keyOf(key.Namespace, pod))
 	if !ok {
-		return Facts{}, ErrNoPod
+		return EndpointFacts{}, ErrPodNotFound
 	}
-	facts := Facts{
+	node, known := c.index.Node(object.Spec.NodeName)
+	return EndpointFacts{
 		Service:   service,
-		Unmanaged: index.Management(service),
 		Slices:    slices,
-	}
-	_, facts.Selected = c.index.Candidate(key, pod)
-	facts.Candidate.Pod = object
-	facts.Node, facts.Candidate.NodeKnown = c.index.Node(object.Spec.NodeName)
-	facts.Candidate.Zone = facts.Node.Zone
-	return facts, nil
+		Candidate: desired.Candidate{Pod: object, NodeKnown: known, Zone: node.Zone},
+	}, nil
 }
 
 func (c *cache) affinity(pod Key) uint32 {
@@ -97,7 +95,7 @@ func (c *cache) slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, 
 	return c.index.Slices(key)
 }
 
-// slice returns a slice of ours by its Service and name; nil when there is none.
+// slice returns a slice of a Service, nil if there is none of that name.
 func (c *cache) slice(service Key, name string) *discoveryv1.EndpointSlice {
 	_, all, _ := c.slices(service)
 	for _, slice := range all {
@@ -120,24 +118,22 @@ func (c *cache) hasSlice(key Key) bool {
 	return c.index.HasSlice(key)
 }
 
-// sliceVersion is index.SliceVersion.
 func (c *cache) sliceVersion(key Key) (uid types.UID, version string, ours, ok bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.index.SliceVersion(key)
 }
 
-// unlisted is index.Unlisted.
-func (c *cache) unlisted(there map[Key]struct{}, version string) []*discoveryv1.EndpointSlice {
+func (c *cache) unlisted(listed map[Key]struct{}, version string) []*discoveryv1.EndpointSlice {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.index.Unlisted(there, version)
+	return c.index.Unlisted(listed, version)
 }
 
-func (c *cache) keys(namespace string) []Key {
+func (c *cache) keysAfter(namespace string, after Key, limit int) []Key {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.index.Keys(namespace)
+	return c.index.KeysAfter(namespace, after, limit)
 }
 
 func (c *cache) shardKeys(shard int) []Key {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
@@ -17,110 +16,109 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// TestRun_AfterAnyChurnSlicesAreExact lets everything happen at once, pods,
-// nodes and Services that come, change and go, others who edit our slices,
-// refused writes, watches that stand still, shards that are lost and move between
-// replicas, and looks at the outcome after quiet.
+// TestRun_AfterAnyChurnSlicesAreExact combines everything: changes of Pods, Nodes and Services, edits of another
+// writer, refused writes, paused watches, and shards that move between replicas. Once changes stop, the slices must
+// be exact.
 func TestRun_AfterAnyChurnSlicesAreExact(t *testing.T) {
 	for _, replicas := range []int{1, 3} {
 		for seed := range uint64(30) {
 			t.Run(fmt.Sprintf("replicas=%d/seed=%d", replicas, seed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					compacting := func(cfg *slicecontroller.Config, _ *slicecontroller.Deps) { cfg.CompactAfter = 20 * time.Millisecond }
-					_, api := start(t, compacting)
+					_, cluster := start(t, compacting)
 					for range replicas - 1 {
-						api.join(t, compacting)
+						cluster.join(t, compacting)
 					}
-					storm := newStorm(t, api, seed)
+					churn := newChurn(t, cluster, seed)
 					for range 300 {
-						storm.step(t)
+						churn.step(t)
 					}
-					storm.calm(t)
-					settle(5 * time.Minute)
-					checkExact(t, api)
+					churn.settle(t)
+					advance(5 * time.Minute)
+					checkExact(t, cluster)
 				})
 			})
 		}
 	}
 }
 
-type storm struct {
-	random *rand.Rand
-	api    *apiserver
-	thaws  []func() // of the replicas
-	terms  [shards]term
-	made   int
+type churn struct {
+	random    *rand.Rand
+	cluster   *fakeCluster
+	resumes   []func() // of the paused watches, by replica
+	terms     [shards]term
+	recreated int
 }
 
-func newStorm(t *testing.T, api *apiserver, seed uint64) *storm {
-	s := &storm{random: rand.New(rand.NewPCG(seed, 0)), api: api}
-	for range api.replicas {
-		s.thaws = append(s.thaws, func() {})
+func newChurn(t *testing.T, cluster *fakeCluster, seed uint64) *churn {
+	s := &churn{random: rand.New(rand.NewPCG(seed, 0)), cluster: cluster}
+	for range cluster.replicas {
+		s.resumes = append(s.resumes, func() {})
 	}
 	for number := range s.terms {
-		s.terms[number] = hold(t, s.replica().Engine, number)
+		s.terms[number] = holdShards(t, s.replica().Controller, number)
 	}
 	return s
 }
 
-func (s *storm) replica() *replica { return s.api.replicas[s.random.IntN(len(s.api.replicas))] }
+func (s *churn) replica() *replica { return s.cluster.replicas[s.random.IntN(len(s.cluster.replicas))] }
 
-// put tells every replica of something that is not a slice.
-func (s *storm) put(news func(*slicecontroller.Engine)) {
-	for _, r := range s.api.replicas {
-		news(r.Engine)
+// put sends an event, other than of a slice, to every replica.
+func (s *churn) put(event func(*slicecontroller.Controller)) {
+	for _, r := range s.cluster.replicas {
+		event(r.Controller)
 	}
 }
 
-func (s *storm) step(t *testing.T) {
+func (s *churn) step(t *testing.T) {
 	switch s.random.IntN(13) {
 	case 0, 1, 2, 3:
 		pod := s.pod()
-		s.put(func(e *slicecontroller.Engine) { e.PutPod(pod) })
+		s.put(func(controller *slicecontroller.Controller) { controller.PutPod(pod) })
 	case 4, 5:
 		pod := s.pod()
-		s.put(func(e *slicecontroller.Engine) { e.DeletePod(pod) })
+		s.put(func(controller *slicecontroller.Controller) { controller.DeletePod(pod) })
 	case 6:
 		changed := node(s.pick("node-a", "node-b"), s.pick("zone-a", "zone-b"))
-		s.put(func(e *slicecontroller.Engine) { e.PutNode(changed) })
+		s.put(func(controller *slicecontroller.Controller) { controller.PutNode(changed) })
 	case 7:
-		gone := node(s.pick("node-a", "node-b"), "")
-		s.put(func(e *slicecontroller.Engine) { e.DeleteNode(gone) })
+		deleted := node(s.pick("node-a", "node-b"), "")
+		s.put(func(controller *slicecontroller.Controller) { controller.DeleteNode(deleted) })
 	case 8:
 		s.service()
 	case 9:
-		s.meddle()
+		s.editSlice()
 	case 10:
 		s.refuse()
 	case 11:
-		s.freeze()
+		s.pauseWatch()
 	case 12:
-		s.move(t)
+		s.moveShard(t)
 	}
 	time.Sleep(time.Duration(s.random.IntN(20)) * time.Millisecond)
 }
 
-// freeze lets the watch of one replica run, and now and then stands it still.
-func (s *storm) freeze() {
-	number := s.random.IntN(len(s.thaws))
-	s.thaws[number]()
-	s.thaws[number] = func() {}
+// pauseWatch resumes the watch of a replica, or pauses it.
+func (s *churn) pauseWatch() {
+	number := s.random.IntN(len(s.resumes))
+	s.resumes[number]()
+	s.resumes[number] = func() {}
 	if s.random.IntN(3) == 0 {
-		s.thaws[number] = s.api.replicas[number].freeze()
+		s.resumes[number] = s.cluster.replicas[number].pauseEvents()
 	}
 }
 
-// move takes a shard from whoever holds it and gives it to anybody.
-func (s *storm) move(t *testing.T) {
+// moveShard gives a shard to any replica.
+func (s *churn) moveShard(t *testing.T) {
 	number := s.random.IntN(shards)
 	s.terms[number].end()
 	time.Sleep(time.Duration(s.random.IntN(3)) * time.Millisecond)
-	s.terms[number] = hold(t, s.replica().Engine, number)
+	s.terms[number] = holdShards(t, s.replica().Controller, number)
 }
 
-func (s *storm) pick(among ...string) string { return among[s.random.IntN(len(among))] }
+func (s *churn) pick(among ...string) string { return among[s.random.IntN(len(among))] }
 
-func (s *storm) pod() *corev1.Pod {
+func (s *churn) pod() *corev1.Pod {
 	i := s.random.IntN(12)
 	return slicetest.Pod(fmt.Sprintf("pod-%d", i), slicetest.Address(i), func(pod *corev1.Pod) {
 		pod.Labels["app"] = s.pick("web", "api")
@@ -134,15 +132,15 @@ func (s *storm) pod() *corev1.Pod {
 	})
 }
 
-func (s *storm) service() {
+func (s *churn) service() {
 	name := s.pick("web", "api")
 	if s.random.IntN(3) == 0 {
-		s.put(func(e *slicecontroller.Engine) { e.DeleteService(slicetest.Service(name)) })
-		s.made++
+		s.put(func(controller *slicecontroller.Controller) { controller.DeleteService(slicetest.Service(name)) })
+		s.recreated++
 	}
 	service := slicetest.Service(name, func(service *corev1.Service) {
-		service.UID = types.UID(fmt.Sprintf("%s-%d", name, s.made))
-		service.Labels = map[string]string{"made": fmt.Sprint(s.made)}
+		service.UID = types.UID(fmt.Sprintf("%s-%d", name, s.recreated))
+		service.Labels = map[string]string{"recreated": fmt.Sprint(s.recreated)}
 		service.Spec.PublishNotReadyAddresses = s.random.IntN(2) == 0
 		switch s.random.IntN(3) {
 		case 0:
@@ -152,70 +150,70 @@ func (s *storm) service() {
 			service.Spec.TrafficDistribution = &near
 		}
 	})
-	s.put(func(e *slicecontroller.Engine) { e.PutService(service) })
+	s.put(func(controller *slicecontroller.Controller) { controller.PutService(service) })
 }
 
-// meddle edits or deletes one of our slices.
-func (s *storm) meddle() {
-	s.api.mu.Lock()
-	defer s.api.mu.Unlock()
-	for name, slice := range s.api.slices {
+// editSlice edits or deletes a slice as another writer.
+func (s *churn) editSlice() {
+	s.cluster.mu.Lock()
+	defer s.cluster.mu.Unlock()
+	for name, slice := range s.cluster.slices {
 		if s.random.IntN(2) == 0 {
-			s.api.remove(name)
+			s.cluster.remove(name)
 			return
 		}
 		edited := slice.DeepCopy()
 		edited.Endpoints = append(edited.Endpoints, edited.Endpoints...)
-		edited.Labels["stranger"] = "yes"
-		s.api.store(edited)
+		edited.Labels["foreign"] = "yes"
+		s.cluster.store(edited)
 		return
 	}
 }
 
-func (s *storm) refuse() {
-	refusals := []error{nil, errBusy, kube.ErrConflict}
-	refusal := refusals[s.random.IntN(len(refusals))]
+func (s *churn) refuse() {
+	errs := []error{nil, errBusy, kube.ErrConflict}
+	err := errs[s.random.IntN(len(errs))]
 	left := s.random.IntN(5)
-	s.api.refuseWith(func(pack.Change) error {
+	s.cluster.refuseWith(func(pack.Change) error {
 		if left--; left < 0 {
 			return nil
 		}
-		return refusal
+		return err
 	})
 }
 
-// calm ends all trouble and makes sure that there is something to show.
-func (s *storm) calm(t *testing.T) {
-	for _, thaw := range s.thaws {
-		thaw()
+// settle ends all failures and puts a known state.
+func (s *churn) settle(t *testing.T) {
+	for _, resume := range s.resumes {
+		resume()
 	}
-	s.api.refuseWith(nil)
-	s.put(func(e *slicecontroller.Engine) {
+	s.cluster.refuseWith(nil)
+	s.put(func(controller *slicecontroller.Controller) {
 		for _, name := range []string{"web", "api"} {
-			e.PutService(slicetest.Service(name))
+			controller.PutService(slicetest.Service(name))
 		}
 		for _, name := range []string{"node-a", "node-b"} {
-			e.PutNode(node(name, "zone-a"))
+			controller.PutNode(node(name, "zone-a"))
 		}
 		for i := range 12 {
-			e.PutPod(slicetest.Pod(fmt.Sprintf("pod-%d", i), slicetest.Address(i), func(pod *corev1.Pod) {
+			controller.PutPod(slicetest.Pod(fmt.Sprintf("pod-%d", i), slicetest.Address(i), func(pod *corev1.Pod) {
 				pod.Labels["app"] = []string{"web", "api"}[i%2]
 			}))
 		}
-		if _, ok := e.State(key("web")); !ok {
-			t.Fatal("no Service is left")
+		if _, ok := controller.State(key("web")); !ok {
+			t.Fatal("the Services are gone")
 		}
 	})
 }
 
-func checkExact(t *testing.T, api *apiserver) {
+func checkExact(t *testing.T, cluster *fakeCluster) {
 	t.Helper()
-	api.took()
-	for _, r := range api.replicas {
+	cluster.takeWrites()
+	for _, r := range cluster.replicas {
 		for _, name := range []string{"web", "api"} {
 			preview, _ := r.Preview(key(name))
-			if !preview.Plan.Empty() || preview.Behind {
-				t.Errorf("%s: after quiet there is still to do: %+v", name, preview)
+			if !preview.Plan.Empty() || preview.CatchingUp {
+				t.Errorf("%s: a plan is left after the changes: %+v", name, preview)
 			}
 			state, _ := r.State(key(name))
 			if state.History.LastError != "" {
@@ -223,30 +221,11 @@ func checkExact(t *testing.T, api *apiserver) {
 			}
 		}
 	}
-	if got := len(endpointsOf(t, api)); got != 12 {
+	if got := len(cluster.endpoints(t)); got != 12 {
 		t.Errorf("%d endpoints, want 12", got)
 	}
-	settle(time.Hour)
-	if got := api.took(); got != 0 {
+	advance(time.Hour)
+	if got := cluster.takeWrites(); got != 0 {
 		t.Errorf("%d writes while nothing changed, want none", got)
 	}
-}
-
-// endpointsOf gives Service and address of all endpoints, each of which must be
-// there once.
-func endpointsOf(t *testing.T, api *apiserver) map[string]bool {
-	t.Helper()
-	api.mu.Lock()
-	defer api.mu.Unlock()
-	seen := map[string]bool{}
-	for _, slice := range api.slices {
-		for _, endpoint := range slice.Endpoints {
-			at := slice.Labels[discoveryv1.LabelServiceName] + " " + endpoint.Addresses[0]
-			if seen[at] {
-				t.Errorf("%s is there twice", at)
-			}
-			seen[at] = true
-		}
-	}
-	return seen
 }

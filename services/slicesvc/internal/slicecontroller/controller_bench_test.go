@@ -16,14 +16,14 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// mirror is an apiserver without I/O: every write is stored and shown at once.
-type mirror struct {
-	engine  *slicecontroller.Engine
+// instantCluster stores every write and shows it at once.
+type instantCluster struct {
+	engine  *slicecontroller.Controller
 	version int
 	wrote   chan struct{}
 }
 
-func (m *mirror) Write(_ context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+func (m *instantCluster) Write(_ context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	m.version++
 	stored := *change.Slice
 	stored.ResourceVersion = fmt.Sprint(m.version)
@@ -32,18 +32,17 @@ func (m *mirror) Write(_ context.Context, change pack.Change) (*discoveryv1.Endp
 	return &stored, nil
 }
 
-// BenchmarkFlip is one readiness flip from the pod's event to the slice's
-// write: index, queue, plan, and what is noted of the write. What is not in it:
-// decoding, encoding and the network. Each flip must write one slice.
+// BenchmarkFlip is one readiness flip from the event of the Pod to the write of the slice: index, queue, plan, and
+// the records of the write. It has no decoding, encoding or network. Each flip must write one slice.
 func BenchmarkFlip(b *testing.B) {
 	for _, size := range []struct{ services, pods int }{{50, 100}, {1, 5000}, {1000, 20}, {1, 100_000}} {
 		b.Run(fmt.Sprintf("services=%d/pods=%d", size.services, size.pods), func(b *testing.B) {
-			m := &mirror{wrote: make(chan struct{}, 10000)}
-			e, err := slicecontroller.New(slicecontroller.Config{
-				ManagedBy: slicetest.ManagedBy,
-				Shards:    1,
-				Limit:     100,
-				Workers:   1,
+			m := &instantCluster{wrote: make(chan struct{}, 10000)}
+			controller, err := slicecontroller.New(slicecontroller.Config{
+				ManagedBy:            slicetest.ManagedBy,
+				Shards:               1,
+				MaxEndpointsPerSlice: 100,
+				Workers:              1,
 			}, slicecontroller.Deps{
 				Writer: m,
 				Logger: slog.New(slog.DiscardHandler),
@@ -51,12 +50,12 @@ func BenchmarkFlip(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			m.engine = e
-			pods := fill(e, size.services, size.pods)
+			m.engine = controller
+			pods := fill(controller, size.services, size.pods)
 			ctx, cancel := context.WithCancel(b.Context())
 			returned := make(chan error, 2)
-			go func() { returned <- e.Run(ctx) }()
-			go func() { returned <- e.Hold(ctx, 0, func(error) {}) }()
+			go func() { returned <- controller.Run(ctx) }()
+			go func() { returned <- controller.RunShard(ctx, 0, func(error) {}) }()
 			for range size.services * ((size.pods + 99) / 100) {
 				<-m.wrote
 			}
@@ -69,7 +68,7 @@ func BenchmarkFlip(b *testing.B) {
 			before, turn := m.version, 0
 			for b.Loop() {
 				states := [][]*corev1.Pod{unready, pods}
-				e.PutPod(states[turn/len(pods)%2][turn%len(pods)])
+				controller.PutPod(states[turn/len(pods)%2][turn%len(pods)])
 				turn++
 				<-m.wrote
 			}
@@ -86,18 +85,18 @@ func BenchmarkFlip(b *testing.B) {
 
 func address(i int) string { return fmt.Sprintf("10.%d.%d.%d", i/62_500, i/250%250, i%250+1) }
 
-// BenchmarkMemory is what the engine keeps for an endpoint beside its pod.
+// BenchmarkMemory is the memory of the Controller for an endpoint, without the Pod.
 func BenchmarkMemory(b *testing.B) {
 	for _, size := range []struct{ services, pods int }{{50, 100}, {1000, 20}, {1, 100_000}} {
 		b.Run(fmt.Sprintf("services=%d/pods=%d", size.services, size.pods), func(b *testing.B) {
 			for b.Loop() {
 				var pods, all runtime.MemStats
-				m := &mirror{wrote: make(chan struct{}, 10000)}
-				e, err := slicecontroller.New(slicecontroller.Config{
-					ManagedBy: slicetest.ManagedBy,
-					Shards:    1,
-					Limit:     100,
-					Workers:   1,
+				m := &instantCluster{wrote: make(chan struct{}, 10000)}
+				controller, err := slicecontroller.New(slicecontroller.Config{
+					ManagedBy:            slicetest.ManagedBy,
+					Shards:               1,
+					MaxEndpointsPerSlice: 100,
+					Workers:              1,
 				}, slicecontroller.Deps{
 					Writer: m,
 					Logger: slog.New(slog.DiscardHandler),
@@ -105,19 +104,19 @@ func BenchmarkMemory(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				m.engine = e
-				fill(e, size.services, size.pods)
+				m.engine = controller
+				fill(controller, size.services, size.pods)
 				runtime.GC()
 				runtime.ReadMemStats(&pods)
 				ctx, cancel := context.WithCancel(b.Context())
 				returned := make(chan error, 2)
-				go func() { returned <- e.Run(ctx) }()
-				go func() { returned <- e.Hold(ctx, 0, func(error) {}) }()
+				go func() { returned <- controller.Run(ctx) }()
+				go func() { returned <- controller.RunShard(ctx, 0, func(error) {}) }()
 				for range size.services * ((size.pods + 99) / 100) {
 					<-m.wrote
 				}
-				for _, key := range e.Keys("") {
-					if _, err := e.Reconcile(ctx, key); err != nil {
+				for _, key := range controller.KeysAfter("", slicecontroller.Key{}, size.services) {
+					if _, err := controller.Reconcile(ctx, key); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -133,17 +132,17 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-func fill(e *slicecontroller.Engine, services, perService int) []*corev1.Pod {
-	e.PutNode(node("node-a", "zone-a"))
+func fill(controller *slicecontroller.Controller, services, perService int) []*corev1.Pod {
+	controller.PutNode(node("node-a", "zone-a"))
 	var pods []*corev1.Pod
 	for i := range services {
 		name := fmt.Sprintf("svc-%d", i)
-		e.PutService(slicetest.Service(name))
+		controller.PutService(slicetest.Service(name))
 		for j := range perService {
 			pod := slicetest.Pod(fmt.Sprintf("%s-%d", name, j), address(j), func(pod *corev1.Pod) {
 				pod.Labels = map[string]string{"app": name, "tier": "same"}
 			})
-			e.PutPod(pod)
+			controller.PutPod(pod)
 			pods = append(pods, pod)
 		}
 	}

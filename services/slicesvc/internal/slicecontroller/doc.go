@@ -1,61 +1,48 @@
-// Package slicecontroller joins the cores into the work of slicesvc: it takes in what
-// the cluster has, keeps it indexed, and brings the slices of every Service in
-// line whose shard is held.
+// Package slicecontroller keeps the EndpointSlices of the Services of the held shards as the domain
+// packages plan them: index, desired, pack and hints.
 //
-// Promise: every change that is put in leads, while the Service's shard is held
-// and Run is running, to a pass over each Service it may concern; a pass that
-// fails is repeated with a growing pause until it succeeds, and costs no other
-// Service anything. Reads answer from the same cache, for all shards.
+// Promise: while the shard of a Service is held, every change that concerns the Service leads to a
+// sync of it. A sync that fails is repeated with a growing pause until it succeeds, and does not
+// delay other Services. Reads are answered from the same cache, for the Services of all shards.
 //
-// A pass after changes of pods plans those pods, by where their endpoints lie
-// (package placement), and costs what they touch. Everything is planned when
-// anything else happened: the Service changed, somebody else wrote a slice, a
-// write failed, a term began; and always for Services whose hints depend on all
-// nodes. Both plans are the same where both can be made.
+// A Pod event goes this way: package kube calls PutPod; the index says which Services it concerns;
+// they wait in a queue, most urgent first, for as long as the Batcher says; a worker syncs each:
+// plan, write, and store the result in the cache.
 //
-// The cache is written through: what the answer of a write says is in it before
-// the next pass, and what a watch shows of it later is no news. So a pass never
-// waits for a watch. A slice is known by its resourceVersion: older states that
-// are shown late count for nothing, newer ones are somebody else's and lead to a
-// pass. A slice that was not as planned from is read, that one alone, and planned
-// anew; what other slices the plan had is written all the same.
-// Slices of a plan are written some at the same time; one that loses endpoints to
-// others, only after these.
-// What a watch shows of a slice during a write is left to the answer; where that
-// says nothing, or what it calls for cannot be read, the next pass reads the slice
-// before it plans; where there will be none, because the term has ended, it is read
-// all the same, so that every replica soon shows what there is.
+// A sync after changes of Pods plans only those Pods, from the placement of the Service's endpoints.
+// It plans the whole Service if anything else happened: the Service changed, another writer wrote a
+// slice, a write failed, a term began, or hints depend on all Nodes. Both plans are equal.
 //
-// A shard is held from Hold to its return. It begins with reading, past the
-// watch, which slices there are, so that a watch that is late does not hide what
-// the last holder wrote, and with a pass over each of its Services. Every write is
-// made with the context of the Service's own shard, and Hold returns only when the
-// passes it covers have, so that whoever holds the shard next finds nobody at
-// work. What was remembered of its Services beside the cache goes with it.
+// The cache is written through: the answer of a write is in it before the next sync, and the later
+// event of that write is ignored. So a sync never waits for a watch. The resourceVersion of a slice
+// decides: an event with an older version is ignored; a newer version comes from another writer and
+// leads to a sync. After a conflict only the slice in conflict is read, and the Service is planned
+// again; the other writes of the plan are still made.
 //
-// Somebody else who keeps undoing what is written (package contention) is not
-// fought: the Service is left alone for a while, but for endpoints that are missing.
+// Writes of one plan run concurrently. A write that removes endpoints which another write adds
+// runs after it. An event of a slice that is being written is left to the answer of the write.
+// If the answer is inconclusive, the next sync reads the slice before it plans. If the
+// term has ended, the slice is read anyway, so that this replica does not show an old state.
 //
-// Compaction has a budget of writes that all Services share, so that a cluster in
-// which all has become quiet is not rewritten at once.
+// A shard is held from the call of RunShard to its return. The term begins with a list of the
+// slices, so that a late watch does not hide the writes of the last holder, and with a sync of each
+// Service. Every write uses the context of the shard's term. RunShard returns after the syncs of
+// its shard, so the next holder never writes concurrently. What is known of a Service besides the
+// cache ends with the term.
 //
-// Services wait in the order of what waiting costs: what somebody asked for,
-// endpoints that clients use or may not use any more, others, compaction.
+// Contention: if another writer keeps reverting slices, updates of the Service are suspended for a
+// while. Missing endpoints are still added. Compaction has one write budget for all Services, so
+// that a cluster is not rewritten when it becomes quiet.
 //
-// Cost: one cache, one queue and one set of workers serve all shards. A shard
-// held has one goroutine, which sleeps.
+// Cost: one cache, one queue and one set of workers serve all shards. A held shard has one
+// goroutine, which sleeps.
 //
-// Ownership: the index belongs to whoever holds cache.mu, which is never held
-// while planning or writing; the ledger (which shards are held, what is queued)
-// to whoever holds ledger.mu; the records of a term (what is due, what was
-// written, what failed) to whoever holds the holding's mu; a Placement to the pass
-// that took it. None of the mutexes is taken while holding another, save the
-// queue's own, that of its line and the budget's. A Service is worked on by one worker at a time,
-// which the queue sees to.
+// Locks: cache.mu guards the index, shardTracker.mu the held shards and the queue, ownedShard.mu the
+// records of a term. None of them is held across planning or I/O. No other lock is taken while one is
+// held, except those of the queue, the priority queue and the compaction budget. The queue
+// gives a Service to one worker at a time; a placement belongs to the sync that took it.
 //
-// What it does not do: it does not watch a cluster, and it does not know what a
-// term is. Hold lasts for one; the context it is given must end with it. A write
-// of the last holder that is still on its way to the kube-apiserver when a term
-// begins is not seen by reading; it is refused, or refuses ours, by its
-// resourceVersion or name, or shows as somebody else's.
+// Not done: the package does not watch, and does not know terms: the context of RunShard must end
+// with the term. A write of the last holder may still be on its way when a term begins. Then its
+// resourceVersion or name conflicts with the first write here, or it is seen as another writer's.
 package slicecontroller

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -22,62 +25,63 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// apiserver keeps slices as a kube-apiserver does: it counts versions, refuses
-// writes that are not up to date and tells its replicas of every change, a lag
-// later. Its events arrive in order.
-type apiserver struct {
+// shards is enough to separate Services, and small enough that some share a shard.
+const shards = 4
+
+var errBusy = errors.New("busy")
+
+// fakeCluster stores slices as kube-apiserver does: it counts versions, refuses writes of old
+// versions, and sends every change to its replicas, in order and after a lag. Tests use it in a
+// synctest bubble.
+type fakeCluster struct {
 	t *testing.T
 
 	mu       sync.Mutex // guards all below
 	version  int
 	slices   map[string]*discoveryv1.EndpointSlice
 	replicas []*replica
-	// lag is how long an event takes.
+	// lag is the delay of an event.
 	lag time.Duration
-	// writes has the verb and name of every write that was stored.
+	// writes has the verb and name of every stored write.
 	writes []string
-	// reads counts single slices that were read past the watch.
+	// reads counts calls of Get.
 	reads int
-	// refuse, if set, may refuse a write before it is looked at.
+	// refuse, if set, may refuse a write.
 	refuse func(pack.Change) error
-	// lose, if set, may lose the answer of a write that was stored.
+	// lose, if set, may replace the answer of a stored write by an error.
 	lose func(pack.Change) error
-	// underway counts, by shard, the writes that are not answered yet.
-	underway [shards]int
+	// unanswered counts, by shard, the writes without an answer yet.
+	unanswered [shards]int
 }
 
-// replica is an engine with its watch of an apiserver.
+// replica is a Controller with its watch of a fakeCluster.
 type replica struct {
-	*slicecontroller.Engine
-	api    *apiserver
-	events chan func()
-	frozen chan struct{} // guarded by api.mu; while set, it holds all events up
+	*slicecontroller.Controller
+	cluster *fakeCluster
+	events  chan func()
+	paused  chan struct{} // guarded by cluster.mu; while set, it delays all events
 }
 
-// shards is enough for Services to be apart and few enough to be together.
-const shards = 4
-
-// start returns an engine with two workers on an empty apiserver. Both are
-// stopped after the test, which must run in a synctest bubble.
-func start(t *testing.T, changes ...func(*slicecontroller.Config, *slicecontroller.Deps)) (*slicecontroller.Engine, *apiserver) {
+// start returns a Controller with two workers on an empty fakeCluster. Both stop after the test.
+func start(t *testing.T, changes ...func(*slicecontroller.Config, *slicecontroller.Deps)) (*slicecontroller.Controller, *fakeCluster) {
 	t.Helper()
-	api := &apiserver{
+	cluster := &fakeCluster{
 		t:      t,
 		slices: map[string]*discoveryv1.EndpointSlice{},
 		lag:    500 * time.Microsecond,
 	}
-	return api.join(t, changes...).Engine, api
+	return cluster.join(t, changes...).Controller, cluster
 }
 
 // join starts another replica, before there are any slices.
-func (a *apiserver) join(t *testing.T, changes ...func(*slicecontroller.Config, *slicecontroller.Deps)) *replica {
+func (c *fakeCluster) join(t *testing.T, changes ...func(*slicecontroller.Config, *slicecontroller.Deps)) *replica {
 	t.Helper()
-	r := &replica{api: a, events: make(chan func(), 10000)}
+	r := &replica{cluster: c, events: make(chan func(), 10000)}
 	cfg := slicecontroller.Config{
-		ManagedBy: slicetest.ManagedBy,
-		Shards:    shards,
-		Limit:     100,
-		Workers:   2,
+		ManagedBy:            slicetest.ManagedBy,
+		Shards:               shards,
+		MaxEndpointsPerSlice: 100,
+		Workers:              2,
 	}
 	deps := slicecontroller.Deps{
 		Writer: r,
@@ -88,18 +92,18 @@ func (a *apiserver) join(t *testing.T, changes ...func(*slicecontroller.Config, 
 		change(&cfg, &deps)
 	}
 	var err error
-	r.Engine, err = slicecontroller.New(cfg, deps)
+	r.Controller, err = slicecontroller.New(cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.mu.Lock()
-	a.replicas = append(a.replicas, r)
-	a.mu.Unlock()
+	c.mu.Lock()
+	c.replicas = append(c.replicas, r)
+	c.mu.Unlock()
 	r.run(t)
 	return r
 }
 
-// run lets the engine work and its watch deliver until the test ends.
+// run runs the Controller and delivers events until the test ends.
 func (r *replica) run(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	returned := make(chan error, 1)
@@ -121,7 +125,10 @@ func (r *replica) run(t *testing.T) {
 	})
 }
 
-// term is a time in which an engine holds shards.
+// withoutReader makes a Controller that has only its cache.
+func withoutReader(_ *slicecontroller.Config, deps *slicecontroller.Deps) { deps.Reader = nil }
+
+// term is a time in which a Controller holds shards.
 type term struct {
 	end     func()
 	reports *reports
@@ -148,27 +155,26 @@ func (r *reports) last() (reported bool, err error) {
 	return true, r.all[len(r.all)-1]
 }
 
-// lead begins a term of all shards, which ends after the test at the latest.
-func lead(t *testing.T, e *slicecontroller.Engine) term {
+func holdAllShards(t *testing.T, controller *slicecontroller.Controller) term {
 	t.Helper()
-	return hold(t, e, 0, 1, 2, 3)
+	return holdShards(t, controller, 0, 1, 2, 3)
 }
 
-// hold begins a term of some shards, which ends after the test at the latest.
-func hold(t *testing.T, e *slicecontroller.Engine, shards ...int) term {
+// holdShards begins a term of some shards, which ends with the test at the latest.
+func holdShards(t *testing.T, controller *slicecontroller.Controller, shards ...int) term {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var seen reports
 	returned := make(chan error, len(shards))
 	for _, number := range shards {
 		held := context.WithValue(ctx, shardKey{}, number)
-		go func() { returned <- e.Hold(held, number, seen.add) }()
+		go func() { returned <- controller.RunShard(held, number, seen.add) }()
 	}
 	end := sync.OnceFunc(func() {
 		cancel()
 		for range shards {
 			if err := <-returned; err != nil {
-				t.Errorf("hold: %v", err)
+				t.Errorf("shard: %v", err)
 			}
 		}
 	})
@@ -176,228 +182,367 @@ func hold(t *testing.T, e *slicecontroller.Engine, shards ...int) term {
 	return term{end: end, reports: &seen}
 }
 
-// shardKey is under what the context of a term has its shard in these tests.
+// shardKey is the key of the shard's number in the context of a term.
 type shardKey struct{}
 
-// Write stores a change as a kube-apiserver would. Request and answer take a
-// millisecond each, so that events come before and after answers.
+// Write stores a change. Request and answer take a millisecond each, so events come before and after
+// the answer.
 func (r *replica) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	own := shard.Of(slicetest.Namespace, change.Slice.Labels[discoveryv1.LabelServiceName], shards)
 	if held := ctx.Value(shardKey{}); held != own {
-		r.api.t.Errorf("%s, which is in shard %d, is written under the term of shard %v", change.Slice.Name, own, held)
+		r.cluster.t.Errorf("%s of shard %d is written in the term of shard %v", change.Slice.Name, own, held)
 	}
-	r.api.count(own, 1)
-	defer r.api.count(own, -1)
+	r.cluster.countUnanswered(own, 1)
+	defer r.cluster.countUnanswered(own, -1)
 	time.Sleep(time.Millisecond)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	defer time.Sleep(time.Millisecond)
-	return r.api.handle(change)
+	return r.cluster.write(change)
 }
 
-// blind makes an engine that cannot read past its cache.
-func blind(_ *slicecontroller.Config, deps *slicecontroller.Deps) { deps.Reader = nil }
-
-// Get reads a slice as it is now.
 func (r *replica) Get(ctx context.Context, slice slicecontroller.Key) (*discoveryv1.EndpointSlice, error) {
 	time.Sleep(time.Millisecond)
-	r.api.mu.Lock()
-	defer r.api.mu.Unlock()
-	r.api.reads++
-	return r.api.slices[slice.Name].DeepCopy(), ctx.Err()
+	r.cluster.mu.Lock()
+	defer r.cluster.mu.Unlock()
+	r.cluster.reads++
+	return r.cluster.slices[slice.Name].DeepCopy(), ctx.Err()
 }
 
-// List reads the metadata of all slices that are ours.
 func (r *replica) List(ctx context.Context) ([]metav1.ObjectMeta, string, error) {
 	time.Sleep(time.Millisecond)
-	r.api.mu.Lock()
-	defer r.api.mu.Unlock()
+	r.cluster.mu.Lock()
+	defer r.cluster.mu.Unlock()
 	var all []metav1.ObjectMeta
-	for _, slice := range r.api.slices {
+	for _, slice := range r.cluster.slices {
 		if slice.Labels[discoveryv1.LabelManagedBy] == slicetest.ManagedBy {
 			all = append(all, *slice.ObjectMeta.DeepCopy())
 		}
 	}
-	return all, strconv.Itoa(r.api.version), ctx.Err()
+	return all, strconv.Itoa(r.cluster.version), ctx.Err()
 }
 
-func (a *apiserver) count(shard, by int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.underway[shard] += by
+// pauseEvents delays all later events of the replica until resume is called.
+func (r *replica) pauseEvents() (resume func()) {
+	r.cluster.mu.Lock()
+	defer r.cluster.mu.Unlock()
+	r.paused = make(chan struct{})
+	return func() {
+		r.cluster.mu.Lock()
+		defer r.cluster.mu.Unlock()
+		close(r.paused)
+		r.paused = nil
+	}
 }
 
-// writing returns how many writes for a shard are not answered yet.
-func (a *apiserver) writing(shard int) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.underway[shard]
+// pauseEvents delays all later events of the first replica until resume is called.
+func (c *fakeCluster) pauseEvents() (resume func()) { return c.replicas[0].pauseEvents() }
+
+func (c *fakeCluster) countUnanswered(shard, by int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unanswered[shard] += by
 }
 
-func (a *apiserver) handle(change pack.Change) (*discoveryv1.EndpointSlice, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.refuse != nil {
-		if err := a.refuse(change); err != nil {
+// unansweredWrites returns how many writes for a shard have no answer yet.
+func (c *fakeCluster) unansweredWrites(shard int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unanswered[shard]
+}
+
+func (c *fakeCluster) write(change pack.Change) (*discoveryv1.EndpointSlice, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refuse != nil {
+		if err := c.refuse(change); err != nil {
 			return nil, err
 		}
 	}
-	existing := a.slices[change.Slice.Name]
+	existing := c.slices[change.Slice.Name]
 	switch {
 	case (change.Verb == pack.Create) != (existing == nil),
 		existing != nil && existing.ResourceVersion != change.Slice.ResourceVersion:
 		return nil, fmt.Errorf("%s %s: %w", change.Verb, change.Slice.Name, kube.ErrConflict)
 	}
-	a.writes = append(a.writes, string(change.Verb)+" "+change.Slice.Name)
+	c.writes = append(c.writes, string(change.Verb)+" "+change.Slice.Name)
 	stored := change.Slice
 	if change.Verb == pack.Delete {
-		a.remove(change.Slice.Name)
+		c.remove(change.Slice.Name)
 	} else {
-		stored = a.store(change.Slice)
+		stored = c.store(change.Slice)
 	}
-	if a.lose != nil {
-		return stored, a.lose(change)
+	if c.lose != nil {
+		return stored, c.lose(change)
 	}
 	return stored, nil
 }
 
-// store needs a.mu.
-func (a *apiserver) store(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	a.version++
+// store needs c.mu.
+func (c *fakeCluster) store(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	c.version++
 	stored := slice.DeepCopy()
-	stored.ResourceVersion = strconv.Itoa(a.version)
+	stored.ResourceVersion = strconv.Itoa(c.version)
 	if stored.UID == "" {
 		stored.UID = types.UID("uid-" + stored.ResourceVersion)
 		stored.CreationTimestamp = metav1.Now()
 	}
-	a.slices[stored.Name] = stored
-	a.tell(func(e *slicecontroller.Engine) {
-		if e.SliceSeen(&stored.ObjectMeta) {
-			e.PutSlice(stored)
+	c.slices[stored.Name] = stored
+	c.send(func(controller *slicecontroller.Controller) {
+		if controller.ObserveSliceMetadata(&stored.ObjectMeta) {
+			controller.PutSlice(stored)
 		}
 	})
 	return stored
 }
 
-// remove needs a.mu. A slice with a finalizer is only marked.
-func (a *apiserver) remove(name string) {
-	gone := a.slices[name].DeepCopy()
-	if len(gone.Finalizers) > 0 {
+// remove needs c.mu. A slice with a finalizer only gets a deletionTimestamp.
+func (c *fakeCluster) remove(name string) {
+	removed := c.slices[name].DeepCopy()
+	if len(removed.Finalizers) > 0 {
 		now := metav1.Now()
-		gone.DeletionTimestamp = &now
-		a.store(gone)
+		removed.DeletionTimestamp = &now
+		c.store(removed)
 		return
 	}
-	a.version++
-	gone.ResourceVersion = strconv.Itoa(a.version)
-	delete(a.slices, name)
-	a.tell(func(e *slicecontroller.Engine) { e.DeleteSlice(gone) })
+	c.version++
+	removed.ResourceVersion = strconv.Itoa(c.version)
+	delete(c.slices, name)
+	c.send(func(controller *slicecontroller.Controller) { controller.DeleteSlice(removed) })
 }
 
-// tell needs a.mu.
-func (a *apiserver) tell(event func(*slicecontroller.Engine)) {
-	due := time.Now().Add(a.lag)
-	for _, r := range a.replicas {
-		frozen := r.frozen
+// send needs c.mu.
+func (c *fakeCluster) send(event func(*slicecontroller.Controller)) {
+	due := time.Now().Add(c.lag)
+	for _, r := range c.replicas {
+		paused := r.paused
 		r.events <- func() {
-			if frozen != nil {
-				<-frozen
+			if paused != nil {
+				<-paused
 			}
 			time.Sleep(time.Until(due))
-			event(r.Engine)
+			event(r.Controller)
 		}
 	}
 }
 
-// freeze holds up all events of the first replica from now on, until the
-// function it returns is called.
-func (a *apiserver) freeze() (thaw func()) { return a.replicas[0].freeze() }
-
-func (r *replica) freeze() (thaw func()) {
-	r.api.mu.Lock()
-	defer r.api.mu.Unlock()
-	r.frozen = make(chan struct{})
-	return func() {
-		r.api.mu.Lock()
-		defer r.api.mu.Unlock()
-		close(r.frozen)
-		r.frozen = nil
-	}
+// storeAsOther stores a slice of another writer.
+func (c *fakeCluster) storeAsOther(slice *discoveryv1.EndpointSlice) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.store(slice)
 }
 
-// edit changes a slice by somebody else's hand.
-func (a *apiserver) edit(name string, change func(*discoveryv1.EndpointSlice)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	edited := a.slices[name].DeepCopy()
+// edit changes a slice as another writer.
+func (c *fakeCluster) edit(name string, change func(*discoveryv1.EndpointSlice)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	edited := c.slices[name].DeepCopy()
 	change(edited)
-	a.store(edited)
+	c.store(edited)
 }
 
-func (a *apiserver) delete(name string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.remove(name)
+// delete deletes a slice as another writer.
+func (c *fakeCluster) delete(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(name)
 }
 
-func (a *apiserver) refuseWith(refuse func(pack.Change) error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.refuse = refuse
+func (c *fakeCluster) refuseWith(refuse func(pack.Change) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refuse = refuse
 }
 
-func (a *apiserver) loseWith(lose func(pack.Change) error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.lose = lose
+func (c *fakeCluster) loseWith(lose func(pack.Change) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lose = lose
 }
 
-// only returns the one slice there is.
-func (a *apiserver) only(t *testing.T) *discoveryv1.EndpointSlice {
+func (c *fakeCluster) setLag(lag time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lag = lag
+}
+
+// onlySlice returns the only slice, and fails if there is not exactly one.
+func (c *fakeCluster) onlySlice(t *testing.T) *discoveryv1.EndpointSlice {
 	t.Helper()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.slices) != 1 {
-		t.Fatalf("%d slices, want one", len(a.slices))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.slices) != 1 {
+		t.Fatalf("%d slices, want one", len(c.slices))
 	}
-	for _, slice := range a.slices {
+	for _, slice := range c.slices {
 		return slice
 	}
 	return nil
 }
 
-// contents gives the state of each slice by name.
-func (a *apiserver) contents() map[string]string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// contents describes each slice, by name.
+func (c *fakeCluster) contents() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	contents := map[string]string{}
-	for name, slice := range a.slices {
+	for name, slice := range c.slices {
 		contents[name] = fmt.Sprintf("%s at %s with %d endpoints", slice.UID, slice.ResourceVersion, len(slice.Endpoints))
 	}
 	return contents
 }
 
-// size returns how many slices there are.
-func (a *apiserver) size() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.slices)
+// size returns the number of slices.
+func (c *fakeCluster) size() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.slices)
 }
 
-// took returns how many writes were stored since it was last asked.
-func (a *apiserver) took() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	count := len(a.writes)
-	a.writes = nil
+// takeWrites returns the number of writes that were stored since the last call.
+func (c *fakeCluster) takeWrites() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	count := len(c.writes)
+	c.writes = nil
 	return count
 }
 
-// settle lets d pass, and then whatever runs come to rest.
-func settle(d time.Duration) {
+// endpoints returns the Service and address of every endpoint, and fails if one is there twice.
+func (c *fakeCluster) endpoints(t *testing.T) map[string]bool {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen := map[string]bool{}
+	for _, slice := range c.slices {
+		for _, endpoint := range slice.Endpoints {
+			at := slice.Labels[discoveryv1.LabelServiceName] + " " + endpoint.Addresses[0]
+			if seen[at] {
+				t.Errorf("duplicate endpoint %s", at)
+			}
+			seen[at] = true
+		}
+	}
+	return seen
+}
+
+// eventSink collects the Events of a Controller.
+type eventSink struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (s *eventSink) Create(event *corev1.Event) (*corev1.Event, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, event.Reason+" "+event.InvolvedObject.Name+": "+event.Message)
+	return event, nil
+}
+
+func (s *eventSink) Update(event *corev1.Event) (*corev1.Event, error)          { return event, nil }
+func (s *eventSink) Patch(event *corev1.Event, _ []byte) (*corev1.Event, error) { return event, nil }
+
+// with returns the Events with that reason.
+func (s *eventSink) with(reason string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []string
+	for _, event := range s.events {
+		if strings.HasPrefix(event, reason+" ") {
+			found = append(found, event)
+		}
+	}
+	return found
+}
+
+// advance lets d pass, and waits until all goroutines are blocked.
+func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-var errBusy = errors.New("busy")
+func key(name string) slicecontroller.Key {
+	return slicecontroller.Key{Namespace: slicetest.Namespace, Name: name}
+}
+
+func node(name, zone string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}},
+		Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+func selectorOf(app string) func(*corev1.Service) {
+	return func(service *corev1.Service) { service.Spec.Selector = map[string]string{"app": app} }
+}
+
+func labelledApp(app string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Labels = map[string]string{"app": app} }
+}
+
+// putService puts a Service with that many Pods on one Node.
+func putService(controller *slicecontroller.Controller, service string, pods int) {
+	controller.PutNode(node("node-a", "zone-a"))
+	controller.PutService(slicetest.Service(service, selectorOf(service)))
+	for i := range pods {
+		controller.PutPod(slicetest.Pod(fmt.Sprintf("%s-%d", service, i), slicetest.Address(i), labelledApp(service)))
+	}
+}
+
+// startWithWeb starts a Controller that holds all shards, and waits for the slice of Service web with
+// two Pods.
+func startWithWeb(t *testing.T) (*slicecontroller.Controller, *fakeCluster, term) {
+	t.Helper()
+	controller, cluster := start(t)
+	controller.PutNode(node("node-a", "zone-a"))
+	controller.PutService(slicetest.Service("web"))
+	controller.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
+	controller.PutPod(slicetest.Pod("web-1", "10.1.0.2"))
+	held := holdAllShards(t, controller)
+	advance(100 * time.Millisecond)
+	if got := describe(cluster.onlySlice(t)); got != "10.1.0.1 ready zone-a, 10.1.0.2 ready zone-a" {
+		t.Fatalf("slice has %s", got)
+	}
+	if got := cluster.takeWrites(); got != 1 {
+		t.Fatalf("%d writes at the start, want 1", got)
+	}
+	return controller, cluster, held
+}
+
+// describe lists the endpoints of a slice.
+func describe(slice *discoveryv1.EndpointSlice) string {
+	var all []string
+	for _, endpoint := range slice.Endpoints {
+		text := endpoint.Addresses[0]
+		if *endpoint.Conditions.Ready {
+			text += " ready"
+		}
+		if endpoint.Zone != nil {
+			text += " " + *endpoint.Zone
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}
+
+func webSlice(t *testing.T, controller *slicecontroller.Controller) *discoveryv1.EndpointSlice {
+	t.Helper()
+	slices := slicesOf(t, controller, "web")
+	if len(slices) != 1 {
+		t.Fatalf("web has slices %v, want one", slices)
+	}
+	return slices[0]
+}
+
+func slicesOf(t *testing.T, controller *slicecontroller.Controller, service string) []*discoveryv1.EndpointSlice {
+	t.Helper()
+	state, ok := controller.State(key(service))
+	if !ok || len(state.Slices) == 0 {
+		t.Fatalf("%s has no slices", service)
+	}
+	return state.Slices
+}

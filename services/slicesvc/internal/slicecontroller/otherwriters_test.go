@@ -1,94 +1,98 @@
 package slicecontroller_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-func TestRun_RevertsWhatOthersDoToOurSlices(t *testing.T) {
+func TestRun_RevertsChangesOfAnotherWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, api, _ := shop(t)
+		_, cluster, _ := startWithWeb(t)
 		const want = "10.1.0.1 ready zone-a, 10.1.0.2 ready zone-a"
-		for name, meddle := range map[string]func(name string){
+		for name, change := range map[string]func(name string){
 			"edited": func(name string) {
-				api.edit(name, func(s *discoveryv1.EndpointSlice) { s.Endpoints = s.Endpoints[:1] })
+				cluster.edit(name, func(s *discoveryv1.EndpointSlice) { s.Endpoints = s.Endpoints[:1] })
 			},
-			"relabelled": func(name string) { api.edit(name, func(s *discoveryv1.EndpointSlice) { s.Labels["a"] = "b" }) },
-			"deleted":    api.delete,
+			"relabelled": func(name string) { cluster.edit(name, func(s *discoveryv1.EndpointSlice) { s.Labels["a"] = "b" }) },
+			"deleted":    cluster.delete,
 		} {
-			meddle(api.only(t).Name)
-			settle(100 * time.Millisecond)
-			if got := describe(api.only(t)); got != want {
-				t.Errorf("%s: slice holds %q, want %q", name, got, want)
+			change(cluster.onlySlice(t).Name)
+			advance(100 * time.Millisecond)
+			if got := describe(cluster.onlySlice(t)); got != want {
+				t.Errorf("%s: slice has %q, want %q", name, got, want)
 			}
-			if got := api.took(); got != 1 {
+			if got := cluster.takeWrites(); got != 1 {
 				t.Errorf("%s: %d writes, want 1", name, got)
 			}
-			settle(time.Minute) // what comes in quick succession is contention
+			advance(time.Minute) // changes in quick succession are contention
 		}
 	})
 }
 
-// An event that comes while a pass writes may be of that pass, or not: here
-// somebody else deletes a slice while another one of the Service is written.
-func TestRun_NoticesOthersHandsDuringAPass(t *testing.T) {
+// An event during a sync may or may not be of a write of that sync. Here another writer deletes a slice
+// while another slice of the Service is being written.
+func TestRun_DetectsAnotherWriterDuringASync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := shop(t)
+		controller, cluster, _ := startWithWeb(t)
 		for i := 2; i < 150; i++ {
-			e.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+			controller.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
 		}
-		settle(time.Second)
-		meddled := false
-		api.refuseWith(func(change pack.Change) error {
-			for name := range api.slices {
-				if !meddled && name != change.Slice.Name {
-					meddled = true
-					api.remove(name)
+		advance(time.Second)
+		deleted := false
+		cluster.refuseWith(func(change pack.Change) error {
+			for name := range cluster.slices {
+				if !deleted && name != change.Slice.Name {
+					deleted = true
+					cluster.remove(name)
 				}
 			}
 			return nil
 		})
-		e.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
-		settle(time.Second)
-		if got := api.size(); !meddled || got != 2 {
-			t.Errorf("%d slices, want the one deleted meanwhile replaced", got)
+		controller.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
+		advance(time.Second)
+		if got := cluster.size(); !deleted || got != 2 {
+			t.Errorf("%d slices, want the deleted slice to be replaced", got)
 		}
 	})
 }
 
-func TestRun_SliceGivenAwayIsReplacedUnderAnotherName(t *testing.T) {
+func TestRun_SliceWithAnotherManagerIsReplacedUnderAnotherName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := shop(t)
-		lost := api.only(t).Name
-		api.edit(lost, func(slice *discoveryv1.EndpointSlice) { slice.Labels[discoveryv1.LabelManagedBy] = "somebody" })
-		settle(100 * time.Millisecond)
-		state, _ := e.State(key("web"))
-		if len(state.Slices) != 1 || state.Slices[0].Name == lost {
-			t.Errorf("slices are %v, want one that is not %s", state.Slices, lost)
+		controller, cluster, _ := startWithWeb(t)
+		foreign := cluster.onlySlice(t).Name
+		cluster.edit(foreign, func(slice *discoveryv1.EndpointSlice) { slice.Labels[discoveryv1.LabelManagedBy] = "another-manager" })
+		advance(100 * time.Millisecond)
+		state, _ := controller.State(key("web"))
+		if len(state.Slices) != 1 || state.Slices[0].Name == foreign {
+			t.Errorf("slices are %v, want one that is not %s", state.Slices, foreign)
 		}
-		if got := api.took(); got != 1 {
+		if got := cluster.takeWrites(); got != 1 {
 			t.Errorf("%d writes, want 1", got)
 		}
 	})
 }
 
-func TestRun_ServiceMadeAgainGetsSlicesOfItsOwn(t *testing.T) {
+func TestRun_RecreatedServiceGetsNewSlices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := shop(t)
-		old := api.only(t)
-		e.DeleteService(slicetest.Service("web"))
-		e.PutService(slicetest.Service("web", func(service *corev1.Service) { service.UID = "made again" }))
-		settle(100 * time.Millisecond)
-		slice := api.only(t)
-		if slice.UID == old.UID || slice.OwnerReferences[0].UID != "made again" {
+		controller, cluster, _ := startWithWeb(t)
+		old := cluster.onlySlice(t)
+		controller.DeleteService(slicetest.Service("web"))
+		controller.PutService(slicetest.Service("web", func(service *corev1.Service) { service.UID = "recreated" }))
+		advance(100 * time.Millisecond)
+		slice := cluster.onlySlice(t)
+		if slice.UID == old.UID || slice.OwnerReferences[0].UID != "recreated" {
 			t.Errorf("slice %s (%s) is owned by %s, want a new one of the new Service", slice.Name, slice.UID, slice.OwnerReferences[0].UID)
 		}
 		if got := len(slice.Endpoints); got != 2 {
@@ -97,26 +101,108 @@ func TestRun_ServiceMadeAgainGetsSlicesOfItsOwn(t *testing.T) {
 	})
 }
 
-// A finalizer of somebody else's keeps a slice that we deleted; the Service must
-// not wait for it to go.
-func TestRun_FinalizerOnADeletedSliceHoldsNothingUp(t *testing.T) {
+// A finalizer of another writer keeps a slice that we deleted. The Service must not wait for it.
+func TestRun_FinalizerOnADeletedSliceDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, api, _ := shop(t)
-		old := api.only(t).Name
-		api.edit(old, func(slice *discoveryv1.EndpointSlice) { slice.Finalizers = []string{"example.com/wait"} })
-		e.PutService(slicetest.Service("web", func(service *corev1.Service) { service.UID = "made again" }))
-		settle(100 * time.Millisecond)
-		e.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
-		settle(100 * time.Millisecond)
-		api.mu.Lock()
-		defer api.mu.Unlock()
-		for name, slice := range api.slices {
+		controller, cluster, _ := startWithWeb(t)
+		old := cluster.onlySlice(t).Name
+		cluster.edit(old, func(slice *discoveryv1.EndpointSlice) { slice.Finalizers = []string{"example.com/wait"} })
+		controller.PutService(slicetest.Service("web", func(service *corev1.Service) { service.UID = "recreated" }))
+		advance(100 * time.Millisecond)
+		controller.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
+		advance(100 * time.Millisecond)
+		cluster.mu.Lock()
+		defer cluster.mu.Unlock()
+		for name, slice := range cluster.slices {
 			if name != old && len(slice.Endpoints) != 3 {
-				t.Errorf("slice %s holds %d endpoints, want 3", name, len(slice.Endpoints))
+				t.Errorf("slice %s has %d endpoints, want 3", name, len(slice.Endpoints))
 			}
 		}
-		if api.slices[old].DeletionTimestamp == nil || len(api.slices) != 2 {
-			t.Errorf("%d slices, want the new one and the old one being deleted", len(api.slices))
+		if cluster.slices[old].DeletionTimestamp == nil || len(cluster.slices) != 2 {
+			t.Errorf("%d slices, want the new one and the old one being deleted", len(cluster.slices))
 		}
 	})
+}
+
+// Another controller changes a slice after each of our writes.
+func TestRun_ContentionSuspendsUpdates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := &eventSink{}
+		controller, cluster := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {
+			deps.Events = events
+		})
+		holdAllShards(t, controller)
+		putService(controller, "web", 3)
+		advance(100 * time.Millisecond)
+		name := cluster.onlySlice(t).Name
+		undo := func(slice *discoveryv1.EndpointSlice) {
+			slice.Endpoints[0].Zone = nil
+			slice.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "other"}}
+		}
+		for range 600 {
+			cluster.edit(name, undo)
+			advance(time.Second)
+		}
+		if got := cluster.takeWrites(); got > 20 {
+			t.Errorf("%d writes in ten minutes while another writer writes each second", got)
+		}
+		state, _ := controller.State(key("web"))
+		told := events.with("EndpointSlicesContended")
+		if state.ContendedBy != "other" || len(told) == 0 || !strings.HasPrefix(told[0], `EndpointSlicesContended web: "other" keeps`) {
+			t.Errorf("contended by %q, events %q", state.ContendedBy, told)
+		}
+		controller.PutPod(slicetest.Pod("web-9", "10.1.0.99"))
+		advance(time.Second)
+		if got := len(cluster.onlySlice(t).Endpoints); got != 4 {
+			t.Errorf("%d endpoints, want the missing one to be added", got)
+		}
+		if _, err := controller.Reconcile(t.Context(), key("web")); err != nil || cluster.onlySlice(t).Endpoints[0].Zone == nil {
+			t.Errorf("a requested sync is suspended: %v", err)
+		}
+		advance(time.Hour)
+		if state, _ := controller.State(key("web")); state.ContendedBy != "" || state.History.Failures > 0 {
+			t.Errorf("after the other writer has stopped: %+v", state)
+		}
+	})
+}
+
+// A write may be stored although its answer is lost. The event of that write is not another writer.
+func TestRun_AnUnansweredWriteIsNoContention(t *testing.T) {
+	for name, lag := range map[string]time.Duration{"event later": 100 * time.Millisecond, "event meanwhile": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				events := &eventSink{}
+				controller, cluster := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {
+					deps.Events = events
+				})
+				holdAllShards(t, controller)
+				putService(controller, "web", 3)
+				advance(100 * time.Millisecond)
+				lost, writes := 0, 0
+				cluster.mu.Lock()
+				cluster.lag = lag
+				cluster.lose = func(pack.Change) error {
+					if writes++; writes%2 == 1 {
+						return nil
+					}
+					lost++
+					return fmt.Errorf("update: %w", context.DeadlineExceeded)
+				}
+				cluster.mu.Unlock()
+				for range 10 {
+					controller.PutPod(slicetest.Pod("web-0", "10.1.0.1", slicetest.Unready))
+					advance(time.Second)
+					controller.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
+					advance(time.Second)
+				}
+				told := events.with("EndpointSlicesContended")
+				if state, _ := controller.State(key("web")); state.ContendedBy != "" || len(told) > 0 || lost < 5 {
+					t.Errorf("contended by %q, events %q, after %d writes, %d without an answer", state.ContendedBy, told, writes, lost)
+				}
+				if got := len(cluster.onlySlice(t).Endpoints); got != 3 || !*cluster.onlySlice(t).Endpoints[0].Conditions.Ready {
+					t.Errorf("slice is %+v, want three endpoints, all ready", cluster.onlySlice(t))
+				}
+			})
+		})
+	}
 }

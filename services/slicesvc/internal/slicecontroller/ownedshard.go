@@ -7,240 +7,330 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-// holding is one shard for one term, with what is remembered of its Services
-// beside the cache. It all ends with the term: others may have worked on them
-// before the next one.
-type holding struct {
+// ownedShard is one shard for one term, with the records of its Services. The records end with the
+// term: another replica may sync the Services before the next one.
+type ownedShard struct {
 	shard int
-	// ctx ends with the term; every write for the shard is made with it.
+	// ctx ends with the term. Every write for the shard uses it.
 	ctx context.Context
-	// underway counts passes. None begins once the ledger has let the holding go.
-	underway sync.WaitGroup
+	// syncs counts running syncs. None begins after the tracker has released the shard.
+	syncs sync.WaitGroup
 
 	mu sync.Mutex // guards all below; never held across I/O
-	// report takes reports on the work; nil once the holding is over.
-	report func(error)
-	// begun says that the cache is known to show what the last holder left; no pass
-	// begins before.
-	begun   bool
-	records map[Key]*serviceRecord
-	// failures has those that fail.
+	// reportFunc is nil after finish.
+	reportFunc func(error)
+	// caughtUp says that the cache has the writes of the last holder. No sync begins before.
+	caughtUp bool
+	records  map[Key]*serviceRecord
+	// failures has the failing Services.
 	failures map[Key]failure
 }
 
-func newHolding(ctx context.Context, shard int, report func(error)) *holding {
-	return &holding{
-		shard:    shard,
-		ctx:      ctx,
-		report:   report,
-		records:  map[Key]*serviceRecord{},
-		failures: map[Key]failure{},
+func newOwnedShard(ctx context.Context, shard int, report func(error)) *ownedShard {
+	return &ownedShard{
+		shard:      shard,
+		ctx:        ctx,
+		reportFunc: report,
+		records:    map[Key]*serviceRecord{},
+		failures:   map[Key]failure{},
 	}
 }
 
-// tell reports on the work unless the holding is over.
-func (h *holding) tell(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.report != nil {
-		h.report(err)
+// report reports the health of the shard's loop. It does nothing after finish.
+func (s *ownedShard) report(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reportFunc != nil {
+		s.reportFunc(err)
 	}
 }
 
-// finish waits for the passes under way; after it nothing is reported, and
-// whoever waits for a pass is told that none will come. It returns the slices that
-// are still to be read.
-func (h *holding) finish() (unread []Key) {
-	h.underway.Wait()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.report = nil
-	for key, entry := range h.records {
-		entry.due.answer(outcome{err: ErrNotHeld})
-		for name := range entry.unread {
+// finish waits for the running syncs and answers all waiters. It returns the slices that are still
+// to be read.
+func (s *ownedShard) finish() (unread []Key) {
+	s.syncs.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reportFunc = nil
+	for key, record := range s.records {
+		record.pending.notify(syncResult{err: ErrShardNotHeld})
+		for name := range record.unread {
 			unread = append(unread, keyOf(key.Namespace, name))
 		}
 	}
 	return unread
 }
 
-// record returns that of a Service and makes it if there is none. It needs h.mu.
-func (h *holding) record(key Key) *serviceRecord {
-	entry := h.records[key]
-	if entry == nil {
-		entry = &serviceRecord{}
-		h.records[key] = entry
+func (s *ownedShard) markCaughtUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.caughtUp = true
+}
+
+func (s *ownedShard) catchingUp() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.caughtUp
+}
+
+// addCause records why a Service needs a sync. It returns the time of the first cause, and how long
+// the Service must wait because it fails.
+func (s *ownedShard) addCause(key Key, cause syncCause, now time.Time) (since time.Time, wait time.Duration, caughtUp bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.record(key)
+	record.pending.add(key.Namespace, cause, now)
+	if failed := s.failures[key]; failed.count > 0 {
+		wait = failed.delayAfterEvent(now)
 	}
-	return entry
+	return record.pending.since, wait, s.caughtUp
 }
 
-// mark notes that a Service needs a pass, since when it does, and how long it must
-// wait for it because it fails. ready is false as long as passes do not begin at all.
-func (h *holding) mark(key Key, c cause, now time.Time) (since time.Time, wait time.Duration, ready bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	entry := h.record(key)
-	entry.due.add(key.Namespace, c, now)
-	if failed := h.failures[key]; failed.count > 0 {
-		wait = failed.left(now)
-	}
-	return entry.due.since, wait, h.begun
+// addWaiter requests a sync whose result is sent to waiter.
+func (s *ownedShard) addWaiter(key Key, waiter chan<- syncResult, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.record(key)
+	record.pending.add(key.Namespace, syncCause{trigger: ByRequest}, now)
+	record.pending.waiters = append(record.pending.waiters, waiter)
 }
 
-// begin lets passes begin.
-func (h *holding) begin() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.begun = true
-}
-
-// ask marks a Service for somebody who waits for the outcome.
-func (h *holding) ask(key Key, waiting chan<- outcome, now time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	entry := h.record(key)
-	entry.due.add(key.Namespace, cause{trigger: ByRequest}, now)
-	entry.due.waiting = append(entry.due.waiting, waiting)
-}
-
-// take starts a pass over a Service with all that is due, or by what the budget
-// allows if that is compaction. ok is false when nothing is due, or not yet; it will
-// be after a positive wait.
-func (h *holding) take(key Key, service *corev1.Service, budget *budget, now time.Time) (taken job, wait time.Duration, ok bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	entry := h.records[key]
-	if entry == nil || !h.begun {
-		return job{}, 0, false
+// startSync starts a sync with everything that is pending, or a compaction if nothing is pending and
+// the budget allows it. ok is false if nothing is due; a positive wait says when something will be.
+func (s *ownedShard) startSync(key Key, service *corev1.Service, budget *compactionBudget, now time.Time) (input syncInput, wait time.Duration, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.records[key]
+	if record == nil || !s.caughtUp {
+		return syncInput{}, 0, false
 	}
 	var granted int
-	if entry.due.empty() {
-		if wait = entry.compactable(now); wait == 0 {
-			granted, wait = budget.take(now, compactionBudget)
+	if record.pending.empty() {
+		if wait = record.untilCompaction(now); wait == 0 {
+			granted, wait = budget.take(now, compactionWrites)
 		}
 		if wait != 0 {
-			return job{}, wait, false
+			return syncInput{}, wait, false
 		}
 	}
-	taken = job{
-		due:        entry.due,
-		service:    service,
-		unread:     entry.unread,
-		creation:   entry.service == nil || entry.service.UID != service.UID,
-		resting:    entry.rivalry.Resting(now) > 0,
-		compacting: entry.due.empty(),
-		budget:     granted,
+	input = syncInput{
+		pendingSync:      record.pending,
+		service:          service,
+		unread:           record.unread,
+		firstSync:        record.service == nil || record.service.UID != service.UID,
+		suspended:        record.contention.suspendedFor(now) > 0,
+		compacting:       record.pending.empty(),
+		compactionWrites: granted,
 	}
-	if taken.compacting {
-		taken.trigger, taken.since = ByCompaction, now
+	if input.compacting {
+		input.trigger, input.since = ByCompaction, now
 	}
-	if entry.service == service {
-		taken.placement = entry.placement
+	if record.service == service {
+		input.placement = record.placement
 	}
-	if taken.creation {
-		entry.written, entry.unsure, entry.last = nil, nil, LastPlan{}
+	if input.firstSync {
+		record.writeTimes, record.maybeStored, record.lastPlan = nil, nil, LastPlan{}
 	}
-	entry.service, entry.placement, entry.due, entry.underway = service, nil, due{}, true
-	entry.unread = nil
-	return taken, 0, true
+	record.service, record.placement, record.pending, record.syncing = service, nil, pendingSync{}, true
+	record.unread = nil
+	return input, 0, true
 }
 
-// end finishes a pass. It returns whether, and after how long, another one is
-// needed for what this one left undone.
-func (h *holding) end(key Key, done job, how outcome, now time.Time) (again bool, wait time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	entry := h.record(key)
-	entry.underway, entry.writing = false, nil
-	entry.last, entry.placement = how.last, how.placement
-	entry.noteQuiet(done, how, now)
-	if how.err != nil {
-		failed := failure{count: h.failures[key].count + 1, err: how.err, at: now, rest: how.rest}
-		h.failures[key] = failed
+// finishSync records the result of a sync. It returns whether another sync is needed for what this
+// one left undone, and after which delay.
+func (s *ownedShard) finishSync(key Key, input syncInput, result syncResult, now time.Time) (again bool, delay time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.record(key)
+	record.syncing, record.observed = false, nil
+	record.lastPlan, record.placement = result.lastPlan, result.placement
+	record.scheduleCompaction(input, result, now)
+	if result.err != nil {
+		failed := failure{count: s.failures[key].count + 1, err: result.err, at: now, throttled: result.throttled}
+		s.failures[key] = failed
 		trigger := ByRetry
-		if how.conflict {
+		if result.conflict {
 			trigger = ByConflict
 		}
-		entry.due.add(key.Namespace, cause{trigger: trigger, at: done.changed}, now)
-		if how.reread && failed.count == 1 {
+		record.pending.add(key.Namespace, syncCause{trigger: trigger, at: input.changed}, now)
+		if result.reread && failed.count == 1 {
 			return true, 0
 		}
-		return true, failed.pause()
+		return true, failed.delay()
 	}
-	delete(h.failures, key)
+	delete(s.failures, key)
 	switch {
-	case how.withheld:
-		entry.due.add(key.Namespace, cause{trigger: ByRetry, at: done.changed}, now)
-		return true, max(entry.rivalry.Resting(now), firstRetry)
-	case entry.due.whole:
+	case result.suspended:
+		record.pending.add(key.Namespace, syncCause{trigger: ByRetry, at: input.changed}, now)
+		return true, max(record.contention.suspendedFor(now), minRetryDelay)
+	case record.pending.whole:
 		return true, 0
-	case !entry.due.empty():
-		return false, 0 // pods that changed meanwhile, for which whoever marked them asked in their time
-	case !entry.quiet.IsZero():
-		return true, entry.quiet.Sub(now)
+	case !record.pending.empty():
+		return false, 0 // changes of Pods during the sync: requestSync has queued the Service
+	case !record.quietAt.IsZero():
+		return true, record.quietAt.Sub(now)
 	default:
 		return false, 0
 	}
 }
 
-// forget drops what is known of a Service that is gone or not managed.
-func (h *holding) forget(key Key, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if entry := h.records[key]; entry != nil {
-		entry.due.answer(outcome{err: err})
+// forget drops the record of a Service that is deleted or not managed. Waiters get err.
+func (s *ownedShard) forget(key Key, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if record := s.records[key]; record != nil {
+		record.pending.notify(syncResult{err: err})
 	}
-	delete(h.records, key)
-	delete(h.failures, key)
+	delete(s.records, key)
+	delete(s.failures, key)
 }
 
-func (h *holding) failureOf(key Key) failure {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.failures[key]
+// beginWrite records that a write of a slice begins. Until its answer, events of the slice may be of
+// that write.
+func (s *ownedShard) beginWrite(key Key, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.record(key)
+	if record.observed == nil {
+		record.observed = map[string]*observedVersion{}
+	}
+	record.observed[name] = &observedVersion{}
 }
 
-// describe fills in what the term knows of a Service.
-func (h *holding) describe(key Key, state *State, now time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	entry := h.records[key]
-	if entry == nil {
+// finishWrite records the answer of a write. If a watch showed a newer version meanwhile, another
+// writer changed the slice since, and finishWrite returns that version.
+func (s *ownedShard) finishWrite(key Key, verb pack.Verb, stored *discoveryv1.EndpointSlice, now time.Time) (newer observedVersion) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.record(key)
+	observed := record.observed[stored.Name]
+	delete(record.observed, stored.Name)
+	delete(record.maybeStored, stored.Name)
+	if verb == pack.Delete {
+		delete(record.writeTimes, stored.Name)
+		return observedVersion{}
+	}
+	if record.writeTimes == nil {
+		record.writeTimes = map[string]time.Time{}
+	}
+	record.writeTimes[stored.Name] = now
+	if observed == nil || !observed.observed || (!observed.deleted && index.CompareVersions(observed.version, stored.ResourceVersion) <= 0) {
+		return observedVersion{}
+	}
+	record.pending.add(key.Namespace, syncCause{trigger: BySlice}, now)
+	return *observed
+}
+
+// failWrite records a write without a conclusive answer. If a watch showed the slice meanwhile, the
+// slice must be read. maybeStored says that the write may be stored.
+func (s *ownedShard) failWrite(key Key, name string, maybeStored bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.record(key)
+	observed := record.observed[name]
+	delete(record.observed, name)
+	if maybeStored {
+		record.maybeStored = addName(record.maybeStored, name)
+	}
+	if observed != nil && observed.observed && !observed.deleted {
+		record.unread = addName(record.unread, name)
+	}
+}
+
+// addUnread records that the cache has an old state of a slice. The next sync of the Service reads
+// the slice first, and plans the whole Service.
+func (s *ownedShard) addUnread(key Key, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.record(key)
+	record.unread = addName(record.unread, name)
+	record.pending.add(key.Namespace, syncCause{trigger: BySlice}, time.Now())
+}
+
+// sliceChanged records that a slice of a Service is not as this replica wrote it. suspended says that
+// it happened so often that updates are suspended from now on, because of writer.
+func (s *ownedShard) sliceChanged(key Key, event sliceEvent, now time.Time) (needsSync, suspended bool, writer string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.record(key)
+	if observed := record.observed[event.name]; observed != nil {
+		*observed = observedVersion{version: event.version, observed: true, deleted: event.deleted}
+		return false, false, ""
+	}
+	if !event.terminating {
+		suspended = record.recordRevert(event.name, event.writer, now)
+	}
+	delete(record.writeTimes, event.name)
+	record.pending.add(key.Namespace, syncCause{trigger: BySlice}, now)
+	return true, suspended, record.contention.writer(now)
+}
+
+// observeDuringWrite records an observed version if the slice is being written, and returns whether
+// it is.
+func (s *ownedShard) observeDuringWrite(key Key, name, version string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.records[key]
+	if record == nil || record.observed[name] == nil {
+		return false
+	}
+	record.observed[name] = &observedVersion{version: version, observed: true}
+	return true
+}
+
+func (s *ownedShard) failureOf(key Key) failure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failures[key]
+}
+
+// failing returns the number of failing Services and the one that failed last.
+func (s *ownedShard) failing() (count int, last Key, latest failure) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, failed := range s.failures {
+		if failed.at.After(latest.at) {
+			last, latest = key, failed
+		}
+	}
+	return len(s.failures), last, latest
+}
+
+// describe sets the fields of state that the term knows.
+func (s *ownedShard) describe(key Key, state *ServiceState, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.records[key]
+	if record == nil {
 		return
 	}
-	state.Last = entry.last
-	state.Written = maps.Clone(entry.written)
-	state.ContendedBy = entry.rivalry.By(now)
-	if failed := h.failures[key]; failed.count > 0 {
+	state.LastPlan = record.lastPlan
+	state.WriteTimes = maps.Clone(record.writeTimes)
+	state.ContendedBy = record.contention.writer(now)
+	if failed := s.failures[key]; failed.count > 0 {
 		state.History.LastError, state.History.Failures = failed.err.Error(), failed.count
 	}
 }
 
-// pending reports whether something is left to do for a Service.
-func (h *holding) pending(key Key) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	entry := h.records[key]
-	return !h.begun || entry != nil && (entry.underway || !entry.due.empty())
+func (s *ownedShard) pending(key Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	record := s.records[key]
+	return !s.caughtUp || record != nil && (record.syncing || !record.pending.empty())
 }
 
-// failing counts the Services that fail and gives the one that failed last.
-func (h *holding) failing() (count int, last Key, how failure) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for key, failed := range h.failures {
-		if failed.at.After(how.at) {
-			last, how = key, failed
-		}
+// record needs s.mu. It returns the record of a Service, a new one if there is none.
+func (s *ownedShard) record(key Key) *serviceRecord {
+	record := s.records[key]
+	if record == nil {
+		record = &serviceRecord{}
+		s.records[key] = record
 	}
-	return len(h.failures), last, how
-}
-
-// behind reports whether it is still to be found out what the last holder left.
-func (h *holding) behind() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return !h.begun
+	return record
 }

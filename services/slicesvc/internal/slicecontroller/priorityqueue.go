@@ -4,104 +4,103 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/client-go/util/workqueue"
+
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
-// ranks is how many kinds of Services there are in a line: those that somebody
-// waits for go first, then those with urgent changes, and so on.
-const ranks = 4
+const (
+	// priorities is the number of priorities: one for each urgency, and requestedPriority.
+	priorities = 4
+	// requestedPriority is the priority of a Service for which a client waits.
+	requestedPriority = priorities - 1
+	// maxStaleEntries bounds the stale entries of a priority, beyond twice the number of waiting
+	// Services.
+	maxStaleEntries = 128
+)
 
-// rankOf gives the rank of changes of an urgency, asked that of a request.
-func rankOf(urgency index.Urgency) int { return int(min(urgency, index.Urgent)) }
+func priorityOf(urgency index.Urgency) int { return int(min(urgency, index.Urgent)) }
 
-const asked = ranks - 1
-
-// slackInLine is how many entries that will be passed by a rank may have beyond
-// as many again as Services wait.
-const slackInLine = 128
-
-// line is the order in which a queue hands out Services: by rank, and within a
-// rank as they came. It is given to a workqueue, which keeps each Service in it
-// once and calls it under its own lock.
-type line struct {
+// priorityQueue orders Services by priority, then first in, first out. It orders a workqueue, which
+// keeps each Service in it once and calls it under its own lock.
+type priorityQueue struct {
 	mu sync.Mutex // guards all below
-	// wanted is the rank of Services that wait or are about to.
+	// wanted has the priority of Services that wait or soon will.
 	wanted map[Key]int
-	// queued is the rank under which a Service stands in the line; what stands there
-	// under another one is passed by.
+	// queued has the priority under which a Service waits. Entries of keys under another priority are
+	// stale and skipped.
 	queued map[Key]int
-	keys   [ranks][]Key
+	keys   [priorities][]Key
 }
 
-func newLine() *line {
-	return &line{wanted: map[Key]int{}, queued: map[Key]int{}}
+var _ workqueue.Queue[Key] = &priorityQueue{}
+
+func newPriorityQueue() *priorityQueue {
+	return &priorityQueue{wanted: map[Key]int{}, queued: map[Key]int{}}
 }
 
-// raise sees to it that a Service stands in the line no later than that rank
-// says, once it is added.
-func (l *line) raise(key Key, rank int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if has, ok := l.wanted[key]; !ok || has < rank {
-		l.wanted[key] = rank
+// raise gives a Service at least that priority, now or as soon as it is added.
+func (q *priorityQueue) raise(key Key, priority int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if has, ok := q.wanted[key]; !ok || has < priority {
+		q.wanted[key] = priority
 	}
 }
 
-// Touch implements workqueue.Queue: a Service was added that stands there already.
-func (l *line) Touch(key Key) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if rank := l.wanted[key]; rank > l.queued[key] {
-		l.put(key, rank)
+// Touch moves a Service that is added again, if its priority was raised.
+func (q *priorityQueue) Touch(key Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if priority := q.wanted[key]; priority > q.queued[key] {
+		q.push(key, priority)
 	}
 }
 
-// Push implements workqueue.Queue.
-func (l *line) Push(key Key) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.put(key, l.wanted[key])
+func (q *priorityQueue) Push(key Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.push(key, q.wanted[key])
 }
 
-// put needs l.mu.
-func (l *line) put(key Key, rank int) {
-	l.queued[key] = rank
-	l.keys[rank] = append(l.keys[rank], key)
-	if len(l.keys[rank]) > 2*len(l.queued)+slackInLine {
-		l.tidy(rank)
+// push needs q.mu.
+func (q *priorityQueue) push(key Key, priority int) {
+	q.queued[key] = priority
+	q.keys[priority] = append(q.keys[priority], key)
+	if len(q.keys[priority]) > 2*len(q.queued)+maxStaleEntries {
+		q.removeStale(priority)
 	}
 }
 
-// tidy takes out of a rank what would be passed by: nobody may come that far while
-// there is always something in the ranks above. It needs l.mu.
-func (l *line) tidy(rank int) {
+// removeStale needs q.mu. Pop removes stale entries only when it reaches them, which may never
+// happen while higher priorities have Services.
+func (q *priorityQueue) removeStale(priority int) {
 	seen := map[Key]struct{}{}
-	l.keys[rank] = slices.DeleteFunc(l.keys[rank], func(key Key) bool {
-		at, queued := l.queued[key]
-		_, twice := seen[key]
+	q.keys[priority] = slices.DeleteFunc(q.keys[priority], func(key Key) bool {
+		at, queued := q.queued[key]
+		_, duplicate := seen[key]
 		seen[key] = struct{}{}
-		return !queued || at != rank || twice
+		return !queued || at != priority || duplicate
 	})
 }
 
-// Len implements workqueue.Queue.
-func (l *line) Len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.queued)
+func (q *priorityQueue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.queued)
 }
 
-// Pop implements workqueue.Queue; it is called only when somebody waits.
-func (l *line) Pop() Key {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for rank := ranks - 1; rank >= 0; rank-- {
-		for len(l.keys[rank]) > 0 {
-			key := l.keys[rank][0]
-			l.keys[rank] = l.keys[rank][1:]
-			if at, ok := l.queued[key]; ok && at == rank {
-				delete(l.queued, key)
-				delete(l.wanted, key)
+// Pop is called only if Len is not 0.
+func (q *priorityQueue) Pop() Key {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for priority := priorities - 1; priority >= 0; priority-- {
+		for len(q.keys[priority]) > 0 {
+			key := q.keys[priority][0]
+			q.keys[priority] = q.keys[priority][1:]
+			if at, ok := q.queued[key]; ok && at == priority {
+				delete(q.queued, key)
+				delete(q.wanted, key)
 				return key
 			}
 		}

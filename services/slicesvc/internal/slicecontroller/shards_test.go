@@ -1,6 +1,7 @@
 package slicecontroller_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/internal/shard"
@@ -18,8 +20,28 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// namesIn gives the names of some Services that are in a shard.
-func namesIn(number, count int) []string {
+// The values come from an independent XXH64. They must never change: replicas agree on them.
+func TestShardOf_IsConstant(t *testing.T) {
+	for _, c := range []struct {
+		namespace, name string
+		shards, want    int
+	}{
+		{namespace: "default", name: "kubernetes", shards: 64, want: 7},
+		{namespace: "shop", name: "web", shards: 1, want: 0},
+		{namespace: "shop", name: "web", shards: 64, want: 27},
+		{namespace: "shop", name: "web", shards: 4096, want: 1819},
+		{namespace: "kube-system", name: "kube-dns", shards: 64, want: 40},
+		{namespace: "a", name: "b", shards: 3, want: 1},
+		{namespace: "team-with-a-rather-long-name-in-production", name: "service-with-a-name-that-is-long-too", shards: 64, want: 63},
+	} {
+		if got := shard.Of(c.namespace, c.name, c.shards); got != c.want {
+			t.Errorf("%s/%s is in shard %d of %d, want %d", c.namespace, c.name, got, c.shards, c.want)
+		}
+	}
+}
+
+// namesInShard returns names of Services in a shard.
+func namesInShard(number, count int) []string {
 	var names []string
 	for i := 0; len(names) < count; i++ {
 		if name := fmt.Sprintf("svc-%d", i); shard.Of(slicetest.Namespace, name, shards) == number {
@@ -29,288 +51,347 @@ func namesIn(number, count int) []string {
 	return names
 }
 
-// servicesWithSlices names the Services that have slices, in order.
-func servicesWithSlices(api *apiserver) []string {
-	api.mu.Lock()
-	defer api.mu.Unlock()
+// servicesWithSlices returns the Service of each slice, sorted.
+func servicesWithSlices(cluster *fakeCluster) []string {
+	cluster.mu.Lock()
+	defer cluster.mu.Unlock()
 	var names []string
-	for _, slice := range api.slices {
+	for _, slice := range cluster.slices {
 		names = append(names, slice.Labels[discoveryv1.LabelServiceName])
 	}
 	slices.Sort(names)
 	return names
 }
 
-func TestHold_WorksOnTheServicesOfItsShardAlone(t *testing.T) {
+func TestRunShard_SyncsOnlyTheServicesOfTheShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, api := start(t)
-		first, second := namesIn(1, 3), namesIn(2, 3)
-		for _, name := range slices.Concat(first, second, namesIn(3, 3)) {
-			e.PutService(slicetest.Service(name))
+		controller, cluster := start(t)
+		first, second := namesInShard(1, 3), namesInShard(2, 3)
+		for _, name := range slices.Concat(first, second, namesInShard(3, 3)) {
+			controller.PutService(slicetest.Service(name))
 		}
 		expect := func(when string, want ...string) {
 			t.Helper()
-			settle(time.Second)
+			advance(time.Second)
 			slices.Sort(want)
-			if diff := gocmp.Diff(want, servicesWithSlices(api)); diff != "" {
+			if diff := gocmp.Diff(want, servicesWithSlices(cluster)); diff != "" {
 				t.Errorf("%s: Services with slices (-want +got):\n%s", when, diff)
 			}
 		}
-		held := hold(t, e, 1)
+		held := holdShards(t, controller, 1)
 		expect("one shard is held", first...)
-		hold(t, e, 2)
+		holdShards(t, controller, 2)
 		expect("two shards are held", slices.Concat(first, second)...)
 
 		held.end()
 		for _, name := range slices.Concat(first[:1], second[:1]) {
-			api.delete(slicesOf(t, e, name)[0].Name)
+			cluster.delete(slicesOf(t, controller, name)[0].Name)
 		}
-		expect("the first is lost", slices.Concat(first[1:], second)...)
-		hold(t, e, 1)
-		expect("and back", slices.Concat(first, second)...)
+		expect("the first is released", slices.Concat(first[1:], second)...)
+		holdShards(t, controller, 1)
+		expect("the first is held again", slices.Concat(first, second)...)
 	})
-}
-
-func labelledApp(app string) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) { pod.Labels = map[string]string{"app": app} }
 }
 
 func targetPort(number int32) func(*corev1.Service) {
 	return func(service *corev1.Service) { service.Spec.Ports[0].TargetPort = intstr.FromInt32(number) }
 }
 
-func madeAgain(service *corev1.Service) { service.UID = "made again" }
+func recreated(service *corev1.Service) { service.UID = "recreated" }
 
-func slicesOf(t *testing.T, e *slicecontroller.Engine, service string) []*discoveryv1.EndpointSlice {
-	t.Helper()
-	state, ok := e.State(key(service))
-	if !ok || len(state.Slices) == 0 {
-		t.Fatalf("%s has no slices", service)
-	}
-	return state.Slices
-}
-
-// A pass over a Service of ten slices makes four writes every two milliseconds.
-func TestHold_ReturnsAfterItsPassesAndLeavesOthersAlone(t *testing.T) {
+// A sync of a Service with ten slices makes four writes every two milliseconds.
+func TestRunShard_ReturnsAfterItsSyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, api := start(t, blind)
-		lost, kept := namesIn(1, 1)[0], namesIn(2, 1)[0]
-		fillShop(e, lost, 950)
-		fillShop(e, kept, 950)
-		first := hold(t, e, 1)
-		hold(t, e, 2)
-		time.Sleep(3500 * time.Microsecond) // the second four are stored and not yet answered
+		controller, cluster := start(t, withoutReader)
+		lost, kept := namesInShard(1, 1)[0], namesInShard(2, 1)[0]
+		putService(controller, lost, 950)
+		putService(controller, kept, 950)
+		first := holdShards(t, controller, 1)
+		holdShards(t, controller, 2)
+		time.Sleep(3500 * time.Microsecond) // the second four are stored and have no answer yet
 		began := time.Now()
 		first.end()
 		if took := time.Since(began); took != 500*time.Microsecond {
-			t.Errorf("the term was over after %v, want it to wait half a millisecond for the answer", took)
+			t.Errorf("the term ended after %v, want half a millisecond, when the answer comes", took)
 		}
-		if got := api.writing(1); got != 0 {
-			t.Errorf("%d writes are still under way", got)
+		if got := cluster.unansweredWrites(1); got != 0 {
+			t.Errorf("%d writes have no answer", got)
 		}
-		settle(time.Minute)
+		advance(time.Minute)
 		count := map[string]int{}
-		for _, name := range servicesWithSlices(api) {
+		for _, name := range servicesWithSlices(cluster) {
 			count[name]++
 		}
 		if diff := gocmp.Diff(map[string]int{lost: 8, kept: 10}, count); diff != "" {
 			t.Errorf("slices of Services (-want +got):\n%s", diff)
 		}
-		if state, _ := e.State(key(lost)); state.History != (slicecontroller.History{}) {
-			t.Errorf("the pass cut short counts as %+v", state.History)
+		if state, _ := controller.State(key(lost)); state.History != (slicecontroller.SyncHistory{}) {
+			t.Errorf("the interrupted sync counts as %+v", state.History)
 		}
-		hold(t, e, 1)
-		settle(time.Minute)
-		if got := len(endpointsOf(t, api)); got != 1900 {
+		holdShards(t, controller, 1)
+		advance(time.Minute)
+		if got := len(cluster.endpoints(t)); got != 1900 {
 			t.Errorf("%d endpoints after the next term, want 1900", got)
 		}
 	})
 }
 
-func fillShop(e *slicecontroller.Engine, service string, pods int) {
-	e.PutNode(node("node-a", "zone-a"))
-	e.PutService(slicetest.Service(service, selectorOf(service)))
-	for i := range pods {
-		e.PutPod(slicetest.Pod(fmt.Sprintf("%s-%d", service, i), slicetest.Address(i), labelledApp(service)))
-	}
-}
-
-// While a shard is away another replica works on it. When it comes back to a
-// replica whose watch has stood still, that one must not plan from the past: it
-// reads what it missed. If it cannot, every one of its writes must be refused
-// until the watch moves on.
-func TestHold_AShardThatComesBackToAnOldCacheIsNotSpoilt(t *testing.T) {
-	for name, meanwhile := range map[string]func(put func(func(*slicecontroller.Engine))){
-		"endpoints came": func(put func(func(*slicecontroller.Engine))) {
-			put(func(e *slicecontroller.Engine) { fillShop(e, "web", 350) })
+// Another replica syncs a shard, then the shard returns to a replica whose watch has not advanced. That
+// replica must not plan from its old cache: it reads the missing state. Without a Reader, every write must be
+// refused until the watch advances.
+func TestRunShard_OldCacheChangesNothing(t *testing.T) {
+	for name, meanwhile := range map[string]func(put func(func(*slicecontroller.Controller))){
+		"endpoints were added": func(put func(func(*slicecontroller.Controller))) {
+			put(func(controller *slicecontroller.Controller) { putService(controller, "web", 350) })
 		},
-		"endpoints went": func(put func(func(*slicecontroller.Engine))) {
-			put(func(e *slicecontroller.Engine) {
+		"endpoints were removed": func(put func(func(*slicecontroller.Controller))) {
+			put(func(controller *slicecontroller.Controller) {
 				for i := 20; i < 150; i++ {
-					e.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+					controller.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
 				}
 			})
 		},
-		"the ports changed": func(put func(func(*slicecontroller.Engine))) {
-			put(func(e *slicecontroller.Engine) { e.PutService(slicetest.Service("web", targetPort(9090))) })
+		"the ports changed": func(put func(func(*slicecontroller.Controller))) {
+			put(func(controller *slicecontroller.Controller) {
+				controller.PutService(slicetest.Service("web", targetPort(9090)))
+			})
 		},
-		"made again": func(put func(func(*slicecontroller.Engine))) {
-			put(func(e *slicecontroller.Engine) { e.PutService(slicetest.Service("web", madeAgain)) })
+		"recreated": func(put func(func(*slicecontroller.Controller))) {
+			put(func(controller *slicecontroller.Controller) {
+				controller.PutService(slicetest.Service("web", recreated))
+			})
 		},
 	} {
-		sees := func(*slicecontroller.Config, *slicecontroller.Deps) {}
-		for view, eyes := range map[string]func(*slicecontroller.Config, *slicecontroller.Deps){"sees": sees, "blind": blind} {
-			t.Run(name+"/"+view, func(t *testing.T) { comeBackToAnOldCache(t, eyes, meanwhile, view == "blind") })
+		withReader := func(*slicecontroller.Config, *slicecontroller.Deps) {}
+		for view, configure := range map[string]func(*slicecontroller.Config, *slicecontroller.Deps){"with a Reader": withReader, "without": withoutReader} {
+			t.Run(name+"/"+view, func(t *testing.T) { testOldCache(t, configure, meanwhile, view == "without") })
 		}
 	}
 }
 
-func comeBackToAnOldCache(t *testing.T, eyes func(*slicecontroller.Config, *slicecontroller.Deps), meanwhile func(func(func(*slicecontroller.Engine))), refused bool) {
+func testOldCache(t *testing.T, configure func(*slicecontroller.Config, *slicecontroller.Deps), meanwhile func(func(func(*slicecontroller.Controller))), refused bool) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		own := shard.Of(slicetest.Namespace, "web", shards)
-		lagging, api := start(t, eyes)
-		other := api.join(t).Engine
-		put := func(news func(*slicecontroller.Engine)) { news(lagging); news(other) }
-		put(func(e *slicecontroller.Engine) { fillShop(e, "web", 150) })
-		first := hold(t, lagging, own)
-		settle(time.Second)
-		api.took()
-		thaw := api.freeze()
+		lagging, cluster := start(t, configure)
+		other := cluster.join(t).Controller
+		put := func(news func(*slicecontroller.Controller)) { news(lagging); news(other) }
+		put(func(controller *slicecontroller.Controller) { putService(controller, "web", 150) })
+		first := holdShards(t, lagging, own)
+		advance(time.Second)
+		cluster.takeWrites()
+		resume := cluster.pauseEvents()
 		first.end()
-		away := hold(t, other, own)
+		otherTerm := holdShards(t, other, own)
 		meanwhile(put)
-		settle(time.Second)
-		away.end()
-		want := api.contents()
-		if api.took() == 0 {
+		advance(time.Second)
+		otherTerm.end()
+		want := cluster.contents()
+		if cluster.takeWrites() == 0 {
 			t.Fatal("the other replica wrote nothing")
 		}
 
-		hold(t, lagging, own)
-		settle(time.Minute)
-		if diff := gocmp.Diff(want, api.contents()); diff != "" {
-			t.Errorf("an old cache spoilt the slices (-before +after):\n%s", diff)
+		holdShards(t, lagging, own)
+		advance(time.Minute)
+		if diff := gocmp.Diff(want, cluster.contents()); diff != "" {
+			t.Errorf("an old cache changed the slices (-before +after):\n%s", diff)
 		}
 		if state, _ := lagging.State(key("web")); (state.History.Failures > 0) != refused {
-			t.Errorf("%d plans were refused, want some: %t", state.History.Failures, refused)
+			t.Errorf("%d syncs failed, want some: %t", state.History.Failures, refused)
 		}
-		thaw()
-		settle(2 * time.Minute)
+		resume()
+		advance(2 * time.Minute)
 		if state, _ := lagging.State(key("web")); state.History.LastError != "" || state.History.LastSync.IsZero() {
 			t.Errorf("history is %+v, want success", state.History)
 		}
-		if diff := gocmp.Diff(want, api.contents()); diff != "" {
-			t.Errorf("slices that were right were written (-before +after):\n%s", diff)
+		if diff := gocmp.Diff(want, cluster.contents()); diff != "" {
+			t.Errorf("correct slices were written (-before +after):\n%s", diff)
 		}
 	})
 }
 
-// The one thing that names and versions cannot refuse: while the shard was away,
-// a slice came, another one after it, and the first went, all unseen by an old
-// cache, which takes the first one's name for free.
-func TestHold_AnOldCacheDoublesNothing(t *testing.T) {
+// Names and versions do not refuse this case: while another replica held the shard, two slices were created
+// and the first was deleted. The old cache has neither, and would use the name of the first.
+func TestRunShard_OldCacheDuplicatesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := shard.Of(slicetest.Namespace, "web", shards)
-		lagging, api := start(t)
-		other := api.join(t).Engine
-		put := func(news func(*slicecontroller.Engine)) { news(lagging); news(other) }
-		put(func(e *slicecontroller.Engine) { fillShop(e, "web", 100) })
-		first := hold(t, lagging, own)
-		settle(time.Second)
-		thaw := api.freeze()
+		lagging, cluster := start(t)
+		other := cluster.join(t).Controller
+		put := func(news func(*slicecontroller.Controller)) { news(lagging); news(other) }
+		put(func(controller *slicecontroller.Controller) { putService(controller, "web", 100) })
+		first := holdShards(t, lagging, own)
+		advance(time.Second)
+		resume := cluster.pauseEvents()
 		first.end()
-		away := hold(t, other, own)
+		otherTerm := holdShards(t, other, own)
 		for _, pods := range []int{200, 250} {
-			put(func(e *slicecontroller.Engine) { fillShop(e, "web", pods) })
-			settle(time.Second)
+			put(func(controller *slicecontroller.Controller) { putService(controller, "web", pods) })
+			advance(time.Second)
 		}
 		for i := 100; i < 200; i++ {
-			put(func(e *slicecontroller.Engine) {
-				e.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
+			put(func(controller *slicecontroller.Controller) {
+				controller.DeletePod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
 			})
 		}
-		settle(time.Second)
-		away.end()
-		api.took()
-		hold(t, lagging, own)
-		settle(time.Minute)
-		if got := api.took(); got != 0 || api.reads == 0 {
-			t.Errorf("%d writes after %d reads past the watch, want none after some", got, api.reads)
+		advance(time.Second)
+		otherTerm.end()
+		cluster.takeWrites()
+		holdShards(t, lagging, own)
+		advance(time.Minute)
+		if got := cluster.takeWrites(); got != 0 || cluster.reads == 0 {
+			t.Errorf("%d writes after %d reads, want no write and some reads", got, cluster.reads)
 		}
-		thaw()
-		settle(time.Minute)
-		if got := api.size(); got != 2 {
+		resume()
+		advance(time.Minute)
+		if got := cluster.size(); got != 2 {
 			t.Errorf("%d slices in the end, want 2", got)
 		}
-		if got := len(endpointsOf(t, api)); got != 150 {
+		if got := len(cluster.endpoints(t)); got != 150 {
 			t.Errorf("%d endpoints in the end, want 150", got)
 		}
 	})
 }
 
-// How passes went in a term says nothing about the next one: somebody else may
-// have worked on the Service meanwhile.
-func TestHold_ALostShardLeavesNothingBehindButItsLastSync(t *testing.T) {
+// The failures of a term say nothing about the next one: another replica may have synced the Service
+// meanwhile.
+func TestRunShard_OnlyTheLastSyncOutlivesTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, api, held := shop(t)
-		synced, _ := e.State(key("web"))
-		api.refuseWith(func(pack.Change) error { return errBusy })
-		e.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
-		settle(time.Minute)
-		before, _ := e.State(key("web"))
+		controller, cluster, held := startWithWeb(t)
+		synced, _ := controller.State(key("web"))
+		cluster.refuseWith(func(pack.Change) error { return errBusy })
+		controller.PutPod(slicetest.Pod("web-2", "10.1.0.3"))
+		advance(time.Minute)
+		before, _ := controller.State(key("web"))
 		if before.History.Failures == 0 || !before.History.LastSync.Equal(synced.History.LastSync) {
-			t.Fatalf("history is %+v, want failures after the success of before", before.History)
+			t.Fatalf("history is %+v, want failures and the earlier success", before.History)
 		}
 		held.end()
-		after, _ := e.State(key("web"))
-		if diff := gocmp.Diff(slicecontroller.History{LastSync: before.History.LastSync}, after.History); diff != "" {
+		after, _ := controller.State(key("web"))
+		if diff := gocmp.Diff(slicecontroller.SyncHistory{LastSync: before.History.LastSync}, after.History); diff != "" {
 			t.Errorf("history after the term (-want +got):\n%s", diff)
 		}
-		settle(time.Hour)
-		if got := e.QueueLength(); got != 0 {
+		advance(time.Hour)
+		if got := controller.QueueLength(); got != 0 {
 			t.Errorf("%d Services are queued", got)
 		}
 	})
 }
 
-func TestHold_OneBadServiceAloneInItsShardIsNoFailureOfTheWork(t *testing.T) {
+func TestRunShard_OneFailingServiceIsNoFailureOfTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, api := start(t)
-		bad := namesIn(0, 1)[0]
-		for _, name := range slices.Concat([]string{bad}, namesIn(1, 3)) {
-			e.PutService(slicetest.Service(name))
+		controller, cluster := start(t)
+		failing := namesInShard(0, 1)[0]
+		for _, name := range slices.Concat([]string{failing}, namesInShard(1, 3)) {
+			controller.PutService(slicetest.Service(name))
 		}
-		api.refuseWith(func(change pack.Change) error {
-			if change.Slice.Labels[discoveryv1.LabelServiceName] == bad {
+		cluster.refuseWith(func(change pack.Change) error {
+			if change.Slice.Labels[discoveryv1.LabelServiceName] == failing {
 				return errBusy
 			}
 			return nil
 		})
-		held := lead(t, e)
-		settle(time.Minute)
+		held := holdAllShards(t, controller)
+		advance(time.Minute)
 		if reported, err := held.reports.last(); err != nil || !reported {
-			t.Errorf("the work as a whole reports %v", err)
+			t.Errorf("the loop reports %v", err)
 		}
-		if state, _ := e.State(key(bad)); state.History.Failures == 0 {
-			t.Error("the bad Service does not fail")
+		if state, _ := controller.State(key(failing)); state.History.Failures == 0 {
+			t.Error("the Service does not fail")
 		}
 	})
 }
 
-func TestHold_MistakesAreErrors(t *testing.T) {
+func TestRunShard_RejectsUnknownAndHeldShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, _ := start(t)
-		held := hold(t, e, 1)
+		controller, _ := start(t)
+		held := holdShards(t, controller, 1)
 		synctest.Wait()
 		for _, number := range []int{-1, 1, shards} {
-			if err := e.Hold(t.Context(), number, func(error) {}); err == nil {
+			if err := controller.RunShard(t.Context(), number, func(error) {}); err == nil {
 				t.Errorf("shard %d of %d is accepted while shard 1 is held", number, shards)
 			}
 		}
 		held.end()
-		again := hold(t, e, 1)
+		again := holdShards(t, controller, 1)
 		synctest.Wait()
 		again.end()
 	})
+}
+
+func TestRun_EndOfTermInterruptsSyncs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		controller, cluster, held := startWithWeb(t)
+		for i := range 20 {
+			controller.PutService(slicetest.Service(fmt.Sprintf("svc-%d", i)))
+		}
+		time.Sleep(3 * time.Millisecond)
+		held.end()
+		done := cluster.takeWrites()
+		if done == 0 || done >= 20 {
+			t.Errorf("%d of 20 Services were written when the term ended, want some, not all", done)
+		}
+		for _, key := range controller.KeysAfter("", slicecontroller.Key{}, 100) {
+			if state, _ := controller.State(key); state.History.Failures > 0 {
+				t.Errorf("the end of the term counts as a failure of %s: %+v", key, state.History)
+			}
+		}
+		advance(time.Minute)
+		if got := cluster.takeWrites(); got != 0 {
+			t.Errorf("%d writes after the term ended", got)
+		}
+		holdAllShards(t, controller)
+		advance(time.Minute)
+		if got := done + cluster.takeWrites(); got != 20 {
+			t.Errorf("%d writes over both terms, want 20", got)
+		}
+	})
+}
+
+// A term waits for the list of another term, but not longer than it lasts.
+func TestRunShard_EndsWhileAnotherTermLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader := &slowReader{answer: make(chan struct{})}
+		controller, _ := start(t, func(_ *slicecontroller.Config, deps *slicecontroller.Deps) {
+			reader.Reader = deps.Reader
+			deps.Reader = reader
+		})
+		first := holdShards(t, controller, 0)
+		advance(time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		returned := make(chan error, 1)
+		go func() { returned <- controller.RunShard(ctx, 1, func(error) {}) }()
+		advance(time.Second)
+		cancel()
+		advance(time.Second)
+		select {
+		case err := <-returned:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("the second term waits for the list after its end")
+		}
+		close(reader.answer)
+		advance(time.Second)
+		second := holdShards(t, controller, 2)
+		advance(time.Second)
+		if reader.lists != 2 {
+			t.Errorf("%d lists, want one of the first and one of the third term", reader.lists)
+		}
+		first.end()
+		second.end()
+	})
+}
+
+// slowReader lists when answer is closed.
+type slowReader struct {
+	slicecontroller.Reader
+	answer chan struct{}
+	lists  int
+}
+
+func (r *slowReader) List(ctx context.Context) ([]metav1.ObjectMeta, string, error) {
+	r.lists++
+	<-r.answer
+	return r.Reader.List(ctx)
 }

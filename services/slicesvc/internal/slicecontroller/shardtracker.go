@@ -11,185 +11,180 @@ import (
 	"github.com/trivet-dev/trivet/internal/shard"
 )
 
-// queue holds the Services to be worked on, each once.
-type queue = workqueue.TypedDelayingInterface[Key]
+// serviceQueue holds the Services that wait for a sync, each once.
+type serviceQueue = workqueue.TypedDelayingInterface[Key]
 
-// History is how passes over a Service went on this replica.
-type History struct {
-	// LastSync is when one last succeeded; zero if none did.
+// SyncHistory is how the syncs of a Service went on this replica.
+type SyncHistory struct {
+	// LastSync is the time of the last successful sync; zero if there is none.
 	LastSync time.Time
-	// LastError is what the last one failed with; empty when it succeeded, and
-	// when the Service's shard is not held here.
+	// LastError is the error of the last sync. It is empty if that succeeded, or if the Service's shard
+	// is not held here.
 	LastError string
-	// Failures counts those that failed since the last success.
+	// Failures is the number of failures since the last success.
 	Failures int
 }
 
-// ledger knows which shards are held here and what is to be done for them.
-type ledger struct {
+// shardTracker knows which shards are held here and which of their Services wait for a sync.
+type shardTracker struct {
 	mu sync.Mutex // guards all below; never held across I/O
-	// queue takes work; nil while Run is not running. line is its order.
-	queue queue
-	line  *line
-	// held has a holding for each shard that is held here, nil for the others.
-	held []*holding
-	// synced is when a pass over a Service last succeeded here, in whatever term.
+	// queue is nil while Run is not running. priorities is its order.
+	queue      serviceQueue
+	priorities *priorityQueue
+	// owned has the shards held here, nil for the others.
+	owned []*ownedShard
+	// synced has the time of the last successful sync of each Service here, in any term.
 	synced map[Key]time.Time
-	// passes counts passes finished since health was last asked.
-	passes int
+	// syncs counts the syncs since takeSyncCount.
+	syncs int
 }
 
-func newLedger(shards int) *ledger {
-	return &ledger{
-		line:   newLine(),
-		held:   make([]*holding, shards),
-		synced: map[Key]time.Time{},
+func newShardTracker(shards int) *shardTracker {
+	return &shardTracker{
+		priorities: newPriorityQueue(),
+		owned:      make([]*ownedShard, shards),
+		synced:     map[Key]time.Time{},
 	}
 }
 
-// open makes the queue and returns it.
-func (l *ledger) open() queue {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[Key]{
-		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Key]{Queue: l.line}),
+func (t *shardTracker) openQueue() serviceQueue {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[Key]{
+		Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Key]{Queue: t.priorities}),
 	})
-	return l.queue
+	return t.queue
 }
 
-func (l *ledger) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.queue = nil
+func (t *shardTracker) closeQueue() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queue = nil
 }
 
-func (l *ledger) queueLength() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.queue == nil {
+func (t *shardTracker) queueLength() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.queue == nil {
 		return 0
 	}
-	return l.queue.Len()
+	return t.queue.Len()
 }
 
-// hold begins a term of a shard. From now on changes are noted.
-func (l *ledger) hold(h *holding) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if h.shard < 0 || h.shard >= len(l.held) {
-		return fmt.Errorf("shard %d is none of the %d into which Services are divided", h.shard, len(l.held))
+// acquire begins a term of a shard. From now on causes of syncs are recorded.
+func (t *shardTracker) acquire(owned *ownedShard) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if owned.shard < 0 || owned.shard >= len(t.owned) {
+		return fmt.Errorf("shard %d does not exist: there are %d", owned.shard, len(t.owned))
 	}
-	if l.held[h.shard] != nil {
-		return fmt.Errorf("shard %d is held already", h.shard)
+	if t.owned[owned.shard] != nil {
+		return fmt.Errorf("shard %d is held already", owned.shard)
 	}
-	l.held[h.shard] = h
+	t.owned[owned.shard] = owned
 	return nil
 }
 
-// release ends a term: no pass begins any more. It returns when those under way
-// have returned, and gives the slices they left to be read.
-func (l *ledger) release(h *holding) (unread []Key) {
-	l.mu.Lock()
-	l.held[h.shard] = nil
-	l.mu.Unlock()
-	return h.finish()
+// release ends a term. It blocks until the syncs of the shard have returned, and returns the slices
+// that are still to be read.
+func (t *shardTracker) release(owned *ownedShard) (unread []Key) {
+	t.mu.Lock()
+	t.owned[owned.shard] = nil
+	t.mu.Unlock()
+	return owned.finish()
 }
 
-// enter begins a pass over a Service, which must end with underway.Done; nil
-// when the Service's shard is not held, or not any more.
-func (l *ledger) enter(key Key) *holding {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h := l.holder(key)
-	if h == nil || h.ctx.Err() != nil {
+// startWork returns the owned shard of a Service, and counts a sync in it that must end with
+// syncs.Done. It returns nil if the shard is not held or its term has ended.
+func (t *shardTracker) startWork(key Key) *ownedShard {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	owned := t.owner(key)
+	if owned == nil || owned.ctx.Err() != nil {
 		return nil
 	}
-	h.underway.Add(1)
-	return h
+	owned.syncs.Add(1)
+	return owned
 }
 
-// holder returns the holding that a Service belongs to, nil when its shard is
-// not held here. It needs l.mu.
-func (l *ledger) holder(key Key) *holding {
-	return l.held[shard.Of(key.Namespace, key.Name, len(l.held))]
+// owner needs t.mu. It returns nil if the shard of the Service is not held here.
+func (t *shardTracker) owner(key Key) *ownedShard {
+	return t.owned[shard.Of(key.Namespace, key.Name, len(t.owned))]
 }
 
-func (l *ledger) holderOf(key Key) *holding {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.holder(key)
+func (t *shardTracker) ownerOf(key Key) *ownedShard {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.owner(key)
 }
 
-// holdings returns what is held, ordered by shard.
-func (l *ledger) holdings() []*holding {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(l.held), func(h *holding) bool { return h == nil })
+// held returns the shards held here, in order.
+func (t *shardTracker) held() []*ownedShard {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(t.owned), func(owned *ownedShard) bool { return owned == nil })
 }
 
-// enqueue asks for a pass over a Service, at once or after a while. If its shard is
-// not held here nothing is asked: whoever holds it sees the same, and its next
-// term here begins with a pass over all of them.
-func (l *ledger) enqueue(key Key, rank int, wait time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.queue == nil || l.holder(key) == nil {
+// enqueue queues a Service after a delay. It does nothing if the shard is not held here: its holder
+// sees the same change, and a new term here begins with a sync of every Service.
+func (t *shardTracker) enqueue(key Key, priority int, delay time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.queue == nil || t.owner(key) == nil {
 		return
 	}
-	l.line.raise(key, rank)
-	l.queue.AddAfter(key, wait) // at once if there is nothing to wait for
+	t.priorities.raise(key, priority)
+	t.queue.AddAfter(key, delay) // at once if the delay is 0
 }
 
-// ended takes down that a pass over a Service has ended.
-func (l *ledger) ended(key Key, err error, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.passes++
+func (t *shardTracker) recordSync(key Key, err error, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.syncs++
 	if err == nil {
-		l.synced[key] = now
+		t.synced[key] = now
 	}
 }
 
-// takePasses returns how many passes have ended since it was last asked.
-func (l *ledger) takePasses() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	passes := l.passes
-	l.passes = 0
-	return passes
+// takeSyncCount returns the number of syncs that finished since it was last called.
+func (t *shardTracker) takeSyncCount() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	syncs := t.syncs
+	t.syncs = 0
+	return syncs
 }
 
-// forget drops what is known of a Service that is gone or not managed; whoever
-// waits for a pass over it is told why there is none.
-func (l *ledger) forget(key Key, err error) {
-	l.mu.Lock()
-	delete(l.synced, key)
-	h := l.holder(key)
-	l.mu.Unlock()
-	if h != nil {
-		h.forget(key, err)
+// forget drops the record of a Service that is deleted or not managed. Waiters get err.
+func (t *shardTracker) forget(key Key, err error) {
+	t.mu.Lock()
+	delete(t.synced, key)
+	owned := t.owner(key)
+	t.mu.Unlock()
+	if owned != nil {
+		owned.forget(key, err)
 	}
 }
 
-// describe fills in what is known of a Service beside the cache.
-func (l *ledger) describe(key Key, state *State, now time.Time) {
-	l.mu.Lock()
-	h := l.holder(key)
-	state.History.LastSync = l.synced[key]
-	l.mu.Unlock()
-	if h != nil {
-		h.describe(key, state, now)
+// describe sets the fields of state that do not come from the cache.
+func (t *shardTracker) describe(key Key, state *ServiceState, now time.Time) {
+	t.mu.Lock()
+	owned := t.owner(key)
+	state.History.LastSync = t.synced[key]
+	t.mu.Unlock()
+	if owned != nil {
+		owned.describe(key, state, now)
 	}
 }
 
-// pending reports whether something is left to do here for the Service.
-func (l *ledger) pending(key Key) bool {
-	h := l.holderOf(key)
-	return h != nil && h.pending(key)
+// pending returns whether a sync of the Service is due or running here.
+func (t *shardTracker) pending(key Key) bool {
+	owned := t.ownerOf(key)
+	return owned != nil && owned.pending(key)
 }
 
-// behind reports whether it is still to be found out what the last holder left.
-func (l *ledger) behind(key Key) bool {
-	h := l.holderOf(key)
-	return h != nil && h.behind()
+// catchingUp returns whether the cache may lack writes of the last holder.
+func (t *shardTracker) catchingUp(key Key) bool {
+	owned := t.ownerOf(key)
+	return owned != nil && owned.catchingUp()
 }

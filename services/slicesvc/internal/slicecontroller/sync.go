@@ -15,92 +15,119 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
 )
 
-// pass plans a Service and carries the plan out. Whatever breaks, breaks for this
-// Service alone.
-func (e *Engine) pass(h *holding, key Key, taken job) (how outcome) {
-	how.last = LastPlan{Time: time.Now(), Trigger: taken.trigger}
+// sync plans a Service and applies the plan. A panic fails the sync of this Service only.
+func (c *Controller) sync(owned *ownedShard, key Key, input syncInput) (result syncResult) {
+	result.lastPlan = LastPlan{Time: time.Now(), Trigger: input.trigger}
 	defer func() {
 		if cause := recover(); cause != nil {
-			how.err, how.placement = fmt.Errorf("panic: %v", cause), nil
-			e.logger.Error("panic while working on a service", "service", key.String(), "cause", cause, "stack", string(debug.Stack()))
+			result.err, result.placement = fmt.Errorf("panic: %v", cause), nil
+			c.logger.Error("panic in the sync of a service", "service", key.String(), "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
-	if err := e.readUp(h, key, taken.unread); err != nil {
-		how.err = fmt.Errorf("%w: %w", ErrUnread, err)
-		return how
+	if err := c.readPending(owned, key, input.unread); err != nil {
+		result.err = fmt.Errorf("%w: %w", ErrSlicesUnread, err)
+		return result
 	}
-	plan, known := e.plan(key, taken)
-	how.plan = plan
-	if taken.resting && len(taken.waiting) == 0 {
-		how.withheld = withhold(&how.plan)
+	plan, planned := c.plan(key, input)
+	result.plan = plan
+	if input.suspended && len(input.waiters) == 0 {
+		result.suspended = removeSuspendedChanges(&result.plan)
 	}
-	e.carryOut(h, key, &how, known)
-	if taken.changed.IsZero() || how.last.writes() == 0 {
-		how.last.Latency = 0
+	c.applyPlan(owned, key, &result, planned)
+	if input.changed.IsZero() || result.lastPlan.writes() == 0 {
+		result.lastPlan.Latency = 0
 	} else {
-		how.last.Latency = max(time.Since(taken.changed), 0)
+		result.lastPlan.Latency = max(time.Since(input.changed), 0)
 	}
-	if how.err != nil || how.withheld || how.terminating {
-		return how
+	if result.err != nil || result.suspended || result.terminating {
+		return result
 	}
-	if how.placement = known; known == nil {
-		how.placement = e.settle(key, taken.service)
+	if result.placement = planned; planned == nil {
+		result.placement = c.buildPlacement(key, input.service)
 	}
-	how.quiet = e.cfg.CompactAfter
-	how.slack = how.quiet > 0 && how.placement != nil && how.placement.Slack(e.cfg.Limit)
-	return how
+	result.quietPeriod = c.cfg.CompactAfter
+	result.compactable = result.quietPeriod > 0 && result.placement != nil && result.placement.Slack(c.cfg.MaxEndpointsPerSlice)
+	return result
 }
 
-// plan plans what changed, or all of the Service. known is the placement that the
-// plan was made from; nil when it was made from everything.
-func (e *Engine) plan(key Key, taken job) (plan pack.Plan, known *placement.Placement) {
-	if taken.part() && !taken.compacting {
-		in := e.blank(taken.service)
-		in.Endpoints = desired.Resolve(taken.service, e.cache.candidates(key, taken.pods))
-		in.ChangeTime = taken.changed
-		return taken.placement.Plan(in, taken.pods), taken.placement
+// plan plans the changed Pods, or the whole Service. planned is the placement that the plan was made
+// from; nil if the whole Service was planned.
+func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *placement.Placement) {
+	if input.podsOnly() && !input.compacting {
+		in := c.planInput(input.service)
+		in.Endpoints = desired.Resolve(input.service, c.cache.candidates(key, input.pods))
+		in.ChangeTime = input.changed
+		return input.placement.Plan(in, input.pods), input.placement
 	}
-	observed, ok := e.cache.observed(key)
+	observed, ok := c.cache.observed(key)
 	if !ok {
 		return pack.Plan{}, nil
 	}
 	if index.Management(observed.Service) != index.Managed {
-		return e.cleanUp(observed), nil
+		return c.planUnmanaged(observed), nil
 	}
-	in := e.input(observed, desired.ResolveEach(observed.Service, observed.Candidates()))
-	if taken.compacting {
-		return pack.Compact(in, taken.budget), nil
+	in := c.wholePlanInput(observed, desired.ResolveEach(observed.Service, observed.Candidates()))
+	if input.compacting {
+		return pack.Compact(in, input.compactionWrites), nil
 	}
-	in.ChangeTime = taken.changed
-	if in.ChangeTime.IsZero() && taken.creation && len(observed.Slices) == 0 {
-		// A Service without slices that is met for the first time is new. One that
-		// has slices changed at a time nobody saw.
+	in.ChangeTime = input.changed
+	if in.ChangeTime.IsZero() && input.firstSync && len(observed.Slices) == 0 {
+		// A Service without slices in its first sync is new. If it has slices, the time of its change is
+		// unknown.
 		in.ChangeTime = observed.Service.CreationTimestamp.Time
 	}
 	return pack.Make(in), nil
 }
 
-// settle takes down where the endpoints lie after a pass over everything; nil when
-// parts of the Service cannot be planned on their own.
-func (e *Engine) settle(key Key, as *corev1.Service) *placement.Placement {
-	service, slices, ok := e.cache.slices(key)
-	if !ok || service != as || service.DeletionTimestamp != nil ||
+// buildPlacement returns the placement of the endpoints after a sync of the whole Service; nil if
+// changed Pods of the Service cannot be planned alone.
+func (c *Controller) buildPlacement(key Key, synced *corev1.Service) *placement.Placement {
+	service, slices, ok := c.cache.slices(key)
+	if !ok || service != synced || service.DeletionTimestamp != nil ||
 		index.Management(service) != index.Managed || hints.ModeOf(service) == hints.Auto {
 		return nil
 	}
-	settled, ok := placement.Of(slices)
+	built, ok := placement.Of(slices)
 	if !ok {
 		return nil
 	}
-	return settled
+	return built
 }
 
-// withhold takes out of a plan what somebody else would only undo again, and
-// reports whether there was any. What brings endpoints that are missing stays.
-func withhold(plan *pack.Plan) bool {
+// removeSuspendedChanges removes from a plan the changes that another writer keeps reverting, and
+// returns whether there were any. Changes that add missing endpoints stay.
+func removeSuspendedChanges(plan *pack.Plan) bool {
 	all := len(plan.Changes)
 	plan.Changes = slices.DeleteFunc(slices.Clone(plan.Changes), func(change pack.Change) bool {
 		return change.Verb != pack.Create && change.Added == 0
 	})
 	return len(plan.Changes) < all
+}
+
+// wholePlanInput is the input of a plan of the whole Service.
+func (c *Controller) wholePlanInput(observed index.Observed, endpoints desired.Endpoints) pack.Input {
+	in := c.planInput(observed.Service)
+	in.Endpoints, in.Slices, in.Zones = endpoints, observed.Slices, observed.Shares
+	return in
+}
+
+// planInput is the common input of both plans.
+func (c *Controller) planInput(service *corev1.Service) pack.Input {
+	namespace := service.Namespace
+	return pack.Input{
+		Service:   service,
+		Taken:     func(name string) bool { return c.cache.hasSlice(keyOf(namespace, name)) },
+		Affinity:  func(pod string) uint32 { return c.cache.affinity(keyOf(namespace, pod)) },
+		Limit:     c.cfg.MaxEndpointsPerSlice,
+		ManagedBy: c.cfg.ManagedBy,
+	}
+}
+
+// planUnmanaged plans the deletion of the slices of a Service that is no longer managed, if it is
+// configured.
+func (c *Controller) planUnmanaged(observed index.Observed) pack.Plan {
+	if !c.cfg.DeleteUnmanagedSlices {
+		return pack.Plan{}
+	}
+	return pack.Clear(c.wholePlanInput(observed, desired.Endpoints{}))
 }

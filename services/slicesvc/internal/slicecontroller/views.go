@@ -1,6 +1,7 @@
 package slicecontroller
 
 import (
+	"context"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,92 +13,86 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-// State is what is known of one Service.
-type State struct {
+// ServiceState is what is known of one Service. Its objects are shared and must not be changed.
+type ServiceState struct {
 	Service   *corev1.Service
 	Unmanaged index.Unmanaged
-	// Slices are ours, in no particular order, with what we wrote last.
+	// Slices are the slices of the Service, unordered, as they were written last.
 	Slices []*discoveryv1.EndpointSlice
-	// Written is when this replica last wrote a slice in this term, by its name.
-	Written map[string]time.Time
-	// History is how passes over the Service went on this replica.
-	History History
-	// Last is the last pass of this term; its Time is zero if there was none.
-	Last LastPlan
-	// ContendedBy names another writer that keeps undoing our writes; empty for none.
+	// WriteTimes has the time of this replica's last write in this term, by the name of the slice.
+	WriteTimes map[string]time.Time
+	History    SyncHistory
+	// LastPlan is the last sync of this term; its Time is zero if there was none.
+	LastPlan LastPlan
+	// ContendedBy names another writer that keeps reverting slices; empty if there is none.
 	ContendedBy string
-	// Topology is how the Service wants its traffic kept near, in its own words.
+	// Topology is the Service's own value of its trafficDistribution or topology annotation.
 	Topology string
-	// TopologyProblem says why a Service with the topology annotation has no hints,
-	// in the first family that has none. To find it costs a plan of the Service.
+	// TopologyProblem says why a Service with the topology annotation has no hints, in the first family
+	// without hints. To find it costs a plan of the Service.
 	TopologyProblem string
 }
 
-// Trigger is what a pass is for.
+// Trigger is what a sync was for.
 type Trigger string
 
-// The triggers.
 const (
-	// ByTerm: a term of the Service's shard began here.
+	// ByTerm means that a term of the Service's shard began here.
 	ByTerm Trigger = "TERM"
-	// ByService: the Service changed.
+	// ByService means that the Service changed.
 	ByService Trigger = "SERVICE"
-	// ByPod: a pod that it selects, or did, changed.
+	// ByPod means that a Pod changed that the Service selects or selected.
 	ByPod Trigger = "POD"
-	// ByNode: a node changed that a pod is bound to, or that hints depend on.
+	// ByNode means that a Node changed that a Pod is bound to, or that hints depend on.
 	ByNode Trigger = "NODE"
-	// BySlice: somebody else wrote or deleted a slice of the Service.
+	// BySlice means that another writer changed or deleted a slice of the Service.
 	BySlice Trigger = "SLICE"
-	// ByConflict: a slice changed while it was being written.
+	// ByConflict means that a slice changed while it was being written.
 	ByConflict Trigger = "CONFLICT"
-	// ByRetry: the last pass failed.
+	// ByRetry means that the last sync failed.
 	ByRetry Trigger = "RETRY"
-	// ByRequest: somebody asked for it.
+	// ByRequest means that a client asked for a sync.
 	ByRequest Trigger = "REQUEST"
-	// ByCompaction: the Service was quiet and its slices have room.
+	// ByCompaction means that the Service was quiet and its slices have room.
 	ByCompaction Trigger = "COMPACTION"
 )
 
-// LastPlan is what a pass did.
+// LastPlan is what a sync did.
 type LastPlan struct {
-	// Time is when it began.
+	// Time is the beginning of the sync.
 	Time time.Time
-	// Trigger is the oldest of its causes.
+	// Trigger is the first cause of the sync.
 	Trigger Trigger
-	// Latency is from the change that caused it to the answer of its last write; 0
-	// when the change has no time or nothing was written.
+	// Latency is the time from the change to the answer of the last write. It is 0 if the time of the
+	// change is unknown or nothing was written.
 	Latency time.Duration
-	// Creates, Updates and Deletes count what was written.
+	// Creates, Updates and Deletes count the stored changes.
 	Creates, Updates, Deletes int
 }
 
-// writes is how many there were.
 func (p LastPlan) writes() int { return p.Creates + p.Updates + p.Deletes }
 
-// State returns what is known of a Service; false when there is no such Service.
-// Its objects are shared and must not be changed.
-func (e *Engine) State(key Key) (State, bool) {
-	service, slices, ok := e.cache.slices(key)
+// State returns false if there is no such Service.
+func (c *Controller) State(key Key) (ServiceState, bool) {
+	service, slices, ok := c.cache.slices(key)
 	if !ok {
-		return State{}, false
+		return ServiceState{}, false
 	}
-	state := State{
+	state := ServiceState{
 		Service:   service,
 		Unmanaged: index.Management(service),
 		Slices:    slices,
 		Topology:  hints.Text(service),
 	}
-	e.ledger.describe(key, &state, time.Now())
+	c.shards.describe(key, &state, time.Now())
 	if hints.ModeOf(service) == hints.Auto {
-		state.TopologyProblem = e.topologyProblem(key)
+		state.TopologyProblem = c.topologyProblem(key)
 	}
 	return state, true
 }
 
-// topologyProblem says why a Service whose hints depend on all nodes has none. It
-// is found by planning the Service, as a pass would.
-func (e *Engine) topologyProblem(key Key) string {
-	preview, _ := e.Preview(key)
+func (c *Controller) topologyProblem(key Key) string {
+	preview, _ := c.Preview(key)
 	for _, family := range preview.Plan.Topology {
 		if family.Problem != "" {
 			return family.Problem
@@ -106,90 +101,135 @@ func (e *Engine) topologyProblem(key Key) string {
 	return ""
 }
 
-// Preview is what the next pass over a Service would do.
-type Preview struct {
-	Plan pack.Plan
-	// MissingNodes hold up endpoints until they appear.
-	MissingNodes []string
-	// Behind says that it is not known yet whether the cache shows what the last
-	// holder of the Service's shard wrote, and a pass would wait for that.
-	Behind bool
+// KeysAfter returns the first limit Services after a key, in order, of one namespace or of all for
+// "". The zero Key is before all Services.
+func (c *Controller) KeysAfter(namespace string, after Key, limit int) []Key {
+	return c.cache.keysAfter(namespace, after, limit)
 }
 
-// Preview plans a Service as a whole without writing; false when there is no such
-// Service. The plan is empty for a Service that is not managed.
-func (e *Engine) Preview(key Key) (Preview, bool) {
-	observed, ok := e.cache.observed(key)
+// Preview is what the next sync of a Service would write.
+type Preview struct {
+	Plan pack.Plan
+	// MissingNodes delay endpoints until they exist.
+	MissingNodes []string
+	// CatchingUp says that the cache may lack writes of the last holder of the shard. A sync waits for
+	// them.
+	CatchingUp bool
+}
+
+// Preview plans the whole Service, without compaction. It returns false if there is no such Service.
+// The plan of a Service that is not managed is empty.
+func (c *Controller) Preview(key Key) (Preview, bool) {
+	observed, ok := c.cache.observed(key)
 	if !ok {
 		return Preview{}, false
 	}
 	if index.Management(observed.Service) != index.Managed {
-		return Preview{Plan: e.cleanUp(observed)}, true
+		return Preview{Plan: c.planUnmanaged(observed)}, true
 	}
 	endpoints := desired.ResolveEach(observed.Service, observed.Candidates())
 	return Preview{
-		Plan:         pack.Make(e.input(observed, endpoints)),
+		Plan:         pack.Make(c.wholePlanInput(observed, endpoints)),
 		MissingNodes: endpoints.MissingNodes,
-		Behind:       e.ledger.behind(key),
+		CatchingUp:   c.shards.catchingUp(key),
 	}, true
 }
 
-// Facts is what there is to know about one pod in one Service.
-type Facts struct {
-	Service   *corev1.Service
-	Unmanaged index.Unmanaged
-	// Selected says that the Service's selector matches the pod; false for a
-	// Service that is not managed.
-	Selected bool
-	// Candidate has the pod, and what is known of its node.
+// EndpointFacts is what is known of one Pod in one Service.
+type EndpointFacts struct {
+	Service *corev1.Service
+	// Candidate has the Pod and its Node.
 	Candidate desired.Candidate
-	// Node is the node it is bound to, if that is known.
-	Node hints.Node
-	// Slices are those of the Service, in no particular order.
+	// Slices are the slices of the Service, unordered.
 	Slices []*discoveryv1.EndpointSlice
-	// Limit is how many endpoints a slice may hold.
-	Limit int
-	// Pending says that a pass over the Service is due, under way or failing here.
-	// It is always false on a replica that does not hold the Service's shard.
+	// Pending says that a sync of the Service is due, running or failing here. It is false if the
+	// Service's shard is not held here.
 	Pending bool
 }
 
-// Endpoint returns what is known about a pod, of the Service's namespace, in a
-// Service. It fails with ErrNoService or ErrNoPod.
-func (e *Engine) Endpoint(service Key, pod string) (Facts, error) {
-	facts, err := e.cache.facts(service, pod)
+// Endpoint returns what is known of a Pod in the Service's namespace. It fails with
+// ErrServiceNotFound or ErrPodNotFound.
+func (c *Controller) Endpoint(service Key, pod string) (EndpointFacts, error) {
+	facts, err := c.cache.endpoint(service, pod)
 	if err != nil {
-		return Facts{}, err
+		return EndpointFacts{}, err
 	}
-	facts.Limit = e.cfg.Limit
-	facts.Pending = e.ledger.pending(service)
+	facts.Pending = c.shards.pending(service)
 	return facts, nil
 }
 
-// input is what a plan for a whole Service is made from.
-func (e *Engine) input(observed index.Observed, endpoints desired.Endpoints) pack.Input {
-	in := e.blank(observed.Service)
-	in.Endpoints, in.Slices, in.Zones = endpoints, observed.Slices, observed.Shares
-	return in
+// ReconcileResult is what a requested sync did.
+type ReconcileResult struct {
+	Plan pack.Plan
+	// Applied says that all of the plan was stored.
+	Applied bool
 }
 
-// blank is what is the same for every plan of a Service.
-func (e *Engine) blank(service *corev1.Service) pack.Input {
-	namespace := service.Namespace
-	return pack.Input{
-		Service:   service,
-		Taken:     func(name string) bool { return e.cache.hasSlice(Key{Namespace: namespace, Name: name}) },
-		Affinity:  func(pod string) uint32 { return e.cache.affinity(Key{Namespace: namespace, Name: pod}) },
-		Limit:     e.cfg.Limit,
-		ManagedBy: e.cfg.ManagedBy,
+// Reconcile syncs a whole Service before all waiting Services, even if its updates are suspended. It
+// blocks until the sync has ended, ctx ends, or the shard is lost. It fails with ErrServiceNotFound,
+// ErrUnmanaged, ErrShardNotHeld or the error of the sync, which is retried anyway.
+func (c *Controller) Reconcile(ctx context.Context, key Key) (ReconcileResult, error) {
+	service, ok := c.cache.service(key)
+	switch {
+	case !ok:
+		return ReconcileResult{}, ErrServiceNotFound
+	case !c.handles(service):
+		return ReconcileResult{}, ErrUnmanaged
+	}
+	owned := c.shards.ownerOf(key)
+	if owned == nil {
+		return ReconcileResult{}, ErrShardNotHeld
+	}
+	done := make(chan syncResult, 1) // notify must not block
+	owned.addWaiter(key, done, time.Now())
+	c.shards.enqueue(key, requestedPriority, 0)
+	select {
+	case <-ctx.Done():
+		return ReconcileResult{}, ctx.Err()
+	case <-owned.ctx.Done():
+		return ReconcileResult{}, ErrShardNotHeld
+	case result := <-done:
+		return ReconcileResult{Plan: result.plan, Applied: result.err == nil}, result.err
 	}
 }
 
-// cleanUp plans to delete what a Service has left from the time when it was
-// managed, if that is wanted.
-func (e *Engine) cleanUp(observed index.Observed) pack.Plan {
-	if !e.cfg.CleanUp {
-		return pack.Plan{}
+// Revision returns the revision of the latest change. A reader calls it, lists the Services, and
+// then calls Changes.
+func (c *Controller) Revision() uint64 { return c.changes.latest() }
+
+// Changes returns the Services that changed since a revision. It does not block. A Service that
+// changed several times is returned once.
+func (c *Controller) Changes(since uint64) Changes { return c.changes.since(since) }
+
+// serviceSizes are sums over managed Services. Families and ports count separately: an endpoint of a
+// dual-stack Service counts twice.
+type serviceSizes struct {
+	endpoints, slices int
+	// idealSlices is the smallest number of slices that holds the endpoints.
+	idealSlices int
+	// topologies counts Services with hints, by ServiceState.Topology.
+	topologies map[string]int
+}
+
+// sizes adds up the cached slices of the held shards. It locks the cache only for one Service at a
+// time.
+func (c *Controller) sizes() serviceSizes {
+	sizes := serviceSizes{topologies: map[string]int{}}
+	for _, owned := range c.shards.held() {
+		for _, key := range c.cache.shardKeys(owned.shard) {
+			service, slices, ok := c.cache.slices(key)
+			if !ok || index.Management(service) != index.Managed {
+				continue
+			}
+			sizes.slices += len(slices)
+			sizes.idealSlices += pack.Ideal(slices, len(service.Spec.IPFamilies), c.cfg.MaxEndpointsPerSlice)
+			for _, slice := range slices {
+				sizes.endpoints += len(slice.Endpoints)
+			}
+			if topology := hints.Text(service); topology != "" {
+				sizes.topologies[topology]++
+			}
+		}
 	}
-	return pack.Clear(e.input(observed, desired.Endpoints{}))
+	return sizes
 }

@@ -9,206 +9,185 @@ import (
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 )
 
-// PutService takes in a new or changed Service. None of the Put and Delete
-// methods blocks for longer than it takes to note the change; the objects are
-// given away: they are kept and must not be used afterwards.
-func (e *Engine) PutService(service *corev1.Service) {
+var _ kube.Handler = &Controller{}
+
+// PutService caches a new or changed Service. The Put and Delete methods return as soon as the
+// change is recorded. They own the objects.
+func (c *Controller) PutService(service *corev1.Service) {
 	key := keyOf(service.Namespace, service.Name)
-	e.cache.change(service.ResourceVersion, func(x *index.Index) { x.PutService(service) })
-	e.mark(key, cause{trigger: ByService}, index.Urgent)
-	e.feed.touch(Changed{Key: key, UID: service.UID})
+	c.cache.change(service.ResourceVersion, func(x *index.Index) { x.PutService(service) })
+	c.requestSync(key, syncCause{trigger: ByService}, index.Urgent)
+	c.changes.record(ServiceChange{Key: key, UID: service.UID})
 }
 
-// DeleteService takes note that a Service is gone. The pass that follows finds
-// nothing to do, but forgets what a pass under way notes after this.
-func (e *Engine) DeleteService(service *corev1.Service) {
+// DeleteService removes a Service. The sync that follows finds nothing to do, but drops what a
+// running sync records afterwards.
+func (c *Controller) DeleteService(service *corev1.Service) {
 	key := keyOf(service.Namespace, service.Name)
-	e.cache.change(service.ResourceVersion, func(x *index.Index) { x.DeleteService(key) })
-	e.ledger.forget(key, ErrNoService)
-	e.ledger.enqueue(key, rankOf(index.Lazy), 0)
-	e.feed.touch(Changed{Key: key, UID: service.UID, Gone: true})
+	c.cache.change(service.ResourceVersion, func(x *index.Index) { x.DeleteService(key) })
+	c.shards.forget(key, ErrServiceNotFound)
+	c.shards.enqueue(key, priorityOf(index.Lazy), 0)
+	c.changes.record(ServiceChange{Key: key, UID: service.UID, Deleted: true})
 }
 
-// PutPod takes in a new or changed pod.
-func (e *Engine) PutPod(pod *corev1.Pod) {
+// PutPod caches a new or changed Pod.
+func (c *Controller) PutPod(pod *corev1.Pod) {
 	var effect index.Effect
-	e.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.PutPod(pod) })
-	e.affected(effect, ByPod)
+	c.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.PutPod(pod) })
+	c.requestSyncs(effect, ByPod)
 }
 
-// DeletePod takes note that a pod is gone.
-func (e *Engine) DeletePod(pod *corev1.Pod) {
+// DeletePod removes a Pod.
+func (c *Controller) DeletePod(pod *corev1.Pod) {
 	var effect index.Effect
-	e.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.DeletePod(pod) })
-	if effect.Time.IsZero() && shownGoing(pod) {
+	c.cache.change(pod.ResourceVersion, func(x *index.Index) { effect = x.DeletePod(pod) })
+	if effect.Time.IsZero() && isWatchedDeletion(pod) {
 		effect.Time = time.Now()
 	}
-	e.affected(effect, ByPod)
+	c.requestSyncs(effect, ByPod)
 }
 
-// shownGoing reports whether a pod was seen to go, in which case it went just now.
-// Of one that was found missing after a watch was interrupted the names alone are
-// known, and nobody can say when it went.
-func shownGoing(pod *corev1.Pod) bool { return !pod.CreationTimestamp.IsZero() }
+// isWatchedDeletion returns whether a watch showed the deletion, so that it happened just now. A Pod
+// that was missing in a list comes with its names alone, and the time of its deletion is unknown.
+func isWatchedDeletion(pod *corev1.Pod) bool { return !pod.CreationTimestamp.IsZero() }
 
-// PutNode takes in a new or changed node.
-func (e *Engine) PutNode(node *corev1.Node) {
+// PutNode caches a new or changed Node.
+func (c *Controller) PutNode(node *corev1.Node) {
 	var effect index.Effect
-	e.cache.change(node.ResourceVersion, func(x *index.Index) { effect = x.PutNode(node.Name, hints.NodeOf(node)) })
-	e.affected(effect, ByNode)
+	c.cache.change(node.ResourceVersion, func(x *index.Index) { effect = x.PutNode(node.Name, hints.NodeOf(node)) })
+	c.requestSyncs(effect, ByNode)
 }
 
-// DeleteNode takes note that a node is gone.
-func (e *Engine) DeleteNode(node *corev1.Node) {
+// DeleteNode removes a Node.
+func (c *Controller) DeleteNode(node *corev1.Node) {
 	var effect index.Effect
-	e.cache.change(node.ResourceVersion, func(x *index.Index) { effect = x.DeleteNode(node.Name) })
-	e.affected(effect, ByNode)
+	c.cache.change(node.ResourceVersion, func(x *index.Index) { effect = x.DeleteNode(node.Name) })
+	c.requestSyncs(effect, ByNode)
 }
 
-// PutSlice takes in a new or changed EndpointSlice, anybody's. One that is known
-// in that version or a newer one, as every slice that was written here is, costs
-// nothing.
-func (e *Engine) PutSlice(slice *discoveryv1.EndpointSlice) {
+// PutSlice caches a new or changed slice of any manager. It ignores a slice that the cache has in
+// that version or a newer one, as every slice that was written here.
+func (c *Controller) PutSlice(slice *discoveryv1.EndpointSlice) {
 	var services []Key
-	e.cache.change(slice.ResourceVersion, func(x *index.Index) { services = x.PutSlice(slice) })
-	// A slice that is being deleted is planned around as if it were gone, and
-	// may stay for long if somebody's finalizer is on it.
-	e.sliceNews(services, sliceNews{
+	c.cache.change(slice.ResourceVersion, func(x *index.Index) { services = x.PutSlice(slice) })
+	event := sliceEvent{
 		name:    slice.Name,
 		version: slice.ResourceVersion,
-		ending:  slice.DeletionTimestamp != nil,
-		by:      writerOf(slice.ManagedFields),
-	})
+		// A plan ignores a slice that is being deleted. A finalizer may keep it for long.
+		terminating: slice.DeletionTimestamp != nil,
+	}
+	if newest := kube.NewestManager(slice.ManagedFields); len(newest) > 0 {
+		event.writer = newest[0].Manager
+	}
+	c.sliceChanged(services, event)
 }
 
-// DeleteSlice takes note that an EndpointSlice is gone.
-func (e *Engine) DeleteSlice(slice *discoveryv1.EndpointSlice) {
+// DeleteSlice removes a slice.
+func (c *Controller) DeleteSlice(slice *discoveryv1.EndpointSlice) {
 	var services []Key
-	e.cache.change(slice.ResourceVersion, func(x *index.Index) { services = x.DeleteSlice(slice) })
-	e.sliceNews(services, sliceNews{name: slice.Name, version: slice.ResourceVersion, gone: true})
-	// The answer of a write that came before the deletion may have put the slice back
-	// before it could know of this.
-	e.cache.change("", func(x *index.Index) { x.DeleteSlice(slice) })
+	c.cache.change(slice.ResourceVersion, func(x *index.Index) { services = x.DeleteSlice(slice) })
+	c.sliceChanged(services, sliceEvent{name: slice.Name, version: slice.ResourceVersion, deleted: true})
+	// The answer of an earlier write may have put the slice back before sliceChanged recorded the
+	// deletion.
+	c.cache.change("", func(x *index.Index) { x.DeleteSlice(slice) })
 }
 
-// SlicesListed takes note of which slices there were at a resourceVersion. What is
-// known in an older version and was not among them is gone: a slice that was
-// written here and deleted by somebody while no watch was open was never shown.
-func (e *Engine) SlicesListed(there map[Key]struct{}, resourceVersion string) {
-	for _, gone := range e.cache.unlisted(there, resourceVersion) {
-		e.DeleteSlice(gone)
+// SlicesListed removes the slices that are older than a list and not in it. No watch shows the
+// deletion of a slice that was written here and deleted while no watch was open.
+func (c *Controller) SlicesListed(listed map[Key]struct{}, resourceVersion string) {
+	for _, slice := range c.cache.unlisted(listed, resourceVersion) {
+		c.DeleteSlice(slice)
 	}
 }
 
-// SliceSeen takes note of a slice of which a watch shows the metadata alone, and
-// reports whether the whole of it must be fetched and put. It need not be when it
-// is known in that version or a newer one, when it is not ours, and when a write
-// of it is under way: then the answer tells what became of it.
-func (e *Engine) SliceSeen(meta *metav1.ObjectMeta) (fetch bool) {
-	owner := meta.Labels[discoveryv1.LabelServiceName]
-	if meta.Labels[discoveryv1.LabelManagedBy] != e.cfg.ManagedBy || owner == "" || meta.DeletionTimestamp != nil {
-		// What counts is in the metadata.
-		e.PutSlice(&discoveryv1.EndpointSlice{ObjectMeta: *meta})
+// ObserveSliceMetadata records that a watch showed the metadata of a slice. It returns whether
+// PutSlice must follow: not if the cache has that version or a newer one, nor if the slice is not
+// ours, nor while it is being written, because the answer of the write settles its state.
+func (c *Controller) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) {
+	service := meta.Labels[discoveryv1.LabelServiceName]
+	if meta.Labels[discoveryv1.LabelManagedBy] != c.cfg.ManagedBy || service == "" || meta.DeletionTimestamp != nil {
+		// The metadata is all that the index uses of such a slice.
+		c.PutSlice(&discoveryv1.EndpointSlice{ObjectMeta: *meta})
 		return false
 	}
-	_, version, _, known := e.cache.sliceVersion(keyOf(meta.Namespace, meta.Name))
+	_, version, _, known := c.cache.sliceVersion(keyOf(meta.Namespace, meta.Name))
 	if known && index.CompareVersions(meta.ResourceVersion, version) <= 0 {
 		return false
 	}
-	key := keyOf(meta.Namespace, owner)
-	h := e.ledger.holderOf(key)
-	return h == nil || !h.sighted(key, meta.Name, meta.ResourceVersion)
+	key := keyOf(meta.Namespace, service)
+	owned := c.shards.ownerOf(key)
+	return owned == nil || !owned.observeDuringWrite(key, meta.Name, meta.ResourceVersion)
 }
 
-// sliceNews is what a watch shows of a slice that was not known.
-type sliceNews struct {
+// sliceEvent is what a watch showed of a slice that the cache did not have.
+type sliceEvent struct {
 	name, version string
-	gone          bool
-	// ending says that the slice is being deleted, which need not undo anything.
-	ending bool
-	// by is who wrote it, if it says so.
-	by string
+	deleted       bool
+	terminating   bool
+	// writer is the field manager that wrote the slice; empty if unknown.
+	writer string
 }
 
-// sliceNews asks for passes over the Services that a slice spoke of, before or
-// after it was changed by somebody else.
-func (e *Engine) sliceNews(services []Key, news sliceNews) {
+// sliceChanged requests syncs of the Services that a slice names or named, after another writer
+// changed the slice.
+func (c *Controller) sliceChanged(services []Key, event sliceEvent) {
 	for _, key := range services {
-		service, ok := e.cache.service(key)
+		service, ok := c.cache.service(key)
 		if ok {
-			e.feed.touch(Changed{Key: key, UID: service.UID})
+			c.changes.record(ServiceChange{Key: key, UID: service.UID})
 		}
-		h := e.ledger.holderOf(key)
-		if h == nil {
+		owned := c.shards.ownerOf(key)
+		if owned == nil {
 			continue
 		}
-		pass, rests, by := h.sliceNews(key, news, time.Now())
-		if pass {
-			e.ledger.enqueue(key, rankOf(index.Urgent), 0)
+		needsSync, suspended, writer := owned.sliceChanged(key, event, time.Now())
+		if needsSync {
+			c.shards.enqueue(key, priorityOf(index.Urgent), 0)
 		}
-		if rests && ok {
-			e.contended(service, by)
+		if suspended && ok {
+			c.reportContention(service, writer)
 		}
 	}
 }
 
-// contended tells that a Service is being left alone.
-func (e *Engine) contended(service *corev1.Service, by string) {
-	e.logger.Warn("somebody else keeps undoing what is written for a service; it is left alone for a while, but for what is missing",
-		"service", service.Namespace+"/"+service.Name, "by", by)
-	e.metrics.contended.Inc()
-	if e.deps.Contended != nil {
-		e.deps.Contended(service, by)
-	}
+func (c *Controller) reportContention(service *corev1.Service, writer string) {
+	c.logger.Warn("another writer keeps changing this service's slices; backing off",
+		"service", service.Namespace+"/"+service.Name, "writer", writer)
+	c.metrics.contentions.Inc()
+	c.events.contended(service, writer)
 }
 
-// affected asks for passes over the Services a change concerns.
-func (e *Engine) affected(effect index.Effect, trigger Trigger) {
+// requestSyncs requests a sync of every Service that a change concerns.
+func (c *Controller) requestSyncs(effect index.Effect, trigger Trigger) {
 	for _, key := range effect.Services {
-		e.mark(key, cause{trigger: trigger, pods: effect.Pods, at: effect.Time}, effect.Urgency)
+		c.requestSync(key, syncCause{trigger: trigger, pods: effect.Pods, at: effect.Time}, effect.Urgency)
 	}
 	for _, key := range effect.Hinted {
-		e.mark(key, cause{trigger: trigger}, index.Lazy)
+		c.requestSync(key, syncCause{trigger: trigger}, index.Lazy)
 	}
 }
 
-// mark notes why a Service needs a pass and asks for it. Changes of pods and nodes
-// come in swarms and may wait for each other.
-func (e *Engine) mark(key Key, c cause, urgency index.Urgency) {
-	h := e.ledger.holderOf(key)
-	if h == nil {
+// requestSync records why a Service needs a sync and queues the Service if its shard is held. The
+// Batcher may delay a sync after changes of Pods and Nodes.
+func (c *Controller) requestSync(key Key, cause syncCause, urgency index.Urgency) {
+	owned := c.shards.ownerOf(key)
+	if owned == nil {
 		return
 	}
 	now := time.Now()
-	since, wait, begun := h.mark(key, c, now)
-	if !begun {
+	since, wait, caughtUp := owned.addCause(key, cause, now)
+	if !caughtUp {
 		return
 	}
-	if e.deps.Pace != nil && (c.trigger == ByPod || c.trigger == ByNode) {
-		wait = max(wait, e.deps.Pace.Wait(now, Due{
-			Since:   since,
-			Urgency: urgency,
-			Depth:   e.QueueLength(),
+	if c.deps.Batcher != nil && (cause.trigger == ByPod || cause.trigger == ByNode) {
+		wait = max(wait, c.deps.Batcher.Delay(now, BatchedChange{
+			Since:       since,
+			Urgency:     urgency,
+			QueueLength: c.QueueLength(),
 		}))
 	}
-	e.ledger.enqueue(key, rankOf(urgency), wait)
+	c.shards.enqueue(key, priorityOf(urgency), wait)
 }
-
-// writerOf names whoever changed an object last, as far as it tells.
-func writerOf(fields []metav1.ManagedFieldsEntry) string {
-	var latest *metav1.ManagedFieldsEntry
-	for i := range fields {
-		entry := &fields[i]
-		if latest == nil || (entry.Time != nil && (latest.Time == nil || entry.Time.After(latest.Time.Time))) {
-			latest = entry
-		}
-	}
-	if latest == nil {
-		return ""
-	}
-	return latest.Manager
-}
-
-func keyOf(namespace, name string) Key { return Key{Namespace: namespace, Name: name} }

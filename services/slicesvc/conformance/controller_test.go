@@ -74,7 +74,7 @@ func inBubble(t *testing.T, check func() error) (err error) {
 
 // served is an engine at work on a world, with the slices that it has written.
 type served struct {
-	*slicecontroller.Engine
+	*slicecontroller.Controller
 	told world // what the engine knows
 
 	mu      sync.Mutex // guards the rest
@@ -85,8 +85,8 @@ type served struct {
 // startEngine lets an engine work that knows of nothing, until it is stopped.
 func startEngine(limit int) (s *served, stop func(), err error) {
 	s = &served{slices: map[string]*discoveryv1.EndpointSlice{}}
-	s.Engine, err = slicecontroller.New(
-		slicecontroller.Config{ManagedBy: managedBy, Shards: 1, Limit: limit, Workers: 2},
+	s.Controller, err = slicecontroller.New(
+		slicecontroller.Config{ManagedBy: managedBy, Shards: 1, MaxEndpointsPerSlice: limit, Workers: 2},
 		slicecontroller.Deps{Writer: s, Logger: slog.New(slog.DiscardHandler)},
 	)
 	if err != nil {
@@ -95,7 +95,7 @@ func startEngine(limit int) (s *served, stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Run(ctx) })
-	running.Go(func() { _ = s.Hold(ctx, 0, func(error) {}) })
+	running.Go(func() { _ = s.RunShard(ctx, 0, func(error) {}) })
 	return s, func() {
 		cancel()
 		running.Wait()

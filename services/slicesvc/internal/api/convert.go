@@ -1,4 +1,4 @@
-package slicesvc
+package api
 
 import (
 	"cmp"
@@ -14,13 +14,14 @@ import (
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/explain"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
-// parseName reads "namespaces/{namespace}/services/{service}".
-func parseName(name string) (slicecontroller.Key, bool) {
+// parseServiceName parses "namespaces/{namespace}/services/{service}".
+func parseServiceName(name string) (slicecontroller.Key, bool) {
 	parts := strings.Split(name, "/")
 	if len(parts) != 4 || parts[0] != "namespaces" || parts[2] != "services" {
 		return slicecontroller.Key{}, false
@@ -28,11 +29,11 @@ func parseName(name string) (slicecontroller.Key, bool) {
 	return slicecontroller.Key{Namespace: parts[1], Name: parts[3]}, true
 }
 
-func resourceName(namespace, service string) string {
-	return "namespaces/" + namespace + "/services/" + service
+func resourceName(service slicecontroller.Key) string {
+	return "namespaces/" + service.Namespace + "/services/" + service.Name
 }
 
-// parseParent reads "namespaces/{namespace}"; "" stands for all of them.
+// parseParent parses "namespaces/{namespace}". It returns "" for all namespaces.
 func parseParent(parent string) (namespace string) {
 	namespace = strings.TrimPrefix(parent, "namespaces/")
 	if namespace == "-" {
@@ -41,39 +42,31 @@ func parseParent(parent string) (namespace string) {
 	return namespace
 }
 
-// placeOf is where a Service belongs and how full its slices may be.
-type placeOf struct {
-	shard    int
-	epoch    int64
-	capacity int
-}
-
-func convertState(state slicecontroller.State, of placeOf) *slicev1.ServiceSlices {
+// convertState leaves the shard and the epoch to the caller.
+func convertState(state slicecontroller.ServiceState, capacity int) *slicev1.ServiceSlices {
 	converted := &slicev1.ServiceSlices{
-		Name:            resourceName(state.Service.Namespace, state.Service.Name),
+		Name:            resourceName(slicecontroller.Key{Namespace: state.Service.Namespace, Name: state.Service.Name}),
 		Uid:             string(state.Service.UID),
 		Managed:         state.Unmanaged == index.Managed,
 		UnmanagedReason: string(state.Unmanaged),
 		LastSyncTime:    timestamp(state.History.LastSync),
-		LastError:       valid(state.History.LastError),
+		LastError:       validUTF8(state.History.LastError),
 		Failures:        int32(state.History.Failures),
-		LastPlan:        convertLast(state.Last),
+		LastPlan:        convertLastPlan(state.LastPlan),
 		Topology:        state.Topology,
-		TopologyProblem: valid(state.TopologyProblem),
-		ContendedBy:     valid(state.ContendedBy),
-		Shard:           int32(of.shard),
-		Epoch:           of.epoch,
+		TopologyProblem: validUTF8(state.TopologyProblem),
+		ContendedBy:     validUTF8(state.ContendedBy),
 	}
 	if converted.Managed {
-		converted.IdealSlices = int32(pack.Ideal(state.Slices, len(desired.Families(state.Service)), of.capacity))
+		converted.IdealSlices = int32(pack.Ideal(state.Slices, len(desired.Families(state.Service)), capacity))
 	}
 	ordered := slices.Clone(state.Slices)
 	slices.SortFunc(ordered, func(a, b *discoveryv1.EndpointSlice) int {
 		return cmp.Or(cmp.Compare(a.AddressType, b.AddressType), cmp.Compare(a.Name, b.Name))
 	})
 	for _, slice := range ordered {
-		one := convertSlice(slice, of.capacity)
-		one.WriteTime = timestamp(state.Written[slice.Name])
+		one := convertSlice(slice, capacity)
+		one.WriteTime = timestamp(state.WriteTimes[slice.Name])
 		converted.Slices = append(converted.Slices, one)
 		converted.Endpoints += one.Endpoints
 		converted.ReadyEndpoints += one.ReadyEndpoints
@@ -81,7 +74,7 @@ func convertState(state slicecontroller.State, of placeOf) *slicev1.ServiceSlice
 	return converted
 }
 
-func convertLast(last slicecontroller.LastPlan) *slicev1.ServiceSlices_LastPlan {
+func convertLastPlan(last slicecontroller.LastPlan) *slicev1.ServiceSlices_LastPlan {
 	if last.Time.IsZero() {
 		return nil
 	}
@@ -105,7 +98,7 @@ func convertSlice(slice *discoveryv1.EndpointSlice, capacity int) *slicev1.Endpo
 		CreateTime:      timestamp(slice.CreationTimestamp.Time),
 	}
 	for i := range slice.Endpoints {
-		// An endpoint that does not say otherwise is ready.
+		// The API defines a missing condition as ready.
 		if ready := slice.Endpoints[i].Conditions.Ready; ready == nil || *ready {
 			converted.ReadyEndpoints++
 		}
@@ -163,16 +156,58 @@ func convertVerb(verb pack.Verb) statusv1.Change_Verb {
 	}
 }
 
-// waitingFor says in sentences what keeps a plan from being complete.
+// waitingFor returns a sentence for each thing that a plan lacks.
 func waitingFor(preview slicecontroller.Preview) []string {
 	var sentences []string
 	for _, node := range preview.MissingNodes {
 		sentences = append(sentences, fmt.Sprintf("Node %q does not exist, though pods of the Service are bound to it.", node))
 	}
-	if preview.Behind {
+	if preview.CatchingUp {
 		sentences = append(sentences, "The cache does not show this replica's last write for the Service yet.")
 	}
 	return sentences
+}
+
+func explainFacts(facts slicecontroller.EndpointFacts, topologyProblem string, held bool, now time.Time) explain.Facts {
+	return explain.Facts{
+		Now: now, Service: facts.Service, Candidate: facts.Candidate, Slices: facts.Slices,
+		Pending: facts.Pending, Held: held, TopologyProblem: topologyProblem,
+	}
+}
+
+// convertChain explains an endpoint. It leaves the freshness to the caller.
+func convertChain(facts explain.Facts, replicaID string) *slicev1.ExplainEndpointResponse {
+	chain := explain.Explain(facts)
+	response := &slicev1.ExplainEndpointResponse{Included: chain.Included, Settled: chain.Settled, FirstBroken: int32(chain.FirstBroken)}
+	for i := range chain.Links {
+		response.Evidence = append(response.Evidence, convertLink(&chain.Links[i], replicaID))
+	}
+	return response
+}
+
+func convertLink(link *explain.Link, replicaID string) *statusv1.Evidence {
+	converted := &statusv1.Evidence{
+		Code: link.Code, Verdict: convertVerdict(link.Verdict), Finding: validUTF8(link.Finding), Next: validUTF8(link.Next),
+		Source: link.Source, ReplicaId: replicaID, Version: link.Version, ObserveTime: timestamp(link.Time),
+	}
+	if of := link.Object; of != (explain.Object{}) {
+		converted.Object = &statusv1.ObjectReference{ApiVersion: of.APIVersion, Kind: of.Kind, Namespace: of.Namespace, Name: of.Name, Uid: of.UID}
+	}
+	return converted
+}
+
+func convertVerdict(verdict explain.Verdict) statusv1.Evidence_Verdict {
+	switch verdict {
+	case explain.Good:
+		return statusv1.Evidence_VERDICT_GOOD
+	case explain.Doubtful:
+		return statusv1.Evidence_VERDICT_DOUBTFUL
+	case explain.Broken:
+		return statusv1.Evidence_VERDICT_BROKEN
+	case explain.Absent:
+		return statusv1.Evidence_VERDICT_ABSENT
+	}
+	return statusv1.Evidence_VERDICT_UNSPECIFIED
 }
 
 func timestamp(t time.Time) *timestamppb.Timestamp {
@@ -182,8 +217,8 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// valid is what can be sent of what others wrote.
-func valid(text string) string { return strings.ToValidUTF8(text, "\ufffd") }
+// validUTF8 makes text of Kubernetes objects and errors sendable: proto strings must be UTF-8.
+func validUTF8(text string) string { return strings.ToValidUTF8(text, "\ufffd") }
 
 func valueOf[T any](pointer *T) T {
 	if pointer == nil {

@@ -1,7 +1,6 @@
 package slicecontroller
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -30,23 +29,23 @@ func prefer(how string) func(*corev1.Service) {
 	return func(service *corev1.Service) { service.Spec.TrafficDistribution = &how }
 }
 
-func TestMetrics_CountUnderUpstreamsNames(t *testing.T) {
+func TestUpstreamMetrics_HaveUpstreamsNames(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	metrics, err := NewMetrics(registry, func() Sizes {
-		return Sizes{
-			Endpoints:  150,
-			Slices:     3,
-			Ideal:      2,
-			Topologies: map[string]int{"Auto": 1, "PreferClose": 4},
+	metrics, err := newUpstreamMetrics(registry, func() serviceSizes {
+		return serviceSizes{
+			endpoints:   150,
+			slices:      3,
+			idealSlices: 2,
+			topologies:  map[string]int{"Auto": 1, "PreferClose": 4},
 		}
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	written := []pack.Change{{Verb: pack.Create, Added: 3}, {Verb: pack.Update, Added: 1, Removed: 2}, {Verb: pack.Delete, Removed: 5}}
-	metrics.Passed(Pass{Service: slicetest.Service("web", auto), Written: written})
-	metrics.Passed(Pass{Service: slicetest.Service("web", prefer("PreferClose")), Err: fmt.Errorf("update: %w", kube.ErrConflict)})
-	metrics.Passed(Pass{Service: slicetest.Service("web"), Err: errors.New("busy")})
+	metrics.observeSync(slicetest.Service("web", auto), written, nil)
+	metrics.observeSync(slicetest.Service("web", prefer("PreferClose")), nil, fmt.Errorf("update: %w", kube.ErrConflict))
+	metrics.observeSync(slicetest.Service("web"), nil, errors.New("busy"))
 	want := map[string]float64{
 		"changes create":                                       1,
 		"changes delete":                                       1,
@@ -69,8 +68,7 @@ func TestMetrics_CountUnderUpstreamsNames(t *testing.T) {
 	}
 }
 
-// gathered gives each metric by name and label values: its value, or the sum of a
-// histogram.
+// gathered returns the value of each metric, or the sum of a histogram, by name and label values.
 func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -82,7 +80,7 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 		for _, metric := range family.GetMetric() {
 			name, ok := strings.CutPrefix(family.GetName(), "endpoint_slice_controller_")
 			if !ok {
-				t.Errorf("%s is no name of upstream's", family.GetName())
+				t.Errorf("%s is not an upstream name", family.GetName())
 			}
 			for _, label := range metric.GetLabel() {
 				name += " " + label.GetValue()
@@ -93,73 +91,70 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return values
 }
 
-func verdict(problem string) []pack.FamilyHints {
+func topologyOf(problem string) []pack.FamilyHints {
 	return []pack.FamilyHints{{
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Verdict:     hints.Verdict{Hinted: problem == "", Problem: problem},
 	}}
 }
 
-func TestEvents_TellOfChangesOnly(t *testing.T) {
+func TestServiceEvents_RecordChangesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		events := NewEvents(slicetest.Clientset{Interface: client}.Events())
-		ctx, cancel := context.WithCancel(t.Context())
-		returned := make(chan error, 1)
-		go func() { returned <- events.Run(ctx) }()
-		synctest.Wait()
-		wants, not := slicetest.Service("web", auto), slicetest.Service("web")
+		events := newServiceEvents(slicetest.Clientset{Interface: client}.Events())
+		events.start(t.Context())
+		hinted, unhinted := slicetest.Service("web", auto), slicetest.Service("web")
 		for _, step := range []struct {
 			name string
 			do   func()
 			want []string
 		}{
-			{name: "nothing to tell", do: func() { events.Passed(Pass{Service: not}) }},
+			{name: "no hints wanted", do: func() { events.syncFinished(unhinted, nil, nil) }},
 			{
 				name: "hints",
-				do:   func() { events.Passed(Pass{Service: wants, Topology: verdict("")}) },
+				do:   func() { events.syncFinished(hinted, topologyOf(""), nil) },
 				want: []string{"Normal TopologyAwareHintsEnabled: endpoints have hints (IPv4)"},
 			},
-			{name: "hints still", do: func() { events.Passed(Pass{Service: wants, Topology: verdict("")}) }},
+			{name: "hints again, unchanged", do: func() { events.syncFinished(hinted, topologyOf(""), nil) }},
 			{
 				name: "no hints",
-				do:   func() { events.Passed(Pass{Service: wants, Topology: verdict("one zone")}) },
+				do:   func() { events.syncFinished(hinted, topologyOf("one zone"), nil) },
 				want: []string{"Warning TopologyAwareHintsDisabled: endpoints have no hints (IPv4): one zone"},
 			},
-			{name: "no hints still", do: func() { events.Passed(Pass{Service: wants, Topology: verdict("one zone")}) }},
+			{name: "no hints, unchanged", do: func() { events.syncFinished(hinted, topologyOf("one zone"), nil) }},
 			{
 				name: "hints again",
-				do:   func() { events.Passed(Pass{Service: wants, Topology: verdict("")}) },
+				do:   func() { events.syncFinished(hinted, topologyOf(""), nil) },
 				want: []string{"Normal TopologyAwareHintsEnabled: endpoints have hints (IPv4)"},
 			},
 			{
-				name: "not wanted",
-				do:   func() { events.Passed(Pass{Service: not}) },
-				want: []string{"Normal TopologyAwareHintsDisabled: endpoints have no hints any more (IPv4): the Service asks for none"},
+				name: "hints no longer wanted",
+				do:   func() { events.syncFinished(unhinted, nil, nil) },
+				want: []string{"Normal TopologyAwareHintsDisabled: endpoints no longer have hints (IPv4): the Service asks for none"},
 			},
 			{name: "a conflict", do: func() {
-				events.Passed(Pass{Service: not, Err: fmt.Errorf("update: %w", kube.ErrConflict)})
+				events.syncFinished(unhinted, nil, fmt.Errorf("update: %w", kube.ErrConflict))
 			}},
-			{name: "a busy kube-apiserver", do: func() {
-				events.Passed(Pass{Service: not, Err: fmt.Errorf("update: %w", apierrors.NewTooManyRequests("later", 1))})
+			{name: "a throttling kube-apiserver", do: func() {
+				events.syncFinished(unhinted, nil, fmt.Errorf("update: %w", apierrors.NewTooManyRequests("later", 1)))
 			}},
 			{
 				name: "a failure",
-				do:   func() { events.Passed(Pass{Service: not, Err: errors.New("busy")}) },
-				want: []string{"Warning FailedToUpdateEndpointSlices: cannot update the EndpointSlices, will be tried again: busy"},
+				do:   func() { events.syncFinished(unhinted, nil, errors.New("busy")) },
+				want: []string{"Warning FailedToUpdateEndpointSlices: cannot update the EndpointSlices, will retry: busy"},
 			},
 			{
 				name: "a slice that cannot be read",
 				do: func() {
-					events.Passed(Pass{Service: not, Err: fmt.Errorf("%w: no answer", ErrUnread)})
+					events.syncFinished(unhinted, nil, fmt.Errorf("%w: no answer", ErrSlicesUnread))
 				},
-				want: []string{"Warning FailedToListEndpointSlices: cannot read the EndpointSlices, will be tried again: slices of the service cannot be read: no answer"},
+				want: []string{"Warning FailedToListEndpointSlices: cannot read the EndpointSlices, will retry: slices of the service cannot be read: no answer"},
 			},
 			{
 				name: "a second writer",
-				do:   func() { events.Contended(not, "other") },
-				want: []string{`Warning EndpointSlicesContended: "other" keeps changing the EndpointSlices back; but for missing endpoints they are left alone for a while. ` +
-					"If it is kube-controller-manager, switch its endpointslice-controller off"},
+				do:   func() { events.contended(unhinted, "other") },
+				want: []string{`Warning EndpointSlicesContended: "other" keeps reverting the EndpointSlices. Updates are suspended for a while; missing endpoints are still added. ` +
+					"If it is kube-controller-manager, disable its endpointslice-controller"},
 			},
 		} {
 			client.ClearActions()
@@ -169,15 +164,12 @@ func TestEvents_TellOfChangesOnly(t *testing.T) {
 				t.Errorf("%s: events (-want +got):\n%s", step.name, diff)
 			}
 		}
-		cancel()
-		if err := <-returned; err != nil {
-			t.Error(err)
-		}
-		events.Contended(not, "other") // nobody sends it any more, and nobody waits
+		events.stop()
+		events.contended(unhinted, "other") // dropped, without blocking
 	})
 }
 
-// sent returns the Events there are, and deletes them.
+// sent returns the stored Events and deletes them.
 func sent(t *testing.T, client *fake.Clientset) []string {
 	t.Helper()
 	list, err := client.CoreV1().Events(slicetest.Namespace).List(t.Context(), metav1.ListOptions{})

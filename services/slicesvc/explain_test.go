@@ -16,11 +16,11 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	slicev1 "github.com/trivet-dev/trivet/proto/trivet/slice/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
-	"github.com/trivet-dev/trivet/services/slicesvc"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/api"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-func TestExplainEndpoint_FollowsAPodIntoItsSlice(t *testing.T) {
+func TestExplainEndpoint_IncludedAndExcludedPod(t *testing.T) {
 	deps := fakeDeps(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
 		slicetest.Service("web"),
@@ -44,18 +44,18 @@ func TestExplainEndpoint_FollowsAPodIntoItsSlice(t *testing.T) {
 		return nil
 	})
 
-	included, left := explain("web-0"), explain("api-0")
+	included, excluded := explain("web-0"), explain("api-0")
 
 	if included.FirstBroken != -1 {
 		t.Errorf("web-0: first broken is %d, want none: %v", included.FirstBroken, included.Evidence)
 	}
-	if left.Included || !left.Settled || left.FirstBroken != 1 || left.Evidence[1].Code != "SELECTOR" {
-		t.Errorf("api-0 is %v, want that its selector link is broken", left)
+	if excluded.Included || !excluded.Settled || excluded.FirstBroken != 1 || excluded.Evidence[1].Code != "SELECTOR" {
+		t.Errorf("api-0 is %v, want that its selector link is broken", excluded)
 	}
 	var verdicts []string
-	for _, link := range left.Evidence {
+	for _, link := range excluded.Evidence {
 		if link.ReplicaId != "slicesvc-1" || link.ObserveTime == nil {
-			t.Errorf("link %v does not say who looked, and when", link)
+			t.Errorf("link %v has no replica or no time", link)
 		}
 		verdicts = append(verdicts, link.Code+" "+link.Verdict.String())
 	}
@@ -67,11 +67,11 @@ func TestExplainEndpoint_FollowsAPodIntoItsSlice(t *testing.T) {
 		t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
 	if object := included.Evidence[8].Object; object.GetKind() != "EndpointSlice" || object.GetName() == "" {
-		t.Errorf("the slice is named %v", object)
+		t.Errorf("the object of the slice link is %v", object)
 	}
 }
 
-func TestExplainEndpoint_SaysWhatDoesNotExist(t *testing.T) {
+func TestExplainEndpoint_NotFound(t *testing.T) {
 	deps := fakeDeps(t, slicetest.Service("web"))
 	_, client, _ := run(t, deps)
 	ready(t, deps)
@@ -80,8 +80,8 @@ func TestExplainEndpoint_SaysWhatDoesNotExist(t *testing.T) {
 		code         codes.Code
 		reason       rpcerror.Reason
 	}{
-		"no pod":     {service: "web", pod: "web-0", code: codes.NotFound, reason: slicesvc.PodNotFoundReason},
-		"no service": {service: "none", pod: "web-0", code: codes.NotFound, reason: slicesvc.ServiceNotFoundReason},
+		"no pod":     {service: "web", pod: "web-0", code: codes.NotFound, reason: api.PodNotFoundReason},
+		"no service": {service: "none", pod: "web-0", code: codes.NotFound, reason: api.ServiceNotFoundReason},
 		"no name":    {service: "web", pod: "", code: codes.InvalidArgument, reason: rpcerror.ValidationFailedReason},
 		"a path":     {service: "web", pod: "../web", code: codes.InvalidArgument, reason: rpcerror.ValidationFailedReason},
 	} {
@@ -92,8 +92,8 @@ func TestExplainEndpoint_SaysWhatDoesNotExist(t *testing.T) {
 	}
 }
 
-// Whether to believe it depends on who says that something does not exist.
-func TestReads_SayByWhomSomethingIsFoundMissing(t *testing.T) {
+// A client weighs a NOT_FOUND by the epoch of the replica that answers it.
+func TestRPCs_NotFoundHasTheEpoch(t *testing.T) {
 	deps := fakeDeps(t, slicetest.Service("web"))
 	_, client, _ := run(t, deps)
 	ready(t, deps)
@@ -123,14 +123,14 @@ func TestReads_SayByWhomSomethingIsFoundMissing(t *testing.T) {
 		testkit.Eventually(t, 30*time.Second, func() error {
 			err := call()
 			if epoch := rpcerror.MetadataOf(err, "epoch"); status.Code(err) != codes.NotFound || epoch == "" || epoch == "0" {
-				return fmt.Errorf("%s: error %w of epoch %q, want NOT_FOUND of the term in which it was found out", name, err, epoch)
+				return fmt.Errorf("%s: error %w of epoch %q, want NOT_FOUND with the epoch of the term", name, err, epoch)
 			}
 			return nil
 		})
 	}
 }
 
-func TestReconcileService_BringsAServiceInLine(t *testing.T) {
+func TestReconcileService_WritesTheSlices(t *testing.T) {
 	deps := fakeDeps(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
 		slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"),
@@ -143,19 +143,19 @@ func TestReconcileService_BringsAServiceInLine(t *testing.T) {
 		return err
 	})
 	if !answer.Applied {
-		t.Errorf("answer is %v, want that it was applied", answer)
+		t.Errorf("answer is %v, want Applied", answer)
 	}
 	again, err := client.ReconcileService(t.Context(), &slicev1.ReconcileServiceRequest{Name: "namespaces/shop/services/web"})
 	if err != nil || !again.Applied || len(again.Changes) != 0 || again.Freshness.GetEpoch() == 0 {
-		t.Errorf("a second call gives %v (%v), want that nothing was to be done", again, err)
+		t.Errorf("a second call returns %v (%v), want no change", again, err)
 	}
-	slices, err := kubeOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
+	slices, err := clientsetOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(slices.Items) != 1 {
 		t.Errorf("%d slices (%v), want 1", len(slices.Items), err)
 	}
 }
 
-func TestReconcileService_AStandbyOnlySaysWhatItWould(t *testing.T) {
+func TestReconcileService_StandbyOnlyValidates(t *testing.T) {
 	deps := fakeDeps(t,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}},
 		slicetest.Service("web"), slicetest.Pod("web-0", "10.1.0.1"),
@@ -164,8 +164,8 @@ func TestReconcileService_AStandbyOnlySaysWhatItWould(t *testing.T) {
 	candidateOf(deps).Lose()
 	_, client, _ := run(t, deps)
 	ready(t, deps)
-	reconcile := func(name string, only bool) (*slicev1.ReconcileServiceResponse, error) {
-		return client.ReconcileService(t.Context(), &slicev1.ReconcileServiceRequest{Name: "namespaces/shop/services/" + name, ValidateOnly: only})
+	reconcile := func(name string, validateOnly bool) (*slicev1.ReconcileServiceResponse, error) {
+		return client.ReconcileService(t.Context(), &slicev1.ReconcileServiceRequest{Name: "namespaces/shop/services/" + name, ValidateOnly: validateOnly})
 	}
 
 	answer, err := reconcile("web", true)
@@ -173,23 +173,23 @@ func TestReconcileService_AStandbyOnlySaysWhatItWould(t *testing.T) {
 		t.Errorf("answer is %v (%v), want one creation that was not applied", answer, err)
 	}
 	for name, c := range map[string]struct {
-		service string
-		only    bool
-		code    codes.Code
-		reason  rpcerror.Reason
+		service      string
+		validateOnly bool
+		code         codes.Code
+		reason       rpcerror.Reason
 	}{
-		"another holds it":     {service: "web", code: codes.Unavailable, reason: rpcerror.NotLeaderReason},
-		"not managed":          {service: "manual", code: codes.FailedPrecondition, reason: slicesvc.ServiceUnmanagedReason},
-		"not managed, only":    {service: "manual", only: true, code: codes.FailedPrecondition, reason: slicesvc.ServiceUnmanagedReason},
-		"does not exist":       {service: "none", code: codes.NotFound, reason: slicesvc.ServiceNotFoundReason},
-		"does not exist, only": {service: "none", only: true, code: codes.NotFound, reason: slicesvc.ServiceNotFoundReason},
+		"another replica holds the shard": {service: "web", code: codes.Unavailable, reason: rpcerror.NotLeaderReason},
+		"not managed":                     {service: "manual", code: codes.FailedPrecondition, reason: api.ServiceUnmanagedReason},
+		"not managed, validate only":      {service: "manual", validateOnly: true, code: codes.FailedPrecondition, reason: api.ServiceUnmanagedReason},
+		"does not exist":                  {service: "none", code: codes.NotFound, reason: api.ServiceNotFoundReason},
+		"does not exist, validate only":   {service: "none", validateOnly: true, code: codes.NotFound, reason: api.ServiceNotFoundReason},
 	} {
-		_, err := reconcile(c.service, c.only)
+		_, err := reconcile(c.service, c.validateOnly)
 		if status.Code(err) != c.code || rpcerror.ReasonOf(err) != c.reason {
 			t.Errorf("%s: error is %v, want %s %s", name, err, c.code, c.reason)
 		}
 	}
-	slices, err := kubeOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
+	slices, err := clientsetOf(deps).DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(slices.Items) != 0 {
 		t.Errorf("a standby wrote %d slices (%v)", len(slices.Items), err)
 	}

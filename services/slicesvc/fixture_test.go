@@ -27,67 +27,69 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
-// patience is for a machine that does other things, too.
-const patience = 60 * time.Second
+// testTimeout is long enough for a busy machine.
+const testTimeout = 60 * time.Second
 
-// world is a namespace of a real cluster with slicesvc at work.
-type world struct {
+// fixture is a namespace of a real cluster with a running slicesvc.
+type fixture struct {
 	t         *testing.T
-	kube      kubernetes.Interface // the test's own hands: no fence
+	clients   kubernetes.Interface // without a fence
 	namespace string
 	candidate *termtest.Candidate
 	client    slicev1.SliceServiceClient
 	stop      func()
 }
 
-func newWorld(t *testing.T) *world {
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return newWorldOn(t, testkit.Cluster(t).RESTConfig())
+	return newFixtureOn(t, testkit.Cluster(t).RESTConfig())
 }
 
-func newWorldOn(t *testing.T, config *rest.Config) *world {
+func newFixtureOn(t *testing.T, config *rest.Config) *fixture {
 	t.Helper()
 	config.WarningHandler = rest.NoWarnings{}
-	kube, err := kubernetes.NewForConfig(config)
+	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, kube: kube, namespace: testkit.Namespace(t, kube)}
-	w.startService(config)
-	return w
+	f := &fixture{t: t, clients: clients, namespace: testkit.Namespace(t, clients)}
+	f.startService(config)
+	return f
 }
 
 // startService starts a replica that may write only during the candidate's terms.
-func (w *world) startService(config *rest.Config) {
-	w.t.Helper()
-	cluster, err := slicesvc.Connect(kubeconn.Fence(config))
+func (f *fixture) startService(config *rest.Config) {
+	f.t.Helper()
+	clients, err := slicesvc.Connect(kubeconn.Fence(config))
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	w.candidate = termtest.NewCandidate(member(), slicesvc.DefaultConfig().Shards)
+	f.candidate = termtest.NewCandidate(member(), slicesvc.DefaultConfig().Shards)
 	deps := slicesvc.Deps{
 		Member:     member(),
-		Cluster:    cluster,
-		Leadership: w.candidate,
-		Logger:     slog.New(slog.NewTextHandler(w.t.Output(), nil)),
+		Kube:       clients,
+		Leadership: f.candidate,
+		Logger:     slog.New(slog.NewTextHandler(f.t.Output(), nil)),
 		Ready:      observe.NewChecks(),
 	}
-	_, w.client, w.stop = run(w.t, deps)
-	ready(w.t, deps)
+	_, f.client, f.stop = run(f.t, deps)
+	ready(f.t, deps)
 }
 
-func (w *world) ctx() context.Context { return w.t.Context() }
+func (f *fixture) ctx() context.Context { return f.t.Context() }
 
-func (w *world) must(err error) {
-	w.t.Helper()
+func (f *fixture) must(err error) {
+	f.t.Helper()
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 }
 
 // service creates a Service web of port http 80 to 8080.
-func (w *world) service(changes ...func(*corev1.Service)) *corev1.Service {
-	w.t.Helper()
+func (f *fixture) service(changes ...func(*corev1.Service)) *corev1.Service {
+	f.t.Helper()
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: corev1.ServiceSpec{
@@ -98,39 +100,39 @@ func (w *world) service(changes ...func(*corev1.Service)) *corev1.Service {
 	for _, change := range changes {
 		change(service)
 	}
-	created, err := w.kube.CoreV1().Services(w.namespace).Create(w.ctx(), service, metav1.CreateOptions{})
-	w.must(err)
+	created, err := f.clients.CoreV1().Services(f.namespace).Create(f.ctx(), service, metav1.CreateOptions{})
+	f.must(err)
 	return created
 }
 
-func (w *world) updateService(change func(*corev1.Service)) {
-	w.t.Helper()
-	services := w.kube.CoreV1().Services(w.namespace)
-	service, err := services.Get(w.ctx(), "web", metav1.GetOptions{})
-	w.must(err)
+func (f *fixture) updateService(change func(*corev1.Service)) {
+	f.t.Helper()
+	services := f.clients.CoreV1().Services(f.namespace)
+	service, err := services.Get(f.ctx(), "web", metav1.GetOptions{})
+	f.must(err)
 	change(service)
-	_, err = services.Update(w.ctx(), service, metav1.UpdateOptions{})
-	w.must(err)
+	_, err = services.Update(f.ctx(), service, metav1.UpdateOptions{})
+	f.must(err)
 }
 
 // node creates a node, which is not in a namespace and so is named after it.
-func (w *world) node(suffix, zone string) string {
-	w.t.Helper()
-	name := w.namespace + "-" + suffix
+func (f *fixture) node(suffix, zone string) string {
+	f.t.Helper()
+	name := f.namespace + "-" + suffix
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
-	_, err := w.kube.CoreV1().Nodes().Create(w.ctx(), node, metav1.CreateOptions{})
-	w.must(err)
-	w.t.Cleanup(func() {
-		if err := w.kube.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-			w.t.Errorf("delete node: %v", err)
+	_, err := f.clients.CoreV1().Nodes().Create(f.ctx(), node, metav1.CreateOptions{})
+	f.must(err)
+	f.t.Cleanup(func() {
+		if err := f.clients.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+			f.t.Errorf("delete node: %v", err)
 		}
 	})
 	return name
 }
 
 // pod creates a running, ready pod of app=web.
-func (w *world) pod(name, node string, ips []string, changes ...func(*corev1.Pod)) {
-	w.t.Helper()
+func (f *fixture) pod(name, node string, ips []string, changes ...func(*corev1.Pod)) {
+	f.t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "web"}},
 		Spec: corev1.PodSpec{
@@ -141,8 +143,8 @@ func (w *world) pod(name, node string, ips []string, changes ...func(*corev1.Pod
 	for _, change := range changes {
 		change(pod)
 	}
-	created, err := w.kube.CoreV1().Pods(w.namespace).Create(w.ctx(), pod, metav1.CreateOptions{})
-	w.must(err)
+	created, err := f.clients.CoreV1().Pods(f.namespace).Create(f.ctx(), pod, metav1.CreateOptions{})
+	f.must(err)
 	created.Status = corev1.PodStatus{
 		Phase:      corev1.PodRunning,
 		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}},
@@ -151,18 +153,18 @@ func (w *world) pod(name, node string, ips []string, changes ...func(*corev1.Pod
 		created.Status.PodIPs = append(created.Status.PodIPs, corev1.PodIP{IP: ip})
 	}
 	created.Status.PodIP = created.Status.PodIPs[0].IP
-	_, err = w.kube.CoreV1().Pods(w.namespace).UpdateStatus(w.ctx(), created, metav1.UpdateOptions{})
-	w.must(err)
+	_, err = f.clients.CoreV1().Pods(f.namespace).UpdateStatus(f.ctx(), created, metav1.UpdateOptions{})
+	f.must(err)
 }
 
 // status changes the status of a pod.
-func (w *world) status(name string, change func(*corev1.PodStatus)) {
-	w.t.Helper()
-	pod, err := w.kube.CoreV1().Pods(w.namespace).Get(w.ctx(), name, metav1.GetOptions{})
-	w.must(err)
+func (f *fixture) status(name string, change func(*corev1.PodStatus)) {
+	f.t.Helper()
+	pod, err := f.clients.CoreV1().Pods(f.namespace).Get(f.ctx(), name, metav1.GetOptions{})
+	f.must(err)
 	change(&pod.Status)
-	_, err = w.kube.CoreV1().Pods(w.namespace).UpdateStatus(w.ctx(), pod, metav1.UpdateOptions{})
-	w.must(err)
+	_, err = f.clients.CoreV1().Pods(f.namespace).UpdateStatus(f.ctx(), pod, metav1.UpdateOptions{})
+	f.must(err)
 }
 
 func unready(status *corev1.PodStatus) {
@@ -170,21 +172,20 @@ func unready(status *corev1.PodStatus) {
 	status.Conditions[0].LastTransitionTime = metav1.Now()
 }
 
-// slices lists the slices of Service web that are kept by slicesvc.
-func (w *world) slices() []discoveryv1.EndpointSlice {
-	w.t.Helper()
+// slices lists the slices of Service web that slicesvc writes.
+func (f *fixture) slices() []discoveryv1.EndpointSlice {
+	f.t.Helper()
 	selector := labels.Set{
 		discoveryv1.LabelServiceName: "web",
 		discoveryv1.LabelManagedBy:   slicesvc.UpstreamManagedBy,
 	}
-	list, err := w.kube.DiscoveryV1().EndpointSlices(w.namespace).List(w.ctx(), metav1.ListOptions{LabelSelector: selector.String()})
-	w.must(err)
+	list, err := f.clients.DiscoveryV1().EndpointSlices(f.namespace).List(f.ctx(), metav1.ListOptions{LabelSelector: selector.String()})
+	f.must(err)
 	return list.Items
 }
 
-// describe tells the slices in sorted lines, one for each slice: family,
-// ports, and endpoints with the letters of their conditions that are true:
-// Ready, Serving, Terminating.
+// describe returns a line for each slice, sorted: family, ports, and endpoints with the first letters
+// of their true conditions: Ready, Serving, Terminating.
 func describe(all []discoveryv1.EndpointSlice) []string {
 	lines := make([]string, 0, len(all))
 	for _, slice := range all {
@@ -210,10 +211,10 @@ func describeEndpoint(endpoint *discoveryv1.Endpoint) string {
 	}
 	text += " "
 	for _, condition := range []struct {
-		is     bool
+		status bool
 		letter string
 	}{{seen.Ready, "R"}, {seen.Serving, "S"}, {seen.Terminating, "T"}} {
-		if condition.is {
+		if condition.status {
 			text += condition.letter
 		}
 	}
@@ -221,22 +222,22 @@ func describeEndpoint(endpoint *discoveryv1.Endpoint) string {
 }
 
 // expect waits until the slices are as described.
-func (w *world) expect(want ...string) {
-	w.t.Helper()
-	testkit.Eventually(w.t, patience, func() error {
-		if diff := gocmp.Diff(want, describe(w.slices())); diff != "" {
+func (f *fixture) expect(want ...string) {
+	f.t.Helper()
+	testkit.Eventually(f.t, testTimeout, func() error {
+		if diff := gocmp.Diff(want, describe(f.slices())); diff != "" {
 			return fmt.Errorf("slices (-want +got):\n%s", diff)
 		}
 		return nil
 	})
 }
 
-// expectFill waits until the slices hold that many endpoints, the fullest first.
-func (w *world) expectFill(want ...int) {
-	w.t.Helper()
-	testkit.Eventually(w.t, patience, func() error {
+// expectFill waits until the slices have that many endpoints, the fullest first.
+func (f *fixture) expectFill(want ...int) {
+	f.t.Helper()
+	testkit.Eventually(f.t, testTimeout, func() error {
 		fill := make([]int, 0, len(want))
-		for _, slice := range w.slices() {
+		for _, slice := range f.slices() {
 			fill = append(fill, len(slice.Endpoints))
 		}
 		slices.Sort(fill)
@@ -248,21 +249,21 @@ func (w *world) expectFill(want ...int) {
 	})
 }
 
-// names gives the names of the slices, sorted.
-func (w *world) names() []string {
-	w.t.Helper()
+// names returns the names of the slices, sorted.
+func (f *fixture) names() []string {
+	f.t.Helper()
 	var names []string
-	for _, slice := range w.slices() {
+	for _, slice := range f.slices() {
 		names = append(names, slice.Name)
 	}
 	slices.Sort(names)
 	return names
 }
 
-// shown asks slicesvc for Service web.
-func (w *world) shown() (*slicev1.ServiceSlices, error) {
-	answer, err := w.client.GetServiceSlices(w.ctx(), &slicev1.GetServiceSlicesRequest{
-		Name: "namespaces/" + w.namespace + "/services/web",
+// serviceSlices calls GetServiceSlices for Service web.
+func (f *fixture) serviceSlices() (*slicev1.ServiceSlices, error) {
+	answer, err := f.client.GetServiceSlices(f.ctx(), &slicev1.GetServiceSlicesRequest{
+		Name: "namespaces/" + f.namespace + "/services/web",
 	})
 	return answer.GetServiceSlices(), err
 }

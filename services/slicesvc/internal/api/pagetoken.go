@@ -1,4 +1,4 @@
-package slicesvc
+package api
 
 import (
 	"bytes"
@@ -9,10 +9,9 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
-// A page token names the last Service of the page before it, after a checksum
-// over that and over the list's arguments, so that a token from another list and
-// one that was tampered with are told from a good one. It grants nothing: it only
-// says where to go on, and every replica understands it.
+// A page token is a checksum and the last Service of the page before it. The checksum covers that
+// Service and the list's parent: a token of another list, or a forged one, is refused. A token
+// grants nothing, and every replica accepts it.
 
 const checksumLength = 8
 
@@ -22,8 +21,8 @@ func pageToken(namespace string, last slicecontroller.Key) string {
 	return base64.RawURLEncoding.EncodeToString(token)
 }
 
-// parsePageToken returns the Service after which to go on: the zero Key for the
-// empty token. Its error is errPageToken.
+// parsePageToken returns the Service after which a list continues, the zero Key for an empty token.
+// It fails with errPageToken.
 func parsePageToken(token, namespace string) (slicecontroller.Key, error) {
 	if token == "" {
 		return slicecontroller.Key{}, nil
@@ -33,11 +32,11 @@ func parsePageToken(token, namespace string) (slicecontroller.Key, error) {
 		return slicecontroller.Key{}, errPageToken
 	}
 	position := string(raw[checksumLength:])
-	inNamespace, name, ok := strings.Cut(position, "/")
+	serviceNamespace, name, ok := strings.Cut(position, "/")
 	if !ok || !bytes.Equal(raw[:checksumLength], checksum(namespace, position)) {
 		return slicecontroller.Key{}, errPageToken
 	}
-	return slicecontroller.Key{Namespace: inNamespace, Name: name}, nil
+	return slicecontroller.Key{Namespace: serviceNamespace, Name: name}, nil
 }
 
 func checksum(namespace, position string) []byte {
