@@ -32,7 +32,7 @@ const (
 	bootstrapDomains = `baseline|apiservers|allocation` +
 		`|readiness|advertise`
 	sliceDomains = `index|desired|pack|hints|explain` +
-		`|placement|contention|shard|batch`
+		`|contention|shard|batch`
 	gatewayDomains = `merge` +
 		`|fleet`
 )

@@ -11,7 +11,6 @@ import (
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/apply"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
 )
 
 // writesAtOnce is how many slices of one Service are written at the same time. A
@@ -25,9 +24,9 @@ type carrying struct {
 	h   *holding
 	key Key
 
-	mu       sync.Mutex           // guards all below; never held across I/O
-	how      *outcome             // what came of it
-	known    *placement.Placement // what the plan was made from; nil for everything
+	mu       sync.Mutex      // guards all below; never held across I/O
+	how      *outcome        // what came of it
+	known    *pack.Placement // what the plan was made from; nil for everything
 	failures []error
 }
 
@@ -37,7 +36,7 @@ type carrying struct {
 // stops no other, except that slices stay whose endpoints were to be found in the
 // slice that could not be written, and that a kube-apiserver which asks to be left
 // alone is.
-func (e *Engine) carryOut(h *holding, key Key, how *outcome, known *placement.Placement) {
+func (e *Engine) carryOut(h *holding, key Key, how *outcome, known *pack.Placement) {
 	how.reread = true // until something fails that reading does not help with
 	c := &carrying{Engine: e, h: h, key: key, how: how, known: known}
 	var first, then []pack.Change

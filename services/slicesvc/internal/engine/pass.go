@@ -12,7 +12,6 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
 )
 
 // pass plans a Service and carries the plan out. Whatever breaks, breaks for this
@@ -53,7 +52,7 @@ func (e *Engine) pass(h *holding, key Key, taken job) (how outcome) {
 
 // plan plans what changed, or all of the Service. known is the placement that the
 // plan was made from; nil when it was made from everything.
-func (e *Engine) plan(key Key, taken job) (plan pack.Plan, known *placement.Placement) {
+func (e *Engine) plan(key Key, taken job) (plan pack.Plan, known *pack.Placement) {
 	if taken.part() && !taken.compacting {
 		in := e.blank(taken.service)
 		in.Endpoints = desired.Resolve(taken.service, e.cache.candidates(key, taken.pods))
@@ -82,13 +81,13 @@ func (e *Engine) plan(key Key, taken job) (plan pack.Plan, known *placement.Plac
 
 // settle takes down where the endpoints lie after a pass over everything; nil when
 // parts of the Service cannot be planned on their own.
-func (e *Engine) settle(key Key, as *corev1.Service) *placement.Placement {
+func (e *Engine) settle(key Key, as *corev1.Service) *pack.Placement {
 	service, slices, ok := e.cache.slices(key)
 	if !ok || service != as || service.DeletionTimestamp != nil ||
 		index.Management(service) != index.Managed || hints.ModeOf(service) == hints.Auto {
 		return nil
 	}
-	settled, ok := placement.Of(slices)
+	settled, ok := pack.NewPlacement(slices)
 	if !ok {
 		return nil
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/contention"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
 )
 
 // A Service that is being compacted rests for compactionPause after each
@@ -24,7 +23,7 @@ type record struct {
 	service *corev1.Service
 	// placement is where its endpoints lie; nil unless it is settled. While a pass is
 	// under way the pass has it.
-	placement *placement.Placement
+	placement *pack.Placement
 	due       due
 	underway  bool
 	// writing has the slices of which a write is under way, with what the watch
@@ -117,7 +116,7 @@ func (f failure) left(now time.Time) time.Duration {
 type job struct {
 	due
 	service   *corev1.Service
-	placement *placement.Placement
+	placement *pack.Placement
 	// unread are slices to be read before anything is planned.
 	unread map[string]struct{}
 	// creation says that the Service is met for the first time in this term.
@@ -147,7 +146,7 @@ type outcome struct {
 	withheld, terminating bool
 	// placement is where the endpoints lie now, nil if that is not settled; slack
 	// says that they might lie in fewer slices, once the Service was quiet for so long.
-	placement *placement.Placement
+	placement *pack.Placement
 	slack     bool
 	quiet     time.Duration
 }

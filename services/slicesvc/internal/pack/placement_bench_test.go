@@ -1,4 +1,4 @@
-package placement_test
+package pack_test
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
@@ -57,7 +56,7 @@ func BenchmarkFlip(b *testing.B) {
 	}
 }
 
-func settled(b *testing.B, x *index.Index, in pack.Input) *placement.Placement {
+func settled(b *testing.B, x *index.Index, in pack.Input) *pack.Placement {
 	b.Helper()
 	observed, _ := x.Observed(index.Key{Namespace: slicetest.Namespace, Name: "web"})
 	in.Endpoints = desired.ResolveEach(in.Service, observed.Candidates())
@@ -66,7 +65,7 @@ func settled(b *testing.B, x *index.Index, in pack.Input) *placement.Placement {
 		slices = append(slices, change.Slice)
 		x.PutSlice(change.Slice)
 	}
-	known, ok := placement.Of(slices)
+	known, ok := pack.NewPlacement(slices)
 	if !ok {
 		b.Fatal("not settled")
 	}

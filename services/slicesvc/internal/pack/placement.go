@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"cmp"
@@ -50,9 +50,9 @@ type shelf struct {
 	group  *group
 }
 
-// Of takes in the slices of a Service for which a plan for the whole is empty,
+// NewPlacement takes in the slices of a Service for which a plan for the whole is empty,
 // without those being deleted. ok is false when they cannot be the outcome of one.
-func Of(all []*discoveryv1.EndpointSlice) (p *Placement, ok bool) {
+func NewPlacement(all []*discoveryv1.EndpointSlice) (p *Placement, ok bool) {
 	endpoints := 0
 	for _, slice := range all {
 		endpoints += len(slice.Endpoints)

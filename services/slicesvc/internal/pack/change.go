@@ -1,4 +1,4 @@
-package placement
+package pack
 
 import (
 	"cmp"
@@ -7,31 +7,30 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-// Plan plans the slices after changes of some pods. in is what pack.Make would be
+// Plan plans the slices after changes of some pods. in is what Make would be
 // given for the whole, except that Endpoints has those of pods only, as
 // desired.Resolve gives them, and that Slices is ignored.
-func (p *Placement) Plan(in pack.Input, pods map[string]struct{}) pack.Plan {
-	part := &part{
+func (p *Placement) Plan(in Input, pods map[string]struct{}) Plan {
+	touched := &touched{
 		placement: p,
 		held:      p.holding(pods),
 		taken:     map[*shelf]struct{}{},
 	}
 	var changed []desired.Family
 	for i := range in.Endpoints.Families {
-		if narrowed, ok := part.family(in.Endpoints.Families[i]); ok {
+		if narrowed, ok := touched.family(in.Endpoints.Families[i]); ok {
 			changed = append(changed, narrowed)
 		}
 	}
 	if len(changed) == 0 {
-		return pack.Plan{}
+		return Plan{}
 	}
 	in.Endpoints.Families = changed
-	in.Slices = part.slices()
-	in.Part = &pack.Part{Pods: pods, Others: part}
-	return pack.Make(in)
+	in.Slices = touched.slices()
+	in.Part = &Part{Pods: pods, Others: touched}
+	return Make(in)
 }
 
 // holding counts, by shelf, the endpoints that pods have so far.
@@ -47,8 +46,8 @@ func (p *Placement) holding(pods map[string]struct{}) map[*shelf]int {
 	return held
 }
 
-// part is what of a Placement a plan has to look at.
-type part struct {
+// touched is what of a Placement a plan has to look at.
+type touched struct {
 	placement *Placement
 	// held counts the endpoints of changed pods by the shelf they are in.
 	held map[*shelf]int
@@ -58,7 +57,7 @@ type part struct {
 
 // family takes the shelves to be looked at and names the groups that will have
 // endpoints; false when nothing of the family is concerned.
-func (p *part) family(of desired.Family) (desired.Family, bool) {
+func (p *touched) family(of desired.Family) (desired.Family, bool) {
 	number, ok := numberOf(of.AddressType)
 	if !ok {
 		return of, false
@@ -93,13 +92,13 @@ func (p *part) family(of desired.Family) (desired.Family, bool) {
 	return narrowed, true
 }
 
-func (p *part) takeAll(of *group) {
+func (p *touched) takeAll(of *group) {
 	for _, shelf := range of.shelves {
 		p.taken[shelf] = struct{}{}
 	}
 }
 
-func (p *part) slices() []*discoveryv1.EndpointSlice {
+func (p *touched) slices() []*discoveryv1.EndpointSlice {
 	taken := make([]*discoveryv1.EndpointSlice, 0, len(p.taken))
 	for shelf := range p.taken {
 		taken = append(taken, shelf.slice)
@@ -107,8 +106,8 @@ func (p *part) slices() []*discoveryv1.EndpointSlice {
 	return taken
 }
 
-// Any implements pack.Others.
-func (p *part) Any(addressType discoveryv1.AddressType) bool {
+// Any implements Others.
+func (p *touched) Any(addressType discoveryv1.AddressType) bool {
 	number, ok := numberOf(addressType)
 	if !ok {
 		return false
@@ -122,8 +121,8 @@ func (p *part) Any(addressType discoveryv1.AddressType) bool {
 	return p.placement.families[number].slices > taken
 }
 
-// In implements pack.Others.
-func (p *part) In(addressType discoveryv1.AddressType, ports desired.PortKey) []*discoveryv1.EndpointSlice {
+// In implements Others.
+func (p *touched) In(addressType discoveryv1.AddressType, ports desired.PortKey) []*discoveryv1.EndpointSlice {
 	number, ok := numberOf(addressType)
 	if !ok || p.placement.families[number].groups[ports] == nil {
 		return nil

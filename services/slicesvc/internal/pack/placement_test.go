@@ -1,4 +1,4 @@
-package placement_test
+package pack_test
 
 import (
 	"fmt"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
@@ -26,7 +25,7 @@ type world struct {
 	slices  []*discoveryv1.EndpointSlice
 	limit   int
 
-	placement *placement.Placement
+	placement *pack.Placement
 	changed   map[string]struct{}
 	// parts and wholes count plans that were made from a part, and all of them.
 	parts, wholes int
@@ -192,7 +191,7 @@ func (w *world) note(t *testing.T, plan pack.Plan) {
 	t.Helper()
 	ok := true
 	if w.placement == nil {
-		w.placement, ok = placement.Of(w.slices)
+		w.placement, ok = pack.NewPlacement(w.slices)
 	} else {
 		for _, change := range plan.Changes {
 			if change.Verb == pack.Delete {
@@ -256,7 +255,7 @@ func TestOf_RefusesWhatNoPlanLeaves(t *testing.T) {
 		"a type that nobody uses": func(s *discoveryv1.EndpointSlice) { s.AddressType = discoveryv1.AddressTypeFQDN },
 	} {
 		slice := slicetest.Slice(service, "s", slicetest.Pods(0, 3), spoil)
-		if _, ok := placement.Of([]*discoveryv1.EndpointSlice{slice}); ok {
+		if _, ok := pack.NewPlacement([]*discoveryv1.EndpointSlice{slice}); ok {
 			t.Errorf("%s: is taken", name)
 		}
 	}
