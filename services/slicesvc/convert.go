@@ -65,7 +65,7 @@ func convertState(state engine.State, of placeOf) *slicev1.ServiceSlices {
 		Epoch:           of.epoch,
 	}
 	if converted.Managed {
-		converted.IdealSlices = int32(pack.Ideal(state.Slices, len(desired.Families(state.Service)), of.capacity))
+		converted.IdealSlices = int32(pack.MinSlices(state.Slices, len(desired.Families(state.Service)), of.capacity))
 	}
 	ordered := slices.Clone(state.Slices)
 	slices.SortFunc(ordered, func(a, b *discoveryv1.EndpointSlice) int {

@@ -7,7 +7,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
@@ -36,30 +35,23 @@ func (c *cache) change(version string, apply func(*index.Index)) {
 
 // keep takes in what a write of ours left; it is not news of the watch.
 func (c *cache) keep(slice *discoveryv1.EndpointSlice) {
-	c.change("", func(x *index.Index) { x.KeepSlice(slice) })
+	c.change("", func(x *index.Index) { x.PutWrittenSlice(slice) })
 }
 
 func (c *cache) bury(slice *discoveryv1.EndpointSlice) {
-	c.change("", func(x *index.Index) { x.BurySlice(slice) })
+	c.change("", func(x *index.Index) { x.PutTombstone(slice) })
 }
 
-func (c *cache) observed(key Key) (index.Observed, bool) {
+func (c *cache) snapshot(key Key) (index.Snapshot, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.index.Observed(key)
+	return c.index.Snapshot(key)
 }
 
-// candidates returns those of the pods that the Service selects.
-func (c *cache) candidates(key Key, pods map[string]struct{}) []desired.Candidate {
+func (c *cache) snapshotOfPods(key Key, pods map[string]struct{}) (index.Snapshot, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	candidates := make([]desired.Candidate, 0, len(pods))
-	for pod := range pods {
-		if candidate, ok := c.index.Candidate(key, pod); ok {
-			candidates = append(candidates, candidate)
-		}
-	}
-	return candidates
+	return c.index.SnapshotOfPods(key, pods)
 }
 
 func (c *cache) facts(key Key, pod string) (Facts, error) {
@@ -85,12 +77,6 @@ func (c *cache) facts(key Key, pod string) (Facts, error) {
 	return facts, nil
 }
 
-func (c *cache) affinity(pod Key) uint32 {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.index.Affinity(pod)
-}
-
 func (c *cache) slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -112,12 +98,6 @@ func (c *cache) service(key Key) (*corev1.Service, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.index.Service(key)
-}
-
-func (c *cache) hasSlice(key Key) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.index.HasSlice(key)
 }
 
 // sliceVersion is index.SliceVersion.

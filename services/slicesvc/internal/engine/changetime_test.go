@@ -37,7 +37,7 @@ func TestRun_SlicesSayWhenTheChangeCameAbout(t *testing.T) {
 		}
 		expect("a new Service", "2026-03-01T12:00:00Z")
 
-		first, second := slicetest.Epoch().Add(time.Hour), slicetest.Epoch().Add(2*time.Hour)
+		first, second := slicetest.CreationTime().Add(time.Hour), slicetest.CreationTime().Add(2*time.Hour)
 		e.PutPod(slicetest.Pod("web-0", "10.1.0.1", turnedUnready(first)))
 		expect("a pod that is not ready any more", "2026-03-01T13:00:00Z")
 
@@ -48,7 +48,7 @@ func TestRun_SlicesSayWhenTheChangeCameAbout(t *testing.T) {
 		expect("a pod with another address", "2026-03-01T14:00:00Z")
 
 		now := time.Now().UTC().Format(time.RFC3339Nano)
-		e.DeletePod(slicetest.Pod("web-1", "10.1.0.9", func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(slicetest.Epoch()) }))
+		e.DeletePod(slicetest.Pod("web-1", "10.1.0.9", func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(slicetest.CreationTime()) }))
 		expect("a pod that was seen to go", now)
 
 		e.PutPod(slicetest.Pod("web-1", "10.1.0.2"))

@@ -54,27 +54,29 @@ func (e *Engine) pass(h *holding, key Key, taken job) (how outcome) {
 // plan was made from; nil when it was made from everything.
 func (e *Engine) plan(key Key, taken job) (plan pack.Plan, known *pack.Placement) {
 	if taken.part() && !taken.compacting {
-		in := e.blank(taken.service)
-		in.Endpoints = desired.Resolve(taken.service, e.cache.candidates(key, taken.pods))
-		in.ChangeTime = taken.changed
-		return taken.placement.Plan(in, taken.pods), taken.placement
+		snapshot, ok := e.cache.snapshotOfPods(key, taken.pods)
+		if ok && snapshot.Service == taken.service { // else the Service changed since, and is planned as a whole
+			in := e.input(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
+			in.ChangeTime = taken.changed
+			return taken.placement.Plan(in, taken.pods), taken.placement
+		}
 	}
-	observed, ok := e.cache.observed(key)
+	snapshot, ok := e.cache.snapshot(key)
 	if !ok {
 		return pack.Plan{}, nil
 	}
-	if index.Management(observed.Service) != index.Managed {
-		return e.cleanUp(observed), nil
+	if index.Management(snapshot.Service) != index.Managed {
+		return e.cleanUp(snapshot), nil
 	}
-	in := e.input(observed, desired.ResolveEach(observed.Service, observed.Candidates()))
+	in := e.input(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
 	if taken.compacting {
 		return pack.Compact(in, taken.budget), nil
 	}
 	in.ChangeTime = taken.changed
-	if in.ChangeTime.IsZero() && taken.creation && len(observed.Slices) == 0 {
+	if in.ChangeTime.IsZero() && taken.creation && len(snapshot.Slices) == 0 {
 		// A Service without slices that is met for the first time is new. One that
 		// has slices changed at a time nobody saw.
-		in.ChangeTime = observed.Service.CreationTimestamp.Time
+		in.ChangeTime = snapshot.Service.CreationTimestamp.Time
 	}
 	return pack.Make(in), nil
 }
@@ -82,12 +84,13 @@ func (e *Engine) plan(key Key, taken job) (plan pack.Plan, known *pack.Placement
 // settle takes down where the endpoints lie after a pass over everything; nil when
 // parts of the Service cannot be planned on their own.
 func (e *Engine) settle(key Key, as *corev1.Service) *pack.Placement {
-	service, slices, ok := e.cache.slices(key)
+	snapshot, ok := e.cache.snapshot(key)
+	service := snapshot.Service
 	if !ok || service != as || service.DeletionTimestamp != nil ||
 		index.Management(service) != index.Managed || hints.ModeOf(service) == hints.Auto {
 		return nil
 	}
-	settled, ok := pack.NewPlacement(slices)
+	settled, ok := pack.NewPlacement(snapshot)
 	if !ok {
 		return nil
 	}

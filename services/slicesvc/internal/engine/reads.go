@@ -119,16 +119,16 @@ type Preview struct {
 // Preview plans a Service as a whole without writing; false when there is no such
 // Service. The plan is empty for a Service that is not managed.
 func (e *Engine) Preview(key Key) (Preview, bool) {
-	observed, ok := e.cache.observed(key)
+	snapshot, ok := e.cache.snapshot(key)
 	if !ok {
 		return Preview{}, false
 	}
-	if index.Management(observed.Service) != index.Managed {
-		return Preview{Plan: e.cleanUp(observed)}, true
+	if index.Management(snapshot.Service) != index.Managed {
+		return Preview{Plan: e.cleanUp(snapshot)}, true
 	}
-	endpoints := desired.ResolveEach(observed.Service, observed.Candidates())
+	endpoints := desired.ResolveEach(snapshot.Service, snapshot.Candidates())
 	return Preview{
-		Plan:         pack.Make(e.input(observed, endpoints)),
+		Plan:         pack.Make(e.input(snapshot, endpoints)),
 		MissingNodes: endpoints.MissingNodes,
 		Behind:       e.ledger.behind(key),
 	}, true
@@ -166,20 +166,11 @@ func (e *Engine) Endpoint(service Key, pod string) (Facts, error) {
 	return facts, nil
 }
 
-// input is what a plan for a whole Service is made from.
-func (e *Engine) input(observed index.Observed, endpoints desired.Endpoints) pack.Input {
-	in := e.blank(observed.Service)
-	in.Endpoints, in.Slices, in.Zones = endpoints, observed.Slices, observed.Shares
-	return in
-}
-
-// blank is what is the same for every plan of a Service.
-func (e *Engine) blank(service *corev1.Service) pack.Input {
-	namespace := service.Namespace
+// input is what a plan is made from.
+func (e *Engine) input(snapshot index.Snapshot, endpoints desired.Endpoints) pack.Input {
 	return pack.Input{
-		Service:   service,
-		Taken:     func(name string) bool { return e.cache.hasSlice(Key{Namespace: namespace, Name: name}) },
-		Affinity:  func(pod string) uint32 { return e.cache.affinity(Key{Namespace: namespace, Name: pod}) },
+		Snapshot:  snapshot,
+		Endpoints: endpoints,
 		Limit:     e.cfg.Limit,
 		ManagedBy: e.cfg.ManagedBy,
 	}
@@ -187,9 +178,9 @@ func (e *Engine) blank(service *corev1.Service) pack.Input {
 
 // cleanUp plans to delete what a Service has left from the time when it was
 // managed, if that is wanted.
-func (e *Engine) cleanUp(observed index.Observed) pack.Plan {
+func (e *Engine) cleanUp(snapshot index.Snapshot) pack.Plan {
 	if !e.cfg.CleanUp {
 		return pack.Plan{}
 	}
-	return pack.Clear(e.input(observed, desired.Endpoints{}))
+	return pack.Clear(e.input(snapshot, desired.Endpoints{}))
 }

@@ -27,7 +27,7 @@ func (e *Engine) Sizes() Sizes {
 				continue
 			}
 			sizes.Slices += len(slices)
-			sizes.Ideal += pack.Ideal(slices, len(service.Spec.IPFamilies), e.cfg.Limit)
+			sizes.Ideal += pack.MinSlices(slices, len(service.Spec.IPFamilies), e.cfg.Limit)
 			for _, slice := range slices {
 				sizes.Endpoints += len(slice.Endpoints)
 			}

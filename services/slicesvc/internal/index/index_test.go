@@ -12,10 +12,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
@@ -97,7 +97,7 @@ func TestPutPod_NamesTheServicesAChangeConcerns(t *testing.T) {
 
 func TestPutPod_TellsWhenReadinessChanged(t *testing.T) {
 	web := labels("tier", "front", "app", "web")
-	later := slicetest.Epoch().Add(time.Hour)
+	later := slicetest.CreationTime().Add(time.Hour)
 	turned := func(pod *corev1.Pod) {
 		slicetest.Unready(pod)
 		pod.Status.Conditions[0].LastTransitionTime = metav1.NewTime(later)
@@ -109,7 +109,7 @@ func TestPutPod_TellsWhenReadinessChanged(t *testing.T) {
 	if got := x.PutPod(slicetest.Pod("web-0", "10.1.0.7", web, turned)).Time; !got.IsZero() {
 		t.Errorf("change of address came about at %v, though nothing says when", got)
 	}
-	want := slicetest.Epoch().Add(time.Minute)
+	want := slicetest.CreationTime().Add(time.Minute)
 	if got := x.PutPod(slicetest.Pod("web-1", "10.1.0.8", web)).Time; !got.Equal(want) {
 		t.Errorf("new pod became ready at %v, want %v", got, want)
 	}
@@ -132,8 +132,8 @@ func TestPutNode_WakesThoseWhoWaitForIt(t *testing.T) {
 	x := index.New(slicetest.ManagedBy, shards)
 	x.PutService(slicetest.Service("web"))
 	x.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
-	observed, _ := x.Observed(key("web"))
-	if first(t, observed).NodeKnown {
+	snapshot, _ := x.Snapshot(key("web"))
+	if first(t, snapshot).NodeKnown {
 		t.Error("the node is known before it exists")
 	}
 	for _, step := range []struct {
@@ -150,13 +150,13 @@ func TestPutNode_WakesThoseWhoWaitForIt(t *testing.T) {
 			t.Errorf("node %s: Services (-want +got):\n%s", step.name, diff)
 		}
 	}
-	observed, _ = x.Observed(key("web"))
-	if got := first(t, observed); !got.NodeKnown || got.Zone != "zone-b" {
+	snapshot, _ = x.Snapshot(key("web"))
+	if got := first(t, snapshot); !got.NodeKnown || got.Zone != "zone-b" {
 		t.Errorf("candidate is %+v, want a known node in zone-b", got)
 	}
 	x.DeleteNode("node-a")
-	observed, _ = x.Observed(key("web"))
-	if got := first(t, observed); got.NodeKnown || got.Zone != "" {
+	snapshot, _ = x.Snapshot(key("web"))
+	if got := first(t, snapshot); got.NodeKnown || got.Zone != "" {
 		t.Errorf("candidate is %+v, though the node is gone", got)
 	}
 	if diff := gocmp.Diff(keys("web"), x.PutNode("node-a", hints.Node{}).Services); diff != "" {
@@ -184,11 +184,11 @@ func TestPutSlice_NamesServicesBeforeAndAfter(t *testing.T) {
 		if diff := gocmp.Diff(step.want, x.PutSlice(step.slice), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: Services (-want +got):\n%s", step.name, diff)
 		}
-		if !x.HasSlice(key("s")) {
+		if _, _, _, taken := x.SliceVersion(key("s")); !taken {
 			t.Errorf("%s: the name is free", step.name)
 		}
 	}
-	own := []int{shard.Of(key("web"), shards)}
+	own := []int{shard.Of(slicetest.Namespace, "web", shards)}
 	if got := x.Counts(own); got != (index.Counts{EndpointSlices: 1, Endpoints: 1}) {
 		t.Errorf("the Service's shard counts %+v, want one slice with one endpoint", got)
 	}
@@ -217,8 +217,8 @@ func TestManagement(t *testing.T) {
 		x := index.New(slicetest.ManagedBy, shards)
 		x.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
 		x.PutService(service)
-		observed, _ := x.Observed(key("web"))
-		if selects := len(slices.Collect(observed.Candidates())) > 0; selects != (c.want == index.Managed) {
+		snapshot, _ := x.Snapshot(key("web"))
+		if selects := len(slices.Collect(snapshot.Candidates())) > 0; selects != (c.want == index.Managed) {
 			t.Errorf("%s: selects pods: %t", name, selects)
 		}
 	}
@@ -237,9 +237,9 @@ func TestPutService_IsFiledUnderItsOwnLabel(t *testing.T) {
 }
 
 // first returns one of the candidates, of which there must be some.
-func first(t *testing.T, observed index.Observed) desired.Candidate {
+func first(t *testing.T, snapshot index.Snapshot) desired.Candidate {
 	t.Helper()
-	for candidate := range observed.Candidates() {
+	for candidate := range snapshot.Candidates() {
 		return candidate
 	}
 	t.Fatal("there is no candidate")

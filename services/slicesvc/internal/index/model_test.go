@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
+	"github.com/trivet-dev/trivet/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/shard"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
@@ -55,9 +55,9 @@ func (m *model) selects(service *corev1.Service, pod *corev1.Pod) bool {
 }
 
 func podsOf(x *index.Index, service string) []string {
-	observed, _ := x.Observed(key(service))
+	snapshot, _ := x.Snapshot(key(service))
 	var names []string
-	for candidate := range observed.Candidates() {
+	for candidate := range snapshot.Candidates() {
 		names = append(names, candidate.Pod.Name)
 	}
 	slices.Sort(names)
@@ -132,7 +132,7 @@ func checkShards(t *rapid.T, x *index.Index, m *model) {
 	for _, number := range everyShard() {
 		var want []index.Key
 		for name := range m.services {
-			if shard.Of(key(name), shards) == number {
+			if shard.Of(slicetest.Namespace, name, shards) == number {
 				want = append(want, key(name))
 			}
 		}

@@ -47,18 +47,18 @@ func TestSlices_OwnWritesAreSeenAtOnceAndEchoesAreNoNews(t *testing.T) {
 		free bool
 	}{
 		{name: "first seen", do: put("a", "5"), news: true, want: "a@5"},
-		{name: "our write is answered", do: func() []index.Key { x.KeepSlice(kept); return nil }, want: "a@10"},
+		{name: "our write is answered", do: func() []index.Key { x.PutWrittenSlice(kept); return nil }, want: "a@10"},
 		{name: "an older event comes late", do: put("a", "7"), want: "a@10"},
 		{name: "our write's event", do: put("a", "10"), want: "a@10"},
 		{name: "somebody else's write", do: put("a", "12"), news: true, want: "a@12"},
-		{name: "an answer that comes late", do: func() []index.Key { x.KeepSlice(version("a", "11", 1)); return nil }, want: "a@12"},
-		{name: "we delete it", do: func() []index.Key { x.BurySlice(version("a", "12", 1)); return nil }},
+		{name: "an answer that comes late", do: func() []index.Key { x.PutWrittenSlice(version("a", "11", 1)); return nil }, want: "a@12"},
+		{name: "we delete it", do: func() []index.Key { x.PutTombstone(version("a", "12", 1)); return nil }},
 		{name: "an event from before", do: put("a", "12")},
 		{name: "it is made again before its end is shown", do: put("b", "14"), news: true, want: "b@14"},
 		{name: "the end of the first one", do: func() []index.Key { return x.DeleteSlice(version("a", "13", 1)) }, want: "b@14"},
-		{name: "we hear late that the first one was deleted", do: func() []index.Key { x.BurySlice(version("a", "12", 1)); return nil }, want: "b@14"},
+		{name: "we hear late that the first one was deleted", do: func() []index.Key { x.PutTombstone(version("a", "12", 1)); return nil }, want: "b@14"},
 		{name: "somebody deletes the second", do: func() []index.Key { return x.DeleteSlice(version("b", "15", 1)) }, news: true, free: true},
-		{name: "we hear late that it was deleted", do: func() []index.Key { x.BurySlice(version("b", "14", 1)); return nil }, free: true},
+		{name: "we hear late that it was deleted", do: func() []index.Key { x.PutTombstone(version("b", "14", 1)); return nil }, free: true},
 	} {
 		if news := len(step.do()) > 0; news != step.news {
 			t.Errorf("%s: news is %t, want %t", step.name, news, step.news)
@@ -66,8 +66,8 @@ func TestSlices_OwnWritesAreSeenAtOnceAndEchoesAreNoNews(t *testing.T) {
 		if got := held(x); got != step.want {
 			t.Errorf("%s: holds %q, want %q", step.name, got, step.want)
 		}
-		if free := !x.HasSlice(key("s")); free != step.free {
-			t.Errorf("%s: name is free: %t, want %t", step.name, free, step.free)
+		if _, _, _, taken := x.SliceVersion(key("s")); taken == step.free {
+			t.Errorf("%s: name is free: %t, want %t", step.name, !taken, step.free)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestPutSlice_KeepsOurOwnCopyOfAnEcho(t *testing.T) {
 	x.PutService(slicetest.Service("web"))
 	own := version("a", "10", 1)
 	x.PutSlice(version("a", "10", 1))
-	x.KeepSlice(own)
+	x.PutWrittenSlice(own)
 	x.PutSlice(version("a", "10", 1))
 	if _, slices, _ := x.Slices(key("web")); slices[0] != own {
 		t.Error("the copy of the watch is kept instead of ours")
@@ -85,7 +85,7 @@ func TestPutSlice_KeepsOurOwnCopyOfAnEcho(t *testing.T) {
 }
 
 func TestPutPod_SaysHowUrgentItIsAndSinceWhen(t *testing.T) {
-	asked := slicetest.Epoch().Add(2 * time.Hour)
+	asked := slicetest.CreationTime().Add(2 * time.Hour)
 	dying := func(pod *corev1.Pod) {
 		grace := int64(30)
 		pod.DeletionTimestamp = &metav1.Time{Time: asked.Add(30 * time.Second)}
@@ -98,8 +98,8 @@ func TestPutPod_SaysHowUrgentItIsAndSinceWhen(t *testing.T) {
 		before, after *corev1.Pod
 		want          index.Effect
 	}{
-		"comes unready":    {after: unready, want: index.Effect{Urgency: index.Normal, Time: slicetest.Epoch().Add(time.Minute)}},
-		"comes ready":      {after: ready, want: index.Effect{Urgency: index.Urgent, Time: slicetest.Epoch().Add(time.Minute)}},
+		"comes unready":    {after: unready, want: index.Effect{Urgency: index.Normal, Time: slicetest.CreationTime().Add(time.Minute)}},
+		"comes ready":      {after: ready, want: index.Effect{Urgency: index.Urgent, Time: slicetest.CreationTime().Add(time.Minute)}},
 		"stops serving":    {before: ready, after: unready, want: index.Effect{Urgency: index.Urgent}},
 		"moves unready":    {before: unready, after: moved, want: index.Effect{Urgency: index.Normal}},
 		"is to be deleted": {before: ready, after: slicetest.Pod("web-0", "10.1.0.1", dying), want: index.Effect{Urgency: index.Urgent, Time: asked}},
@@ -117,7 +117,7 @@ func TestPutPod_SaysHowUrgentItIsAndSinceWhen(t *testing.T) {
 		},
 		"comes, and was written since": {
 			after: slicetest.Pod("web-0", "10.1.0.1", writtenAt(asked)),
-			want:  index.Effect{Urgency: index.Urgent, Time: slicetest.Epoch().Add(time.Minute)},
+			want:  index.Effect{Urgency: index.Urgent, Time: slicetest.CreationTime().Add(time.Minute)},
 		},
 	} {
 		x := index.New(slicetest.ManagedBy, shards)
@@ -145,7 +145,7 @@ func TestDeletePod_WasNotRemovedWhenItWasLastWritten(t *testing.T) {
 	x := index.New(slicetest.ManagedBy, shards)
 	x.PutService(slicetest.Service("web"))
 	x.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
-	if got := x.DeletePod(slicetest.Pod("web-0", "10.1.0.1", writtenAt(slicetest.Epoch()))).Time; !got.IsZero() {
+	if got := x.DeletePod(slicetest.Pod("web-0", "10.1.0.1", writtenAt(slicetest.CreationTime()))).Time; !got.IsZero() {
 		t.Errorf("removed at %v, though nothing says when", got)
 	}
 }

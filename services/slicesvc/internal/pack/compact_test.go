@@ -1,7 +1,6 @@
 package pack_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
@@ -19,9 +19,9 @@ import (
 
 // quiet draws a Service whose slices are as Make leaves them.
 func quiet(t *rapid.T) pack.Input {
-	in := slicetest.Input(t)
+	in := slicetest.RandomInput(t)
 	in.Service.DeletionTimestamp = nil
-	in.Slices = carryOut(t, in)
+	in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 	in.Limit = max(in.Limit, rapid.IntRange(1, 20).Draw(t, "limit now"))
 	return in
 }
@@ -35,10 +35,7 @@ func TestCompact_MakeHasNothingToDoBeforeAndAfter(t *testing.T) {
 			t.Fatalf("%d writes, more than %d: %v", len(plan.Changes), budget, reasons(plan))
 		}
 		desired := wanted(in)
-		var err error
-		if in.Slices, err = slicetest.CarryOut(in.Slices, plan); err != nil {
-			t.Fatal(err)
-		}
+		in.Slices = apply(t, in.Slices, plan.Changes)
 		if again := pack.Make(in); !again.Empty() {
 			t.Fatalf("after %v: %v", reasons(plan), reasons(again))
 		}
@@ -55,10 +52,7 @@ func TestCompact_NoEndpointIsMissingInBetween(t *testing.T) {
 		want := identities(in.Slices)
 		plan := pack.Compact(in, 20)
 		for n := range plan.Changes {
-			between, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: plan.Changes[:n]})
-			if err != nil {
-				t.Fatal(err)
-			}
+			between := apply(t, in.Slices, plan.Changes[:n])
 			if diff := gocmp.Diff(want, identities(between)); diff != "" {
 				t.Fatalf("after %d of the writes %v (-want +got):\n%s", n, reasons(plan), diff)
 			}
@@ -71,18 +65,6 @@ func TestCompact_NoEndpointIsMissingInBetween(t *testing.T) {
 			deleted = change.Verb == pack.Delete
 		}
 	})
-}
-
-// identities gives which endpoints are in any slice, with their addresses' family and ports.
-func identities(among []*discoveryv1.EndpointSlice) map[string]bool {
-	all := map[string]bool{}
-	for _, slice := range among {
-		for i := range slice.Endpoints {
-			endpoint, _ := desired.Observe(&slice.Endpoints[i])
-			all[fmt.Sprint(slice.AddressType, desired.KeyOf(slice.Ports), endpoint.Identity)] = true
-		}
-	}
-	return all
 }
 
 // A slice saved costs at most two writes; beyond 1.2 times the ideal, six.
@@ -109,20 +91,17 @@ func TestCompact_RepeatedComesNearTheIdeal(t *testing.T) {
 			if round > 100 {
 				t.Fatal("compaction does not end")
 			}
-			var err error
-			if in.Slices, err = slicetest.CarryOut(in.Slices, plan); err != nil {
-				t.Fatal(err)
-			}
+			in.Slices = apply(t, in.Slices, plan.Changes)
 		}
 		count := map[string]int{}
 		for _, slice := range in.Slices {
 			if slice.DeletionTimestamp == nil {
-				count[place{addressType: slice.AddressType, ports: desired.KeyOf(slice.Ports)}.String()]++
+				count[groupName(slice.AddressType, desired.KeyOf(slice.Ports))]++
 			}
 		}
 		for _, family := range in.Endpoints.Families {
 			for _, group := range family.Groups {
-				at := place{addressType: family.AddressType, ports: group.Key}.String()
+				at := groupName(family.AddressType, group.Key)
 				ideal := (len(group.Endpoints) + in.Limit - 1) / in.Limit
 				if count[at]*5 > ideal*6 {
 					t.Fatalf("%d slices are left for %d endpoints of %s, %d to a slice", count[at], len(group.Endpoints), at, in.Limit)
@@ -151,7 +130,7 @@ func TestCompact_ChangesNoInput(t *testing.T) {
 func scattered(t *testing.T) pack.Input {
 	service, pods := slicetest.Service("web"), slicetest.Pods(0, 5000)
 	in := input(service, pods)
-	in.Slices = mustCarryOut(t, in, pack.Make(in))
+	in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 	random := rand.New(rand.NewPCG(1, 1))
 	random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	in.Endpoints = desired.Resolve(service, pods[:500])
@@ -171,7 +150,7 @@ func TestCompact_AfterNineTenthsWentAtRandom(t *testing.T) {
 		before, writes := len(in.Slices), 0
 		for plan := pack.Compact(in, budget); !plan.Empty(); plan = pack.Compact(in, budget) {
 			writes += len(plan.Changes)
-			in.Slices = mustCarryOut(t, in, plan)
+			in.Slices = apply(t, in.Slices, plan.Changes)
 		}
 		t.Logf("budget %d: %d slices become %d with %d writes", budget, before, len(in.Slices), writes)
 		if len(in.Slices) > 6 || writes > 55 {
@@ -185,7 +164,7 @@ func TestMake_SlicesJoinWhilePodsGo(t *testing.T) {
 	for _, batch := range []int{10, 50, 500} {
 		service, pods := slicetest.Service("web"), slicetest.Pods(0, 2000)
 		in := input(service, pods)
-		in.Slices = mustCarryOut(t, in, pack.Make(in))
+		in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 		random := rand.New(rand.NewPCG(1, 1))
 		random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 		theirs, _ := upstreamStep(nil, in.Endpoints.Families[0].Groups[0].Endpoints, in.Limit)
@@ -194,7 +173,7 @@ func TestMake_SlicesJoinWhilePodsGo(t *testing.T) {
 			in.Endpoints = desired.Resolve(service, pods[:left])
 			plan := pack.Make(in)
 			writes += len(plan.Changes)
-			in.Slices = mustCarryOut(t, in, plan)
+			in.Slices = apply(t, in.Slices, plan.Changes)
 			var step int
 			theirs, step = upstreamStep(theirs, in.Endpoints.Families[0].Groups[0].Endpoints, in.Limit)
 			theirWrites += step
@@ -206,15 +185,6 @@ func TestMake_SlicesJoinWhilePodsGo(t *testing.T) {
 			t.Errorf("by %d: %d writes leave %d slices, upstream's policy needs %d; %d would do", batch, writes, len(in.Slices), theirWrites, ideal)
 		}
 	}
-}
-
-func mustCarryOut(t *testing.T, in pack.Input, plan pack.Plan) []*discoveryv1.EndpointSlice {
-	t.Helper()
-	after, err := slicetest.CarryOut(in.Slices, plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return after
 }
 
 func TestCompact_WhatItDoes(t *testing.T) {
@@ -271,7 +241,6 @@ func TestCompact_OnlyAServiceThatIsQuiet(t *testing.T) {
 		"an endpoint is missing": halves(func(in *pack.Input) { in.Endpoints = desired.Resolve(in.Service, slicetest.Pods(0, 21)) }),
 		"labels differ":          halves(func(in *pack.Input) { in.Slices[0].Labels["x"] = "y" }),
 		"the Service goes away":  halves(func(in *pack.Input) { in.Service.DeletionTimestamp = &metav1.Time{} }),
-		"only a part is known":   halves(func(in *pack.Input) { in.Part = &pack.Part{} }),
 		"one is being deleted":   halves(func(in *pack.Input) { terminating(in.Slices[0]) }),
 	} {
 		if plan := pack.Compact(in, 10); !plan.Empty() {
@@ -284,7 +253,7 @@ func TestCompact_KeepsWhatOthersAddedAndTellsNoTime(t *testing.T) {
 	service := slicetest.Service("web")
 	in := input(service, slicetest.Pods(0, 3),
 		slicetest.Slice(service, "a", slicetest.Pods(0, 1)), slicetest.Slice(service, "b", slicetest.Pods(1, 3)))
-	in.ChangeTime = slicetest.Epoch()
+	in.ChangeTime = slicetest.CreationTime()
 	in.Slices[1].Annotations = map[string]string{"note": "keep", corev1.EndpointsLastChangeTriggerTime: "old"}
 	in.Slices[1].Finalizers = []string{"example.com/wait"}
 	in.Slices[0].Endpoints[0].TargetRef.ResourceVersion = "99"
@@ -294,5 +263,33 @@ func TestCompact_KeepsWhatOthersAddedAndTellsNoTime(t *testing.T) {
 	want.Endpoints = append(want.Endpoints, *in.Slices[0].Endpoints[0].DeepCopy())
 	if diff := gocmp.Diff(want, pack.Compact(in, 10).Changes[0].Slice); diff != "" {
 		t.Errorf("slice (-want +got):\n%s", diff)
+	}
+}
+
+func TestMinSlices_FamiliesAndPortsShareNoSlice(t *testing.T) {
+	web := slicetest.Service("web")
+	other := slicetest.Service("web", func(service *corev1.Service) {
+		service.Spec.Ports[0].TargetPort = intstr.FromInt32(9090)
+	})
+	six := func(slice *discoveryv1.EndpointSlice) { slice.AddressType = discoveryv1.AddressTypeIPv6 }
+	full, half := slicetest.Slice(web, "full", slicetest.Pods(0, 10)), slicetest.Slice(web, "half", slicetest.Pods(10, 15))
+	for name, c := range map[string]struct {
+		slices   []*discoveryv1.EndpointSlice
+		families int
+		want     int
+	}{
+		"nothing":               {families: 1, want: 1},
+		"nothing in either":     {families: 2, want: 2},
+		"a placeholder":         {slices: []*discoveryv1.EndpointSlice{slicetest.Slice(web, "empty", nil)}, families: 1, want: 1},
+		"exactly full":          {slices: []*discoveryv1.EndpointSlice{full}, families: 1, want: 1},
+		"one over":              {slices: []*discoveryv1.EndpointSlice{full, slicetest.Slice(web, "one", slicetest.Pods(10, 11))}, families: 1, want: 2},
+		"two halves":            {slices: []*discoveryv1.EndpointSlice{half, slicetest.Slice(web, "too", slicetest.Pods(0, 5))}, families: 1, want: 1},
+		"two sets of ports":     {slices: []*discoveryv1.EndpointSlice{half, slicetest.Slice(other, "too", slicetest.Pods(0, 5))}, families: 1, want: 2},
+		"two families":          {slices: []*discoveryv1.EndpointSlice{half, slicetest.Slice(web, "six", slicetest.Pods(0, 5), six)}, families: 2, want: 2},
+		"a family that is left": {slices: []*discoveryv1.EndpointSlice{half}, families: 2, want: 2},
+	} {
+		if got := pack.MinSlices(c.slices, c.families, 10); got != c.want {
+			t.Errorf("%s: least is %d, want %d", name, got, c.want)
+		}
 	}
 }

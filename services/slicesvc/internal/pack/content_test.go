@@ -191,13 +191,13 @@ func TestMake_NamesAreMadeFromThePurpose(t *testing.T) {
 		t.Errorf("the second writer chooses other names:\n%s", diff)
 	}
 
-	in.Taken = func(name string) bool { return name == first[1] }
+	in.SliceNames = []string{first[1]}
 	without := names(in)
 	if without[0] != first[0] || without[1] != first[2] || without[2] == first[1] {
 		t.Errorf("with %s taken the names are %v, before %v", first[1], without, first)
 	}
 
-	in.Taken = nil
+	in.SliceNames = nil
 	in.Service = slicetest.Service("web", func(service *corev1.Service) { service.UID = "made again" })
 	if again := names(in); again[0] == first[0] {
 		t.Errorf("a Service made again uses the name %s of the one before", again[0])

@@ -7,64 +7,82 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
-// Placement is where the endpoints of one Service lie.
+// Placement tells in which slices the endpoints of one Service lie. With it, a plan for a change of
+// some Pods looks only at the slices that hold these Pods, and at the free capacity of the other slices
+// when a new endpoint does not fit there. The plan is the one that Make returns for the whole.
+//
+// That holds as long as the Placement is up to date: it was made from slices for which Make has nothing
+// to do; every plan since was applied completely and reported with Wrote and Deleted; and every Pod
+// that changed was in one of these plans. After any other event the caller drops the Placement and
+// plans the whole: the Service changed, another writer changed a slice, or a write failed. Two kinds of
+// Services are always planned as a whole: those with hints in mode Auto, where one Pod may change the
+// hints of all, and those that are being deleted.
+//
+// A Placement is not safe for concurrent use. Slices are kept as given and never changed.
 type Placement struct {
-	families [families]family
-	// shelves has every slice by its name.
-	shelves map[string]*shelf
-	// pods has the slices that hold a pod's endpoints.
-	pods map[string]spots
+	families [familyCount]placedFamily
+	// slices has every slice by its name.
+	slices map[string]*placedSlice
+	// pods has every Pod with an endpoint in a slice or an affinity, by name.
+	pods map[string]placedPod
 }
 
-// families are IPv4 and IPv6. A Service that has slices of any other type is not settled.
-const families = 2
+// familyCount is for IPv4 and IPv6. A slice of another address type cannot be placed.
+const familyCount = 2
 
-// spots are where a pod's endpoints are, one in each family at most.
-type spots [families]*shelf
+// placedPod is one Pod of the Service.
+type placedPod struct {
+	// slices hold the Pod's endpoints, at most one for each family.
+	slices [familyCount]*placedSlice
+	// affinity is that of the snapshot in which the Pod was last planned.
+	affinity uint32
+}
 
-// family is the slices of one address family.
-type family struct {
-	groups map[desired.PortKey]*group
-	// empty has the groups without an endpoint, which is one at most: the
-	// placeholder's.
-	empty map[*group]struct{}
-	// slices counts all of them.
+// placedFamily has the slices of one address family.
+type placedFamily struct {
+	groups map[desired.PortKey]*placedGroup
+	// empty has the groups without an endpoint: at most one, that of the placeholder.
+	empty map[*placedGroup]struct{}
+	// slices counts the slices of all groups.
 	slices int
 }
 
-// group is the slices of one set of ports.
-type group struct {
+// placedGroup has the slices of one set of ports.
+type placedGroup struct {
 	key       desired.PortKey
 	ports     []discoveryv1.EndpointPort
 	endpoints int
-	// shelves are in order of name.
-	shelves []*shelf
+	// slices are in order of name.
+	slices []*placedSlice
 }
 
-// shelf is one slice.
-type shelf struct {
-	slice  *discoveryv1.EndpointSlice
+type placedSlice struct {
+	object *discoveryv1.EndpointSlice
 	family int
-	group  *group
+	group  *placedGroup
 }
 
-// NewPlacement takes in the slices of a Service for which a plan for the whole is empty,
-// without those being deleted. ok is false when they cannot be the outcome of one.
-func NewPlacement(all []*discoveryv1.EndpointSlice) (p *Placement, ok bool) {
+// NewPlacement returns the Placement of a Service for which Make has nothing to do. Slices that are
+// being deleted are ignored. ok is false when no plan leaves such slices.
+func NewPlacement(snapshot index.Snapshot) (p *Placement, ok bool) {
 	endpoints := 0
-	for _, slice := range all {
+	for _, slice := range snapshot.Slices {
 		endpoints += len(slice.Endpoints)
 	}
 	p = &Placement{
-		shelves: make(map[string]*shelf, len(all)),
-		pods:    make(map[string]spots, endpoints),
+		slices: make(map[string]*placedSlice, len(snapshot.Slices)),
+		pods:   make(map[string]placedPod, endpoints),
 	}
 	for i := range p.families {
-		p.families[i] = family{groups: map[desired.PortKey]*group{}, empty: map[*group]struct{}{}}
+		p.families[i] = placedFamily{groups: map[desired.PortKey]*placedGroup{}, empty: map[*placedGroup]struct{}{}}
 	}
-	for _, slice := range all {
+	for pod, affinity := range snapshot.Affinities() {
+		p.pods[pod] = placedPod{affinity: affinity}
+	}
+	for _, slice := range snapshot.Slices {
 		if slice.DeletionTimestamp == nil && !p.Wrote(slice) {
 			return nil, false
 		}
@@ -72,20 +90,11 @@ func NewPlacement(all []*discoveryv1.EndpointSlice) (p *Placement, ok bool) {
 	return p, true
 }
 
-// Endpoints is how many endpoints the slices hold.
-func (p *Placement) Endpoints() int {
-	sum := 0
-	for _, shelf := range p.shelves {
-		sum += len(shelf.slice.Endpoints)
-	}
-	return sum
-}
-
-// Slack reports whether the endpoints might lie in fewer slices of that size.
+// Slack reports whether the endpoints may fit into fewer slices with the given limit.
 func (p *Placement) Slack(limit int) bool {
 	for i := range p.families {
-		for _, of := range p.families[i].groups {
-			if len(of.shelves) > max((of.endpoints+limit-1)/limit, 1) {
+		for _, group := range p.families[i].groups {
+			if len(group.slices) > max((group.endpoints+limit-1)/limit, 1) {
 				return true
 			}
 		}
@@ -93,90 +102,88 @@ func (p *Placement) Slack(limit int) bool {
 	return false
 }
 
-// Wrote takes in a slice as a write left it. ok is false when it cannot be kept
-// account of; the Placement is of no use then.
+// Wrote records the slice that a write left. ok is false when the slice cannot be placed; then the
+// Placement must not be used any more.
 func (p *Placement) Wrote(slice *discoveryv1.EndpointSlice) (ok bool) {
-	number, ok := numberOf(slice.AddressType)
+	family, ok := familyNumber(slice.AddressType)
 	if !ok {
 		return false
 	}
-	entry := p.shelves[slice.Name]
+	entry := p.slices[slice.Name]
 	if entry == nil {
-		entry = &shelf{family: number}
-		p.shelves[slice.Name] = entry
-		p.families[number].slices++
+		entry = &placedSlice{family: family}
+		p.slices[slice.Name] = entry
+		p.families[family].slices++
 	}
-	if entry.family != number {
+	if entry.family != family {
 		return false
 	}
-	before := entry.slice
-	entry.slice = slice
+	before := entry.object
+	entry.object = slice
 	p.file(entry, before)
 	return p.locate(entry, before, slice)
 }
 
-// Deleted takes note that a slice was deleted.
+// Deleted records that a slice was deleted.
 func (p *Placement) Deleted(name string) {
-	entry := p.shelves[name]
+	entry := p.slices[name]
 	if entry == nil {
 		return
 	}
-	p.forget(entry, entry.slice.Endpoints)
-	p.unfile(entry, len(entry.slice.Endpoints))
+	p.forget(entry, entry.object.Endpoints)
+	p.unfile(entry, len(entry.object.Endpoints))
 	p.families[entry.family].slices--
-	delete(p.shelves, name)
+	delete(p.slices, name)
 }
 
-// file puts a shelf, whose slice was another before, under its group.
-func (p *Placement) file(entry *shelf, before *discoveryv1.EndpointSlice) {
+// file puts a slice, whose previous version is before, into its group.
+func (p *Placement) file(entry *placedSlice, before *discoveryv1.EndpointSlice) {
 	family := &p.families[entry.family]
 	if before != nil {
-		if sameArray(before.Ports, entry.slice.Ports) {
-			entry.group.endpoints += len(entry.slice.Endpoints) - len(before.Endpoints)
-			family.note(entry.group)
+		if sameMemory(before.Ports, entry.object.Ports) {
+			entry.group.endpoints += len(entry.object.Endpoints) - len(before.Endpoints)
+			family.noteEmpty(entry.group)
 			return
 		}
 		p.unfile(entry, len(before.Endpoints))
 	}
-	key := desired.KeyOf(entry.slice.Ports)
-	filed := family.groups[key]
-	if filed == nil {
-		filed = &group{key: key, ports: entry.slice.Ports}
-		family.groups[key] = filed
+	key := desired.KeyOf(entry.object.Ports)
+	group := family.groups[key]
+	if group == nil {
+		group = &placedGroup{key: key, ports: entry.object.Ports}
+		family.groups[key] = group
 	}
-	at, _ := slices.BinarySearchFunc(filed.shelves, entry, byName)
-	filed.shelves = slices.Insert(filed.shelves, at, entry)
-	filed.endpoints += len(entry.slice.Endpoints)
-	entry.group = filed
-	family.note(filed)
+	at, _ := slices.BinarySearchFunc(group.slices, entry, byName)
+	group.slices = slices.Insert(group.slices, at, entry)
+	group.endpoints += len(entry.object.Endpoints)
+	entry.group = group
+	family.noteEmpty(group)
 }
 
-// unfile takes a shelf with so many endpoints out of its group.
-func (p *Placement) unfile(entry *shelf, endpoints int) {
-	family, filed := &p.families[entry.family], entry.group
-	at, _ := slices.BinarySearchFunc(filed.shelves, entry, byName)
-	filed.shelves = slices.Delete(filed.shelves, at, at+1)
-	filed.endpoints -= endpoints
+// unfile takes a slice, which counted for so many endpoints, out of its group.
+func (p *Placement) unfile(entry *placedSlice, endpoints int) {
+	family, group := &p.families[entry.family], entry.group
+	at, _ := slices.BinarySearchFunc(group.slices, entry, byName)
+	group.slices = slices.Delete(group.slices, at, at+1)
+	group.endpoints -= endpoints
 	entry.group = nil
-	family.note(filed)
-	if len(filed.shelves) == 0 {
-		delete(family.groups, filed.key)
-		delete(family.empty, filed)
+	family.noteEmpty(group)
+	if len(group.slices) == 0 {
+		delete(family.groups, group.key)
+		delete(family.empty, group)
 	}
 }
 
-// note keeps account of which groups are without an endpoint.
-func (f *family) note(of *group) {
-	if of.endpoints == 0 {
-		f.empty[of] = struct{}{}
+func (f *placedFamily) noteEmpty(group *placedGroup) {
+	if group.endpoints == 0 {
+		f.empty[group] = struct{}{}
 		return
 	}
-	delete(f.empty, of)
+	delete(f.empty, group)
 }
 
-// locate notes which pods a shelf holds. Endpoints that were not touched are the
-// very same objects in both versions of its slice, and are passed by.
-func (p *Placement) locate(entry *shelf, before, after *discoveryv1.EndpointSlice) (ok bool) {
+// locate records which Pods a slice holds. It skips the common prefix of both versions.
+func (p *Placement) locate(entry *placedSlice, before, after *discoveryv1.EndpointSlice) (ok bool) {
 	first := 0
 	if before != nil {
 		for first < min(len(before.Endpoints), len(after.Endpoints)) && sameTarget(&before.Endpoints[first], &after.Endpoints[first]) {
@@ -189,42 +196,43 @@ func (p *Placement) locate(entry *shelf, before, after *discoveryv1.EndpointSlic
 		if target == nil || target.Name == "" {
 			return false
 		}
-		at := p.pods[target.Name]
-		at[entry.family] = entry
-		p.pods[target.Name] = at
+		pod := p.pods[target.Name]
+		pod.slices[entry.family] = entry
+		p.pods[target.Name] = pod
 	}
 	return true
 }
 
-// forget drops what is known of endpoints that a shelf held, as far as they were
-// not found elsewhere since.
-func (p *Placement) forget(entry *shelf, endpoints []discoveryv1.Endpoint) {
+// forget drops the endpoints that a slice held, except those that another slice holds by now.
+func (p *Placement) forget(entry *placedSlice, endpoints []discoveryv1.Endpoint) {
 	for i := range endpoints {
 		name := endpoints[i].TargetRef.Name
-		at, known := p.pods[name]
-		if !known || at[entry.family] != entry {
-			continue
+		pod := p.pods[name]
+		if pod.slices[entry.family] == entry {
+			pod.slices[entry.family] = nil
+			p.setPod(name, pod)
 		}
-		at[entry.family] = nil
-		if at == (spots{}) {
-			delete(p.pods, name)
-			continue
-		}
-		p.pods[name] = at
 	}
+}
+
+func (p *Placement) setPod(name string, pod placedPod) {
+	if pod == (placedPod{}) {
+		delete(p.pods, name)
+		return
+	}
+	p.pods[name] = pod
 }
 
 func sameTarget(a, b *discoveryv1.Endpoint) bool {
 	return a.TargetRef == b.TargetRef || (a.TargetRef != nil && b.TargetRef != nil && a.TargetRef.Name == b.TargetRef.Name)
 }
 
-// sameArray reports whether two lists of ports are one in memory, which spares
-// the making of their key.
-func sameArray(a, b []discoveryv1.EndpointPort) bool {
+// sameMemory reports whether two lists of ports are the same array, which saves making their keys.
+func sameMemory(a, b []discoveryv1.EndpointPort) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-func numberOf(addressType discoveryv1.AddressType) (int, bool) {
+func familyNumber(addressType discoveryv1.AddressType) (int, bool) {
 	switch addressType {
 	case discoveryv1.AddressTypeIPv4:
 		return 0, true
@@ -235,4 +243,160 @@ func numberOf(addressType discoveryv1.AddressType) (int, bool) {
 	}
 }
 
-func byName(a, b *shelf) int { return cmp.Compare(a.slice.Name, b.slice.Name) }
+func byName(a, b *placedSlice) int { return cmp.Compare(a.object.Name, b.object.Name) }
+
+// Plan plans the slices after a change of the named Pods. in has a snapshot of these Pods, as
+// index.SnapshotOfPods returns it, and the endpoints that these Pods should have. At most one plan of
+// a Placement may be in the course of being applied.
+func (p *Placement) Plan(in Input, pods map[string]struct{}) Plan {
+	part := &part{
+		placement: p,
+		changed:   pods,
+		held:      make(map[*placedSlice]int, len(pods)),
+		taken:     map[*placedSlice]struct{}{},
+	}
+	part.update(in.Affinities())
+	var families []desired.Family
+	for i := range in.Endpoints.Families {
+		if family, touched := part.take(in.Endpoints.Families[i]); touched {
+			families = append(families, family)
+		}
+	}
+	if len(families) == 0 {
+		return Plan{}
+	}
+	in.Endpoints.Families = families
+	in.Slices = part.slices()
+	return newPlanner(in, part).plan()
+}
+
+// part is what of a Placement a plan for a change looks at. The planner gets the families that change,
+// in them the endpoints of changed Pods, and the taken slices: all that hold an endpoint of a changed
+// Pod, and all of a group that will have no endpoint. A group that keeps endpoints of other Pods is
+// named even if it has none of changed Pods.
+type part struct {
+	placement *Placement
+	// changed names the Pods whose endpoints may have come, gone or changed.
+	changed map[string]struct{}
+	// held counts the endpoints of changed Pods by their slice.
+	held map[*placedSlice]int
+	// taken are the slices that the planner gets.
+	taken map[*placedSlice]struct{}
+}
+
+// update finds the slices of the changed Pods and records the Pods' affinities.
+func (p *part) update(affinities map[string]uint32) {
+	for name := range p.changed {
+		pod := p.placement.pods[name]
+		for _, slice := range pod.slices {
+			if slice != nil {
+				p.held[slice]++
+			}
+		}
+		if affinity := affinities[name]; pod.affinity != affinity {
+			pod.affinity = affinity
+			p.placement.setPod(name, pod)
+		}
+	}
+}
+
+// take takes the slices of a family that the plan looks at, and adds the groups that keep endpoints of
+// other Pods; false when the change does not touch the family.
+func (p *part) take(family desired.Family) (desired.Family, bool) {
+	number, ok := familyNumber(family.AddressType)
+	if !ok {
+		return family, false
+	}
+	leaving := map[*placedGroup]int{}
+	for slice, count := range p.held {
+		if slice.family == number {
+			p.taken[slice] = struct{}{}
+			leaving[slice.group] += count
+		}
+	}
+	if len(leaving) == 0 && len(family.Groups) == 0 {
+		return family, false
+	}
+	named := family.Groups
+	family.Groups = slices.Clone(named)
+	for group, count := range leaving {
+		switch {
+		case isNamed(named, group.key):
+		case group.endpoints > count:
+			family.Groups = append(family.Groups, desired.Group{Key: group.key, Ports: group.ports})
+		default:
+			p.takeAll(group)
+		}
+	}
+	for group := range p.placement.families[number].empty {
+		if !isNamed(named, group.key) {
+			p.takeAll(group)
+		}
+	}
+	slices.SortFunc(family.Groups, func(a, b desired.Group) int { return cmp.Compare(a.Key, b.Key) })
+	return family, true
+}
+
+func (p *part) takeAll(group *placedGroup) {
+	for _, slice := range group.slices {
+		p.taken[slice] = struct{}{}
+	}
+}
+
+func (p *part) slices() []*discoveryv1.EndpointSlice {
+	taken := make([]*discoveryv1.EndpointSlice, 0, len(p.taken))
+	for slice := range p.taken {
+		taken = append(taken, slice.object)
+	}
+	return taken
+}
+
+// keeps reports whether an endpoint in a slice is of a Pod that did not change. Like the methods
+// below, it may be called on nil, the part of a plan of the whole.
+func (p *part) keeps(found *discoveryv1.Endpoint) bool {
+	if p == nil || found.TargetRef == nil {
+		return false
+	}
+	_, changed := p.changed[found.TargetRef.Name]
+	return !changed
+}
+
+// hasOthers reports whether a family has slices beside the taken ones.
+func (p *part) hasOthers(addressType discoveryv1.AddressType) bool {
+	if p == nil {
+		return false
+	}
+	number, ok := familyNumber(addressType)
+	if !ok {
+		return false
+	}
+	taken := 0
+	for slice := range p.taken {
+		if slice.family == number {
+			taken++
+		}
+	}
+	return p.placement.families[number].slices > taken
+}
+
+// others returns drafts of the slices of a group beside the taken ones, in order of name and unchanged.
+func (p *part) others(addressType discoveryv1.AddressType, ports desired.PortKey) []*draft {
+	if p == nil {
+		return nil
+	}
+	number, ok := familyNumber(addressType)
+	if !ok || p.placement.families[number].groups[ports] == nil {
+		return nil
+	}
+	var others []*draft
+	for _, slice := range p.placement.families[number].groups[ports].slices {
+		if _, taken := p.taken[slice]; !taken {
+			others = append(others, unchangedDraft(slice.object))
+		}
+	}
+	return others
+}
+
+func isNamed(groups []desired.Group, key desired.PortKey) bool {
+	return slices.ContainsFunc(groups, func(g desired.Group) bool { return g.Key == key })
+}

@@ -1,7 +1,6 @@
 package pack_test
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -19,8 +18,8 @@ import (
 
 func TestMake_APlanCarriedOutLeavesNothingToDo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
-		in.Slices = carryOut(t, in)
+		in := slicetest.RandomInput(t)
+		in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 		if again := pack.Make(in); !again.Empty() {
 			t.Fatalf("after the plan was carried out: %v", reasons(again))
 		}
@@ -29,8 +28,8 @@ func TestMake_APlanCarriedOutLeavesNothingToDo(t *testing.T) {
 
 func TestMake_SlicesHoldWhatIsDesiredAndNothingTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
-		after := carryOut(t, in)
+		in := slicetest.RandomInput(t)
+		after := apply(t, in.Slices, pack.Make(in).Changes)
 		if in.Service.DeletionTimestamp != nil {
 			t.Skip("a Service that goes away gets no new slices")
 		}
@@ -49,17 +48,14 @@ func TestMake_SlicesHoldWhatIsDesiredAndNothingTwice(t *testing.T) {
 // same ports, is in a slice.
 func TestMake_NoEndpointIsMissingInBetween(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		in.Service.DeletionTimestamp = nil
 		plan := pack.Make(in)
 		stays := identities(in.Slices)
-		after := identities(carryOut(t, in))
+		after := identities(apply(t, in.Slices, pack.Make(in).Changes))
 		maps.DeleteFunc(stays, func(endpoint string, _ bool) bool { return !after[endpoint] })
 		for n := range plan.Changes {
-			between, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: plan.Changes[:n]})
-			if err != nil {
-				t.Fatal(err)
-			}
+			between := apply(t, in.Slices, plan.Changes[:n])
 			there := identities(between)
 			for endpoint := range stays {
 				if !there[endpoint] {
@@ -73,11 +69,11 @@ func TestMake_NoEndpointIsMissingInBetween(t *testing.T) {
 // Nor is it missing when a write fails: what supersedes is left out then.
 func TestMake_NoEndpointIsMissingAfterAWriteFailed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		in.Service.DeletionTimestamp = nil
 		plan := pack.Make(in)
 		stays := identities(in.Slices)
-		after := identities(carryOut(t, in))
+		after := identities(apply(t, in.Slices, pack.Make(in).Changes))
 		maps.DeleteFunc(stays, func(endpoint string, _ bool) bool { return !after[endpoint] })
 		for failed := range plan.Changes {
 			there := identities(withoutWrite(t, in, plan, failed))
@@ -94,13 +90,10 @@ func TestMake_NoEndpointIsMissingAfterAWriteFailed(t *testing.T) {
 // slices. What has its place already is not written once more.
 func TestMake_NothingIsWrittenInVainAfterAPlanWasCutShort(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		plan := pack.Make(in)
 		for n := range plan.Changes {
-			left, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: plan.Changes[:n]})
-			if err != nil {
-				t.Fatal(err)
-			}
+			left := apply(t, in.Slices, plan.Changes[:n])
 			again := in
 			again.Slices = left
 			noWriteInVain(t, left, pack.Make(again))
@@ -126,16 +119,13 @@ func withoutWrite(t *rapid.T, in pack.Input, plan pack.Plan, failed int) []*disc
 			written = append(written, change)
 		}
 	}
-	left, err := slicetest.CarryOut(in.Slices, pack.Plan{Changes: written})
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := apply(t, in.Slices, written)
 	return left
 }
 
 func TestMake_ChangesNoInput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		service, slices := in.Service.DeepCopy(), deepCopies(in.Slices)
 		plan := pack.Make(in)
 		if diff := gocmp.Diff(service, in.Service); diff != "" {
@@ -149,7 +139,7 @@ func TestMake_ChangesNoInput(t *testing.T) {
 
 func TestMake_OrderOfInputsDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		plan := pack.Make(in)
 		shuffled := in
 		shuffled.Slices = rapid.Permutation(in.Slices).Draw(t, "slices")
@@ -169,27 +159,11 @@ func TestMake_OrderOfInputsDoesNotMatter(t *testing.T) {
 	})
 }
 
-func carryOut(t *rapid.T, in pack.Input) []*discoveryv1.EndpointSlice {
-	after, err := slicetest.CarryOut(in.Slices, pack.Make(in))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return after
-}
-
-// place is a family with a set of ports.
-type place struct {
-	addressType discoveryv1.AddressType
-	ports       desired.PortKey
-}
-
-func (p place) String() string { return fmt.Sprintf("%s %q", p.addressType, p.ports) }
-
 func wanted(in pack.Input) map[string]map[desired.Endpoint]int {
 	all := map[string]map[desired.Endpoint]int{}
 	for _, family := range in.Endpoints.Families {
 		for _, group := range family.Groups {
-			at := place{addressType: family.AddressType, ports: group.Key}.String()
+			at := groupName(family.AddressType, group.Key)
 			all[at] = map[desired.Endpoint]int{}
 			for _, endpoint := range group.Endpoints {
 				all[at][withoutAuto(in, endpoint)]++
@@ -209,7 +183,7 @@ func held(t *rapid.T, in pack.Input, slices []*discoveryv1.EndpointSlice) map[st
 		if len(slice.Endpoints) == 0 {
 			continue
 		}
-		at := place{addressType: slice.AddressType, ports: desired.KeyOf(slice.Ports)}.String()
+		at := groupName(slice.AddressType, desired.KeyOf(slice.Ports))
 		if all[at] == nil {
 			all[at] = map[desired.Endpoint]int{}
 		}
@@ -255,19 +229,3 @@ func hasSlice(slices []*discoveryv1.EndpointSlice, addressType discoveryv1.Addre
 	return false
 }
 
-func deepCopies(slices []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
-	var copies []*discoveryv1.EndpointSlice
-	for _, slice := range slices {
-		copies = append(copies, slice.DeepCopy())
-	}
-	return copies
-}
-
-// reasons tells a plan in short.
-func reasons(plan pack.Plan) []string {
-	var all []string
-	for _, change := range plan.Changes {
-		all = append(all, fmt.Sprintf("%s %s %s: %s", change.Verb, change.Slice.Name, change.Reason, change.Detail()))
-	}
-	return all
-}

@@ -88,12 +88,12 @@ func TestMake_HintsOfEachMode(t *testing.T) {
 			pods := inZones(slicetest.Pods(0, 5), "zone-a", "zone-b")
 			slicetest.Unready(pods[4].Pod)
 			in := input(slicetest.Service("web", c.service), pods)
-			in.Zones = zones("zone-a", "zone-b")
+			in.Shares = zones("zone-a", "zone-b")
 			plan := pack.Make(in)
 			if diff := gocmp.Diff(c.verdict, plan.Topology); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)
 			}
-			in.Slices = mustCarryOut(t, in, plan)
+			in.Slices = apply(t, in.Slices, plan.Changes)
 			if diff := gocmp.Diff(c.want, hintsOf(in.Slices)); diff != "" {
 				t.Errorf("hints (-want +got):\n%s", diff)
 			}
@@ -102,7 +102,7 @@ func TestMake_HintsOfEachMode(t *testing.T) {
 			}
 			in.Service = slicetest.Service("web")
 			in.Endpoints = desired.Resolve(in.Service, pods)
-			for pod, hint := range hintsOf(mustCarryOut(t, in, pack.Make(in))) {
+			for pod, hint := range hintsOf(apply(t, in.Slices, pack.Make(in).Changes)) {
 				if hint != "" {
 					t.Errorf("pod %s keeps its hint %q without a wish for it", pod, hint)
 				}
@@ -127,7 +127,7 @@ func TestMake_SaysWhyThereAreNoHints(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input(slicetest.Service("web", c.service), c.pods)
-			in.Zones = zones(c.zones...)
+			in.Shares = zones(c.zones...)
 			want := []pack.FamilyHints{{AddressType: discoveryv1.AddressTypeIPv4, Verdict: hints.Verdict{Hinted: c.want == "", Problem: c.want}}}
 			if diff := gocmp.Diff(want, pack.Make(in).Topology); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)
@@ -139,15 +139,12 @@ func TestMake_SaysWhyThereAreNoHints(t *testing.T) {
 // kube-proxy looks at zone hints only when every ready endpoint has one.
 func TestMake_AutoHintsAllReadyEndpointsOrNone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := slicetest.Input(t)
+		in := slicetest.RandomInput(t)
 		if hints.ModeOf(in.Service) != hints.Auto || in.Service.DeletionTimestamp != nil {
 			return
 		}
 		plan := pack.Make(in)
-		after, err := slicetest.CarryOut(in.Slices, plan)
-		if err != nil {
-			t.Fatal(err)
-		}
+		after := apply(t, in.Slices, plan.Changes)
 		for _, family := range plan.Topology {
 			for _, slice := range after {
 				if slice.AddressType != family.AddressType || slice.DeletionTimestamp != nil {
@@ -169,8 +166,8 @@ func TestMake_AutoWritesNoSliceForHintsAlone(t *testing.T) {
 	service := slicetest.Service("web", auto)
 	pods := inZones(slicetest.Pods(0, 300), "zone-a", "zone-b", "zone-c")
 	in := input(service, pods[:299])
-	in.Zones = zones("zone-a", "zone-b", "zone-c")
-	in.Slices = mustCarryOut(t, in, pack.Make(in))
+	in.Shares = zones("zone-a", "zone-b", "zone-c")
+	in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 	step := func(what string, pods []desired.Candidate) {
 		t.Helper()
 		in.Endpoints = desired.Resolve(service, pods)
@@ -178,7 +175,7 @@ func TestMake_AutoWritesNoSliceForHintsAlone(t *testing.T) {
 		if len(plan.Changes) != 1 {
 			t.Errorf("%s: %d writes, want 1: %v", what, len(plan.Changes), reasons(plan))
 		}
-		in.Slices = mustCarryOut(t, in, plan)
+		in.Slices = apply(t, in.Slices, plan.Changes)
 	}
 	step("one comes", pods)
 	slicetest.Unready(pods[7].Pod)
