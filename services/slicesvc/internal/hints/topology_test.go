@@ -10,7 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
-// sharesOf makes a cluster with one node for each zone.
+// sharesOf returns the shares of a cluster with one Node for each zone.
 func sharesOf(cpuByZone map[string]int64) hints.Shares {
 	var topology hints.Topology
 	for zone, cpu := range cpuByZone {
@@ -56,9 +56,9 @@ func setCPU(quantity string) func(*corev1.Node) {
 	}
 }
 
-// The clusters are those of upstream's tests, except for the nodes that tell too
-// little: what they lead to is seen in what is said of eight endpoints.
-func TestShares_WhichClustersCanHaveHints(t *testing.T) {
+// The clusters are those of upstream's tests, except for the Nodes that are left out. The verdict is
+// that for eight endpoints.
+func TestShares_ClustersThatCanHaveHints(t *testing.T) {
 	node := func(zone string, cpu int64) hints.Node { return hints.Node{Zone: zone, MilliCPU: cpu, Counts: true} }
 	uncounted := func(zone string) hints.Node { return hints.Node{Zone: zone, MilliCPU: 1000} }
 	for name, c := range map[string]struct {
@@ -100,7 +100,7 @@ func TestShares_WhichClustersCanHaveHints(t *testing.T) {
 	}
 }
 
-func TestTopology_NodesThatWereRemovedLeaveNothing(t *testing.T) {
+func TestTopology_RemovedNodesHaveNoShare(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		stay := rapid.SliceOfN(rapid.Custom(drawNode), 0, 10).Draw(t, "stay")
 		gone := rapid.SliceOfN(rapid.Custom(drawNode), 0, 10).Draw(t, "gone")

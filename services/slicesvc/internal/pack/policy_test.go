@@ -180,7 +180,6 @@ func TestMake_ServiceThatGoesAwayGetsNoNewSlices(t *testing.T) {
 	}
 }
 
-
 func TestMake_SlicesThatAreWrittenAnywayJoin(t *testing.T) {
 	service := slicetest.Service("web")
 	old := func(name string, from, to int) *discoveryv1.EndpointSlice {

@@ -228,4 +228,3 @@ func hasSlice(slices []*discoveryv1.EndpointSlice, addressType discoveryv1.Addre
 	}
 	return false
 }
-

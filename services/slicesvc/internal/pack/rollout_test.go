@@ -22,9 +22,9 @@ type rollout struct {
 
 	old, fresh []desired.Candidate
 	// slices and writes are those of Make; upstream and upstreamWrites those of upstream's policy.
-	slices              []*discoveryv1.EndpointSlice
+	slices                 []*discoveryv1.EndpointSlice
 	writes, upstreamWrites int
-	upstream              [][]desired.Endpoint
+	upstream               [][]desired.Endpoint
 }
 
 func newRollout(t *testing.T, pods int, seed uint64) *rollout {
