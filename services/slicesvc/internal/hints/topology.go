@@ -14,8 +14,8 @@ type Node struct {
 	Zone string
 	// MilliCPU is the allocatable CPU in thousandths of a core.
 	MilliCPU int64
-	// Counts tells that the Node is Ready and no control plane Node. Other Nodes are ignored.
-	Counts bool
+	// Eligible tells that the Node is Ready and no control plane Node. Other Nodes are ignored.
+	Eligible bool
 }
 
 // maxCPU is the upper bound of a Node's CPU, in cores.
@@ -26,7 +26,7 @@ func NodeOf(node *corev1.Node) Node {
 	return Node{
 		Zone:     node.Labels[corev1.LabelTopologyZone],
 		MilliCPU: milliCPU(node.Status.Allocatable.Cpu()),
-		Counts:   ready(node) && !controlPlane(node.Labels),
+		Eligible: ready(node) && !controlPlane(node.Labels),
 	}
 }
 
@@ -57,7 +57,7 @@ func controlPlane(labels map[string]string) bool {
 // safe for concurrent use.
 type Topology struct {
 	zones map[string]capacity
-	// nodes counts all Nodes that count; leftOut counts those without a zone or CPU.
+	// nodes counts all eligible Nodes; leftOut counts those without a zone or CPU.
 	nodes, leftOut int
 }
 
@@ -73,7 +73,7 @@ func (t *Topology) Add(node Node) { t.count(node, 1) }
 func (t *Topology) Remove(node Node) { t.count(node, -1) }
 
 func (t *Topology) count(node Node, n int) {
-	if !node.Counts {
+	if !node.Eligible {
 		return
 	}
 	t.nodes += n

@@ -21,7 +21,7 @@ func TestSnapshot_DoesNotShowLaterChanges(t *testing.T) {
 
 	x.PutPod(slicetest.Pod("web-0", "10.1.0.9", slicetest.Unready, labels("tier", "front", "app", "web")))
 	x.PutPod(slicetest.Pod("web-1", "10.1.0.3", labels("tier", "front", "app", "web")))
-	x.PutNode("node-a", hints.Node{Zone: "zone-b", MilliCPU: 1000, Counts: true})
+	x.PutNode("node-a", hints.Node{Zone: "zone-b", MilliCPU: 1000, Eligible: true})
 	x.PutSlice(namedSlice("web-b", slicetest.ManagedBy))
 	x.DeleteSlice(namedSlice("web-a", slicetest.ManagedBy))
 	x.PutService(slicetest.Service("web", selector("app", "other")))
@@ -43,8 +43,8 @@ func TestSnapshot_DoesNotShowLaterChanges(t *testing.T) {
 	}
 }
 
-// The names are those of all managers and of tombstones, but only of slices that may be in the way.
-func TestSnapshot_NamesOfSlicesThatATakenNameMayHave(t *testing.T) {
+// The names include slices of other managers and tombstones, but only names that a new slice may get.
+func TestSnapshot_SliceNamesHaveThePrefixOfTheService(t *testing.T) {
 	x := index.New(slicetest.ManagedBy, shards)
 	x.PutService(slicetest.Service("web"))
 	for _, slice := range []*discoveryv1.EndpointSlice{
@@ -83,7 +83,7 @@ func TestSnapshot_AffinitiesOfSelectedPods(t *testing.T) {
 	}
 }
 
-func TestSnapshot_OfAServiceThatIsNotThere(t *testing.T) {
+func TestSnapshot_UnknownServiceHasNone(t *testing.T) {
 	x := index.New(slicetest.ManagedBy, shards)
 	x.PutSlice(namedSlice("web-a", slicetest.ManagedBy))
 	_, all := x.Snapshot(key("web"))

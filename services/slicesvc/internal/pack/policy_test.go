@@ -45,7 +45,7 @@ func TestMake_FollowsUpstreamsPolicy(t *testing.T) {
 			in:   input(service, nil, old("a", 0, 1), slicetest.Slice(service, "b", nil)),
 			want: outcome{Deletes: 1, Fill: []int{0}},
 		},
-		"the first pod comes: the placeholder takes it": {
+		"the first pod comes: the placeholder is recycled": {
 			in:   input(service, slicetest.Pods(0, 1), slicetest.Slice(service, "a", nil)),
 			want: outcome{Updates: 1, Fill: []int{1}},
 		},
@@ -140,7 +140,7 @@ func TestMake_NamedPortsGroupPods(t *testing.T) {
 	}
 }
 
-func TestMake_ServiceThatGoesAwayGetsNoNewSlices(t *testing.T) {
+func TestMake_TerminatingServiceGetsNoNewSlices(t *testing.T) {
 	service := slicetest.Service("web", func(service *corev1.Service) {
 		now := service.CreationTimestamp
 		service.DeletionTimestamp = &now
@@ -150,23 +150,23 @@ func TestMake_ServiceThatGoesAwayGetsNoNewSlices(t *testing.T) {
 		in   pack.Input
 		want outcome
 	}{
-		"none is created": {
+		"no slice is created": {
 			in:   input(service, slicetest.Pods(0, 2)),
 			want: outcome{},
 		},
-		"those there are follow the pods": {
+		"existing slices follow the pods": {
 			in:   input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", slicetest.Pods(0, 3))),
 			want: outcome{Updates: 1, Fill: []int{2}},
 		},
-		"one that is not needed is reused": {
+		"an unneeded slice is reused": {
 			in:   input(service, slicetest.Pods(0, 2), slicetest.Slice(service, "a", nil)),
 			want: outcome{Updates: 1, Fill: []int{2}},
 		},
-		"one above the limit, which was lowered, keeps what it has": {
+		"a slice above the lowered limit keeps its endpoints": {
 			in:   limited(4, input(service, slicetest.Pods(0, 6), slicetest.Slice(service, "a", slicetest.Pods(0, 6)))),
 			want: outcome{Fill: []int{6}},
 		},
-		"and follows the pods, while others take what is new": {
+		"and follows the pods, while other slices take new ones": {
 			in: limited(4, input(service, slicetest.Pods(1, 9),
 				slicetest.Slice(service, "a", slicetest.Pods(0, 6)), slicetest.Slice(service, "b", slicetest.Pods(6, 7)))),
 			want: outcome{Updates: 2, Fill: []int{5, 3}},
@@ -180,7 +180,7 @@ func TestMake_ServiceThatGoesAwayGetsNoNewSlices(t *testing.T) {
 	}
 }
 
-func TestMake_SlicesThatAreWrittenAnywayJoin(t *testing.T) {
+func TestMake_WrittenSlicesMerge(t *testing.T) {
 	service := slicetest.Service("web")
 	old := func(name string, from, to int) *discoveryv1.EndpointSlice {
 		return slicetest.Slice(service, name, slicetest.Pods(from, to))
@@ -225,7 +225,7 @@ func TestMake_SlicesThatAreWrittenAnywayJoin(t *testing.T) {
 				"update b ENDPOINTS_CHANGED: 0 endpoints added, 0 removed, 1 changed",
 			},
 		},
-		"but others may join them": {
+		"but other endpoints may move to them": {
 			pods:   unready(slicetest.Pods(0, 39), 5),
 			slices: []*discoveryv1.EndpointSlice{old("a", 0, 20), old("b", 20, 40)},
 			want: []string{
@@ -233,7 +233,7 @@ func TestMake_SlicesThatAreWrittenAnywayJoin(t *testing.T) {
 				"delete b COMPACTED: 20 endpoints moved to other slices",
 			},
 		},
-		"they joined before, but one did not go any more": {
+		"they were merged before, but the source was not deleted": {
 			pods:   slicetest.Pods(0, 30),
 			slices: []*discoveryv1.EndpointSlice{old("a", 25, 35), old("b", 0, 30)},
 			want:   []string{"delete a COMPACTED: 10 endpoints moved to other slices"},
@@ -248,8 +248,8 @@ func TestMake_SlicesThatAreWrittenAnywayJoin(t *testing.T) {
 	}
 }
 
-// While an endpoint is in two slices it reads the same in both.
-func TestMake_EndpointsThatMoveAreTheSameInBothSlices(t *testing.T) {
+// While an endpoint is in two slices, it is the same in both.
+func TestMake_MovedEndpointsDoNotChange(t *testing.T) {
 	service := slicetest.Service("web")
 	pods := slicetest.Pods(0, 39)
 	slicetest.Unready(pods[5].Pod)

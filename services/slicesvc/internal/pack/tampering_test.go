@@ -13,11 +13,11 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// Each case is a rule for slices in which somebody's hands were; doc.go has them in words.
-func TestMake_HandsInASlice(t *testing.T) {
+// Each case is a rule of doc.go for a slice that another writer changed.
+func TestMake_RepairsTamperedSlices(t *testing.T) {
 	for name, c := range map[string]struct {
-		limit int
-		spoil func(*discoveryv1.EndpointSlice)
+		limit  int
+		tamper func(*discoveryv1.EndpointSlice)
 		// want is what is written; nil for nothing.
 		want []string
 	}{
@@ -25,84 +25,84 @@ func TestMake_HandsInASlice(t *testing.T) {
 			limit: 3,
 			want:  []string{"create web-ulxqo6axtc NEW_ENDPOINTS: 1 IPv4 endpoints for ports http 8080/TCP", "update a ENDPOINTS_CHANGED: 0 endpoints added, 1 removed, 0 changed"},
 		},
-		"an endpoint that is there twice goes once": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Endpoints = append(slice.Endpoints, slice.Endpoints[0]) },
-			want:  []string{"update a ENDPOINTS_CHANGED: 0 endpoints added, 1 removed, 0 changed"},
+		"a duplicate endpoint is removed": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Endpoints = append(slice.Endpoints, slice.Endpoints[0]) },
+			want:   []string{"update a ENDPOINTS_CHANGED: 0 endpoints added, 1 removed, 0 changed"},
 		},
-		"an address that is none goes": {
-			spoil: func(slice *discoveryv1.EndpointSlice) {
+		"an invalid address is removed": {
+			tamper: func(slice *discoveryv1.EndpointSlice) {
 				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{"no address"}})
 			},
 			want: []string{"update a ENDPOINTS_CHANGED: 0 endpoints added, 1 removed, 0 changed"},
 		},
-		"an endpoint without an address goes": {
-			spoil: func(slice *discoveryv1.EndpointSlice) {
+		"an endpoint without an address is removed": {
+			tamper: func(slice *discoveryv1.EndpointSlice) {
 				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{})
 			},
 			want: []string{"update a ENDPOINTS_CHANGED: 0 endpoints added, 1 removed, 0 changed"},
 		},
-		"an address that was written over comes back": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Endpoints[0].Addresses = []string{"10.66.66.66"} },
-			want:  []string{"update a ENDPOINTS_CHANGED: 1 endpoints added, 1 removed, 0 changed"},
+		"a changed address comes back": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Endpoints[0].Addresses = []string{"10.66.66.66"} },
+			want:   []string{"update a ENDPOINTS_CHANGED: 1 endpoints added, 1 removed, 0 changed"},
 		},
-		"a target that was taken away comes back": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Endpoints[0].TargetRef = nil },
-			want:  []string{"update a ENDPOINTS_CHANGED: 1 endpoints added, 1 removed, 0 changed"},
+		"a removed target comes back": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Endpoints[0].TargetRef = nil },
+			want:   []string{"update a ENDPOINTS_CHANGED: 1 endpoints added, 1 removed, 0 changed"},
 		},
-		"hints that nobody asked for go": {
-			spoil: func(slice *discoveryv1.EndpointSlice) {
+		"unwanted hints are removed": {
+			tamper: func(slice *discoveryv1.EndpointSlice) {
 				slice.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z"}}}
 			},
 			want: []string{"update a ENDPOINTS_CHANGED: 0 endpoints added, 0 removed, 1 changed"},
 		},
-		"no endpoints at all: they come back": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Endpoints = nil },
-			want:  []string{"update a ENDPOINTS_CHANGED: 4 endpoints added, 0 removed, 0 changed"},
+		"removed endpoints come back": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Endpoints = nil },
+			want:   []string{"update a ENDPOINTS_CHANGED: 4 endpoints added, 0 removed, 0 changed"},
 		},
-		"other ports, or none, make it a slice of nobody, which is used again": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Ports = nil },
-			want:  []string{"update a RECYCLED: now 4 IPv4 endpoints for ports http 8080/TCP"},
+		"a slice whose ports were removed is recycled": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Ports = nil },
+			want:   []string{"update a RECYCLED: now 4 IPv4 endpoints for ports http 8080/TCP"},
 		},
 		"a port without a number is another port": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Ports = []discoveryv1.EndpointPort{{}} },
-			want:  []string{"update a RECYCLED: now 4 IPv4 endpoints for ports http 8080/TCP"},
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Ports = []discoveryv1.EndpointPort{{}} },
+			want:   []string{"update a RECYCLED: now 4 IPv4 endpoints for ports http 8080/TCP"},
 		},
-		"a port that is there twice is another set of ports": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Ports = append(slice.Ports, slice.Ports[0]) },
-			want:  []string{"update a RECYCLED: now 4 IPv4 endpoints for ports http 8080/TCP"},
+		"a duplicate port makes another set of ports": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Ports = append(slice.Ports, slice.Ports[0]) },
+			want:   []string{"update a RECYCLED: now 4 IPv4 endpoints for ports http 8080/TCP"},
 		},
-		"a label that is not the Service's goes": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Labels["by"] = "hand" },
-			want:  []string{"update a LABELS_CHANGED: labels differ from the Service's"},
+		"a label that the Service has not is removed": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Labels["by"] = "hand" },
+			want:   []string{"update a LABELS_CHANGED: labels differ from the Service's"},
 		},
-		"a reserved label alone is no reason to write": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Labels[corev1.IsHeadlessService] = "" },
+		"a reserved label alone causes no write": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Labels[corev1.IsHeadlessService] = "" },
 		},
-		"no labels at all are none that differ": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Labels = nil },
+		"missing reserved labels cause no write": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Labels = nil },
 		},
-		"an annotation is its author's": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.Annotations = map[string]string{"by": "hand"} },
+		"an annotation stays": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.Annotations = map[string]string{"by": "hand"} },
 		},
-		"an owner beside the Service is its own": {
-			spoil: func(slice *discoveryv1.EndpointSlice) {
+		"a further owner stays": {
+			tamper: func(slice *discoveryv1.EndpointSlice) {
 				slice.OwnerReferences = append(slice.OwnerReferences, metav1.OwnerReference{UID: "other"})
 			},
 		},
-		"without the Service as owner it is replaced": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.OwnerReferences = nil },
-			want:  []string{"create web-ulxqo6axtc NEW_ENDPOINTS: 4 IPv4 endpoints for ports http 8080/TCP", "delete a NOT_OWNED: not owned by this Service"},
+		"a slice without the Service as owner is replaced": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.OwnerReferences = nil },
+			want:   []string{"create web-ulxqo6axtc NEW_ENDPOINTS: 4 IPv4 endpoints for ports http 8080/TCP", "delete a NOT_OWNED: not owned by this Service"},
 		},
-		"an address type that nobody has is replaced": {
-			spoil: func(slice *discoveryv1.EndpointSlice) { slice.AddressType = discoveryv1.AddressTypeFQDN },
-			want:  []string{"create web-ulxqo6axtc NEW_ENDPOINTS: 4 IPv4 endpoints for ports http 8080/TCP", "delete a FAMILY_GONE: the Service has no FQDN addresses"},
+		"a slice of an unused address type is replaced": {
+			tamper: func(slice *discoveryv1.EndpointSlice) { slice.AddressType = discoveryv1.AddressTypeFQDN },
+			want:   []string{"create web-ulxqo6axtc NEW_ENDPOINTS: 4 IPv4 endpoints for ports http 8080/TCP", "delete a FAMILY_GONE: the Service has no FQDN addresses"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service, pods := slicetest.Service("web"), slicetest.Pods(0, 4)
 			slice := slicetest.Slice(service, "a", pods)
-			if c.spoil != nil {
-				c.spoil(slice)
+			if c.tamper != nil {
+				c.tamper(slice)
 			}
 			in := input(service, pods, slice)
 			in.Limit = max(c.limit, 0)
@@ -114,13 +114,13 @@ func TestMake_HandsInASlice(t *testing.T) {
 			}
 			in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 			if again := pack.Make(in); !again.Empty() {
-				t.Errorf("made again: %v", reasons(again))
+				t.Errorf("the second plan is not empty: %v", reasons(again))
 			}
 		})
 	}
 }
 
-func TestMake_ServicesThatAreOddAreServed(t *testing.T) {
+func TestMake_UnusualServices(t *testing.T) {
 	twice := func(service *corev1.Service) {
 		service.Spec.Ports = append(service.Spec.Ports, slicetest.Port("http", 81, intstr.FromInt32(8080)))
 	}
@@ -129,11 +129,11 @@ func TestMake_ServicesThatAreOddAreServed(t *testing.T) {
 		limit   int
 		want    []int
 	}{
-		"a port name twice":       {service: twice, limit: 100, want: []int{4}},
-		"a limit of nothing":      {limit: 0, want: []int{1, 1, 1, 1}},
-		"a limit below nothing":   {limit: -7, want: []int{1, 1, 1, 1}},
-		"no ports":                {service: func(service *corev1.Service) { service.Spec.Ports = nil }, limit: 100, want: []int{4}},
-		"no selector, no cluster": {service: func(service *corev1.Service) { service.Spec.Selector, service.Spec.ClusterIP = nil, "" }, limit: 100, want: []int{4}},
+		"a duplicate port name":      {service: twice, limit: 100, want: []int{4}},
+		"a limit of zero":            {limit: 0, want: []int{1, 1, 1, 1}},
+		"a negative limit":           {limit: -7, want: []int{1, 1, 1, 1}},
+		"no ports":                   {service: func(service *corev1.Service) { service.Spec.Ports = nil }, limit: 100, want: []int{4}},
+		"no selector, no cluster IP": {service: func(service *corev1.Service) { service.Spec.Selector, service.Spec.ClusterIP = nil, "" }, limit: 100, want: []int{4}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var changes []func(*corev1.Service)
@@ -147,16 +147,16 @@ func TestMake_ServicesThatAreOddAreServed(t *testing.T) {
 			}
 			in.Slices = apply(t, in.Slices, pack.Make(in).Changes)
 			if again := pack.Make(in); !again.Empty() {
-				t.Errorf("made again: %v", reasons(again))
+				t.Errorf("the second plan is not empty: %v", reasons(again))
 			}
 			if compacted := pack.Compact(in, 10); !compacted.Empty() {
-				t.Errorf("compacted: %v", reasons(compacted))
+				t.Errorf("Compact plans %v, want nothing", reasons(compacted))
 			}
 		})
 	}
 }
 
-func TestMake_PodWithAnAddressThatIsNoneHasNoEndpoint(t *testing.T) {
+func TestMake_PodWithoutAValidAddressHasNoEndpoint(t *testing.T) {
 	pods := slicetest.Pods(0, 3)
 	pods[0].Pod.Status.PodIPs = []corev1.PodIP{{IP: "no address"}}
 	pods[1].Pod.Status.PodIPs = []corev1.PodIP{{IP: ""}, {IP: "10.1.0.300"}, {IP: "fe80::1%eth0"}}

@@ -37,7 +37,7 @@ func RandomInput(t *rapid.T) pack.Input {
 func drawShares(t *rapid.T) hints.Shares {
 	var topology hints.Topology
 	for _, zone := range []string{"zone-a", "zone-b"}[:rapid.IntRange(0, 2).Draw(t, "zones with nodes")] {
-		topology.Add(hints.Node{Zone: zone, MilliCPU: 1000, Counts: true})
+		topology.Add(hints.Node{Zone: zone, MilliCPU: 1000, Eligible: true})
 	}
 	return topology.Shares()
 }
