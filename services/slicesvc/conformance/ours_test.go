@@ -23,7 +23,9 @@ func (w world) input() pack.Input {
 			candidate.NodeKnown, candidate.Zone = true, node.Labels[corev1.LabelTopologyZone]
 		}
 		candidates = append(candidates, candidate)
-		snapshot.Pods = append(snapshot.Pods, index.SelectedPod{Pod: index.NewPod(pod), NodeKnown: candidate.NodeKnown, Zone: candidate.Zone})
+		snapshot.Pods = append(snapshot.Pods, index.SelectedPod{
+			Pod: index.NewPod(pod), NodeKnown: candidate.NodeKnown, Zone: candidate.Zone, Affinity: desired.AffinityOf(pod),
+		})
 	}
 	var topology hints.Topology
 	for _, node := range w.nodes {

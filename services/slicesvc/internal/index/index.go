@@ -83,8 +83,11 @@ type service struct {
 	pods   map[*podEntry]struct{}
 }
 
+// podEntry is the current version of a Pod and what is joined with it.
 type podEntry struct {
 	*Pod
+	// affinity is desired.AffinityOf the Pod.
+	affinity uint32
 	// services select the Pod, in no particular order. Nearly every Pod has one.
 	services []*service
 }

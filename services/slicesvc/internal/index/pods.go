@@ -17,30 +17,29 @@ func (x *Index) PutPod(object *corev1.Pod) Effect {
 	ns := x.namespace(object.Namespace)
 	entry := ns.pods[object.Name]
 	if entry == nil {
-		entry = &podEntry{Pod: NewPod(object)}
+		entry = &podEntry{Pod: NewPod(object), affinity: desired.AffinityOf(object)}
 		ns.pods[object.Name] = entry
 		x.shardOf(entry.key()).counts.Pods++
 		x.fileUnderNode(entry)
 		ns.fileUnderLabels(entry)
 		return podEffect(entry.services, nil, entry.Pod, datedChange(nil, entry.Pod))
 	}
-	before, next := entry.Pod, compact(object)
+	before, next := entry.Pod, NewPod(object)
 	changed, at := endpointChanged(before, next), changeTime(before, next, object)
 	if maps.Equal(before.labels, next.labels) {
-		next.affinity = before.affinity
-		if before.uid != next.uid {
-			next.affinity = desired.AffinityOf(object)
-		}
 		x.replacePod(entry, next)
+		if before.uid != next.uid {
+			entry.affinity = desired.AffinityOf(object)
+		}
 		if !changed {
 			return Effect{}
 		}
 		return podEffect(entry.services, before, next, at)
 	}
-	next.affinity = desired.AffinityOf(object)
 	selecting := slices.Clone(entry.services)
 	ns.unfileFromLabels(entry)
 	x.replacePod(entry, next)
+	entry.affinity = desired.AffinityOf(object)
 	ns.fileUnderLabels(entry)
 	return podEffect(union(selecting, entry.services, changed), before, next, at)
 }
@@ -60,7 +59,7 @@ func (x *Index) DeletePod(last *corev1.Pod) Effect {
 	delete(ns.pods, key.Name)
 	x.shardOf(key).counts.Pods--
 	x.prune(key.Namespace)
-	gone := compact(last)
+	gone := NewPod(last)
 	effect := podEffect(affected, entry.Pod, gone, datedChange(entry.Pod, gone))
 	if entry.isReady() {
 		effect.Urgency = Urgent
@@ -148,8 +147,6 @@ type Pod struct {
 	ready *readiness
 	// deletion is nil for a Pod that is not being deleted.
 	deletion *deletion
-	// affinity is desired.AffinityOf the Pod.
-	affinity uint32
 }
 
 // readiness is a Ready condition.
@@ -164,15 +161,8 @@ type deletion struct {
 	grace *int64
 }
 
-// NewPod keeps what endpoints are made from.
+// NewPod keeps the fields of a Pod that endpoints are made from.
 func NewPod(object *corev1.Pod) *Pod {
-	pod := compact(object)
-	pod.affinity = desired.AffinityOf(object)
-	return pod
-}
-
-// compact is NewPod without the affinity.
-func compact(object *corev1.Pod) *Pod {
 	pod := &Pod{
 		namespace:  object.Namespace,
 		name:       object.Name,

@@ -35,6 +35,8 @@ type SelectedPod struct {
 	// NodeKnown tells that the Pod's Node exists. Zone is the Node's zone, empty when not known.
 	NodeKnown bool
 	Zone      string
+	// Affinity is desired.AffinityOf the Pod.
+	Affinity uint32
 }
 
 // Snapshot returns the snapshot of a Service with all its Pods and slices; false when there is no such
@@ -79,7 +81,7 @@ func (x *Index) emptySnapshot(ns *namespace, of *service) Snapshot {
 }
 
 func (x *Index) selected(pod *podEntry) SelectedPod {
-	selected := SelectedPod{Pod: pod.Pod}
+	selected := SelectedPod{Pod: pod.Pod, Affinity: pod.affinity}
 	if bound := x.nodes[pod.node]; bound != nil && bound.known {
 		selected.NodeKnown, selected.Zone = true, bound.object.Zone
 	}
@@ -101,12 +103,12 @@ func (s Snapshot) Candidates() iter.Seq[desired.Candidate] {
 	}
 }
 
-// Affinities returns desired.AffinityOf each Pod by the Pod's name, without those that are 0.
+// Affinities returns the affinity of each Pod by name, without those that are 0.
 func (s Snapshot) Affinities() map[string]uint32 {
 	affinities := make(map[string]uint32, len(s.Pods))
 	for _, pod := range s.Pods {
-		if pod.affinity != 0 {
-			affinities[pod.name] = pod.affinity
+		if pod.Affinity != 0 {
+			affinities[pod.name] = pod.Affinity
 		}
 	}
 	return affinities

@@ -111,6 +111,7 @@ func Snapshot(service *corev1.Service, candidates []desired.Candidate, slices ..
 			Pod:       index.NewPod(candidate.Pod),
 			NodeKnown: candidate.NodeKnown,
 			Zone:      candidate.Zone,
+			Affinity:  desired.AffinityOf(candidate.Pod),
 		})
 	}
 	return snapshot
