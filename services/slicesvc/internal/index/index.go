@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -96,6 +97,16 @@ type node struct {
 	known  bool
 	object hints.Node
 	pods   map[*podEntry]struct{}
+}
+
+// slice is the last known version of one EndpointSlice of any manager.
+type slice struct {
+	// object is nil for a slice of another manager, and for a tombstone.
+	object *discoveryv1.EndpointSlice
+	// owner is the Service that the slice names; empty when object is nil.
+	owner   string
+	uid     types.UID
+	version string
 }
 
 // New returns an empty Index that divides Services into the given number of shards, which must be
@@ -204,6 +215,15 @@ func CompareKeys(a, b Key) int {
 		return order
 	}
 	return strings.Compare(a.Name, b.Name)
+}
+
+// find returns a Service and its namespace; nil when there is none of that name.
+func (x *Index) find(key Key) (*namespace, *service) {
+	ns := x.namespaces[key.Namespace]
+	if ns == nil {
+		return nil, nil
+	}
+	return ns, ns.services[key.Name]
 }
 
 func objectKey(object metav1.Object) Key {

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 )
 
@@ -51,26 +50,6 @@ func (x *Index) Slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, 
 		return nil, nil, false
 	}
 	return found.object, ns.slicesOf(key.Name), true
-}
-
-// Candidate returns a Pod of the Service's namespace that the Service selects; false when there is
-// none of that name.
-func (x *Index) Candidate(key Key, pod string) (desired.Candidate, bool) {
-	snapshot, ok := x.SnapshotOfPods(key, map[string]struct{}{pod: {}})
-	if !ok || len(snapshot.Pods) == 0 {
-		return desired.Candidate{}, false
-	}
-	found := snapshot.Pods[0]
-	return desired.Candidate{Pod: found.object(), NodeKnown: found.NodeKnown, Zone: found.Zone}, true
-}
-
-// find returns a Service and its namespace; nil when there is none of that name.
-func (x *Index) find(key Key) (*namespace, *service) {
-	ns := x.namespaces[key.Namespace]
-	if ns == nil {
-		return nil, nil
-	}
-	return ns, ns.services[key.Name]
 }
 
 // PutService adds or replaces a Service.

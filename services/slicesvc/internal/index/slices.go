@@ -1,21 +1,14 @@
 package index
 
 import (
+	"slices"
+	"strings"
+
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
-
-// slice is the last known version of one EndpointSlice of any manager.
-type slice struct {
-	// object is nil for a slice of another manager, and for a tombstone.
-	object *discoveryv1.EndpointSlice
-	// owner is the Service that the slice names; empty when object is nil.
-	owner   string
-	uid     types.UID
-	version string
-}
 
 // PutSlice adds or replaces a slice as a watch shows it. It returns the Services that the managed
 // slice named before and names now; none when the known version is the same or newer. Of a slice of
@@ -184,4 +177,43 @@ func owners(namespace, before, after string) []Key {
 		keys = append(keys, Key{Namespace: namespace, Name: after})
 	}
 	return keys
+}
+
+// maxPrefix leaves space for a dash and ten characters within the 63 of a label value, for which the
+// names of slices are used.
+const maxPrefix = 52
+
+// SliceNamePrefix returns how the names of a Service's new slices begin, without the dash that
+// follows: the Service's name, shortened if it must be.
+func SliceNamePrefix(service string) string {
+	return strings.TrimRight(service[:min(len(service), maxPrefix)], "-.")
+}
+
+// prefixOfSlice returns the SliceNamePrefix that a slice with that name may have been made with.
+func prefixOfSlice(name string) string {
+	return name[:max(strings.LastIndexByte(name, '-'), 0)]
+}
+
+// addSliceName makes the name of a slice known to later snapshots.
+func (ns *namespace) addSliceName(name string) {
+	prefix := prefixOfSlice(name)
+	names := ns.sliceNames[prefix]
+	at, known := slices.BinarySearch(names, name)
+	if !known {
+		ns.sliceNames[prefix] = slices.Concat(names[:at], []string{name}, names[at:])
+	}
+}
+
+// removeSliceName makes the name of a slice free for later snapshots.
+func (ns *namespace) removeSliceName(name string) {
+	prefix := prefixOfSlice(name)
+	names := ns.sliceNames[prefix]
+	at, known := slices.BinarySearch(names, name)
+	switch {
+	case !known:
+	case len(names) == 1:
+		delete(ns.sliceNames, prefix)
+	default:
+		ns.sliceNames[prefix] = slices.Concat(names[:at], names[at+1:])
+	}
 }

@@ -3,7 +3,6 @@ package index
 import (
 	"iter"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -72,6 +71,17 @@ func (x *Index) SnapshotOfPods(key Key, pods map[string]struct{}) (Snapshot, boo
 	return snapshot, true
 }
 
+// Candidate returns a Pod of the Service's namespace that the Service selects; false when there is
+// none of that name.
+func (x *Index) Candidate(key Key, pod string) (desired.Candidate, bool) {
+	snapshot, ok := x.SnapshotOfPods(key, map[string]struct{}{pod: {}})
+	if !ok || len(snapshot.Pods) == 0 {
+		return desired.Candidate{}, false
+	}
+	found := snapshot.Pods[0]
+	return desired.Candidate{Pod: found.object(), NodeKnown: found.NodeKnown, Zone: found.Zone}, true
+}
+
 func (x *Index) emptySnapshot(ns *namespace, of *service) Snapshot {
 	return Snapshot{
 		Service:    of.object,
@@ -119,43 +129,4 @@ func (s Snapshot) Affinities() map[string]uint32 {
 func (s Snapshot) NameTaken(name string) bool {
 	_, taken := slices.BinarySearch(s.SliceNames, name)
 	return taken
-}
-
-// maxPrefix leaves space for a dash and ten characters within the 63 of a label value, for which the
-// names of slices are used.
-const maxPrefix = 52
-
-// SliceNamePrefix returns how the names of a Service's new slices begin, without the dash that
-// follows: the Service's name, shortened if it must be.
-func SliceNamePrefix(service string) string {
-	return strings.TrimRight(service[:min(len(service), maxPrefix)], "-.")
-}
-
-// prefixOfSlice returns the SliceNamePrefix that a slice with that name may have been made with.
-func prefixOfSlice(name string) string {
-	return name[:max(strings.LastIndexByte(name, '-'), 0)]
-}
-
-// addSliceName makes the name of a slice known to later snapshots.
-func (ns *namespace) addSliceName(name string) {
-	prefix := prefixOfSlice(name)
-	names := ns.sliceNames[prefix]
-	at, known := slices.BinarySearch(names, name)
-	if !known {
-		ns.sliceNames[prefix] = slices.Concat(names[:at], []string{name}, names[at:])
-	}
-}
-
-// removeSliceName makes the name of a slice free for later snapshots.
-func (ns *namespace) removeSliceName(name string) {
-	prefix := prefixOfSlice(name)
-	names := ns.sliceNames[prefix]
-	at, known := slices.BinarySearch(names, name)
-	switch {
-	case !known:
-	case len(names) == 1:
-		delete(ns.sliceNames, prefix)
-	default:
-		ns.sliceNames[prefix] = slices.Concat(names[:at], names[at+1:])
-	}
 }

@@ -25,45 +25,6 @@ func Clear(in Input) Plan {
 	return p.render(all)
 }
 
-// planner makes one plan.
-type planner struct {
-	Input
-	// part restricts the plan to what a change touches; nil for a plan of the whole Service.
-	part *part
-	// affinities has the affinity of the snapshot's Pods; nil until endpoints need a slice.
-	affinities map[string]uint32
-}
-
-func newPlanner(in Input, part *part) *planner {
-	in.Limit = max(in.Limit, 1)
-	return &planner{Input: in, part: part}
-}
-
-// ending reports whether the Service is being deleted.
-func (p *planner) ending() bool { return p.Service.DeletionTimestamp != nil }
-
-// affinity returns the affinity of a Pod; 0 for one that the Service does not select.
-func (p *planner) affinity(pod string) uint32 {
-	if p.part != nil {
-		return p.part.placement.pods[pod].affinity
-	}
-	if p.affinities == nil {
-		p.affinities = p.Affinities()
-	}
-	return p.affinities[pod]
-}
-
-// owns reports whether a slice belongs to this very Service, not to an earlier one of the same name.
-func (p *planner) owns(slice *discoveryv1.EndpointSlice) bool {
-	for i := range slice.OwnerReferences {
-		owner := &slice.OwnerReferences[i]
-		if owner.UID == p.Service.UID && owner.Kind == "Service" && owner.APIVersion == "v1" {
-			return true
-		}
-	}
-	return false
-}
-
 func (p *planner) plan() Plan {
 	existing := sorted(p.Slices)
 	families, topology := p.hinted(existing)
