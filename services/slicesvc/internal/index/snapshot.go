@@ -45,7 +45,7 @@ func (x *Index) Snapshot(key Key) (Snapshot, bool) {
 	if found == nil {
 		return Snapshot{}, false
 	}
-	snapshot := x.emptySnapshot(ns, found)
+	snapshot := x.newSnapshot(ns, found)
 	snapshot.Slices = ns.slicesOf(key.Name)
 	snapshot.Pods = make([]SelectedPod, 0, len(found.pods))
 	for selected := range found.pods {
@@ -61,7 +61,7 @@ func (x *Index) SnapshotOfPods(key Key, pods map[string]struct{}) (Snapshot, boo
 	if found == nil {
 		return Snapshot{}, false
 	}
-	snapshot := x.emptySnapshot(ns, found)
+	snapshot := x.newSnapshot(ns, found)
 	snapshot.Pods = make([]SelectedPod, 0, len(pods))
 	for name := range pods {
 		if pod := ns.pods[name]; pod != nil && slices.Contains(pod.services, found) {
@@ -82,7 +82,7 @@ func (x *Index) Candidate(key Key, pod string) (desired.Candidate, bool) {
 	return desired.Candidate{Pod: found.object(), NodeKnown: found.NodeKnown, Zone: found.Zone}, true
 }
 
-func (x *Index) emptySnapshot(ns *namespace, of *service) Snapshot {
+func (x *Index) newSnapshot(ns *namespace, of *service) Snapshot {
 	return Snapshot{
 		Service:    of.object,
 		Shares:     x.shares,

@@ -17,12 +17,12 @@ func (p *Placement) Plan(in Input, pods map[string]struct{}) Plan {
 		placement: p,
 		changed:   pods,
 		held:      make(map[*placedSlice]int, len(pods)),
-		taken:     map[*placedSlice]struct{}{},
+		included:  map[*placedSlice]struct{}{},
 	}
 	part.update(in.Affinities())
 	var families []desired.Family
 	for i := range in.Endpoints.Families {
-		if family, touched := part.take(in.Endpoints.Families[i]); touched {
+		if family, touched := part.include(in.Endpoints.Families[i]); touched {
 			families = append(families, family)
 		}
 	}
@@ -50,9 +50,9 @@ func (p *part) update(affinities map[string]uint32) {
 	}
 }
 
-// take takes the slices of a family that the plan looks at, and adds the groups that keep endpoints of
-// other Pods; false when the change does not touch the family.
-func (p *part) take(family desired.Family) (desired.Family, bool) {
+// include includes the slices of a family that the plan looks at, and adds the groups that keep
+// endpoints of other Pods; false when the change does not touch the family.
+func (p *part) include(family desired.Family) (desired.Family, bool) {
 	number, ok := familyNumber(family.AddressType)
 	if !ok {
 		return family, false
@@ -60,7 +60,7 @@ func (p *part) take(family desired.Family) (desired.Family, bool) {
 	leaving := map[*placedGroup]int{}
 	for slice, count := range p.held {
 		if slice.family == number {
-			p.taken[slice] = struct{}{}
+			p.included[slice] = struct{}{}
 			leaving[slice.group] += count
 		}
 	}
@@ -75,30 +75,30 @@ func (p *part) take(family desired.Family) (desired.Family, bool) {
 		case group.endpoints > count:
 			family.Groups = append(family.Groups, desired.Group{Key: group.key, Ports: group.ports})
 		default:
-			p.takeAll(group)
+			p.includeAll(group)
 		}
 	}
 	for group := range p.placement.families[number].empty {
 		if !isNamed(named, group.key) {
-			p.takeAll(group)
+			p.includeAll(group)
 		}
 	}
 	slices.SortFunc(family.Groups, func(a, b desired.Group) int { return cmp.Compare(a.Key, b.Key) })
 	return family, true
 }
 
-func (p *part) takeAll(group *placedGroup) {
+func (p *part) includeAll(group *placedGroup) {
 	for _, slice := range group.slices {
-		p.taken[slice] = struct{}{}
+		p.included[slice] = struct{}{}
 	}
 }
 
 func (p *part) slices() []*discoveryv1.EndpointSlice {
-	taken := make([]*discoveryv1.EndpointSlice, 0, len(p.taken))
-	for slice := range p.taken {
-		taken = append(taken, slice.object)
+	objects := make([]*discoveryv1.EndpointSlice, 0, len(p.included))
+	for slice := range p.included {
+		objects = append(objects, slice.object)
 	}
-	return taken
+	return objects
 }
 
 func isNamed(groups []desired.Group, key desired.PortKey) bool {

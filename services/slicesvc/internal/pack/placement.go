@@ -246,7 +246,7 @@ func familyNumber(addressType discoveryv1.AddressType) (int, bool) {
 func byName(a, b *placedSlice) int { return cmp.Compare(a.object.Name, b.object.Name) }
 
 // part is what of a Placement a plan for a change looks at. The planner gets the families that change,
-// in them the endpoints of changed Pods, and the taken slices: all that hold an endpoint of a changed
+// in them the endpoints of changed Pods, and the included slices: all that hold an endpoint of a changed
 // Pod, and all of a group that will have no endpoint. A group that keeps endpoints of other Pods is
 // named even if it has none of changed Pods.
 type part struct {
@@ -255,8 +255,8 @@ type part struct {
 	changed map[string]struct{}
 	// held counts the endpoints of changed Pods by their slice.
 	held map[*placedSlice]int
-	// taken are the slices that the planner gets.
-	taken map[*placedSlice]struct{}
+	// included are the slices that the planner gets.
+	included map[*placedSlice]struct{}
 }
 
 // keeps reports whether an endpoint in a slice is of a Pod that did not change. Like the methods
@@ -269,7 +269,7 @@ func (p *part) keeps(found *discoveryv1.Endpoint) bool {
 	return !changed
 }
 
-// hasOthers reports whether a family has slices beside the taken ones.
+// hasOthers reports whether a family has slices beside the included ones.
 func (p *part) hasOthers(addressType discoveryv1.AddressType) bool {
 	if p == nil {
 		return false
@@ -278,16 +278,16 @@ func (p *part) hasOthers(addressType discoveryv1.AddressType) bool {
 	if !ok {
 		return false
 	}
-	taken := 0
-	for slice := range p.taken {
+	included := 0
+	for slice := range p.included {
 		if slice.family == number {
-			taken++
+			included++
 		}
 	}
-	return p.placement.families[number].slices > taken
+	return p.placement.families[number].slices > included
 }
 
-// others returns drafts of the slices of a group beside the taken ones, in order of name and unchanged.
+// others returns drafts of the slices of a group beside the included ones, in order of name and unchanged.
 func (p *part) others(addressType discoveryv1.AddressType, ports desired.PortKey) []*draft {
 	if p == nil {
 		return nil
@@ -298,7 +298,7 @@ func (p *part) others(addressType discoveryv1.AddressType, ports desired.PortKey
 	}
 	var others []*draft
 	for _, slice := range p.placement.families[number].groups[ports].slices {
-		if _, taken := p.taken[slice]; !taken {
+		if _, included := p.included[slice]; !included {
 			others = append(others, unchangedDraft(slice.object))
 		}
 	}
