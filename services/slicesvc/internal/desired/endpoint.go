@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Identity is what makes an endpoint the same endpoint over time. While it stays, all other fields of
-// the endpoint may change in place. Two Pods with the same address, for example when an address is
-// reused, have two identities.
+// Identity is what makes an endpoint the same endpoint over time. While it stays, all other fields
+// of the endpoint may change in place. Two Pods with the same address, for example when an address
+// is reused, have two identities.
 type Identity struct {
 	// Addresses are the canonical addresses, joined by commas.
 	Addresses string
@@ -36,8 +36,8 @@ type Endpoint struct {
 
 // Object returns the endpoint in the API's type.
 func (e Endpoint) Object() discoveryv1.Endpoint {
-	// The API's type has pointers to all of these. Pointers into one small object do not keep all of e
-	// in memory.
+	// The API's type has pointers to all of these. Pointers into one small object do not keep all
+	// of e in memory.
 	values := &struct {
 		node, zone                  string
 		ready, serving, terminating bool
@@ -84,9 +84,10 @@ func (e Endpoint) hints() *discoveryv1.EndpointHints {
 	return hints
 }
 
-// Observe reads an endpoint from the API's type. It is exact when Object returns the same again, except
-// for the resourceVersion of the target, which earlier versions of upstream wrote. An inexact endpoint
-// was written by another writer: its identity is valid, its other fields may be incomplete.
+// Observe reads an endpoint from the API's type. It is exact when Object returns the same again,
+// except for the resourceVersion of the target, which earlier versions of upstream wrote. An
+// inexact endpoint was written by another writer: its identity is valid, its other fields may be
+// incomplete.
 func Observe(object *discoveryv1.Endpoint) (endpoint Endpoint, exact bool) {
 	exact = len(object.DeprecatedTopology) == 0
 	endpoint.HintZone, endpoint.HintNode, exact = readHints(object.Hints, exact)
@@ -114,7 +115,8 @@ func joined(addresses []string) string {
 	return strings.Join(addresses, ",")
 }
 
-// readHints reads hints. They are exact when each kind has at most one hint, and there is at least one.
+// readHints reads hints. They are exact when each kind has at most one hint, and there is at least
+// one.
 func readHints(hints *discoveryv1.EndpointHints, exact bool) (zone, node string, stillExact bool) {
 	if hints == nil {
 		return "", "", exact

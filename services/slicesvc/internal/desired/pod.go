@@ -39,8 +39,8 @@ const (
 )
 
 // AffinityOf returns the same number for Pods that are likely to come and go together: those of one
-// revision of a workload, else those of one controller. It is 0 for a Pod of which neither is known.
-// A collision of two numbers is rare and does no harm.
+// revision of a workload, else those of one controller. It is 0 for a Pod of which neither is
+// known. A collision of two numbers is rare and does no harm.
 func AffinityOf(pod *corev1.Pod) uint32 {
 	for _, label := range []string{templateHash, revisionHash} {
 		if value := pod.Labels[label]; value != "" {
@@ -59,8 +59,8 @@ func hashOf(text string) uint32 {
 	return hash.Sum32()
 }
 
-// Addresses returns the Pod's addresses of one family, canonical and joined as in Identity; empty when
-// it has none.
+// Addresses returns the Pod's addresses of one family, canonical and joined as in Identity; empty
+// when it has none.
 func Addresses(pod *corev1.Pod, family discoveryv1.AddressType) string {
 	var all string
 	for i := range pod.Status.PodIPs {
@@ -112,8 +112,8 @@ func withoutLeadingZeros(text string) string {
 }
 
 // Families returns the address families that a Service is served in, IPv4 first. A Service without
-// spec.ipFamilies, from a kube-apiserver without the field, is served in the family of its cluster IP,
-// and in both families when it has none.
+// spec.ipFamilies, from a kube-apiserver without the field, is served in the family of its cluster
+// IP, and in both families when it has none.
 func Families(service *corev1.Service) []discoveryv1.AddressType {
 	var v4, v6 bool
 	for _, family := range service.Spec.IPFamilies {

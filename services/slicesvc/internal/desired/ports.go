@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// PortKey identifies a set of ports: two sets have the same key exactly when they have the same ports,
-// in any order. The zero PortKey is the key of the empty set and of no set.
+// PortKey identifies a set of ports: two sets have the same key exactly when they have the same
+// ports, in any order. The zero PortKey is the key of the empty set and of no set.
 type PortKey string
 
 // KeyOf returns the key of a set of ports.
@@ -35,8 +35,9 @@ func KeyOf(ports []discoveryv1.EndpointPort) PortKey {
 	return PortKey(key)
 }
 
-// appendPort encodes a port so that different ports, and different sequences of ports, have different
-// encodings: a length precedes every string, and an absent string differs from an empty one.
+// appendPort encodes a port so that different ports, and different sequences of ports, have
+// different encodings: a length precedes every string, and an absent string differs from an empty
+// one.
 func appendPort(to []byte, port *discoveryv1.EndpointPort) []byte {
 	to = appendText(to, port.Name)
 	to = appendText(to, (*string)(port.Protocol))
@@ -116,9 +117,9 @@ func portOf(container *corev1.Container, name string, protocol corev1.Protocol) 
 	return unresolved
 }
 
-// endpointPorts returns the Service's ports with their numbers, without the unresolved ones, ordered
-// by name, protocol and number. The result is never nil: the API distinguishes an absent list from an
-// empty one, which means no ports.
+// endpointPorts returns the Service's ports with their numbers, without the unresolved ones,
+// ordered by name, protocol and number. The result is never nil: the API distinguishes an absent
+// list from an empty one, which means no ports.
 func endpointPorts(service *corev1.Service, numbers []int32) []discoveryv1.EndpointPort {
 	ports := make([]discoveryv1.EndpointPort, 0, len(numbers))
 	for i, number := range numbers {

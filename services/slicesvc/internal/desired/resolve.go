@@ -13,10 +13,11 @@ import (
 
 // Endpoints are the endpoints that a Service should have.
 type Endpoints struct {
-	// Families has every family that the Service is served in, IPv4 first, also one without an endpoint.
+	// Families has every family that the Service is served in, IPv4 first, also one without an
+	// endpoint.
 	Families []Family
-	// MissingNodes names the Nodes that do not exist although a Pod of the Service is bound to them,
-	// sorted. Once one of them exists, the endpoints change.
+	// MissingNodes names the Nodes that do not exist although a Pod of the Service is bound to
+	// them, sorted. Once one of them exists, the endpoints change.
 	MissingNodes []string
 }
 
@@ -50,8 +51,8 @@ func Resolve(service *corev1.Service, candidates []Candidate) Endpoints {
 	return ResolveEach(service, slices.Values(candidates))
 }
 
-// ResolveEach is Resolve for a sequence in which each candidate is valid only until the next one: it
-// keeps nothing of a Pod but strings.
+// ResolveEach is Resolve for a sequence in which each candidate is valid only until the next one:
+// it keeps nothing of a Pod but strings.
 //
 // As upstream has it, a Pod has no endpoint when it is Failed or Succeeded, because another Pod may
 // have its address by now; when it has no IP; or when its Node does not exist, unless the Service
@@ -171,9 +172,9 @@ func (r *resolver) families() []Family {
 	return families
 }
 
-// groups returns the groups of the i-th address type that have endpoints. Different port numbers may
-// make the same set of ports, for example when two Service ports are equal but for their targets;
-// they become one group.
+// groups returns the groups of the i-th address type that have endpoints. Different port numbers
+// may make the same set of ports, for example when two Service ports are equal but for their
+// targets; they become one group.
 func (r *resolver) groups(i int) []Group {
 	merged := map[PortKey]Group{}
 	for _, numbers := range slices.Sorted(maps.Keys(r.byNumbers)) {

@@ -19,8 +19,8 @@ type Endpoint struct {
 	Zone string
 	// Hint is the zone that it is meant for so far; empty for none.
 	Hint string
-	// Slice names the slice that has it; empty for none. Hints change in as few slices as the order of
-	// endpoints allows.
+	// Slice names the slice that has it; empty for none. Hints change in as few slices as the order
+	// of endpoints allows.
 	Slice string
 	// Key is unique among the endpoints.
 	Key string
@@ -54,8 +54,8 @@ func Allocate(shares Shares, endpoints []Endpoint) ([]string, Verdict) {
 	return a.hints(), Verdict{Hinted: true, Note: shares.note()}
 }
 
-// required returns how many of n endpoints each zone must have, or why that is impossible. The bound is
-// looser when some endpoints have hints already.
+// required returns how many of n endpoints each zone must have, or why that is impossible. The
+// bound is looser when some endpoints have hints already.
 func (s Shares) required(n int, hinted bool) (minima []int, problem string) {
 	switch {
 	case n == 0:
@@ -93,15 +93,16 @@ func (s Shares) note() string {
 type allocator struct {
 	shares    Shares
 	endpoints []Endpoint
-	// zoneOf is the zone that each endpoint is meant for; counts is the number of endpoints of each zone.
+	// zoneOf is the zone that each endpoint is meant for; counts is the number of endpoints of each
+	// zone.
 	zoneOf []int
 	counts []int
 	// candidates are the endpoints that each zone may give to another.
 	candidates []*candidates
 }
 
-// candidates are the endpoints that are meant for one zone, by what it costs to give them away. Each
-// kind is in order of slice, so that few slices change.
+// candidates are the endpoints that are meant for one zone, by what it costs to give them away.
+// Each kind is in order of slice, so that few slices change.
 type candidates struct {
 	// fresh endpoints have no hint yet.
 	fresh []int
@@ -111,8 +112,8 @@ type candidates struct {
 	local []int
 }
 
-// newAllocator keeps existing hints, and puts an endpoint without one into its own zone, or into the
-// zone that needs it most if its own zone has no share.
+// newAllocator keeps existing hints, and puts an endpoint without one into its own zone, or into
+// the zone that needs it most if its own zone has no share.
 func newAllocator(shares Shares, endpoints []Endpoint) *allocator {
 	a := &allocator{
 		shares:     shares,
@@ -178,7 +179,8 @@ func (a *allocator) put(i, zone int) {
 func (a *allocator) neediest() int {
 	best := 0
 	for i := range a.counts {
-		// Compares counts/cpu, with one more endpoint in each, so that of two empty zones the larger wins.
+		// Compares counts/cpu, with one more endpoint in each, so that of two empty zones the
+		// larger wins.
 		if int64(a.counts[i]+1)*a.shares.zones[best].cpu < int64(a.counts[best]+1)*a.shares.zones[i].cpu {
 			best = i
 		}
@@ -186,8 +188,9 @@ func (a *allocator) neediest() int {
 	return best
 }
 
-// balance moves endpoints from the zone with the largest surplus to the zone with the largest need, as
-// long as the move matters: one of the two is off by a whole endpoint, and neither by less than half.
+// balance moves endpoints from the zone with the largest surplus to the zone with the largest need,
+// as long as the move matters: one of the two is off by a whole endpoint, and neither by less than
+// half.
 func (a *allocator) balance(minima []int) {
 	surplus := make([]int64, len(a.counts))
 	for i, zone := range a.shares.zones {
@@ -217,8 +220,8 @@ func (a *allocator) satisfies(minima []int) bool {
 	return true
 }
 
-// raise gives every zone at least its minimum. The sum of the minima is at most the number of endpoints,
-// so while one zone has too few, another one has too many.
+// raise gives every zone at least its minimum. The sum of the minima is at most the number of
+// endpoints, so while one zone has too few, another one has too many.
 func (a *allocator) raise(minima []int) {
 	spare := make([]int64, len(a.counts))
 	for i := range a.counts {
@@ -235,8 +238,8 @@ func (a *allocator) raise(minima []int) {
 	}
 }
 
-// move moves one endpoint to another zone: a fresh one, else a remote one of that zone, else any remote
-// one, else a local one.
+// move moves one endpoint to another zone: a fresh one, else a remote one of that zone, else any
+// remote one, else a local one.
 func (a *allocator) move(from, to int) {
 	c := a.candidates[from]
 	a.counts[from]--

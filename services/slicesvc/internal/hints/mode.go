@@ -34,8 +34,8 @@ func ModeOf(service *corev1.Service) Mode {
 	}
 }
 
-// Text returns the mode as the Service's manifest names it: "Auto", "PreferClose", "PreferSameZone" or
-// "PreferSameNode"; empty for no hints.
+// Text returns the mode as the Service's manifest names it: "Auto", "PreferClose", "PreferSameZone"
+// or "PreferSameNode"; empty for no hints.
 func Text(service *corev1.Service) string {
 	switch ModeOf(service) {
 	case Auto:
@@ -47,8 +47,8 @@ func Text(service *corev1.Service) string {
 	}
 }
 
-// annotated reports whether the topology annotation asks for hints. As upstream has it, the deprecated
-// key precedes the current one whatever its value is.
+// annotated reports whether the topology annotation asks for hints. As upstream has it, the
+// deprecated key precedes the current one whatever its value is.
 func annotated(service *corev1.Service) bool {
 	value, ok := service.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
 	if !ok {
@@ -64,8 +64,8 @@ func distribution(service *corev1.Service) string {
 	return *service.Spec.TrafficDistribution
 }
 
-// Near returns the zone and the Node that a ready endpoint is meant for; empty for no hint. Both are
-// empty for Off, and for Auto, whose hints depend on all endpoints.
+// Near returns the zone and the Node that a ready endpoint is meant for; empty for no hint. Both
+// are empty for Off, and for Auto, whose hints depend on all endpoints.
 func (m Mode) Near(zone, node string) (forZone, forNode string) {
 	switch m {
 	case SameZone:

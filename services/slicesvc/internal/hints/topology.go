@@ -53,8 +53,8 @@ func controlPlane(labels map[string]string) bool {
 	return current || former
 }
 
-// Topology is the cluster's CPU by zone. The zero value is a cluster without Nodes. A Topology is not
-// safe for concurrent use.
+// Topology is the cluster's CPU by zone. The zero value is a cluster without Nodes. A Topology is
+// not safe for concurrent use.
 type Topology struct {
 	zones map[string]capacity
 	// nodes counts all eligible Nodes; leftOut counts those without a zone or CPU.
@@ -94,8 +94,8 @@ func (t *Topology) count(node Node, n int) {
 	t.zones[node.Zone] = zone
 }
 
-// Shares are the zones' parts of the cluster's CPU at one moment. They never change. The zero value is
-// a cluster without Nodes.
+// Shares are the zones' parts of the cluster's CPU at one moment. They never change. The zero value
+// is a cluster without Nodes.
 type Shares struct {
 	// zones are ordered by name.
 	zones []share
@@ -143,8 +143,8 @@ func (s Shares) find(zone string) int {
 	return i
 }
 
-// minima returns for each zone how many of n endpoints it needs so that none of them is meant for more
-// than percent of its even share; ok is false when the zones need more than n.
+// minima returns for each zone how many of n endpoints it needs so that none of them is meant for
+// more than percent of its even share; ok is false when the zones need more than n.
 func (s Shares) minima(n int, percent int64) (minima []int, ok bool) {
 	minima = make([]int, len(s.zones))
 	sum := 0

@@ -56,8 +56,8 @@ func setCPU(quantity string) func(*corev1.Node) {
 	}
 }
 
-// The clusters are those of upstream's tests, except for the Nodes that are left out. The verdict is
-// that for eight endpoints.
+// The clusters are those of upstream's tests, except for the Nodes that are left out. The verdict
+// is that for eight endpoints.
 func TestShares_ClustersThatCanHaveHints(t *testing.T) {
 	node := func(zone string, cpu int64) hints.Node { return hints.Node{Zone: zone, MilliCPU: cpu, Eligible: true} }
 	uncounted := func(zone string) hints.Node { return hints.Node{Zone: zone, MilliCPU: 1000} }

@@ -13,11 +13,11 @@ type Effect struct {
 	Services []Key
 	// Pods are the Pods whose endpoints in these Services may have changed, sorted.
 	Pods []Key
-	// Hinted are the Services whose hints depend on all Nodes and may have changed, whatever their Pods;
-	// sorted.
+	// Hinted are the Services whose hints depend on all Nodes and may have changed, whatever their
+	// Pods; sorted.
 	Hinted []Key
-	// Time is when the change happened, as far as the Pod tells. It is zero when the Pod does not tell:
-	// no Pod tells when it was removed.
+	// Time is when the change happened, as far as the Pod tells. It is zero when the Pod does not
+	// tell: no Pod tells when it was removed.
 	Time time.Time
 	// Urgency is what a delay of the change costs.
 	Urgency Urgency
@@ -36,8 +36,8 @@ const (
 	Urgent
 )
 
-// podEffect returns the effect of a Pod's change at the given time on some Services. before is nil for
-// a new Pod.
+// podEffect returns the effect of a Pod's change at the given time on some Services. before is nil
+// for a new Pod.
 func podEffect(services []*service, before, after *Pod, at time.Time) Effect {
 	if len(services) == 0 {
 		return Effect{}
@@ -62,9 +62,9 @@ func podEffect(services []*service, before, after *Pod, at time.Time) Effect {
 	}
 }
 
-// endpointChanged reports whether the endpoint of a Pod may have changed for another reason than its
-// labels. Containers need no comparison: their ports change only when a Pod was replaced under its
-// name, and then the UID differs.
+// endpointChanged reports whether the endpoint of a Pod may have changed for another reason than
+// its labels. Containers need no comparison: their ports change only when a Pod was replaced under
+// its name, and then the UID differs.
 func endpointChanged(a, b *Pod) bool {
 	return a.uid != b.uid ||
 		a.node != b.node ||
@@ -76,9 +76,9 @@ func endpointChanged(a, b *Pod) bool {
 		!slices.Equal(a.addresses, b.addresses)
 }
 
-// changeTime returns when a Pod changed from before to after, as far as the Pod tells. A new readiness
-// or deletion has a time of its own. Any other change, for example of the phase or the addresses,
-// happened when that version of the Pod was written.
+// changeTime returns when a Pod changed from before to after, as far as the Pod tells. A new
+// readiness or deletion has a time of its own. Any other change, for example of the phase or the
+// addresses, happened when that version of the Pod was written.
 func changeTime(before, after *Pod, object *corev1.Pod) time.Time {
 	if at := datedChange(before, after); !at.IsZero() {
 		return at
@@ -114,8 +114,8 @@ func readinessChange(before, after *Pod) time.Time {
 	}
 }
 
-// deletionRequest returns when the Pod's deletion was requested. The deletionTimestamp is the end of
-// the grace period.
+// deletionRequest returns when the Pod's deletion was requested. The deletionTimestamp is the end
+// of the grace period.
 func deletionRequest(pod *Pod) time.Time {
 	if pod.deletion == nil || pod.deletion.grace == nil {
 		return time.Time{}

@@ -24,7 +24,8 @@ type Index struct {
 	namespaces map[string]*namespace
 	nodes      map[string]*node
 	shards     []shardState
-	// topology sums up all Nodes. shares is what Services with hints in mode Auto were last told of it.
+	// topology sums up all Nodes. shares is what Services with hints in mode Auto were last told of
+	// it.
 	topology hints.Topology
 	shares   hints.Shares
 	// auto holds the Services with hints in mode Auto.
@@ -42,11 +43,11 @@ type shardState struct {
 type Counts struct {
 	// Services counts all Services; Managed counts the Services that get slices.
 	Services, Managed int
-	// Pods counts each Pod in the shard of its own name, because the Services that select it may be in
-	// several shards.
+	// Pods counts each Pod in the shard of its own name, because the Services that select it may be
+	// in several shards.
 	Pods int
-	// EndpointSlices counts the slices with the index's managed-by value, and Endpoints their endpoints,
-	// in the shard of the Service that the slices name.
+	// EndpointSlices counts the slices with the index's managed-by value, and Endpoints their
+	// endpoints, in the shard of the Service that the slices name.
 	EndpointSlices, Endpoints int
 }
 
@@ -139,8 +140,8 @@ func (x *Index) shardOf(key Key) *shardState {
 	return &x.shards[shard.Of(key.Namespace, key.Name, len(x.shards))]
 }
 
-// Keys returns the Services of one namespace, or of all namespaces for "", in order of namespace and
-// name.
+// Keys returns the Services of one namespace, or of all namespaces for "", in order of namespace
+// and name.
 func (x *Index) Keys(within string) []Key {
 	var keys []Key
 	for name, ns := range x.namespaces {
@@ -169,8 +170,8 @@ func (x *Index) KeysAfter(within string, after Key, limit int) []Key {
 	return page
 }
 
-// namespacesFrom returns the sorted names of the namespaces from first on, or only within if that is
-// not empty.
+// namespacesFrom returns the sorted names of the namespaces from first on, or only within if that
+// is not empty.
 func (x *Index) namespacesFrom(within, first string) []string {
 	if within != "" {
 		if _, known := x.namespaces[within]; !known || cmp.Less(within, first) {
@@ -247,8 +248,8 @@ func (x *Index) namespace(name string) *namespace {
 	return ns
 }
 
-// prune removes a namespace that has become empty, so that the Index does not grow in a cluster that
-// creates and deletes namespaces.
+// prune removes a namespace that has become empty, so that the Index does not grow in a cluster
+// that creates and deletes namespaces.
 func (x *Index) prune(name string) {
 	ns := x.namespaces[name]
 	if ns != nil && len(ns.services)+len(ns.pods)+len(ns.slices) == 0 {

@@ -48,8 +48,8 @@ func toMap(pairs []string) map[string]string {
 	return all
 }
 
-// filled returns an Index with Services web and api, whose selectors share the label tier, Service all,
-// which selects by that label alone, and the Pods web-0 and api-0.
+// filled returns an Index with Services web and api, whose selectors share the label tier, Service
+// all, which selects by that label alone, and the Pods web-0 and api-0.
 func filled() *index.Index {
 	x := index.New(slicetest.ManagedBy, shards)
 	x.PutNode("node-a", hints.Node{Zone: "zone-a"})
@@ -180,8 +180,8 @@ func TestKeysAfter_AcceptsAnyKey(t *testing.T) {
 	}
 }
 
-// BenchmarkPutPod_Flip is one readiness flip among 1,000 Services of 20 Pods in one namespace, where
-// upstream scans all Services.
+// BenchmarkPutPod_Flip is one readiness flip among 1,000 Services of 20 Pods in one namespace,
+// where upstream scans all Services.
 func BenchmarkPutPod_Flip(b *testing.B) {
 	x := index.New(slicetest.ManagedBy, shards)
 	for i := range 1000 {

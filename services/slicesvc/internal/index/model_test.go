@@ -146,7 +146,8 @@ func checkShards(t *rapid.T, x *index.Index, m *model) {
 	}
 }
 
-// affected returns the Services that a change from one Pod to the other affects; nil stands for no Pod.
+// affected returns the Services that a change from one Pod to the other affects; nil stands for no
+// Pod.
 func affected(m *model, before, after *corev1.Pod) []index.Key {
 	was, is := m.servicesOf(before), m.servicesOf(after)
 	changed := before == nil || after == nil ||

@@ -37,9 +37,10 @@ func (x *Index) PutNode(name string, object hints.Node) Effect {
 }
 
 // DeleteNode removes a Node. It names no Service for the Node's Pods, as upstream does: their
-// endpoints stay until the Service is planned for another reason, so that the deletion of all Nodes by
-// mistake does not remove every endpoint of the cluster within a second. It names the Services in mode
-// Auto if the zones' shares changed; as with upstream, a plan for them drops Pods without a Node.
+// endpoints stay until the Service is planned for another reason, so that the deletion of all Nodes
+// by mistake does not remove every endpoint of the cluster within a second. It names the Services
+// in mode Auto if the zones' shares changed; as with upstream, a plan for them drops Pods without a
+// Node.
 func (x *Index) DeleteNode(name string) Effect {
 	entry := x.nodes[name]
 	if entry == nil || !entry.known {

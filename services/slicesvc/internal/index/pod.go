@@ -8,8 +8,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
-// Pod is what is kept of a Pod: the fields that endpoints are made from and explained by, in a fifth
-// of the memory of the API's type. A Pod never changes.
+// Pod is what is kept of a Pod: the fields that endpoints are made from and explained by, in a
+// fifth of the memory of the API's type. A Pod never changes.
 type Pod struct {
 	namespace, name           string
 	uid                       types.UID

@@ -65,8 +65,8 @@ func (x *Index) DeletePod(last *corev1.Pod) Effect {
 	return effect
 }
 
-// Pod returns a Pod in the API's type, with the fields that endpoints are made from; false when there
-// is none of that name.
+// Pod returns a Pod in the API's type, with the fields that endpoints are made from; false when
+// there is none of that name.
 func (x *Index) Pod(key Key) (*corev1.Pod, bool) {
 	ns := x.namespaces[key.Namespace]
 	if ns == nil || ns.pods[key.Name] == nil {

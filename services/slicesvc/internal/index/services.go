@@ -20,8 +20,8 @@ const (
 	NoSelector   Unmanaged = "NO_SELECTOR"
 )
 
-// Management returns Managed for a Service that gets slices, and else the reason why it gets none. The
-// slices that a Service had before it lost its selector are left as they are.
+// Management returns Managed for a Service that gets slices, and else the reason why it gets none.
+// The slices that a Service had before it lost its selector are left as they are.
 func Management(service *corev1.Service) Unmanaged {
 	switch {
 	case service.Spec.Type == corev1.ServiceTypeExternalName:

@@ -21,9 +21,9 @@ func (x *Index) PutSlice(object *discoveryv1.EndpointSlice) []Key {
 	return x.replaceSlice(ns, object)
 }
 
-// PutWrittenSlice adds or replaces a slice as the answer to a write of this replica shows it. A newer
-// known version stays. Of the same version this object replaces the known one, because it shares
-// memory with the slice that it was made from.
+// PutWrittenSlice adds or replaces a slice as the answer to a write of this replica shows it. A
+// newer known version stays. Of the same version this object replaces the known one, because it
+// shares memory with the slice that it was made from.
 func (x *Index) PutWrittenSlice(object *discoveryv1.EndpointSlice) {
 	ns := x.namespace(object.Namespace)
 	if known := ns.slices[object.Name]; known != nil && known.order(object) < 0 {
@@ -32,8 +32,8 @@ func (x *Index) PutWrittenSlice(object *discoveryv1.EndpointSlice) {
 	x.replaceSlice(ns, object)
 }
 
-// PutTombstone replaces a slice that this replica deleted in that version. Until the watch shows the
-// deletion, the name counts as taken and older versions are ignored.
+// PutTombstone replaces a slice that this replica deleted in that version. Until the watch shows
+// the deletion, the name counts as taken and older versions are ignored.
 func (x *Index) PutTombstone(object *discoveryv1.EndpointSlice) {
 	ns := x.namespaces[object.Namespace]
 	if ns == nil {
@@ -47,8 +47,8 @@ func (x *Index) PutTombstone(object *discoveryv1.EndpointSlice) {
 	ns.slices[object.Name] = &slice{uid: object.UID, version: object.ResourceVersion}
 }
 
-// DeleteSlice removes a slice and returns the Service that loses it. last is the last version of the
-// slice. A successor of the same name stays.
+// DeleteSlice removes a slice and returns the Service that loses it. last is the last version of
+// the slice. A successor of the same name stays.
 func (x *Index) DeleteSlice(last *discoveryv1.EndpointSlice) []Key {
 	ns := x.namespaces[last.Namespace]
 	if ns == nil {
@@ -65,8 +65,8 @@ func (x *Index) DeleteSlice(last *discoveryv1.EndpointSlice) []Key {
 	return owners(last.Namespace, before, "")
 }
 
-// SliceVersion returns the known version of a slice of any manager; ok is false when there is none of
-// that name. ours tells that the slice is managed and no tombstone.
+// SliceVersion returns the known version of a slice of any manager; ok is false when there is none
+// of that name. ours tells that the slice is managed and no tombstone.
 func (x *Index) SliceVersion(key Key) (uid types.UID, version string, ours, ok bool) {
 	ns := x.namespaces[key.Namespace]
 	if ns == nil || ns.slices[key.Name] == nil {
@@ -77,7 +77,8 @@ func (x *Index) SliceVersion(key Key) (uid types.UID, version string, ours, ok b
 }
 
 // Unlisted returns the slices that a list of the given version should have had and had not: slices
-// whose known version is not newer and whose key is not in listed. Only name, UID and version are set.
+// whose known version is not newer and whose key is not in listed. Only name, UID and version are
+// set.
 func (x *Index) Unlisted(listed map[Key]struct{}, version string) []*discoveryv1.EndpointSlice {
 	var gone []*discoveryv1.EndpointSlice
 	for within, ns := range x.namespaces {
@@ -112,8 +113,8 @@ func (s *slice) order(other *discoveryv1.EndpointSlice) int {
 	return CompareVersions(other.ResourceVersion, s.version)
 }
 
-// CompareVersions compares the resourceVersions of two objects. If they cannot be compared, a counts
-// as newer than b.
+// CompareVersions compares the resourceVersions of two objects. If they cannot be compared, a
+// counts as newer than b.
 func CompareVersions(a, b string) int {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	if err != nil {
@@ -179,8 +180,8 @@ func owners(namespace, before, after string) []Key {
 	return keys
 }
 
-// maxPrefix leaves space for a dash and ten characters within the 63 of a label value, for which the
-// names of slices are used.
+// maxPrefix leaves space for a dash and ten characters within the 63 of a label value, for which
+// the names of slices are used.
 const maxPrefix = 52
 
 // SliceNamePrefix returns how the names of a Service's new slices begin, without the dash that

@@ -15,11 +15,11 @@ import (
 // changes and needs no lock. Its objects are shared with the Index and must not be changed.
 type Snapshot struct {
 	Service *corev1.Service
-	// Slices are the managed slices that name the Service, in no particular order. They are nil in a
-	// snapshot of some Pods.
+	// Slices are the managed slices that name the Service, in no particular order. They are nil in
+	// a snapshot of some Pods.
 	Slices []*discoveryv1.EndpointSlice
-	// Pods are the Pods that the selector matches, in no particular order; none for a Service that is
-	// not managed.
+	// Pods are the Pods that the selector matches, in no particular order; none for a Service that
+	// is not managed.
 	Pods []SelectedPod
 	// Shares are the zones' parts of the cluster's CPU.
 	Shares hints.Shares
@@ -38,8 +38,8 @@ type SelectedPod struct {
 	Affinity uint32
 }
 
-// Snapshot returns the snapshot of a Service with all its Pods and slices; false when there is no such
-// Service.
+// Snapshot returns the snapshot of a Service with all its Pods and slices; false when there is no
+// such Service.
 func (x *Index) Snapshot(key Key) (Snapshot, bool) {
 	ns, found := x.find(key)
 	if found == nil {
@@ -55,7 +55,8 @@ func (x *Index) Snapshot(key Key) (Snapshot, bool) {
 }
 
 // SnapshotOfPods returns the snapshot of a Service with only the named Pods, as far as the Service
-// selects them, and without its slices; false when there is no such Service. It costs what is named.
+// selects them, and without its slices; false when there is no such Service. It costs what is
+// named.
 func (x *Index) SnapshotOfPods(key Key, pods map[string]struct{}) (Snapshot, bool) {
 	ns, found := x.find(key)
 	if found == nil {
@@ -98,9 +99,9 @@ func (x *Index) selected(pod *podEntry) SelectedPod {
 	return selected
 }
 
-// Candidates returns the Pods in the API's type, in no particular order. Each candidate is valid only
-// until the next one: one Pod is filled again and again, because all at once would take more memory
-// than the Index needs for them.
+// Candidates returns the Pods in the API's type, in no particular order. Each candidate is valid
+// only until the next one: one Pod is filled again and again, because all at once would take more
+// memory than the Index needs for them.
 func (s Snapshot) Candidates() iter.Seq[desired.Candidate] {
 	return func(yield func(desired.Candidate) bool) {
 		object := &corev1.Pod{}

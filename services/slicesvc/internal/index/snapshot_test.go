@@ -43,7 +43,8 @@ func TestSnapshot_DoesNotShowLaterChanges(t *testing.T) {
 	}
 }
 
-// The names include slices of other managers and tombstones, but only names that a new slice may get.
+// The names include slices of other managers and tombstones, but only names that a new slice may
+// get.
 func TestSnapshot_SliceNamesHaveThePrefixOfTheService(t *testing.T) {
 	x := index.New(slicetest.ManagedBy, shards)
 	x.PutService(slicetest.Service("web"))

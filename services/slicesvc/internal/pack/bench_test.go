@@ -13,8 +13,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// BenchmarkPlan plans a whole Service one of whose Pods changed its readiness: it resolves all Pods,
-// compares all slices and writes one.
+// BenchmarkPlan plans a whole Service one of whose Pods changed its readiness: it resolves all
+// Pods, compares all slices and writes one.
 func BenchmarkPlan(b *testing.B) {
 	for _, count := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprintf("endpoints=%d", count), func(b *testing.B) {
@@ -66,8 +66,9 @@ func BenchmarkCompact(b *testing.B) {
 	}
 }
 
-// BenchmarkFlip is one readiness flip through the domain packages: the Pod is put into the index, the
-// part of its Service that it touches is planned, and the written slice, which must be one, is recorded.
+// BenchmarkFlip is one readiness flip through the domain packages: the Pod is put into the index,
+// the part of its Service that it touches is planned, and the written slice, which must be one, is
+// recorded.
 func BenchmarkFlip(b *testing.B) {
 	for _, pods := range []int{20, 100, 5000, 100_000} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {

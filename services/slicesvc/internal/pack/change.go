@@ -10,8 +10,8 @@ import (
 )
 
 // Plan plans the slices after a change of the named Pods. in has a snapshot of these Pods, as
-// index.SnapshotOfPods returns it, and the endpoints that these Pods should have. At most one plan of
-// a Placement may be in the course of being applied.
+// index.SnapshotOfPods returns it, and the endpoints that these Pods should have. At most one plan
+// of a Placement may be in the course of being applied.
 func (p *Placement) Plan(in Input, pods map[string]struct{}) Plan {
 	part := &part{
 		placement: p,

@@ -10,15 +10,16 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
-// Compact plans to have fewer slices for the same endpoints: the endpoints of the emptiest slices go
-// into other slices, and then the emptied ones are deleted. It is for a Service that has been quiet
-// for a while: the plan is empty unless Make has nothing to do. After the plan is applied, Make has
-// nothing to do either.
+// Compact plans to have fewer slices for the same endpoints: the endpoints of the emptiest slices
+// go into other slices, and then the emptied ones are deleted. It is for a Service that has been
+// quiet for a while: the plan is empty unless Make has nothing to do. After the plan is applied,
+// Make has nothing to do either.
 //
-// The plan makes at most budget writes, and as few as it can: one for each slice that takes endpoints
-// and one for each that goes. A slice that goes may cost one other write. While there are more than
-// 1.2 times the slices that are needed, it may cost as many as it takes, which is five at most. With a
-// budget of at least six, Compact repeated ends with no more than 1.2 times the slices.
+// The plan makes at most budget writes, and as few as it can: one for each slice that takes
+// endpoints and one for each that goes. A slice that goes may cost one other write. While there are
+// more than 1.2 times the slices that are needed, it may cost as many as it takes, which is five at
+// most. With a budget of at least six, Compact repeated ends with no more than 1.2 times the
+// slices.
 //
 // The updates precede the deletions, and each deletion supersedes: while the plan is applied, an
 // endpoint may be in two slices for a moment, but never in none.
@@ -117,8 +118,8 @@ func (c *compactor) needed() int {
 // tolerated returns how many slices are not worth more than two writes for each that goes.
 func (c *compactor) tolerated() int { return max(c.needed()*6/5, 1) }
 
-// takers returns how many slices must be written to take the endpoints of the first going slices. The
-// emptiest of the remaining slices have the most free capacity, so they are the fewest.
+// takers returns how many slices must be written to take the endpoints of the first going slices.
+// The emptiest of the remaining slices have the most free capacity, so they are the fewest.
 func (c *compactor) takers(going int) int {
 	taking, moving := 0, c.endpoints[going]
 	for moving > 0 {
@@ -129,8 +130,8 @@ func (c *compactor) takers(going int) int {
 }
 
 // MinSlices returns the least number of slices for the endpoints of the given slices, for a Service
-// that is served in so many families. Endpoints of different families or ports share no slice, and a
-// family without endpoints has one slice.
+// that is served in so many families. Endpoints of different families or ports share no slice, and
+// a family without endpoints has one slice.
 func MinSlices(slices []*discoveryv1.EndpointSlice, families, limit int) int {
 	endpoints := map[groupKey]int{}
 	withEndpoints := map[discoveryv1.AddressType]struct{}{}

@@ -125,8 +125,8 @@ func TestCompact_ChangesNoInput(t *testing.T) {
 	})
 }
 
-// scattered returns a Service with 500 endpoints in 50 slices, as upstream leaves them when nine tenths
-// of 5,000 random Pods went.
+// scattered returns a Service with 500 endpoints in 50 slices, as upstream leaves them when nine
+// tenths of 5,000 random Pods went.
 func scattered(t *testing.T) pack.Input {
 	service, pods := slicetest.Service("web"), slicetest.Pods(0, 5000)
 	in := input(service, pods)

@@ -219,8 +219,8 @@ func TestChange_SupersedesOnlyWhereEndpointsMoved(t *testing.T) {
 	}
 }
 
-// The Pod of an emptied slice may have another address by now, in another slice, which must be written
-// before the emptied slice is deleted.
+// The Pod of an emptied slice may have another address by now, in another slice, which must be
+// written before the emptied slice is deleted.
 func TestMake_EmptiedSliceSupersedesIfItsPodsMoved(t *testing.T) {
 	service := slicetest.Service("web")
 	for name, c := range map[string]struct {

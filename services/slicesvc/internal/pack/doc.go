@@ -10,35 +10,36 @@
 //
 //   - An endpoint stays in its slice.
 //   - Slices that are written anyway are filled first.
-//   - The remaining endpoints go into the one unchanged slice that they fit most tightly, or into new
-//     slices.
+//   - The remaining endpoints go into the one unchanged slice that they fit most tightly, or into
+//     new slices.
 //   - A slice that would be deleted is rewritten instead of creating another one.
 //   - A family without endpoints keeps one empty slice, the placeholder.
 //
-// No plan makes more writes than upstream's Reconciler, or leaves more slices. Which slice takes which
-// endpoint is chosen so that later plans write fewer slices: see placer. Of the slices that are
-// written anyway, a slice whose endpoints fit into another one is deleted instead of updated: see
-// merge. Upstream does neither.
+// No plan makes more writes than upstream's Reconciler, or leaves more slices. Which slice takes
+// which endpoint is chosen so that later plans write fewer slices: see placer. Of the slices that
+// are written anyway, a slice whose endpoints fit into another one is deleted instead of updated:
+// see merge. Upstream does neither.
 //
-// Endpoints and slices are taken in a fixed order. New slices are named after what they are for: two
-// writers with the same view try the same names, and one of them is refused.
+// Endpoints and slices are taken in a fixed order. New slices are named after what they are for:
+// two writers with the same view try the same names, and one of them is refused.
 //
 // Make departs from upstream on purpose in two cases, in both of which it may write more. Endpoints
-// above a lowered limit are moved. The empty slice of an earlier Service of the same name is replaced.
+// above a lowered limit are moved. The empty slice of an earlier Service of the same name is
+// replaced.
 //
 // Changes that other writers make to the slices meet these rules:
 //
-//   - Endpoints belong to this writer. An unwanted one is removed: a duplicate, one without a Pod, or one
-//     with an invalid address. A changed one is corrected, and a missing one comes back.
+//   - Endpoints belong to this writer. An unwanted one is removed: a duplicate, one without a Pod,
+//     or one with an invalid address. A changed one is corrected, and a missing one comes back.
 //   - Ports tell what a slice is for. A slice whose ports were changed, even to none, is reused.
-//   - Labels are the Service's. Others are removed and missing ones come back, but a difference in the
-//     reserved keys alone causes no write.
+//   - Labels are the Service's. Others are removed and missing ones come back, but a difference in
+//     the reserved keys alone causes no write.
 //   - Annotations, finalizers and further owners stay, except for the time of the last change.
 //   - A slice that the Service does not own is never updated but replaced.
 //   - A slice that is being deleted is ignored.
 //
-// Invariants: no I/O, no clock. Inputs are never changed. The slices of a plan may share memory with
-// the inputs and must not be changed. The order of inputs does not matter. After a plan is applied, the
-// next plan is empty. No slice of a plan has a duplicate endpoint, or more endpoints than the limit;
-// only the slices of a Service that is being deleted keep what they have above it.
+// Invariants: no I/O, no clock. Inputs are never changed. The slices of a plan may share memory
+// with the inputs and must not be changed. The order of inputs does not matter. After a plan is
+// applied, the next plan is empty. No slice of a plan has a duplicate endpoint, or more endpoints
+// than the limit; only the slices of a Service that is being deleted keep what they have above it.
 package pack

@@ -26,8 +26,8 @@ type draft struct {
 	moved bool
 }
 
-// unchangedDraft returns the draft of a slice that is as it should be. To append to its endpoints copies
-// them.
+// unchangedDraft returns the draft of a slice that is as it should be. To append to its endpoints
+// copies them.
 func unchangedDraft(slice *discoveryv1.EndpointSlice) *draft {
 	return &draft{
 		from:        slice,
@@ -41,8 +41,8 @@ func unchangedDraft(slice *discoveryv1.EndpointSlice) *draft {
 // touched reports whether endpoints were added, removed or changed.
 func (d *draft) touched() bool { return d.added+d.removed+d.changed > 0 }
 
-// unchanged reports whether the draft has the endpoints of the existing slice, in any order, although
-// some were removed and added.
+// unchanged reports whether the draft has the endpoints of the existing slice, in any order,
+// although some were removed and added.
 func (d *draft) unchanged() bool {
 	if d.changed > 0 || d.added != d.removed {
 		return false
@@ -147,7 +147,8 @@ func podsOf(family desired.Family) map[types.UID]struct{} {
 	return pods
 }
 
-// movedLast orders slices that endpoints leave after the slices that these endpoints may have gone to.
+// movedLast orders slices that endpoints leave after the slices that these endpoints may have gone
+// to.
 func movedLast(a, b *draft) int {
 	switch {
 	case a.moved == b.moved:

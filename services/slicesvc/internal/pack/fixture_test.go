@@ -60,7 +60,8 @@ func reasons(plan pack.Plan) []string {
 	return all
 }
 
-// outcome is what a plan writes, and how many endpoints each slice has afterwards, in descending order.
+// outcome is what a plan writes, and how many endpoints each slice has afterwards, in descending
+// order.
 type outcome struct {
 	Creates, Updates, Deletes int
 	Fill                      []int

@@ -93,8 +93,8 @@ func (p *planner) planGroup(addressType discoveryv1.AddressType, group *desired.
 		result.update = append(result.update, opened...)
 	}
 	staying, going := merge(result.update, p.Limit)
-	// After an earlier plan was applied in part, a duplicate endpoint may leave a slice and come back
-	// from another one.
+	// After an earlier plan was applied in part, a duplicate endpoint may leave a slice and come
+	// back from another one.
 	result.update = slices.DeleteFunc(staying, func(d *draft) bool { return !p.labelsDiffer(d.from) && d.unchanged() })
 	result.delete = append(result.delete, going...)
 	return result
@@ -120,8 +120,8 @@ func (p *planner) compare(existing []*discoveryv1.EndpointSlice, wanted *pool) (
 	return written, unchanged
 }
 
-// addPlaceholder keeps one empty slice without ports for a family that would have no slice. If a slice
-// that would be deleted is one, it stays.
+// addPlaceholder keeps one empty slice without ports for a family that would have no slice. If a
+// slice that would be deleted is one, it stays.
 func (p *planner) addPlaceholder(to *drafts, addressType discoveryv1.AddressType) {
 	for i, dropped := range to.delete {
 		if p.isPlaceholder(dropped.from) {
@@ -136,9 +136,9 @@ func (p *planner) addPlaceholder(to *drafts, addressType discoveryv1.AddressType
 	})
 }
 
-// recycle turns creations into updates of slices that would be deleted: one write instead of two, and
-// no new object. It leaves slices of an earlier Service, which the garbage collector deletes, and
-// slices whose endpoints move, because the endpoints must arrive first.
+// recycle turns creations into updates of slices that would be deleted: one write instead of two,
+// and no new object. It leaves slices of an earlier Service, which the garbage collector deletes,
+// and slices whose endpoints move, because the endpoints must arrive first.
 func (p *planner) recycle(d *drafts) {
 	var remaining []*draft
 	for _, dropped := range d.delete {

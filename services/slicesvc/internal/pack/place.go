@@ -12,16 +12,16 @@ import (
 // placer chooses the slices for the endpoints of a group that are in no slice.
 //
 // The number of slices that are written follows upstream: slices that are written anyway are filled
-// before another one is touched, full slices are created for what is left, and the remainder goes into
-// the one slice that it fits most tightly, or into a new one.
+// before another one is touched, full slices are created for what is left, and the remainder goes
+// into the one slice that it fits most tightly, or into a new one.
 //
-// The choice among these slices decides how many slices later plans write, because endpoints that came
-// together change together: soon they become ready, and later they go together. So they go into as few
-// slices as can take them. Upstream fills the fullest slice first and so spreads them over many small
-// gaps. Among the endpoints that came together, those of one affinity stay together, and affinity
-// decides between equal slices. It decides nothing more: slices for each revision of a rollout cost a
-// small Service nearly twice the writes, because each step then touches the slices of both revisions
-// (measured with rollout_test.go).
+// The choice among these slices decides how many slices later plans write, because endpoints that
+// came together change together: soon they become ready, and later they go together. So they go
+// into as few slices as can take them. Upstream fills the fullest slice first and so spreads them
+// over many small gaps. Among the endpoints that came together, those of one affinity stay
+// together, and affinity decides between equal slices. It decides nothing more: slices for each
+// revision of a rollout cost a small Service nearly twice the writes, because each step then
+// touches the slices of both revisions (measured with rollout_test.go).
 type placer struct {
 	*planner
 	addressType discoveryv1.AddressType
@@ -32,8 +32,8 @@ type placer struct {
 	unchanged []*draft
 }
 
-// place puts the endpoints into slices. It returns the slices that it created, and the slice that is
-// written for these endpoints alone, if there is one.
+// place puts the endpoints into slices. It returns the slices that it created, and the slice that
+// is written for these endpoints alone, if there is one.
 func (p *placer) place(endpoints []desired.Endpoint) (created, opened []*draft) {
 	rest := p.byAffinity(endpoints)
 	if p.freeIn(p.written) >= len(rest) {
@@ -70,8 +70,8 @@ func (p *placer) allUnchanged() []*draft {
 	return all
 }
 
-// byAffinity orders the endpoints by the size of their affinity, the largest first. Endpoints of one
-// affinity keep their order.
+// byAffinity orders the endpoints by the size of their affinity, the largest first. Endpoints of
+// one affinity keep their order.
 func (p *placer) byAffinity(endpoints []desired.Endpoint) []desired.Endpoint {
 	if len(endpoints) == 1 {
 		return endpoints
@@ -109,8 +109,8 @@ func (p *placer) tightestOrWidest(among []*draft, endpoints []desired.Endpoint) 
 	return widest
 }
 
-// tightest returns the slice with the least free capacity that can take all the endpoints, and among
-// equal ones a slice of their affinity; nil when they fit into none.
+// tightest returns the slice with the least free capacity that can take all the endpoints, and
+// among equal ones a slice of their affinity; nil when they fit into none.
 func (p *placer) tightest(among []*draft, endpoints []desired.Endpoint) *draft {
 	var best *draft
 	for _, candidate := range among {
@@ -142,9 +142,9 @@ func (p *placer) freeIn(drafts []*draft) int {
 	return free
 }
 
-// sameAffinity reports whether a slice has the affinity of the first of the endpoints. The affinity of
-// a slice is that of its middle endpoint: endpoints stand in the order in which they came, so that of
-// two kinds the middle one belongs to the more frequent kind.
+// sameAffinity reports whether a slice has the affinity of the first of the endpoints. The affinity
+// of a slice is that of its middle endpoint: endpoints stand in the order in which they came, so
+// that of two kinds the middle one belongs to the more frequent kind.
 func (p *placer) sameAffinity(draft *draft, endpoints []desired.Endpoint) bool {
 	if len(draft.endpoints) == 0 {
 		return false
@@ -186,8 +186,8 @@ func (p *pool) take(identity desired.Identity) (desired.Endpoint, bool) {
 	return p.endpoints[i], true
 }
 
-// rest returns the endpoints that were not taken, ordered by address, Pod and hostname, so that equal
-// inputs make equal slices.
+// rest returns the endpoints that were not taken, ordered by address, Pod and hostname, so that
+// equal inputs make equal slices.
 func (p *pool) rest() []desired.Endpoint {
 	var rest []desired.Endpoint
 	for i := range p.endpoints {
@@ -205,9 +205,9 @@ func (p *pool) rest() []desired.Endpoint {
 	return rest
 }
 
-// keep returns the draft of an existing slice with its wanted endpoints, in their positions. Endpoints
-// above the limit, which was lowered, are taken out and find another slice. A slice of a Service that
-// is being deleted keeps them, because no slice is created for them.
+// keep returns the draft of an existing slice with its wanted endpoints, in their positions.
+// Endpoints above the limit, which was lowered, are taken out and find another slice. A slice of a
+// Service that is being deleted keeps them, because no slice is created for them.
 func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 	kept := &draft{
 		from:        slice,
@@ -215,8 +215,8 @@ func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 		ports:       slice.Ports,
 		reason:      EndpointsChanged,
 	}
-	// Nearly all endpoints stay where they are: copying all at once and moving some costs a fraction of
-	// copying one by one.
+	// Nearly all endpoints stay where they are: copying all at once and moving some costs a
+	// fraction of copying one by one.
 	endpoints, n := slices.Clone(slice.Endpoints), 0
 	stay := func(i int) {
 		if n != i {
@@ -254,8 +254,8 @@ func (p *planner) keep(slice *discoveryv1.EndpointSlice, wanted *pool) *draft {
 }
 
 // merge lets slices that are written anyway share their free capacity: a slice whose endpoints fit
-// into another one is deleted instead of updated. That is no more writes, and a slice less. It returns
-// the drafts that stay, in their order, and those that go.
+// into another one is deleted instead of updated. That is no more writes, and a slice less. It
+// returns the drafts that stay, in their order, and those that go.
 //
 // A slice with endpoints that change in this plan does not go: while the plan is applied, a moved
 // endpoint is in both slices, and both must show the same.
@@ -288,8 +288,8 @@ func merge(written []*draft, limit int) (staying, going []*draft) {
 	return staying, going
 }
 
-// fullestWithSpace returns the fullest draft that can take n endpoints, the first of several; nil when
-// there is none.
+// fullestWithSpace returns the fullest draft that can take n endpoints, the first of several; nil
+// when there is none.
 func fullestWithSpace(among []*draft, n, limit int) *draft {
 	var best *draft
 	for _, candidate := range among {

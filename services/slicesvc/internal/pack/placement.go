@@ -11,15 +11,16 @@ import (
 )
 
 // Placement tells in which slices the endpoints of one Service lie. With it, a plan for a change of
-// some Pods looks only at the slices that hold these Pods, and at the free capacity of the other slices
-// when a new endpoint does not fit there. The plan is the one that Make returns for the whole.
+// some Pods looks only at the slices that hold these Pods, and at the free capacity of the other
+// slices when a new endpoint does not fit there. The plan is the one that Make returns for the
+// whole.
 //
-// That holds as long as the Placement is up to date: it was made from slices for which Make has nothing
-// to do; every plan since was applied completely and reported with Wrote and Deleted; and every Pod
-// that changed was in one of these plans. After any other event the caller drops the Placement and
-// plans the whole: the Service changed, another writer changed a slice, or a write failed. Two kinds of
-// Services are always planned as a whole: those with hints in mode Auto, where one Pod may change the
-// hints of all, and those that are being deleted.
+// That holds as long as the Placement is up to date: it was made from slices for which Make has
+// nothing to do; every plan since was applied completely and reported with Wrote and Deleted; and
+// every Pod that changed was in one of these plans. After any other event the caller drops the
+// Placement and plans the whole: the Service changed, another writer changed a slice, or a write
+// failed. Two kinds of Services are always planned as a whole: those with hints in mode Auto, where
+// one Pod may change the hints of all, and those that are being deleted.
 //
 // A Placement is not safe for concurrent use. Slices are kept as given and never changed.
 type Placement struct {
@@ -245,10 +246,10 @@ func familyNumber(addressType discoveryv1.AddressType) (int, bool) {
 
 func byName(a, b *placedSlice) int { return cmp.Compare(a.object.Name, b.object.Name) }
 
-// part is what of a Placement a plan for a change looks at. The planner gets the families that change,
-// in them the endpoints of changed Pods, and the included slices: all that hold an endpoint of a changed
-// Pod, and all of a group that will have no endpoint. A group that keeps endpoints of other Pods is
-// named even if it has none of changed Pods.
+// part is what of a Placement a plan for a change looks at. The planner gets the families that
+// change, in them the endpoints of changed Pods, and the included slices: all that hold an endpoint
+// of a changed Pod, and all of a group that will have no endpoint. A group that keeps endpoints of
+// other Pods is named even if it has none of changed Pods.
 type part struct {
 	placement *Placement
 	// changed names the Pods whose endpoints may have come, gone or changed.
@@ -287,7 +288,8 @@ func (p *part) hasOthers(addressType discoveryv1.AddressType) bool {
 	return p.placement.families[number].slices > included
 }
 
-// others returns drafts of the slices of a group beside the included ones, in order of name and unchanged.
+// others returns drafts of the slices of a group beside the included ones, in order of name and
+// unchanged.
 func (p *part) others(addressType discoveryv1.AddressType, ports desired.PortKey) []*draft {
 	if p == nil {
 		return nil

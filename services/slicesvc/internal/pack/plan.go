@@ -29,8 +29,8 @@ type Input struct {
 // deletions. So no endpoint is missing from all slices in between.
 type Plan struct {
 	Changes []Change
-	// Topology tells for each family what became of the Service's wish for hints. It is nil when the
-	// Service has none, and in the plan of a Placement.
+	// Topology tells for each family what became of the Service's wish for hints. It is nil when
+	// the Service has none, and in the plan of a Placement.
 	Topology []FamilyHints
 }
 
@@ -52,8 +52,8 @@ type Change struct {
 	Reason Reason
 	// Added, Removed and Changed count the slice's endpoints.
 	Added, Removed, Changed int
-	// Moved tells that some of the removed endpoints go elsewhere: they are above the limit, or their
-	// Pods have other endpoints in slices of the plan.
+	// Moved tells that some of the removed endpoints go elsewhere: they are above the limit, or
+	// their Pods have other endpoints in slices of the plan.
 	Moved bool
 }
 
@@ -88,8 +88,8 @@ const (
 	PortsGone Reason = "PORTS_GONE"
 	// FamilyGone: the Service is not served in the slice's address family.
 	FamilyGone Reason = "FAMILY_GONE"
-	// NotOwned: the slice has the managed-by label but another owner, for example an earlier Service of
-	// the same name.
+	// NotOwned: the slice has the managed-by label but another owner, for example an earlier
+	// Service of the same name.
 	NotOwned Reason = "NOT_OWNED"
 	// Compacted: the endpoints of several slices fit into fewer.
 	Compacted Reason = "COMPACTED"
@@ -98,8 +98,8 @@ const (
 )
 
 // Supersedes reports whether the change takes endpoints out of a slice that may have moved to other
-// slices of the plan. It must be made only if those were written. A slice whose Pods are all gone, or
-// whose family is not served any more, supersedes nothing.
+// slices of the plan. It must be made only if those were written. A slice whose Pods are all gone,
+// or whose family is not served any more, supersedes nothing.
 func (c Change) Supersedes() bool {
 	if c.Verb != Delete {
 		return c.Moved

@@ -44,7 +44,8 @@ func (p *planner) affinity(pod string) uint32 {
 	return p.affinities[pod]
 }
 
-// owns reports whether a slice belongs to this very Service, not to an earlier one of the same name.
+// owns reports whether a slice belongs to this very Service, not to an earlier one of the same
+// name.
 func (p *planner) owns(slice *discoveryv1.EndpointSlice) bool {
 	for i := range slice.OwnerReferences {
 		owner := &slice.OwnerReferences[i]
@@ -82,8 +83,9 @@ func (p *planner) nextVersion(d *draft) *discoveryv1.EndpointSlice {
 	return &next
 }
 
-// annotations returns a copy of the annotations with the time of the change. When that is not known,
-// it removes an earlier time, from which a reader would conclude that the change took so long.
+// annotations returns a copy of the annotations with the time of the change. When that is not
+// known, it removes an earlier time, from which a reader would conclude that the change took so
+// long.
 func (p *planner) annotations(existing map[string]string) map[string]string {
 	annotations := maps.Clone(existing)
 	if p.ChangeTime.IsZero() {
@@ -104,8 +106,8 @@ func nonNil(endpoints []discoveryv1.Endpoint) []discoveryv1.Endpoint {
 	return endpoints
 }
 
-// labels returns a new map with the labels of every slice of the Service: the Service's own, and the
-// three reserved ones.
+// labels returns a new map with the labels of every slice of the Service: the Service's own, and
+// the three reserved ones.
 func (p *planner) labels() map[string]string {
 	labels := make(map[string]string, len(p.Service.Labels)+3)
 	for key, value := range p.Service.Labels {
@@ -160,12 +162,12 @@ func (p *planner) isPlaceholder(slice *discoveryv1.EndpointSlice) bool {
 // hashLength is the number of characters, of five bits each, behind the dash of a slice's name.
 const hashLength = 10
 
-// namer names the new slices of a plan after the Service, the group and a running number, so that two
-// writers with the same view choose the same names, and one of them is refused.
+// namer names the new slices of a plan after the Service, the group and a running number, so that
+// two writers with the same view choose the same names, and one of them is refused.
 type namer struct {
 	*planner
-	// used has the names of the Service's slices and of this plan. Like numbers, it is made for the first
-	// name.
+	// used has the names of the Service's slices and of this plan. Like numbers, it is made for the
+	// first name.
 	used map[string]struct{}
 	// numbers has the next number to try.
 	numbers map[groupKey]uint64

@@ -44,8 +44,8 @@ func TestMake_SlicesHaveTheDesiredEndpointsOnce(t *testing.T) {
 	})
 }
 
-// After each of the writes, every endpoint that is in the slices before and after the plan, for the same
-// ports, is in a slice.
+// After each of the writes, every endpoint that is in the slices before and after the plan, for the
+// same ports, is in a slice.
 func TestMake_NoEndpointIsMissingWhileAPlanIsApplied(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := slicetest.RandomInput(t)
@@ -86,8 +86,8 @@ func TestMake_NoEndpointIsMissingAfterAWriteFailed(t *testing.T) {
 	})
 }
 
-// A plan that is applied in part, for example at the end of a term, leaves endpoints in two slices. The
-// next plan writes no slice that is as it should be.
+// A plan that is applied in part, for example at the end of a term, leaves endpoints in two slices.
+// The next plan writes no slice that is as it should be.
 func TestMake_NoNeedlessWriteAfterAPlanWasAppliedInPart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := slicetest.RandomInput(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// upstreamCost returns what upstream's Reconciler would write. It does not model which endpoint goes
-// into which slice. In one case it follows Make: the empty slice of an earlier Service is no
+// upstreamCost returns what upstream's Reconciler would write. It does not model which endpoint
+// goes into which slice. In one case it follows Make: the empty slice of an earlier Service is no
 // placeholder.
 func upstreamCost(in pack.Input) cost {
 	var total cost
@@ -128,8 +128,8 @@ func upstreamGroup(in pack.Input, group desired.Group, existing []*discoveryv1.E
 	return result
 }
 
-// upstreamStep returns the endpoints in each slice of one group after one sync of upstream's Reconciler,
-// and the number of its writes.
+// upstreamStep returns the endpoints in each slice of one group after one sync of upstream's
+// Reconciler, and the number of its writes.
 func upstreamStep(existing [][]desired.Endpoint, want []desired.Endpoint, limit int) (after [][]desired.Endpoint, writes int) {
 	missing := map[desired.Identity]desired.Endpoint{}
 	for _, endpoint := range want {
@@ -205,8 +205,8 @@ func labelsDiffer(in pack.Input, slice *discoveryv1.EndpointSlice) bool {
 	return len(a) != len(b)
 }
 
-// Two cases are left out: upstream does not move endpoints above the limit, and it chooses other hints in
-// mode Auto.
+// Two cases are left out: upstream does not move endpoints above the limit, and it chooses other
+// hints in mode Auto.
 func TestMake_WritesNoMoreThanUpstream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := slicetest.RandomInput(t)

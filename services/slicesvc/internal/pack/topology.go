@@ -29,8 +29,8 @@ func (p *planner) hinted(existing []*discoveryv1.EndpointSlice) ([]desired.Famil
 	return families, verdicts
 }
 
-// distributionVerdict judges the hints that desired.Resolve sets: kube-proxy follows those of one kind
-// only when every ready endpoint has one.
+// distributionVerdict judges the hints that desired.Resolve sets: kube-proxy follows those of one
+// kind only when every ready endpoint has one.
 func distributionVerdict(mode hints.Mode, family desired.Family) hints.Verdict {
 	ready, withoutZone, withoutNode := 0, 0, 0
 	for _, group := range family.Groups {

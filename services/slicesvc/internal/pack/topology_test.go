@@ -160,8 +160,8 @@ func TestMake_AutoHintsAllReadyEndpointsOrNone(t *testing.T) {
 	})
 }
 
-// Of 300 endpoints in three slices, one is added, one becomes unready and one is removed. Each step writes
-// one slice, and no hint of another slice changes.
+// Of 300 endpoints in three slices, one is added, one becomes unready and one is removed. Each step
+// writes one slice, and no hint of another slice changes.
 func TestMake_AutoWritesNoSliceForHintsAlone(t *testing.T) {
 	service := slicetest.Service("web", auto)
 	pods := inZones(slicetest.Pods(0, 300), "zone-a", "zone-b", "zone-c")

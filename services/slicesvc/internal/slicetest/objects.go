@@ -117,7 +117,8 @@ func Snapshot(service *corev1.Service, candidates []desired.Candidate, slices ..
 	return snapshot
 }
 
-// Slice returns a slice of a Service as a kube-apiserver has it, with the endpoints of the candidates.
+// Slice returns a slice of a Service as a kube-apiserver has it, with the endpoints of the
+// candidates.
 func Slice(service *corev1.Service, name string, candidates []desired.Candidate, changes ...func(*discoveryv1.EndpointSlice)) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{

@@ -18,8 +18,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-// RandomInput draws the input of a plan: a Service, Pods of every kind, and slices that earlier plans
-// left and other writers changed.
+// RandomInput draws the input of a plan: a Service, Pods of every kind, and slices that earlier
+// plans left and other writers changed.
 func RandomInput(t *rapid.T) pack.Input {
 	service := drawService(t)
 	candidates := drawCandidates(t)
@@ -191,8 +191,8 @@ func stored(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// Apply returns the slices after the changes of a plan, ordered by name. It fails when a change is not
-// possible or not guarded by the UID and resourceVersion of the slice.
+// Apply returns the slices after the changes of a plan, ordered by name. It fails when a change is
+// not possible or not guarded by the UID and resourceVersion of the slice.
 func Apply(existing []*discoveryv1.EndpointSlice, changes []pack.Change) ([]*discoveryv1.EndpointSlice, error) {
 	byName := map[string]*discoveryv1.EndpointSlice{}
 	for _, slice := range existing {
