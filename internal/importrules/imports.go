@@ -31,8 +31,7 @@ const (
 		`|column|admission|evidence|pace`
 	bootstrapDomains = `baseline|apiservers|allocation` +
 		`|readiness|advertise`
-	sliceDomains = `index|desired|pack|hints|explain` +
-		`|placement`
+	sliceDomains = `index|desired|pack|hints|explain`
 	gatewayDomains = `merge` +
 		`|fleet`
 )

@@ -58,7 +58,7 @@ func convertState(state slicecontroller.ServiceState, capacity int) *slicev1.Ser
 		ContendedBy:     validUTF8(state.ContendedBy),
 	}
 	if converted.Managed {
-		converted.IdealSlices = int32(pack.Ideal(state.Slices, len(desired.Families(state.Service)), capacity))
+		converted.IdealSlices = int32(pack.MinSlices(state.Slices, len(desired.Families(state.Service)), capacity))
 	}
 	ordered := slices.Clone(state.Slices)
 	slices.SortFunc(ordered, func(a, b *discoveryv1.EndpointSlice) int {

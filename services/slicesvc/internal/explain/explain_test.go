@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write the chains as they are now to testdata")
 
-func now() time.Time { return slicetest.Epoch().Add(2 * time.Hour) }
+func now() time.Time { return slicetest.CreationTime().Add(2 * time.Hour) }
 
 // situation is a pod web-1 in the Service web whose slice holds web-0 to web-2 as they were.
 type situation struct {

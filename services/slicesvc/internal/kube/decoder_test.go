@@ -41,7 +41,7 @@ func fullSlice() *discoveryv1.EndpointSlice {
 		slice.Finalizers = []string{"example.com/wait"}
 		slice.Generation = 3
 		slice.ManagedFields = []metav1.ManagedFieldsEntry{
-			{Manager: "a", Operation: "Update", Time: &metav1.Time{Time: slicetest.Epoch()}, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:endpoints":{}}`)},
+			{Manager: "a", Operation: "Update", Time: &metav1.Time{Time: slicetest.CreationTime()}, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:endpoints":{}}`)},
 			{Manager: "b", Operation: "Apply"},
 		}
 	})
@@ -210,7 +210,7 @@ func typicalPod(i int) *corev1.Pod {
 			})
 		}
 		for _, kind := range []corev1.PodConditionType{"PodScheduled", "Initialized", "ContainersReady", "PodReadyToStartContainers"} {
-			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(slicetest.Epoch())})
+			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(slicetest.CreationTime())})
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
+	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
@@ -21,7 +22,7 @@ func fullPod() *corev1.Pod {
 		return []corev1.ContainerPort{{Name: name, Protocol: corev1.ProtocolTCP, ContainerPort: number, HostPort: 1}, {ContainerPort: 1}}
 	}
 	return slicetest.Pod("web-0", "10.1.0.1", slicetest.Terminating, func(pod *corev1.Pod) {
-		pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", Time: &metav1.Time{Time: slicetest.Epoch()}}}
+		pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", Time: &metav1.Time{Time: slicetest.CreationTime()}}}
 		pod.Annotations = map[string]string{"a": "b"}
 		pod.Spec.Hostname, pod.Spec.Subdomain = "host", "web"
 		pod.Spec.Containers = []corev1.Container{{Name: "without-ports", Image: "i"}, {Name: "main", Image: "i", Ports: named("http", 8080)}}
@@ -57,7 +58,7 @@ func strippedPod(pod *corev1.Pod) *corev1.Pod {
 func TestStrip_KeepsEveryUsedField(t *testing.T) {
 	plan := func(service *corev1.Service, pod *corev1.Pod) pack.Plan {
 		return pack.Make(pack.Input{
-			Service:   service,
+			Snapshot:  index.Snapshot{Service: service},
 			Endpoints: desired.Resolve(service, []desired.Candidate{slicetest.Candidate(pod)}),
 			Limit:     100,
 			ManagedBy: slicetest.ManagedBy,
@@ -75,7 +76,7 @@ func TestStrip_KeepsEveryUsedField(t *testing.T) {
 // It distinguishes a Pod whose deletion was watched from a Pod that was missing in a list.
 func TestStrip_KeepsTheCreationTimestamp(t *testing.T) {
 	pod := fullPod()
-	pod.CreationTimestamp = metav1.NewTime(slicetest.Epoch())
+	pod.CreationTimestamp = metav1.NewTime(slicetest.CreationTime())
 	if got := strippedPod(pod).CreationTimestamp; !got.Equal(&pod.CreationTimestamp) {
 		t.Errorf("created at %v, want %v", got, pod.CreationTimestamp)
 	}
@@ -86,7 +87,7 @@ func TestStrip_DropsUnusedFields(t *testing.T) {
 	if got := len(pod.Spec.Containers) + len(pod.Spec.InitContainers) + len(pod.Status.Conditions); got != 3 {
 		t.Errorf("%d containers and conditions are kept, want 3: %+v", got, pod)
 	}
-	if diff := gocmp.Diff([]metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: slicetest.Epoch()}}}, pod.ManagedFields); diff != "" {
+	if diff := gocmp.Diff([]metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: slicetest.CreationTime()}}}, pod.ManagedFields); diff != "" {
 		t.Errorf("time of the last write (-want +got):\n%s", diff)
 	}
 	if pod.Annotations != nil || stripService(fullService()).ManagedFields != nil {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
 )
 
 // concurrentWrites is how many slices of one Service are written at the same time. One after the
@@ -24,16 +23,16 @@ type planApplier struct {
 	owned *ownedShard
 	key   Key
 
-	mu      sync.Mutex           // guards all below; never held across I/O
-	result  *syncResult          // collects what was written
-	planned *placement.Placement // the plan was made from it; nil for a plan of the whole Service
+	mu      sync.Mutex      // guards all below; never held across I/O
+	result  *syncResult     // collects what was written
+	planned *pack.Placement // the plan was made from it; nil for a plan of the whole Service
 	errs    []error
 }
 
 // applyPlan makes the writes of a plan. Writes that remove endpoints which another write adds come
 // last, one after the other, and only if no write failed. Otherwise a failed write does not stop the
 // others, except that all stop if kube-apiserver throttles or the term ends.
-func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, planned *placement.Placement) {
+func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, planned *pack.Placement) {
 	result.reread = true // until an error remains that a new plan does not solve
 	a := &planApplier{Controller: c, owned: owned, key: key, result: result, planned: planned}
 	var independent, dependent []pack.Change

@@ -36,31 +36,24 @@ func (c *cache) change(version string, apply func(*index.Index)) {
 
 // storeWritten stores the answer of a write of ours.
 func (c *cache) storeWritten(slice *discoveryv1.EndpointSlice) {
-	c.change("", func(x *index.Index) { x.KeepSlice(slice) })
+	c.change("", func(x *index.Index) { x.PutWrittenSlice(slice) })
 }
 
 // storeDeleted stores that a slice does not exist. Older events of it are ignored.
 func (c *cache) storeDeleted(slice *discoveryv1.EndpointSlice) {
-	c.change("", func(x *index.Index) { x.BurySlice(slice) })
+	c.change("", func(x *index.Index) { x.PutTombstone(slice) })
 }
 
-func (c *cache) observed(key Key) (index.Observed, bool) {
+func (c *cache) snapshot(key Key) (index.Snapshot, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.index.Observed(key)
+	return c.index.Snapshot(key)
 }
 
-// candidates returns the Pods among pods that the Service selects.
-func (c *cache) candidates(key Key, pods map[string]struct{}) []desired.Candidate {
+func (c *cache) snapshotOfPods(key Key, pods map[string]struct{}) (index.Snapshot, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	candidates := make([]desired.Candidate, 0, len(pods))
-	for pod := range pods {
-		if candidate, ok := c.index.Candidate(key, pod); ok {
-			candidates = append(candidates, candidate)
-		}
-	}
-	return candidates
+	return c.index.SnapshotOfPods(key, pods)
 }
 
 // endpoint returns what the index knows of a Pod in a Service. It leaves Pending unset.
@@ -81,12 +74,6 @@ func (c *cache) endpoint(key Key, pod string) (EndpointFacts, error) {
 		Slices:    slices,
 		Candidate: desired.Candidate{Pod: object, NodeKnown: known, Zone: node.Zone},
 	}, nil
-}
-
-func (c *cache) affinity(pod Key) uint32 {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.index.Affinity(pod)
 }
 
 func (c *cache) slices(key Key) (*corev1.Service, []*discoveryv1.EndpointSlice, bool) {
@@ -110,12 +97,6 @@ func (c *cache) service(key Key) (*corev1.Service, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.index.Service(key)
-}
-
-func (c *cache) hasSlice(key Key) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.index.HasSlice(key)
 }
 
 func (c *cache) sliceVersion(key Key) (uid types.UID, version string, ours, ok bool) {

@@ -135,7 +135,7 @@ func TestRun_SlicesHaveTheTimeOfTheChange(t *testing.T) {
 		}
 		expect("a new Service", "2026-03-01T12:00:00Z")
 
-		first, second := slicetest.Epoch().Add(time.Hour), slicetest.Epoch().Add(2*time.Hour)
+		first, second := slicetest.CreationTime().Add(time.Hour), slicetest.CreationTime().Add(2*time.Hour)
 		controller.PutPod(slicetest.Pod("web-0", "10.1.0.1", unreadySince(first)))
 		expect("a pod that is no longer ready", "2026-03-01T13:00:00Z")
 
@@ -146,7 +146,7 @@ func TestRun_SlicesHaveTheTimeOfTheChange(t *testing.T) {
 		expect("a pod with another address", "2026-03-01T14:00:00Z")
 
 		now := time.Now().UTC().Format(time.RFC3339Nano)
-		controller.DeletePod(slicetest.Pod("web-1", "10.1.0.9", func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(slicetest.Epoch()) }))
+		controller.DeletePod(slicetest.Pod("web-1", "10.1.0.9", func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(slicetest.CreationTime()) }))
 		expect("a pod whose deletion was watched", now)
 
 		controller.PutPod(slicetest.Pod("web-1", "10.1.0.2"))

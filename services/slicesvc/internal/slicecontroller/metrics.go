@@ -142,8 +142,8 @@ const autoTopology = "Auto"
 
 // sizeGauges computes its values at each scrape, so that they cannot drift.
 type sizeGauges struct {
-	sizes                                      func() serviceSizes
-	endpoints, slices, idealSlices, topologies *prometheus.Desc
+	sizes                                    func() serviceSizes
+	endpoints, slices, minSlices, topologies *prometheus.Desc
 }
 
 func newSizeGauges(sizes func() serviceSizes) *sizeGauges {
@@ -151,17 +151,17 @@ func newSizeGauges(sizes func() serviceSizes) *sizeGauges {
 		return prometheus.NewDesc(prometheus.BuildFQName("", upstreamSubsystem, name), help, labels, nil)
 	}
 	return &sizeGauges{
-		sizes:       sizes,
-		endpoints:   describe("endpoints_desired", "Endpoints of the Services of the held shards, counted for each family."),
-		slices:      describe("num_endpoint_slices", "EndpointSlices of the Services of the held shards."),
-		idealSlices: describe("desired_endpoint_slices", "Smallest number of EndpointSlices for the Services of the held shards."),
-		topologies:  describe("services_count_by_traffic_distribution", "Services of the held shards by trafficDistribution.", "traffic_distribution"),
+		sizes:      sizes,
+		endpoints:  describe("endpoints_desired", "Endpoints of the Services of the held shards, counted for each family."),
+		slices:     describe("num_endpoint_slices", "EndpointSlices of the Services of the held shards."),
+		minSlices:  describe("desired_endpoint_slices", "Smallest number of EndpointSlices for the Services of the held shards."),
+		topologies: describe("services_count_by_traffic_distribution", "Services of the held shards by trafficDistribution.", "traffic_distribution"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (g *sizeGauges) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{g.endpoints, g.slices, g.idealSlices, g.topologies} {
+	for _, desc := range []*prometheus.Desc{g.endpoints, g.slices, g.minSlices, g.topologies} {
 		to <- desc
 	}
 }
@@ -174,7 +174,7 @@ func (g *sizeGauges) Collect(to chan<- prometheus.Metric) {
 	}
 	gauge(g.endpoints, sizes.endpoints)
 	gauge(g.slices, sizes.slices)
-	gauge(g.idealSlices, sizes.idealSlices)
+	gauge(g.minSlices, sizes.minSlices)
 	for topology, count := range sizes.topologies {
 		if topology != autoTopology {
 			gauge(g.topologies, count, topology)

@@ -33,10 +33,10 @@ func TestUpstreamMetrics_HaveUpstreamsNames(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	metrics, err := newUpstreamMetrics(registry, func() serviceSizes {
 		return serviceSizes{
-			endpoints:   150,
-			slices:      3,
-			idealSlices: 2,
-			topologies:  map[string]int{"Auto": 1, "PreferClose": 4},
+			endpoints:  150,
+			slices:     3,
+			minSlices:  2,
+			topologies: map[string]int{"Auto": 1, "PreferClose": 4},
 		}
 	})
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
 )
 
 const (
@@ -24,7 +23,7 @@ type serviceRecord struct {
 	service *corev1.Service
 	// placement is where the endpoints lie; nil if the next sync must plan the whole Service. A running
 	// sync owns it.
-	placement *placement.Placement
+	placement *pack.Placement
 	pending   pendingSync
 	syncing   bool
 	// observed has the slices that are being written, with what a watch showed of them meanwhile.
@@ -144,7 +143,7 @@ func (p *pendingSync) notify(result syncResult) {
 type syncInput struct {
 	pendingSync
 	service   *corev1.Service
-	placement *placement.Placement
+	placement *pack.Placement
 	// unread are slices to read before planning.
 	unread map[string]struct{}
 	// firstSync says that the term has not synced this Service before.
@@ -176,7 +175,7 @@ type syncResult struct {
 	// cannot be created in a namespace that is being deleted.
 	suspended, terminating bool
 	// placement is where the endpoints lie now; nil if the next sync must plan the whole Service.
-	placement *placement.Placement
+	placement *pack.Placement
 	// compactable says that fewer slices may be enough, once the Service was quiet for quietPeriod.
 	compactable bool
 	quietPeriod time.Duration

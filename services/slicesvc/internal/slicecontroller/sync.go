@@ -12,7 +12,6 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/hints"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
-	"github.com/trivet-dev/trivet/services/slicesvc/internal/placement"
 )
 
 // sync plans a Service and applies the plan. A panic fails the sync of this Service only.
@@ -52,42 +51,45 @@ func (c *Controller) sync(owned *ownedShard, key Key, input syncInput) (result s
 
 // plan plans the changed Pods, or the whole Service. planned is the placement that the plan was made
 // from; nil if the whole Service was planned.
-func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *placement.Placement) {
+func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *pack.Placement) {
 	if input.podsOnly() && !input.compacting {
-		in := c.planInput(input.service)
-		in.Endpoints = desired.Resolve(input.service, c.cache.candidates(key, input.pods))
-		in.ChangeTime = input.changed
-		return input.placement.Plan(in, input.pods), input.placement
+		snapshot, ok := c.cache.snapshotOfPods(key, input.pods)
+		if ok && snapshot.Service == input.service { // else the Service has changed and is planned as a whole
+			in := c.planInput(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
+			in.ChangeTime = input.changed
+			return input.placement.Plan(in, input.pods), input.placement
+		}
 	}
-	observed, ok := c.cache.observed(key)
+	snapshot, ok := c.cache.snapshot(key)
 	if !ok {
 		return pack.Plan{}, nil
 	}
-	if index.Management(observed.Service) != index.Managed {
-		return c.planUnmanaged(observed), nil
+	if index.Management(snapshot.Service) != index.Managed {
+		return c.planUnmanaged(snapshot), nil
 	}
-	in := c.wholePlanInput(observed, desired.ResolveEach(observed.Service, observed.Candidates()))
+	in := c.planInput(snapshot, desired.ResolveEach(snapshot.Service, snapshot.Candidates()))
 	if input.compacting {
 		return pack.Compact(in, input.compactionWrites), nil
 	}
 	in.ChangeTime = input.changed
-	if in.ChangeTime.IsZero() && input.firstSync && len(observed.Slices) == 0 {
+	if in.ChangeTime.IsZero() && input.firstSync && len(snapshot.Slices) == 0 {
 		// A Service without slices in its first sync is new. If it has slices, the time of its change is
 		// unknown.
-		in.ChangeTime = observed.Service.CreationTimestamp.Time
+		in.ChangeTime = snapshot.Service.CreationTimestamp.Time
 	}
 	return pack.Make(in), nil
 }
 
 // buildPlacement returns the placement of the endpoints after a sync of the whole Service; nil if
 // changed Pods of the Service cannot be planned alone.
-func (c *Controller) buildPlacement(key Key, synced *corev1.Service) *placement.Placement {
-	service, slices, ok := c.cache.slices(key)
+func (c *Controller) buildPlacement(key Key, synced *corev1.Service) *pack.Placement {
+	snapshot, ok := c.cache.snapshot(key)
+	service := snapshot.Service
 	if !ok || service != synced || service.DeletionTimestamp != nil ||
 		index.Management(service) != index.Managed || hints.ModeOf(service) == hints.Auto {
 		return nil
 	}
-	built, ok := placement.Of(slices)
+	built, ok := pack.NewPlacement(snapshot)
 	if !ok {
 		return nil
 	}
@@ -104,20 +106,10 @@ func removeSuspendedChanges(plan *pack.Plan) bool {
 	return len(plan.Changes) < all
 }
 
-// wholePlanInput is the input of a plan of the whole Service.
-func (c *Controller) wholePlanInput(observed index.Observed, endpoints desired.Endpoints) pack.Input {
-	in := c.planInput(observed.Service)
-	in.Endpoints, in.Slices, in.Zones = endpoints, observed.Slices, observed.Shares
-	return in
-}
-
-// planInput is the common input of both plans.
-func (c *Controller) planInput(service *corev1.Service) pack.Input {
-	namespace := service.Namespace
+func (c *Controller) planInput(snapshot index.Snapshot, endpoints desired.Endpoints) pack.Input {
 	return pack.Input{
-		Service:   service,
-		Taken:     func(name string) bool { return c.cache.hasSlice(keyOf(namespace, name)) },
-		Affinity:  func(pod string) uint32 { return c.cache.affinity(keyOf(namespace, pod)) },
+		Snapshot:  snapshot,
+		Endpoints: endpoints,
 		Limit:     c.cfg.MaxEndpointsPerSlice,
 		ManagedBy: c.cfg.ManagedBy,
 	}
@@ -125,9 +117,9 @@ func (c *Controller) planInput(service *corev1.Service) pack.Input {
 
 // planUnmanaged plans the deletion of the slices of a Service that is no longer managed, if it is
 // configured.
-func (c *Controller) planUnmanaged(observed index.Observed) pack.Plan {
+func (c *Controller) planUnmanaged(snapshot index.Snapshot) pack.Plan {
 	if !c.cfg.DeleteUnmanagedSlices {
 		return pack.Plan{}
 	}
-	return pack.Clear(c.wholePlanInput(observed, desired.Endpoints{}))
+	return pack.Clear(c.planInput(snapshot, desired.Endpoints{}))
 }

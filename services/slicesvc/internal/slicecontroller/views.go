@@ -120,16 +120,16 @@ type Preview struct {
 // Preview plans the whole Service, without compaction. It returns false if there is no such Service.
 // The plan of a Service that is not managed is empty.
 func (c *Controller) Preview(key Key) (Preview, bool) {
-	observed, ok := c.cache.observed(key)
+	snapshot, ok := c.cache.snapshot(key)
 	if !ok {
 		return Preview{}, false
 	}
-	if index.Management(observed.Service) != index.Managed {
-		return Preview{Plan: c.planUnmanaged(observed)}, true
+	if index.Management(snapshot.Service) != index.Managed {
+		return Preview{Plan: c.planUnmanaged(snapshot)}, true
 	}
-	endpoints := desired.ResolveEach(observed.Service, observed.Candidates())
+	endpoints := desired.ResolveEach(snapshot.Service, snapshot.Candidates())
 	return Preview{
-		Plan:         pack.Make(c.wholePlanInput(observed, endpoints)),
+		Plan:         pack.Make(c.planInput(snapshot, endpoints)),
 		MissingNodes: endpoints.MissingNodes,
 		CatchingUp:   c.shards.catchingUp(key),
 	}, true
@@ -205,8 +205,8 @@ func (c *Controller) Changes(since uint64) Changes { return c.changes.since(sinc
 // dual-stack Service counts twice.
 type serviceSizes struct {
 	endpoints, slices int
-	// idealSlices is the smallest number of slices that holds the endpoints.
-	idealSlices int
+	// minSlices is the smallest number of slices that holds the endpoints.
+	minSlices int
 	// topologies counts Services with hints, by ServiceState.Topology.
 	topologies map[string]int
 }
@@ -222,7 +222,7 @@ func (c *Controller) sizes() serviceSizes {
 				continue
 			}
 			sizes.slices += len(slices)
-			sizes.idealSlices += pack.Ideal(slices, len(service.Spec.IPFamilies), c.cfg.MaxEndpointsPerSlice)
+			sizes.minSlices += pack.MinSlices(slices, len(service.Spec.IPFamilies), c.cfg.MaxEndpointsPerSlice)
 			for _, slice := range slices {
 				sizes.endpoints += len(slice.Endpoints)
 			}

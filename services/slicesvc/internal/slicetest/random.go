@@ -18,30 +18,26 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-// Input draws a Service, pods of every kind and slices in any state, left by us
-// and spoilt by others, and returns what a plan is made from.
-func Input(t *rapid.T) pack.Input {
+// RandomInput draws the input of a plan: a Service, Pods of every kind, and slices that earlier
+// plans left and other writers changed.
+func RandomInput(t *rapid.T) pack.Input {
 	service := drawService(t)
 	candidates := drawCandidates(t)
+	snapshot := Snapshot(service, candidates, drawSlices(t, service, candidates)...)
+	snapshot.Shares = drawShares(t)
 	return pack.Input{
-		Service:    service,
+		Snapshot:   snapshot,
 		Endpoints:  desired.Resolve(service, candidates),
-		Slices:     drawSlices(t, service, candidates),
 		Limit:      rapid.IntRange(1, 8).Draw(t, "limit"),
 		ManagedBy:  ManagedBy,
-		ChangeTime: Epoch(),
-		Affinity:   Affinity,
-		Zones:      drawZones(t),
+		ChangeTime: CreationTime(),
 	}
 }
 
-// Affinity divides the pods of random clusters into those with an even number and the others.
-func Affinity(pod string) uint32 { return uint32(pod[len(pod)-1] % 2) }
-
-func drawZones(t *rapid.T) hints.Shares {
+func drawShares(t *rapid.T) hints.Shares {
 	var topology hints.Topology
 	for _, zone := range []string{"zone-a", "zone-b"}[:rapid.IntRange(0, 2).Draw(t, "zones with nodes")] {
-		topology.Add(hints.Node{Zone: zone, MilliCPU: 1000, Counts: true})
+		topology.Add(hints.Node{Zone: zone, MilliCPU: 1000, Eligible: true})
 	}
 	return topology.Shares()
 }
@@ -70,7 +66,7 @@ func drawService(t *rapid.T) *corev1.Service {
 			service.Spec.TrafficDistribution = &distribution
 		}
 		if rapid.IntRange(0, 9).Draw(t, "terminating") == 0 {
-			now := metav1.NewTime(Epoch())
+			now := metav1.NewTime(CreationTime())
 			service.DeletionTimestamp = &now
 		}
 	})
@@ -95,6 +91,7 @@ func drawCandidate(t *rapid.T, i int) desired.Candidate {
 			{{IP: "no address"}},
 			nil,
 		}).Draw(t, "ips")
+		pod.Labels["pod-template-hash"] = []string{"even", "odd"}[i%2]
 		pod.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{corev1.PodRunning, corev1.PodRunning, corev1.PodFailed}).Draw(t, "phase")
 		pod.Spec.Containers = drawContainers(t)
 		if rapid.Bool().Draw(t, "unready") {
@@ -128,20 +125,20 @@ func drawContainers(t *rapid.T) []corev1.Container {
 	}).Draw(t, "containers")
 }
 
-// drawSlices makes slices from what was once desired: other pods, other limits,
-// other ports, and then somebody's hands in it.
+// drawSlices makes slices as an earlier plan left them, for other Pods and another limit, and lets
+// another writer change them.
 func drawSlices(t *rapid.T, service *corev1.Service, candidates []desired.Candidate) []*discoveryv1.EndpointSlice {
-	var found []*discoveryv1.EndpointSlice
+	var existing []*discoveryv1.EndpointSlice
 	before := pack.Make(pack.Input{
-		Service:   withoutDeletion(service),
+		Snapshot:  Snapshot(withoutDeletion(service), nil),
 		Endpoints: desired.Resolve(service, drawSubset(t, candidates)),
 		Limit:     rapid.IntRange(1, 12).Draw(t, "limit before"),
 		ManagedBy: ManagedBy,
 	})
 	for _, change := range before.Changes {
-		found = append(found, spoil(t, stored(change.Slice)))
+		existing = append(existing, tamper(t, stored(change.Slice)))
 	}
-	return found
+	return existing
 }
 
 func drawSubset(t *rapid.T, candidates []desired.Candidate) []desired.Candidate {
@@ -160,15 +157,15 @@ func withoutDeletion(service *corev1.Service) *corev1.Service {
 	return live
 }
 
-// spoil does to a slice what others might.
-func spoil(t *rapid.T, slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	switch rapid.IntRange(0, 11).Draw(t, "spoil") {
+// tamper changes a slice as another writer may.
+func tamper(t *rapid.T, slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	switch rapid.IntRange(0, 11).Draw(t, "tamper") {
 	case 0:
 		slice.OwnerReferences[0].UID = "an-earlier-service"
 	case 1:
-		slice.Labels["stranger"] = "yes"
+		slice.Labels["unexpected"] = "yes"
 	case 2:
-		now := metav1.NewTime(Epoch())
+		now := metav1.NewTime(CreationTime())
 		slice.DeletionTimestamp = &now
 	case 3:
 		slice.Endpoints = append(slice.Endpoints, slice.Endpoints...)
@@ -186,7 +183,7 @@ func spoil(t *rapid.T, slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSl
 	return slice
 }
 
-// stored gives a created slice what the kube-apiserver would.
+// stored returns a slice with the fields that a kube-apiserver sets.
 func stored(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	slice = slice.DeepCopy()
 	slice.UID = types.UID("uid-of-" + slice.Name)
@@ -194,22 +191,22 @@ func stored(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// CarryOut returns the slices as they are after a plan was carried out, ordered
-// by name. It fails if the plan could not be.
-func CarryOut(slices []*discoveryv1.EndpointSlice, plan pack.Plan) ([]*discoveryv1.EndpointSlice, error) {
+// Apply returns the slices after the changes of a plan, ordered by name. It fails when a change is
+// not possible or not guarded by the UID and resourceVersion of the slice.
+func Apply(existing []*discoveryv1.EndpointSlice, changes []pack.Change) ([]*discoveryv1.EndpointSlice, error) {
 	byName := map[string]*discoveryv1.EndpointSlice{}
-	for _, slice := range slices {
+	for _, slice := range existing {
 		byName[slice.Name] = slice
 	}
-	for _, change := range plan.Changes {
+	for _, change := range changes {
 		name := change.Slice.Name
-		existing, exists := byName[name]
+		slice, exists := byName[name]
 		switch {
 		case (change.Verb == pack.Create) == exists:
 			return nil, fmt.Errorf("cannot %s %s", change.Verb, name)
-		case change.Verb != pack.Create && (existing.UID != change.Slice.UID || existing.ResourceVersion != change.Slice.ResourceVersion):
+		case change.Verb != pack.Create && (slice.UID != change.Slice.UID || slice.ResourceVersion != change.Slice.ResourceVersion):
 			return nil, fmt.Errorf("%s of %s is not guarded", change.Verb, name)
-		case change.Verb == pack.Update && existing.AddressType != change.Slice.AddressType:
+		case change.Verb == pack.Update && slice.AddressType != change.Slice.AddressType:
 			return nil, fmt.Errorf("update of %s changes its address type", name)
 		case change.Verb == pack.Delete:
 			delete(byName, name)
@@ -217,9 +214,7 @@ func CarryOut(slices []*discoveryv1.EndpointSlice, plan pack.Plan) ([]*discovery
 			byName[name] = stored(change.Slice)
 		}
 	}
-	return sortedByName(byName), nil
-}
-
-func sortedByName(byName map[string]*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
-	return slices.SortedFunc(maps.Values(byName), func(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(maps.Values(byName), func(a, b *discoveryv1.EndpointSlice) int {
+		return cmp.Compare(a.Name, b.Name)
+	}), nil
 }

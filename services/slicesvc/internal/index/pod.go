@@ -8,10 +8,9 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/desired"
 )
 
-// kept is a pod as it is remembered: what endpoints are made from and explained
-// by, in a fifth of the memory that the API's type takes, most of it for fields
-// nobody asks for. It is never changed.
-type kept struct {
+// Pod is what is kept of a Pod: the fields that endpoints are made from and explained by, in a
+// fifth of the memory of the API's type. A Pod never changes.
+type Pod struct {
 	namespace, name           string
 	uid                       types.UID
 	version                   string
@@ -20,10 +19,10 @@ type kept struct {
 	phase                     corev1.PodPhase
 	addresses                 []corev1.PodIP
 	containers, inits         []corev1.Container
-	// ready is nil for a pod without a Ready condition, ending for one that nobody
-	// has asked to go.
-	ready  *readiness
-	ending *ending
+	// ready is nil for a Pod without a Ready condition.
+	ready *readiness
+	// deletion is nil for a Pod that is not being deleted.
+	deletion *deletion
 }
 
 // readiness is a Ready condition.
@@ -32,15 +31,15 @@ type readiness struct {
 	since  metav1.Time
 }
 
-// ending is when a pod will be gone, and how long it was given for it.
-type ending struct {
+// deletion is a deletionTimestamp with its grace period.
+type deletion struct {
 	at    metav1.Time
 	grace *int64
 }
 
-// keep remembers a pod.
-func keep(object *corev1.Pod) *kept {
-	pod := &kept{
+// NewPod keeps the fields of a Pod that endpoints are made from.
+func NewPod(object *corev1.Pod) *Pod {
+	pod := &Pod{
 		namespace:  object.Namespace,
 		name:       object.Name,
 		uid:        object.UID,
@@ -58,20 +57,20 @@ func keep(object *corev1.Pod) *kept {
 		pod.ready = &readiness{status: condition.Status, since: condition.LastTransitionTime}
 	}
 	if object.DeletionTimestamp != nil {
-		pod.ending = &ending{at: *object.DeletionTimestamp, grace: object.DeletionGracePeriodSeconds}
+		pod.deletion = &deletion{at: *object.DeletionTimestamp, grace: object.DeletionGracePeriodSeconds}
 	}
 	return pod
 }
 
-// object makes the API's type of a pod again, with what is remembered of it.
-func (p *kept) object() *corev1.Pod {
+// object returns a new Pod in the API's type, with the kept fields.
+func (p *Pod) object() *corev1.Pod {
 	object := &corev1.Pod{}
 	p.fill(object)
 	return object
 }
 
-// fill makes object, which may have been another pod, what is remembered of this one.
-func (p *kept) fill(object *corev1.Pod) {
+// fill overwrites object, which may have been filled from another Pod, with the kept fields.
+func (p *Pod) fill(object *corev1.Pod) {
 	conditions := object.Status.Conditions[:0]
 	*object = corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -97,15 +96,15 @@ func (p *kept) fill(object *corev1.Pod) {
 			LastTransitionTime: p.ready.since,
 		})
 	}
-	if p.ending != nil {
-		object.DeletionTimestamp, object.DeletionGracePeriodSeconds = &p.ending.at, p.ending.grace
+	if p.deletion != nil {
+		object.DeletionTimestamp, object.DeletionGracePeriodSeconds = &p.deletion.at, p.deletion.grace
 	}
 }
 
-func (p *kept) key() Key { return Key{Namespace: p.namespace, Name: p.name} }
+func (p *Pod) key() Key { return Key{Namespace: p.namespace, Name: p.name} }
 
-// isReady is desired.Ready.
-func (p *kept) isReady() bool { return p.ready != nil && p.ready.status == corev1.ConditionTrue }
+// isReady is desired.Ready for a kept Pod.
+func (p *Pod) isReady() bool { return p.ready != nil && p.ready.status == corev1.ConditionTrue }
 
-// finished is desired.Finished.
-func (p *kept) finished() bool { return p.phase == corev1.PodFailed || p.phase == corev1.PodSucceeded }
+// finished is desired.Finished for a kept Pod.
+func (p *Pod) finished() bool { return p.phase == corev1.PodFailed || p.phase == corev1.PodSucceeded }
