@@ -12,23 +12,23 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/index"
 )
 
-// Verdict says how a link stands.
+// Verdict is the state of a link.
 type Verdict uint8
 
 const (
-	// Good: as it should be.
+	// Good means that the link is as it should be.
 	Good Verdict = iota + 1
-	// Doubtful: about to change, or at the cost of part of the traffic.
+	// Doubtful means that something is about to change, or that a part of the traffic is lost.
 	Doubtful
-	// Broken: the pod gets no traffic because of it.
+	// Broken means that the Pod gets no traffic because of the link.
 	Broken
-	// Absent: it does not apply.
+	// Absent means that the link does not apply.
 	Absent
 )
 
 func (v Verdict) String() string { return [...]string{"", "good", "doubtful", "broken", "absent"}[v] }
 
-// Codes of the links, in their order.
+// Codes of the links, in order.
 const (
 	CodeService     = "SERVICE"
 	CodeSelector    = "SELECTOR"
@@ -42,49 +42,50 @@ const (
 	CodeHints       = "HINTS"
 )
 
-// Facts is what is known of one pod in one Service.
+// Facts is what one replica knows of one Pod in one Service.
 type Facts struct {
-	// Now is when it was looked at.
+	// Now is the time of the explanation.
 	Now     time.Time
 	Service *corev1.Service
-	// Candidate has the pod, and what is known of its node.
+	// Candidate has the Pod and its Node.
 	Candidate desired.Candidate
-	// Slices are those of the Service that are ours, in any order.
+	// Slices are the managed slices of the Service, unordered.
 	Slices []*discoveryv1.EndpointSlice
-	// Pending says that a pass over the Service is due, under way or failing; Held that this replica would know.
+	// Pending says that a sync of the Service is due, running or failing. Held says that this replica
+	// holds the shard, and so knows.
 	Pending, Held bool
-	// TopologyProblem says why the Service has no hints though it asks for them.
+	// TopologyProblem says why a Service that asks for hints has none.
 	TopologyProblem string
 }
 
-// Object names an object of Kubernetes.
+// Object names a Kubernetes object.
 type Object struct{ APIVersion, Kind, Namespace, Name, UID string }
 
 // Link is one piece of evidence.
 type Link struct {
 	Code    string
 	Verdict Verdict
-	// Finding is one sentence, Next what to do or look at; empty when there is nothing to do.
+	// Finding is one sentence. Next is what to do or to check; it may be empty.
 	Finding, Next string
 	Source        string
 	Object        Object
 	Version       string
-	// Time is when it came to be so, or when it was seen.
+	// Time is when the finding became true, or Facts.Now.
 	Time time.Time
 }
 
-// Chain is the evidence for one pod in one Service.
+// Chain is the evidence for one Pod in one Service.
 type Chain struct {
 	Links []Link
-	// FirstBroken is the place of the first broken link, -1 without one.
+	// FirstBroken is the index of the first broken link, -1 if there is none.
 	FirstBroken int
-	// Included says that some slice holds the pod, Settled that what the slices say of it is what they should.
+	// Included says that a slice has the Pod. Settled says that the slices have the planned endpoint.
 	Included, Settled bool
 }
 
-// Explain puts the chain together.
+// Explain returns the chain of the facts.
 func Explain(f Facts) Chain {
-	families := look(f)
+	families := findFamilies(f)
 	chain := Chain{FirstBroken: -1, Settled: !f.Pending}
 	chain.add(f, serviceLink(f))
 	for _, link := range selectorLinks(f) {
@@ -117,7 +118,7 @@ func (c *Chain) add(f Facts, links ...Link) {
 	}
 }
 
-// selected says whether the Service is managed and its selector matches the pod.
+// selected returns whether the Service is managed and selects the Pod.
 func (f *Facts) selected() bool {
 	if index.Management(f.Service) != index.Managed {
 		return false
@@ -130,7 +131,7 @@ func (f *Facts) selected() bool {
 	return true
 }
 
-// selectorKeys are the labels of the selector, ordered.
+// selectorKeys returns the label keys of the selector, sorted.
 func (f *Facts) selectorKeys() []string { return slices.Sorted(maps.Keys(f.Service.Spec.Selector)) }
 
 func (f *Facts) serviceLink(code string) Link {

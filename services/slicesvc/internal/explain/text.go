@@ -8,11 +8,11 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// shown bounds how many names a sentence lists.
-const shown = 5
+// maxNames bounds how many names a sentence lists.
+const maxNames = 5
 
-// at says when something was or will be: by the hour if it is today, as seen from now.
-func at(now, t time.Time) string {
+// formatTime formats t in UTC, without the date if it is the date of now.
+func formatTime(now, t time.Time) string {
 	now, t = now.UTC(), t.UTC()
 	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
 		return t.Format("15:04:05") + " UTC"
@@ -20,7 +20,7 @@ func at(now, t time.Time) string {
 	return t.Format("2006-01-02 15:04:05") + " UTC"
 }
 
-func list(families []discoveryv1.AddressType) string {
+func joinFamilies(families []discoveryv1.AddressType) string {
 	names := make([]string, len(families))
 	for i, family := range families {
 		names[i] = string(family)
@@ -31,7 +31,7 @@ func list(families []discoveryv1.AddressType) string {
 func quoted(names []string) string {
 	var text []string
 	for i, name := range names {
-		if i == shown {
+		if i == maxNames {
 			text = append(text, "…")
 			break
 		}
@@ -40,17 +40,17 @@ func quoted(names []string) string {
 	return strings.Join(text, ", ")
 }
 
-// sentence takes the end off a sentence, so that it can stand in another.
-func sentence(text string) string {
+// clause returns a sentence without its end, to be used within another sentence.
+func clause(text string) string {
 	return strings.TrimSuffix(bounded(text), ".")
 }
 
-// bounded makes one short line of what others wrote.
+// bounded returns text of an object as one short line.
 func bounded(text string) string {
-	const enough = 400
+	const maxLength = 400
 	text = strings.Join(strings.Fields(text), " ")
-	if len(text) <= enough {
+	if len(text) <= maxLength {
 		return text
 	}
-	return strings.ToValidUTF8(text[:enough], "") + "…"
+	return strings.ToValidUTF8(text[:maxLength], "") + "…"
 }

@@ -17,18 +17,18 @@ func serviceLink(f Facts) Link {
 	case index.Management(f.Service) == index.ExternalName:
 		l.Verdict, l.Finding = Broken, "It is an ExternalName Service: it stands for a DNS name and has no endpoints."
 	case index.Management(f.Service) == index.NoSelector:
-		l.Verdict, l.Finding = Broken, "It has no selector: its EndpointSlices are written by hand or by another controller."
-		l.Next = "Give it a selector, or look at what writes its slices."
+		l.Verdict, l.Finding = Broken, "It has no selector: another controller or a user writes its EndpointSlices."
+		l.Next = "Give it a selector, or check what writes its slices."
 	case f.Service.DeletionTimestamp != nil:
 		l.Verdict, l.Time = Doubtful, f.Service.DeletionTimestamp.Time
-		l.Finding = "It is being deleted: its slices are kept in line, but no new ones are made."
+		l.Finding = "It is being deleted: its slices are updated, but no slice is created."
 	default:
-		l.Verdict, l.Finding = Good, fmt.Sprintf("It has a selector and is served over %s.", list(desired.Families(f.Service)))
+		l.Verdict, l.Finding = Good, fmt.Sprintf("It has a selector and is served over %s.", joinFamilies(desired.Families(f.Service)))
 	}
 	return l
 }
 
-// selectorLinks has one link for each label, or one where there are none.
+// selectorLinks returns one link for each label of the selector, or one if it has none.
 func selectorLinks(f Facts) []Link {
 	keys := f.selectorKeys()
 	if len(keys) == 0 {
@@ -50,7 +50,7 @@ func selectorLinks(f Facts) []Link {
 			l.Verdict, l.Finding = Broken, fmt.Sprintf("It has no label %s; the Service selects %q.", key, wanted)
 		}
 		if l.Verdict == Broken {
-			l.Next = "Change the selector, or the labels in the template that the pod is made from."
+			l.Next = "Change the selector, or the labels in the template of the pod."
 		}
 		links = append(links, l)
 	}
@@ -62,9 +62,9 @@ func phaseLink(f Facts) Link {
 	phase := f.Candidate.Pod.Status.Phase
 	switch {
 	case desired.Finished(f.Candidate.Pod):
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is %s: it has ended, and its address may be another pod's by now.", phase)
+		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is %s: it has ended, and another pod may have its address.", phase)
 	case phase == "":
-		l.Verdict, l.Finding = Good, "Its phase is not told yet."
+		l.Verdict, l.Finding = Good, "It has no phase yet."
 	default:
 		l.Verdict, l.Finding = Good, fmt.Sprintf("It is %s.", phase)
 	}
@@ -81,17 +81,17 @@ func addressLink(f Facts, of family, all []family) Link {
 	}
 	switch {
 	case !of.served:
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("The Service is not served over %s any more.", of.addressType)
+		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("The Service is no longer served over %s.", of.addressType)
 	case addresses != "":
 		l.Verdict, l.Finding = Good, fmt.Sprintf("Its %s address is %s.", of.addressType, strings.ReplaceAll(addresses, ",", ", "))
 	case len(pod.Status.PodIPs) == 0:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It has no %s address yet: it gets one when its sandbox is made on its node.", of.addressType)
-		l.Next = "See the pod's events: it may wait for a node, an image or the network plugin."
+		l.Verdict, l.Finding = Broken, fmt.Sprintf("It has no %s address yet: it gets one with its sandbox on the node.", of.addressType)
+		l.Next = "Check the pod's events: it may wait for a node, an image or the network plugin."
 	case other:
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It has no %s address, only of another family.", of.addressType)
+		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It has no %s address, only one of another family.", of.addressType)
 	default:
 		l.Verdict, l.Finding = Broken, fmt.Sprintf("It has no usable %s address; the Service is served over %[1]s only.", of.addressType)
-		l.Next = "Serve the Service over the family that pods have: spec.ipFamilies."
+		l.Next = "Set spec.ipFamilies of the Service to the family of the pods."
 	}
 	return l
 }
@@ -102,17 +102,17 @@ func nodeLink(f Facts) Link {
 	published := f.Service.Spec.PublishNotReadyAddresses
 	switch {
 	case name == "" && published:
-		l.Verdict, l.Finding, l.Object = Doubtful, "It is not bound to a node yet; the Service publishes it all the same.", Object{}
+		l.Verdict, l.Finding, l.Object = Doubtful, "It is not bound to a node yet; the Service publishes it anyway.", Object{}
 	case name == "":
 		l.Verdict, l.Finding, l.Object = Broken, "It is not bound to a node yet.", Object{}
-		l.Next = "See the pod's events: the scheduler says there what it lacks."
+		l.Next = "Check the pod's events: the scheduler reports there what it lacks."
 	case !f.Candidate.NodeKnown && published:
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("Its node %s does not exist; the Service publishes it all the same, without a zone.", name)
+		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("Its node %s does not exist; the Service publishes it anyway, without a zone.", name)
 	case !f.Candidate.NodeKnown:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("Its node %s does not exist: endpoints wait for their node.", name)
-		l.Next = "See why the Node object is gone, or not there yet; the endpoint comes with it."
+		l.Verdict, l.Finding = Broken, fmt.Sprintf("Its node %s does not exist: an endpoint waits for its node.", name)
+		l.Next = "Check why the Node object is missing; the endpoint is added with it."
 	case f.Candidate.Zone == "":
-		l.Verdict, l.Finding = Good, fmt.Sprintf("It is on %s, which tells no zone.", name)
+		l.Verdict, l.Finding = Good, fmt.Sprintf("It is on %s, which has no zone.", name)
 	default:
 		l.Verdict, l.Finding = Good, fmt.Sprintf("It is on %s in zone %s.", name, f.Candidate.Zone)
 	}
@@ -125,24 +125,24 @@ func readinessLink(f Facts) Link {
 	since := ""
 	if ready != nil && !ready.LastTransitionTime.IsZero() {
 		l.Time = ready.LastTransitionTime.Time
-		since = " since " + at(f.Now, l.Time)
+		since = " since " + formatTime(f.Now, l.Time)
 	}
 	switch {
 	case ready != nil && ready.Status == corev1.ConditionTrue:
 		l.Verdict, l.Finding = Good, fmt.Sprintf("It is ready%s.", since)
 	case f.Service.Spec.PublishNotReadyAddresses:
-		l.Verdict, l.Finding = Good, fmt.Sprintf("It is not ready%s; the Service publishes pods that are not (publishNotReadyAddresses).", since)
+		l.Verdict, l.Finding = Good, fmt.Sprintf("It is not ready%s; the Service publishes pods that are not ready (publishNotReadyAddresses).", since)
 	case ready == nil:
-		l.Verdict, l.Finding = Broken, "It has not said yet whether it is ready, so nobody routes to it."
+		l.Verdict, l.Finding = Broken, "It has no readiness yet, so no client routes to it."
 		l.Next = nextReadiness
 	default:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is not ready%s, so nobody routes to it.", since)
+		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is not ready%s, so no client routes to it.", since)
 		l.Next = nextReadiness
 	}
 	return l
 }
 
-const nextReadiness = "Look at its readiness probes and gates: kubectl describe pod."
+const nextReadiness = "Check its readiness probes and gates: kubectl describe pod."
 
 func terminationLink(f Facts) Link {
 	l := f.podLink(CodeTermination)
@@ -152,14 +152,14 @@ func terminationLink(f Facts) Link {
 		return l
 	}
 	l.Time = pod.DeletionTimestamp.Time
-	end := at(f.Now, l.Time)
+	end := formatTime(f.Now, l.Time)
 	switch {
 	case f.Service.Spec.PublishNotReadyAddresses:
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It is being deleted, with time until %s; the Service publishes it until it is gone.", end)
+		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It is being deleted, at the latest at %s; the Service publishes it until it is gone.", end)
 	case desired.Ready(pod):
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is being deleted, with time until %s: it serves on, but is used only where no other pod is ready.", end)
+		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is being deleted, at the latest at %s: it still serves, but clients use it only if no other pod is ready.", end)
 	default:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is being deleted, with time until %s.", end)
+		l.Verdict, l.Finding = Broken, fmt.Sprintf("It is being deleted, at the latest at %s.", end)
 	}
 	return l
 }
@@ -169,16 +169,16 @@ func portsLink(f Facts) Link {
 	ports, missing := desired.Ports(f.Service, f.Candidate.Pod)
 	switch {
 	case len(f.Service.Spec.Ports) == 0:
-		l.Verdict, l.Finding = Good, "The Service names no ports: clients choose."
+		l.Verdict, l.Finding = Good, "The Service has no ports: clients choose them."
 	case len(missing) == 0:
-		l.Verdict, l.Finding = Good, fmt.Sprintf("The Service's ports are %s on it.", desired.PortText(ports))
+		l.Verdict, l.Finding = Good, fmt.Sprintf("It has the Service's ports as %s.", desired.PortText(ports))
 	case len(ports) == 0:
-		l.Verdict, l.Finding = Broken, fmt.Sprintf("None of its containers has a port of the name %s, so it is listed without ports.", quoted(missing))
-		l.Next = "Name the container's port as the Service's targetPort, or use its number there."
+		l.Verdict, l.Finding = Broken, fmt.Sprintf("None of its containers has a port named %s, so its endpoint has no ports.", quoted(missing))
+		l.Next = "Name the container's port like the Service's targetPort, or use a number as targetPort."
 	default:
-		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("The Service's ports are %s on it; none of its containers has a port of the name %s.",
+		l.Verdict, l.Finding = Doubtful, fmt.Sprintf("It has the Service's ports as %s; none of its containers has a port named %s.",
 			desired.PortText(ports), quoted(missing))
-		l.Next = "Name the container's port as the Service's targetPort, or use its number there."
+		l.Next = "Name the container's port like the Service's targetPort, or use a number as targetPort."
 	}
 	return l
 }
