@@ -32,9 +32,11 @@ type recordedWrite struct {
 	verb    string
 	// service is the Service of the slice; zero for a deletion, whose request does not have it.
 	service types.NamespacedName
-	// version is the resourceVersion of the stored slice; 0 for a deletion, a refused write or an unknown answer.
+	// version is the resourceVersion of the stored slice; 0 for a deletion, a refused write or an
+	// unknown answer.
 	version uint64
-	// from is the resourceVersion that the write was planned from; 0 if the request does not have it.
+	// from is the resourceVersion that the write was planned from; 0 if the request does not have
+	// it.
 	from uint64
 }
 
@@ -165,11 +167,11 @@ func claimsSince(t *testing.T, etcd *clientv3.Client, cluster string, revision i
 	}
 	claims := map[claim]string{}
 	prefix := term.Prefix(cluster)
-	for news := range etcd.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(revision)) {
-		if err := news.Err(); err != nil {
+	for response := range etcd.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(revision)) {
+		if err := response.Err(); err != nil {
 			t.Fatal(err)
 		}
-		for _, event := range news.Events {
+		for _, event := range response.Events {
 			key := strings.TrimPrefix(string(event.Kv.Key), prefix)
 			var number int
 			switch _, err := fmt.Sscanf(key, "terms/slicesvc/%d", &number); {

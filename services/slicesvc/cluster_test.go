@@ -197,8 +197,8 @@ func TestCluster_RecreatedService(t *testing.T) {
 	f.expect("IPv4 http 8080/TCP: web-0 10.1.0.1 zone-a RS")
 }
 
-// Changes that no slice depends on must cause no write. The last change causes one write, which must be
-// the only event of the watch.
+// Changes that no slice depends on must cause no write. The last change causes one write, which
+// must be the only event of the watch.
 func TestCluster_NoUnneededWrites(t *testing.T) {
 	f := newFixture(t)
 	node := f.node("a", "zone-a")
@@ -285,7 +285,8 @@ func TestCluster_TerminatingNamespaceIsNoFailure(t *testing.T) {
 	})
 }
 
-// ownCluster starts a cluster for tests that need another configuration than the shared one, or stop it.
+// ownCluster starts a cluster for tests that need another configuration than the shared one, or
+// stop it.
 func ownCluster(t *testing.T, cfg devcluster.Config) *devcluster.Cluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

@@ -70,8 +70,8 @@ func (r *faultyTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.next.RoundTrip(req)
 }
 
-// drawStatus returns the status that refuses a write: too many requests, a conflict, or a server error. 0 lets it
-// pass.
+// drawStatus returns the status that refuses a write: too many requests, a conflict, or a server
+// error. 0 lets it pass.
 func (x *faultInjector) drawStatus() int {
 	if !x.refusing.Load() {
 		return 0
@@ -146,7 +146,8 @@ func (f *replicasFixture) changeAnySlice() {
 	}
 }
 
-// churnUntil makes changes until a condition holds: a replica that joins again writes nothing at first.
+// churnUntil makes changes until a condition holds: a replica that joins again writes nothing at
+// first.
 func (f *replicasFixture) churnUntil(condition func() error) {
 	f.t.Helper()
 	testkit.Eventually(f.t, testTimeout, func() error {

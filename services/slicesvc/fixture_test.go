@@ -184,8 +184,8 @@ func (f *fixture) slices() []discoveryv1.EndpointSlice {
 	return list.Items
 }
 
-// describe returns a line for each slice, sorted: family, ports, and endpoints with the first letters
-// of their true conditions: Ready, Serving, Terminating.
+// describe returns a line for each slice, sorted: family, ports, and endpoints with the first
+// letters of their true conditions: Ready, Serving, Terminating.
 func describe(all []discoveryv1.EndpointSlice) []string {
 	lines := make([]string, 0, len(all))
 	for _, slice := range all {

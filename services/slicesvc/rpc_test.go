@@ -51,7 +51,8 @@ func clientsetOf(deps slicesvc.Deps) kubernetes.Interface {
 	return deps.Kube.Objects.(slicetest.Clientset).Interface
 }
 
-// run runs a service until the test ends. It returns a client, and a function that stops the service.
+// run runs a service until the test ends. It returns a client, and a function that stops the
+// service.
 func run(t *testing.T, deps slicesvc.Deps) (*slicesvc.Service, slicev1.SliceServiceClient, func()) {
 	t.Helper()
 	return runWith(t, slicesvc.DefaultConfig(), deps)

@@ -33,15 +33,15 @@ const (
 	maxEndpoints = 3
 )
 
-// replicasFixture is a namespace of a real cluster with several replicas, which share the shards by terms
-// in a real etcd.
+// replicasFixture is a namespace of a real cluster with several replicas, which share the shards by
+// terms in a real etcd.
 type replicasFixture struct {
 	*fixture
 	cluster string
 	audit   audit
 	random  *rand.Rand
-	// names are the names of the Services. Every shard has one at least, so a replica with few shards has
-	// Services.
+	// names are the names of the Services. Every shard has one at least, so a replica with few
+	// shards has Services.
 	names   []string
 	pods    map[string]string // Service and address by name
 	created int
@@ -112,7 +112,8 @@ func (f *replicasFixture) joinWith(name string, config *rest.Config) *testReplic
 	return r
 }
 
-// revokeSession revokes a replica's etcd lease: its keys are deleted, and the replica learns of it later.
+// revokeSession revokes a replica's etcd lease: its keys are deleted, and the replica learns of it
+// later.
 func (f *replicasFixture) revokeSession(r *testReplica) {
 	f.t.Helper()
 	lease, _, ok := r.candidate.Session()

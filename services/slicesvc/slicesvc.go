@@ -32,7 +32,8 @@ const (
 	compactAfter = 5 * time.Second
 )
 
-// Program returns slicesvc as a server process. Flags fill cfg; it is read when the service is built.
+// Program returns slicesvc as a server process. Flags fill cfg; it is read when the service is
+// built.
 func Program(cfg *Config) process.Program {
 	return process.Program{
 		Name:     "slicesvc",
@@ -56,8 +57,8 @@ func Program(cfg *Config) process.Program {
 	}
 }
 
-// Connect returns clients of kube-apiserver. The transport of cfg must refuse writes outside of a held
-// term, except for Events.
+// Connect returns clients of kube-apiserver. The transport of cfg must refuse writes outside of a
+// held term, except for Events.
 func Connect(cfg *rest.Config) (kube.Clients, error) {
 	return kube.Connect(cfg, kubeconn.Prompt(cfg, discoveryv1.Resource("endpointslices")))
 }

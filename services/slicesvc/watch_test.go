@@ -86,7 +86,8 @@ func TestWatchServiceSlices_SendsAllThenABookmarkThenChanges(t *testing.T) {
 	}
 }
 
-// The epoch of a Service changes when the replica acquires or loses its shard, so the Service is sent again.
+// The epoch of a Service changes when the replica acquires or loses its shard, so the Service is
+// sent again.
 func TestWatchServiceSlices_SendsServicesWhenATermBeginsAndEnds(t *testing.T) {
 	deps := fakeDeps(t, slicetest.Service("web"))
 	candidateOf(deps).Lose()

@@ -24,22 +24,22 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicecontroller"
 )
 
-// TestEngine_AsUpstream gives histories to the whole of slicesvc's engine, one event after the other as a watch would show them,
-// and holds what it has written at each rest against one sync of upstream's over all there is. The engine plans from what
-// changed, upstream from everything; how many writes that takes is compared elsewhere, plan by plan.
-func TestEngine_AsUpstream(t *testing.T) {
+// TestController_AsUpstream gives the controller one event after the other, as a watch does.
+// Whenever no work is left, it compares the slices with one sync of upstream.
+// TestHistories_AsUpstream compares the number of writes.
+func TestController_AsUpstream(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		if err := inBubble(t, func() error { return history(r) }); err != nil {
+		if err := inBubble(t, func() error { return runHistory(r) }); err != nil {
 			r.Fatal(err)
 		}
 	})
 }
 
-// history draws a history and compares at each rest.
-func history(t *rapid.T) error {
+// runHistory draws a history and compares after each step.
+func runHistory(t *rapid.T) error {
 	auto := rapid.IntRange(0, 3).Draw(t, "topology annotation") == 0
-	w, u := newWorld(t, auto), newUpstream()
-	s, stop, err := startEngine(w.limit)
+	w, u := newClusterState(t, auto), newUpstream()
+	s, stop, err := startController(w.limit)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func history(t *rapid.T) error {
 		if err != nil {
 			return fmt.Errorf("upstream: %w", err)
 		}
-		s.learn(t, w)
+		s.sendChanges(t, w)
 		if err := s.compare(w, theirs, auto); err != nil {
 			return err
 		}
@@ -59,7 +59,8 @@ func history(t *rapid.T) error {
 	return nil
 }
 
-// inBubble runs one check where time passes at once. The panics by which rapid ends a check that draws too much pass through it.
+// inBubble runs a check in a synctest bubble. It passes on the panic by which rapid ends an invalid
+// check.
 func inBubble(t *testing.T, check func() error) (err error) {
 	var ended any
 	synctest.Test(t, func(*testing.T) {
@@ -72,19 +73,19 @@ func inBubble(t *testing.T, check func() error) (err error) {
 	return err
 }
 
-// served is an engine at work on a world, with the slices that it has written.
-type served struct {
+// fixture is a running controller with the slices that it has written.
+type fixture struct {
 	*slicecontroller.Controller
-	told world // what the engine knows
+	known clusterState // what the controller knows
 
 	mu      sync.Mutex // guards the rest
 	slices  map[string]*discoveryv1.EndpointSlice
 	version int
 }
 
-// startEngine lets an engine work that knows of nothing, until it is stopped.
-func startEngine(limit int) (s *served, stop func(), err error) {
-	s = &served{slices: map[string]*discoveryv1.EndpointSlice{}}
+// startController runs a controller with an empty cache until stop is called.
+func startController(limit int) (s *fixture, stop func(), err error) {
+	s = &fixture{slices: map[string]*discoveryv1.EndpointSlice{}}
 	s.Controller, err = slicecontroller.New(
 		slicecontroller.Config{ManagedBy: managedBy, Shards: 1, MaxEndpointsPerSlice: limit, Workers: 2},
 		slicecontroller.Deps{Writer: s, Logger: slog.New(slog.DiscardHandler)},
@@ -102,13 +103,13 @@ func startEngine(limit int) (s *served, stop func(), err error) {
 	}, nil
 }
 
-// Write implements slicecontroller.Writer as a kube-apiserver would.
-func (s *served) Write(_ context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
+// Write stores a change as kube-apiserver does.
+func (s *fixture) Write(_ context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.slices[change.Slice.Name]
 	if (change.Verb == pack.Create) != (before == nil) || before != nil && before.ResourceVersion != change.Slice.ResourceVersion {
-		return nil, kube.ErrConflict // somebody else was here, of whom the engine has not been told yet
+		return nil, kube.ErrConflict // another writer changed the slice, and its event has not come yet
 	}
 	if change.Verb == pack.Delete {
 		delete(s.slices, change.Slice.Name)
@@ -118,7 +119,7 @@ func (s *served) Write(_ context.Context, change pack.Change) (*discoveryv1.Endp
 }
 
 // store needs s.mu.
-func (s *served) store(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+func (s *fixture) store(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	s.version++
 	kept := slice.DeepCopy()
 	kept.ResourceVersion = strconv.Itoa(s.version)
@@ -129,62 +130,63 @@ func (s *served) store(slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSl
 	return kept.DeepCopy()
 }
 
-func (s *served) stored() []*discoveryv1.EndpointSlice {
+func (s *fixture) stored() []*discoveryv1.EndpointSlice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sorted(newStore(sorted(&store{slices: s.slices})))
 }
 
-// learn tells the engine what is new in the world, with a rest after some of it, and lets it come to rest.
-func (s *served) learn(t *rapid.T, w world) {
-	time.Sleep(time.Minute) // who changes slices only now and then is no second writer
-	var news []func()
+// sendChanges sends events for everything that changed, with a pause after some of them, and waits
+// until no work is left.
+func (s *fixture) sendChanges(t *rapid.T, w clusterState) {
+	time.Sleep(time.Minute) // rare changes of slices are no contention
+	var events []func()
 	for _, node := range w.nodes {
-		if before := s.told.node(node.Name); before != node {
-			news = append(news, func() { s.PutNode(node.DeepCopy()) })
+		if before := s.known.node(node.Name); before != node {
+			events = append(events, func() { s.PutNode(node.DeepCopy()) })
 		}
 	}
-	if s.told.service != w.service {
-		news = append(news, func() { s.PutService(w.service.DeepCopy()) })
+	if s.known.service != w.service {
+		events = append(events, func() { s.PutService(w.service.DeepCopy()) })
 	}
-	news = append(append(news, s.podNews(w)...), s.sliceNews(w)...)
-	for _, tell := range rapid.Permutation(news).Draw(t, "order of events") {
-		tell()
-		if rapid.IntRange(0, 2).Draw(t, "rest") == 0 {
+	events = append(append(events, s.podEvents(w)...), s.sliceEvents(w)...)
+	for _, send := range rapid.Permutation(events).Draw(t, "order of events") {
+		send()
+		if rapid.IntRange(0, 2).Draw(t, "pause") == 0 {
 			synctest.Wait()
 		}
 	}
-	time.Sleep(time.Minute) // longer than the pause after a failure
+	time.Sleep(time.Minute) // longer than the delay after a failure
 	synctest.Wait()
-	s.told = w
+	s.known = w
 }
 
-func (s *served) podNews(w world) []func() {
-	var news []func()
+func (s *fixture) podEvents(w clusterState) []func() {
+	var events []func()
 	for _, pod := range w.pods {
-		if !slices.Contains(s.told.pods, pod) {
-			news = append(news, func() { s.PutPod(pod.DeepCopy()) })
+		if !slices.Contains(s.known.pods, pod) {
+			events = append(events, func() { s.PutPod(pod.DeepCopy()) })
 		}
 	}
-	for _, pod := range s.told.pods {
+	for _, pod := range s.known.pods {
 		if !slices.ContainsFunc(w.pods, func(still *corev1.Pod) bool { return still.Name == pod.Name }) {
-			news = append(news, func() { s.DeletePod(pod.DeepCopy()) })
+			events = append(events, func() { s.DeletePod(pod.DeepCopy()) })
 		}
 	}
-	return news
+	return events
 }
 
-// sliceNews are what others have done to the slices.
-func (s *served) sliceNews(w world) []func() {
+// sliceEvents stores what another writer did to the slices, and returns the events.
+func (s *fixture) sliceEvents(w clusterState) []func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var news []func()
+	var events []func()
 	left := map[string]bool{}
 	for _, slice := range w.slices {
 		left[slice.Name] = true
 		if before := s.slices[slice.Name]; before == nil || !cmp.Equal(before, slice) {
 			edited := s.store(slice)
-			news = append(news, func() { s.PutSlice(edited) })
+			events = append(events, func() { s.PutSlice(edited) })
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.slices)) {
@@ -195,13 +197,13 @@ func (s *served) sliceNews(w world) []func() {
 		gone := s.slices[name].DeepCopy()
 		gone.ResourceVersion = strconv.Itoa(s.version)
 		delete(s.slices, name)
-		news = append(news, func() { s.DeleteSlice(gone) })
+		events = append(events, func() { s.DeleteSlice(gone) })
 	}
-	return news
+	return events
 }
 
-// compare holds what lies there now against what upstream left.
-func (s *served) compare(w world, theirs *store, auto bool) error {
+// compare compares the stored slices with those of upstream.
+func (s *fixture) compare(w clusterState, theirs *store, auto bool) error {
 	ours := newStore(s.stored())
 	if auto {
 		if problem := hintProblem(ours, w); problem != "" {
@@ -216,16 +218,16 @@ func (s *served) compare(w world, theirs *store, auto bool) error {
 		return fmt.Errorf("labels of slices (-upstream +ours):\n%s", diff)
 	}
 	if family := familyWithout(ours, w); family != "" {
-		return fmt.Errorf("there is no slice of %s", family)
+		return fmt.Errorf("no slice of family %s", family)
 	}
 	for _, slice := range ours.slices {
 		if len(slice.Endpoints) > w.limit {
-			return fmt.Errorf("slice %s holds %d endpoints, more than %d", slice.Name, len(slice.Endpoints), w.limit)
+			return fmt.Errorf("slice %s has %d endpoints, more than %d", slice.Name, len(slice.Endpoints), w.limit)
 		}
 	}
 	preview, ok := s.Preview(slicecontroller.Key{Namespace: namespace, Name: w.service.Name})
 	if !ok || !preview.Plan.Empty() {
-		return fmt.Errorf("at rest there is still to do: %v", preview.Plan.Changes)
+		return fmt.Errorf("a plan is left: %v", preview.Plan.Changes)
 	}
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/pack"
 )
 
-// input is what slicesvc would plan from.
-func (w world) input() pack.Input {
+// input is what slicesvc plans from.
+func (w clusterState) input() pack.Input {
 	snapshot := index.Snapshot{Service: w.service, Slices: w.slices}
 	var candidates []desired.Candidate
 	for _, pod := range w.pods {
@@ -37,18 +37,18 @@ func (w world) input() pack.Input {
 	}
 }
 
-// syncOurs plans and carries the plan out.
-func syncOurs(w world) (*store, error) {
+// syncOurs plans and applies the plan.
+func syncOurs(w clusterState) (*store, error) {
 	result := newStore(w.slices)
 	for _, change := range pack.Make(w.input()).Changes {
-		if err := carryOut(result, change); err != nil {
+		if err := applyChange(result, change); err != nil {
 			return nil, fmt.Errorf("%s: %w", change.Reason, err)
 		}
 	}
 	return result, nil
 }
 
-func carryOut(s *store, change pack.Change) error {
+func applyChange(s *store, change pack.Change) error {
 	var err error
 	switch ctx := context.Background(); change.Verb {
 	case pack.Create:

@@ -19,7 +19,8 @@ const (
 	ServiceNotFoundReason rpcerror.Reason = "SERVICE_NOT_FOUND"
 	// PodNotFoundReason means that the Service's namespace has no such Pod.
 	PodNotFoundReason rpcerror.Reason = "POD_NOT_FOUND"
-	// ServiceUnmanagedReason means that slicesvc writes no slices for the Service: it has no selector or is ExternalName.
+	// ServiceUnmanagedReason means that slicesvc writes no slices for the Service: it has no
+	// selector or is ExternalName.
 	ServiceUnmanagedReason rpcerror.Reason = "SERVICE_UNMANAGED"
 	// ConflictReason means that a slice changed while it was being written. The other write stands.
 	ConflictReason rpcerror.Reason = "CONFLICT"

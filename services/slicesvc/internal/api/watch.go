@@ -76,7 +76,8 @@ func (w *serviceWatch) run() error {
 	}
 }
 
-// wait blocks until there are changes. Meanwhile it sends bookmarks, and Services whose term changed.
+// wait blocks until there are changes. Meanwhile it sends bookmarks, and Services whose term
+// changed.
 func (w *serviceWatch) wait(more <-chan struct{}, terms <-chan time.Time, bookmark *time.Timer) error {
 	for {
 		select {
@@ -108,7 +109,8 @@ func (w *serviceWatch) pause() error {
 	}
 }
 
-// sendAll sends every Service, and a deletion for each Service that the client knows and that is gone.
+// sendAll sends every Service, and a deletion for each Service that the client knows and that is
+// gone.
 func (w *serviceWatch) sendAll() error {
 	w.revision = w.cfg.Controller.Revision()
 	gone := maps.Clone(w.sentEpochs)
@@ -155,7 +157,8 @@ func (w *serviceWatch) sendChanges(changes slicecontroller.Changes) (sent bool, 
 	return sent, nil
 }
 
-// sendMovedShards sends the Services of shards that this replica acquired or lost: their epoch changed.
+// sendMovedShards sends the Services of shards that this replica acquired or lost: their epoch
+// changed.
 func (w *serviceWatch) sendMovedShards() error {
 	held := w.heldEpochs()
 	var moved []slicecontroller.Key
@@ -173,8 +176,8 @@ func (w *serviceWatch) sendMovedShards() error {
 	return nil
 }
 
-// sendService sends the current state of a Service. A Service that was deleted meanwhile is skipped:
-// the change log has its deletion.
+// sendService sends the current state of a Service. A Service that was deleted meanwhile is
+// skipped: the change log has its deletion.
 func (w *serviceWatch) sendService(key slicecontroller.Key) error {
 	epoch := w.epochOf(key)
 	freshness := w.freshness(epoch)

@@ -51,8 +51,8 @@ type Facts struct {
 	Candidate desired.Candidate
 	// Slices are the managed slices of the Service, unordered.
 	Slices []*discoveryv1.EndpointSlice
-	// Pending says that a sync of the Service is due, running or failing. Held says that this replica
-	// holds the shard, and so knows.
+	// Pending says that a sync of the Service is due, running or failing. Held says that this
+	// replica holds the shard, and so knows.
 	Pending, Held bool
 	// TopologyProblem says why a Service that asks for hints has none.
 	TopologyProblem string
@@ -79,7 +79,8 @@ type Chain struct {
 	Links []Link
 	// FirstBroken is the index of the first broken link, -1 if there is none.
 	FirstBroken int
-	// Included says that a slice has the Pod. Settled says that the slices have the planned endpoint.
+	// Included says that a slice has the Pod. Settled says that the slices have the planned
+	// endpoint.
 	Included, Settled bool
 }
 

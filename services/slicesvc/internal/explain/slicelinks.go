@@ -110,7 +110,8 @@ func hintsLink(f Facts, families []family) Link {
 // family is the Pod in one address family of the Service: the planned endpoint and the actual ones.
 type family struct {
 	addressType discoveryv1.AddressType
-	// served is false for a family that the Service does not have, but in which a slice has the Pod.
+	// served is false for a family that the Service does not have, but in which a slice has the
+	// Pod.
 	served bool
 	// planned is the endpoint that the Pod should have; nil for none. It has no hints in mode Auto.
 	planned *desired.Endpoint

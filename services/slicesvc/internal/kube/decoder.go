@@ -89,8 +89,8 @@ func (c maskedCodecs) DecoderToVersion(serializer runtime.Decoder, version runti
 }
 
 // maskedDecoder decodes only the used fields of the kinds that it knows. It passes everything else,
-// and everything that it cannot decode, to the full decoder, which returns the error. It is safe for
-// concurrent use.
+// and everything that it cannot decode, to the full decoder, which returns the error. It is safe
+// for concurrent use.
 type maskedDecoder struct {
 	full  runtime.Decoder
 	masks *kindMasks
@@ -163,9 +163,9 @@ func (d maskedDecoder) decodeSlice(object []byte) runtime.Object {
 	return &lazySlice{ObjectMeta: slice.ObjectMeta, encoded: object, masks: d.masks}
 }
 
-// kindMasks has the field mask of every kind. Field numbers are those of Kubernetes' generated.proto
-// files, where a number never changes its meaning. A mask contains at least the fields that the
-// strip function of its kind keeps.
+// kindMasks has the field mask of every kind. Field numbers are those of Kubernetes'
+// generated.proto files, where a number never changes its meaning. A mask contains at least the
+// fields that the strip function of its kind keeps.
 type kindMasks struct {
 	pod, node, service, slice, sliceMeta fieldMask
 	podList, nodeList                    fieldMask
@@ -176,8 +176,9 @@ type kindMasks struct {
 func newKindMasks() *kindMasks {
 	var (
 		pod = fieldMask{
-			// name, namespace, uid, resourceVersion, creation and deletion timestamps, grace period,
-			// labels; kind, name, uid, apiVersion and controller of owners; times of managed fields
+			// name, namespace, uid, resourceVersion, creation and deletion timestamps, grace
+			// period, labels; kind, name, uid, apiVersion and controller of owners; times of
+			// managed fields
 			1: union(wholeFields(1, 3, 5, 6, 8, 9, 10, 11), fieldMask{13: wholeFields(1, 3, 4, 5, 6), 17: wholeFields(4)}),
 			2: union(
 				wholeFields(10, 16, 17), // nodeName, hostname, subdomain

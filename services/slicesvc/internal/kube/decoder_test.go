@@ -163,8 +163,8 @@ func TestMaskedDecoder_DecodesLists(t *testing.T) {
 	}
 }
 
-// For any bytes that the full decoder decodes, the masked decoder gives the same used fields. It never
-// panics, and refuses only what the full decoder refuses.
+// For any bytes that the full decoder decodes, the masked decoder gives the same used fields. It
+// never panics, and refuses only what the full decoder refuses.
 func FuzzMaskedDecoder_AgreesWithFullDecoder(f *testing.F) {
 	for _, data := range samples(f) {
 		f.Add(data)

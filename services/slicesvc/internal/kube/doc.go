@@ -2,9 +2,9 @@
 //
 // Watches: every object is passed to the Handler before Synced is closed. Later changes follow in
 // order, per kind; several states of one object may be merged into the last one. An object is
-// stripped to the fields that slices are made from. After an interruption, an object that is gone is
-// deleted with only its names, UID and last resourceVersion known. client-go paces the retries, and
-// Check returns the cause of a delay.
+// stripped to the fields that slices are made from. After an interruption, an object that is gone
+// is deleted with only its names, UID and last resourceVersion known. client-go paces the retries,
+// and Check returns the cause of a delay.
 //
 // Writes: an update carries the resourceVersion, and a deletion also the UID, of the slice that it
 // was planned from; a creation names its slice. So a plan from an older state fails with

@@ -8,7 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errEncoding is returned for bytes that are no protobuf message, or not one that Kubernetes encodes.
+// errEncoding is returned for bytes that are no protobuf message, or not one that Kubernetes
+// encodes.
 var errEncoding = errors.New("not a message as Kubernetes encodes it")
 
 // fieldMask selects fields of a message by their numbers. A nil value selects the whole field, any

@@ -14,8 +14,8 @@ import (
 type lazySlice struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	// decoded is the slice if the client decoded it. Otherwise encoded is its message, and masks has
-	// the field mask to decode it with.
+	// decoded is the slice if the client decoded it. Otherwise encoded is its message, and masks
+	// has the field mask to decode it with.
 	decoded *discoveryv1.EndpointSlice
 	encoded []byte
 	masks   *kindMasks

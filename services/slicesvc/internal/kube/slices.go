@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// requestTimeout bounds one request, so that a kube-apiserver that never answers does not block a
-	// worker forever.
+	// requestTimeout bounds one request, so that a kube-apiserver that never answers does not block
+	// a worker forever.
 	requestTimeout = 30 * time.Second
 	listPageSize   = 500
 )
@@ -31,13 +31,13 @@ var (
 	// ErrConflict is wrapped if a slice is not as the plan assumed: changed, deleted, or already
 	// there. A retry needs a plan from a newer state.
 	ErrConflict = errors.New("slice is not as planned from")
-	// ErrNamespaceTerminating is wrapped if a slice cannot be created because its namespace is being
-	// deleted. A retry does not help.
+	// ErrNamespaceTerminating is wrapped if a slice cannot be created because its namespace is
+	// being deleted. A retry does not help.
 	ErrNamespaceTerminating = errors.New("namespace is terminating")
 )
 
-// RetryAfter returns the pause that a kube-apiserver asks for with a 429 or another Retry-After, and
-// false if err asks for none. The pause may be 0.
+// RetryAfter returns the pause that a kube-apiserver asks for with a 429 or another Retry-After,
+// and false if err asks for none. The pause may be 0.
 func RetryAfter(err error) (pause time.Duration, requested bool) {
 	seconds, requested := apierrors.SuggestsClientDelay(err)
 	return time.Duration(seconds) * time.Second, requested || apierrors.IsTooManyRequests(err)

@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// recordingStore returns a store of Services, and a function that returns the calls of its functions.
+// recordingStore returns a store of Services, and a function that returns the calls of its
+// functions.
 func recordingStore(fail error) (*store[*corev1.Service], func() []string) {
 	var calls []string
 	record := func(what string, service *corev1.Service) {

@@ -230,8 +230,8 @@ func withoutError[T any](put func(T)) func(T) error {
 	}
 }
 
-// putSlice decodes a slice only if the Handler asks for it. A slice that cannot be decoded keeps its
-// last known state until there is another version.
+// putSlice decodes a slice only if the Handler asks for it. A slice that cannot be decoded keeps
+// its last known state until there is another version.
 func (w *Watches) putSlice(lazy *lazySlice) error {
 	if !w.handler.ObserveSliceMetadata(&lazy.ObjectMeta) {
 		return nil

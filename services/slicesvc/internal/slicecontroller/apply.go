@@ -30,8 +30,8 @@ type planApplier struct {
 }
 
 // applyPlan makes the writes of a plan. Writes that remove endpoints which another write adds come
-// last, one after the other, and only if no write failed. Otherwise a failed write does not stop the
-// others, except that all stop if kube-apiserver throttles or the term ends.
+// last, one after the other, and only if no write failed. Otherwise a failed write does not stop
+// the others, except that all stop if kube-apiserver throttles or the term ends.
 func (c *Controller) applyPlan(owned *ownedShard, key Key, result *syncResult, planned *pack.Placement) {
 	result.reread = true // until an error remains that a new plan does not solve
 	a := &planApplier{Controller: c, owned: owned, key: key, result: result, planned: planned}

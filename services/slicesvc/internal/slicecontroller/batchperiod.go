@@ -18,7 +18,8 @@ type LoadBatcher struct {
 
 var _ Batcher = &LoadBatcher{}
 
-// NewLoadBatcher returns a LoadBatcher that delays every change by fixed, or by the load if fixed is
+// NewLoadBatcher returns a LoadBatcher that delays every change by fixed, or by the load if fixed
+// is
 // 0. workers is how many Services are synced at the same time.
 func NewLoadBatcher(fixed time.Duration, workers int) *LoadBatcher {
 	return &LoadBatcher{period: newBatchPeriod(fixed, workers)}
@@ -51,8 +52,9 @@ const (
 )
 
 // batchPeriod computes how long changes of a Service wait for others, from the load: the rate of
-// changes, the length of the queue, and the latency and the refusals of kube-apiserver. The delay
-// counts from the first change that waits. In the same state a more urgent change never waits longer.
+// changes, the length of the queue, and the latency of kube-apiserver, and refused writes. The
+// delay counts from the first change that waits. In the same state a more urgent change never waits
+// longer.
 //
 //	urgency  without load  at most  changes
 //	Urgent   0             1 s      an endpoint starts or stops being ready or serving, or goes
@@ -67,8 +69,8 @@ type batchPeriod struct {
 	fixed   time.Duration
 	workers int
 
-	// changes and writes count; refused counts writes that were throttled or in conflict; writeSeconds
-	// adds up durations.
+	// changes and writes count; refused counts writes that were throttled or in conflict;
+	// writeSeconds adds up durations.
 	changes, writes, refused, writeSeconds decayingSum
 }
 

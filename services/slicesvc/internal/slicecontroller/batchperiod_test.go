@@ -148,8 +148,8 @@ type rolloutStep struct {
 	urgency index.Urgency
 }
 
-// rollout replaces every Pod of some Services concurrently: a new Pod is created, becomes ready, and
-// then an old one terminates and is deleted.
+// rollout replaces every Pod of some Services concurrently: a new Pod is created, becomes ready,
+// and then an old one terminates and is deleted.
 func rollout(services, pods, perSecond int) []rolloutStep {
 	var steps []rolloutStep
 	for i := range services * pods {
@@ -208,8 +208,8 @@ func simulateSyncs(period *batchPeriod, steps []rolloutStep) (count int, longest
 	return count, longest
 }
 
-// A rollout of many Services needs a fraction of a write for each change; a rollout of one Service has
-// almost no delay.
+// A rollout of many Services needs a fraction of a write for each change; a rollout of one Service
+// has almost no delay.
 func TestBatchPeriod_RolloutsNeedFewWrites(t *testing.T) {
 	for name, c := range map[string]struct {
 		steps   []rolloutStep

@@ -17,8 +17,8 @@ type Changes struct {
 	Services []ServiceChange
 	// Revision is the argument of the next call.
 	Revision uint64
-	// Lost says that the revision is too old, or not one of this process: deletions may be missing, and
-	// the reader must list again.
+	// Lost says that the revision is too old, or not one of this process: deletions may be missing,
+	// and the reader must list again.
 	Lost bool
 	// More is closed at the next change after Revision.
 	More <-chan struct{}
@@ -39,7 +39,8 @@ type changeLog struct {
 	// changes has a *loggedChange for each Service, oldest first.
 	changes  list.List
 	elements map[Key]*list.Element
-	// tombstones counts the deleted Services in changes. Tombstones up to revision lost were dropped.
+	// tombstones counts the deleted Services in changes. Tombstones up to revision lost were
+	// dropped.
 	tombstones int
 	lost       uint64
 	more       chan struct{} // closed and replaced at each change, if since returned it

@@ -16,9 +16,9 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// TestRun_AfterAnyChurnSlicesAreExact combines everything: changes of Pods, Nodes and Services, edits of another
-// writer, refused writes, paused watches, and shards that move between replicas. Once changes stop, the slices must
-// be exact.
+// TestRun_AfterAnyChurnSlicesAreExact combines everything: changes of Pods, Nodes and Services,
+// edits of another writer, refused writes, paused watches, and shards that move between replicas.
+// Once changes stop, the slices must be exact.
 func TestRun_AfterAnyChurnSlicesAreExact(t *testing.T) {
 	for _, replicas := range []int{1, 3} {
 		for seed := range uint64(30) {

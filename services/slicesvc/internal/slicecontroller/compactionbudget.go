@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// compactionRate is how many writes compaction may make in a second, over all Services: a tenth of
-	// a client's default limit, so that a cluster is not rewritten when it becomes quiet.
+	// compactionRate is how many writes compaction may make in a second, over all Services: a tenth
+	// of a client's default limit, so that a cluster is not rewritten when it becomes quiet.
 	compactionRate = 20
 	// compactionBurst is how many of these writes may be made at once.
 	compactionBurst = 2 * compactionWrites

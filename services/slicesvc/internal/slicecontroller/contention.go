@@ -3,8 +3,8 @@ package slicecontroller
 import "time"
 
 const (
-	// contentionWindow is how soon after a write of ours another writer must change the slice to count
-	// as reverting it.
+	// contentionWindow is how soon after a write of ours another writer must change the slice to
+	// count as reverting it.
 	contentionWindow = 30 * time.Second
 	// maxReverts is how many writes in a row may be reverted before updates are suspended.
 	maxReverts = 3
@@ -14,9 +14,9 @@ const (
 	unknownWriter = "unknown"
 )
 
-// contention detects another writer that keeps reverting our writes to the slices of a Service, such
-// as a second controller. Single changes of another writer are no contention, however often they
-// happen. The zero value has seen no change. It reads no clock.
+// contention detects another writer that keeps reverting our writes to the slices of a Service,
+// such as a second controller. Single changes of another writer are no contention, however often
+// they happen. The zero value has seen no change. It reads no clock.
 type contention struct {
 	// reverts counts reverted writes in a row, the last one at latest.
 	reverts    int

@@ -32,8 +32,8 @@ var (
 	ErrPodNotFound = errors.New("no such pod")
 	// ErrUnmanaged is returned for a Service whose slices are not written here.
 	ErrUnmanaged = errors.New("service is not managed")
-	// ErrSlicesUnread is wrapped by a sync that planned nothing, because the current state of a slice
-	// could not be read.
+	// ErrSlicesUnread is wrapped by a sync that planned nothing, because the current state of a
+	// slice could not be read.
 	ErrSlicesUnread = errors.New("slices of the service cannot be read")
 	// ErrShardNotHeld is returned if this replica does not hold, or no longer holds, the shard.
 	ErrShardNotHeld = errors.New("shard is not held here")
@@ -46,7 +46,8 @@ const (
 	maxRetryDelay = time.Minute
 	// maxEventRetryDelay bounds the delay of a failing Service whose Pods change.
 	maxEventRetryDelay = time.Second
-	// maxThrottleDelay bounds the pause that kube-apiserver asks a worker for: its value may be wrong.
+	// maxThrottleDelay bounds the pause that kube-apiserver asks a worker for: its value may be
+	// wrong.
 	maxThrottleDelay = 10 * time.Second
 	// reportPeriod is how often Run reports to the held shards.
 	reportPeriod = time.Second
@@ -162,8 +163,8 @@ func New(cfg Config, deps Deps) (*Controller, error) {
 	return c, nil
 }
 
-// Run syncs the Services of the held shards until ctx ends and its workers have returned. It must be
-// called once, concurrently with RunShard.
+// Run syncs the Services of the held shards until ctx ends and its workers have returned. It must
+// be called once, concurrently with RunShard.
 func (c *Controller) Run(ctx context.Context) error {
 	c.events.start(ctx)
 	queue := c.shards.openQueue()

@@ -32,8 +32,9 @@ func (m *instantCluster) Write(_ context.Context, change pack.Change) (*discover
 	return &stored, nil
 }
 
-// BenchmarkFlip is one readiness flip from the event of the Pod to the write of the slice: index, queue, plan, and
-// the records of the write. It has no decoding, encoding or network. Each flip must write one slice.
+// BenchmarkFlip is one readiness flip from the event of the Pod to the write of the slice: index,
+// queue, plan, and the records of the write. It has no decoding, encoding or network. Each flip
+// must write one slice.
 func BenchmarkFlip(b *testing.B) {
 	for _, size := range []struct{ services, pods int }{{50, 100}, {1, 5000}, {1000, 20}, {1, 100_000}} {
 		b.Run(fmt.Sprintf("services=%d/pods=%d", size.services, size.pods), func(b *testing.B) {

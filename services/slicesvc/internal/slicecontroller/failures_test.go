@@ -20,8 +20,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// The cache has the answer of a write: the next sync does not wait for its event, and the event causes no
-// sync.
+// The cache has the answer of a write: the next sync does not wait for its event, and the event
+// causes no sync.
 func TestRun_OwnWritesNeedNoWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
@@ -79,7 +79,8 @@ func TestRun_ConflictDelaysOnlyItsSlice(t *testing.T) {
 			refused = true
 			return fmt.Errorf("update: %w", kube.ErrConflict)
 		})
-		// 110 more pods: 100 need a new slice, ten go into the old one, and only that update is refused.
+		// 110 more pods: 100 need a new slice, ten go into the old one, and only that update is
+		// refused.
 		for i := 2; i < 112; i++ {
 			controller.PutPod(slicetest.Pod(fmt.Sprintf("web-%d", i), slicetest.Address(i)))
 		}
@@ -178,8 +179,8 @@ func TestRun_TerminatingNamespaceIsNoFailure(t *testing.T) {
 	})
 }
 
-// Pods of a terminating namespace serve until they are gone. Endpoints that would move to a slice that cannot
-// be created stay.
+// Pods of a terminating namespace serve until they are gone. Endpoints that would move to a slice
+// that cannot be created stay.
 func TestRun_EndpointsStayInATerminatingNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster := start(t)
@@ -207,7 +208,8 @@ func TestRun_EndpointsStayInATerminatingNamespace(t *testing.T) {
 	})
 }
 
-// As long as the slice with the new ports cannot be written, clients need the slice with the old ports.
+// As long as the slice with the new ports cannot be written, clients need the slice with the old
+// ports.
 func TestRun_NothingIsDeletedBeforeItsReplacementIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)

@@ -185,8 +185,8 @@ func holdShards(t *testing.T, controller *slicecontroller.Controller, shards ...
 // shardKey is the key of the shard's number in the context of a term.
 type shardKey struct{}
 
-// Write stores a change. Request and answer take a millisecond each, so events come before and after
-// the answer.
+// Write stores a change. Request and answer take a millisecond each, so events come before and
+// after the answer.
 func (r *replica) Write(ctx context.Context, change pack.Change) (*discoveryv1.EndpointSlice, error) {
 	own := shard.Of(slicetest.Namespace, change.Slice.Labels[discoveryv1.LabelServiceName], shards)
 	if held := ctx.Value(shardKey{}); held != own {
@@ -493,8 +493,8 @@ func putService(controller *slicecontroller.Controller, service string, pods int
 	}
 }
 
-// startWithWeb starts a Controller that holds all shards, and waits for the slice of Service web with
-// two Pods.
+// startWithWeb starts a Controller that holds all shards, and waits for the slice of Service web
+// with two Pods.
 func startWithWeb(t *testing.T) (*slicecontroller.Controller, *fakeCluster, term) {
 	t.Helper()
 	controller, cluster := start(t)

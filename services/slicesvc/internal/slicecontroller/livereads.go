@@ -57,8 +57,8 @@ func (c *Controller) readPending(owned *ownedShard, key Key, names map[string]st
 	return errors.Join(problems...)
 }
 
-// readOrphaned reads the slices whose term ended before they were read, until ctx ends. A watch does
-// not show them again, and a read needs no term.
+// readOrphaned reads the slices whose term ended before they were read, until ctx ends. A watch
+// does not show them again, and a read needs no term.
 func (c *Controller) readOrphaned(ctx context.Context) {
 	for failures := 0; ; {
 		select {

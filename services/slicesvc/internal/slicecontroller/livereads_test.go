@@ -14,8 +14,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/slicetest"
 )
 
-// A write is stored, its event comes, and then its answer is an error: the cache has an old slice. The sync
-// after the Pod changes back must read the slice.
+// A write is stored, its event comes, and then its answer is an error: the cache has an old slice.
+// The sync after the Pod changes back must read the slice.
 func TestRun_StoredWriteWithErrorIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
@@ -53,8 +53,8 @@ func TestRun_StoredWriteWithPanicIsRead(t *testing.T) {
 	})
 }
 
-// An event during a write is left to the answer. If the term ends before the answer, the slice is read after the
-// term, even if the first reads fail.
+// An event during a write is left to the answer. If the term ends before the answer, the slice is
+// read after the term, even if the first reads fail.
 func TestRunShard_InterruptedWriteIsReadAfterTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reader *failingReader
@@ -85,8 +85,8 @@ func TestRunShard_InterruptedWriteIsReadAfterTheTerm(t *testing.T) {
 	})
 }
 
-// Another writer's change right after our write is read, because no event shows it again. A failed read must be
-// retried.
+// Another writer's change right after our write is read, because no event shows it again. A failed
+// read must be retried.
 func TestRun_FailedReadIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reader *failingReader
@@ -120,8 +120,8 @@ func TestRun_FailedReadIsRetried(t *testing.T) {
 	})
 }
 
-// A slice that is written and deleted while the watch is interrupted has no event at all. The next list shows
-// that it is gone.
+// A slice that is written and deleted while the watch is interrupted has no event at all. The next
+// list shows that it is gone.
 func TestSlicesListed_RemovesSlicesWithoutADeletionEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)

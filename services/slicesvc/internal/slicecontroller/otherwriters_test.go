@@ -41,8 +41,8 @@ func TestRun_RevertsChangesOfAnotherWriter(t *testing.T) {
 	})
 }
 
-// An event during a sync may or may not be of a write of that sync. Here another writer deletes a slice
-// while another slice of the Service is being written.
+// An event during a sync may or may not be of a write of that sync. Here another writer deletes a
+// slice while another slice of the Service is being written.
 func TestRun_DetectsAnotherWriterDuringASync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, _ := startWithWeb(t)
@@ -147,9 +147,9 @@ func TestRun_ContentionSuspendsUpdates(t *testing.T) {
 			t.Errorf("%d writes in ten minutes while another writer writes each second", got)
 		}
 		state, _ := controller.State(key("web"))
-		told := events.with("EndpointSlicesContended")
-		if state.ContendedBy != "other" || len(told) == 0 || !strings.HasPrefix(told[0], `EndpointSlicesContended web: "other" keeps`) {
-			t.Errorf("contended by %q, events %q", state.ContendedBy, told)
+		contended := events.with("EndpointSlicesContended")
+		if state.ContendedBy != "other" || len(contended) == 0 || !strings.HasPrefix(contended[0], `EndpointSlicesContended web: "other" keeps`) {
+			t.Errorf("contended by %q, events %q", state.ContendedBy, contended)
 		}
 		controller.PutPod(slicetest.Pod("web-9", "10.1.0.99"))
 		advance(time.Second)
@@ -195,9 +195,9 @@ func TestRun_AnUnansweredWriteIsNoContention(t *testing.T) {
 					controller.PutPod(slicetest.Pod("web-0", "10.1.0.1"))
 					advance(time.Second)
 				}
-				told := events.with("EndpointSlicesContended")
-				if state, _ := controller.State(key("web")); state.ContendedBy != "" || len(told) > 0 || lost < 5 {
-					t.Errorf("contended by %q, events %q, after %d writes, %d without an answer", state.ContendedBy, told, writes, lost)
+				contended := events.with("EndpointSlicesContended")
+				if state, _ := controller.State(key("web")); state.ContendedBy != "" || len(contended) > 0 || lost < 5 {
+					t.Errorf("contended by %q, events %q, after %d writes, %d without an answer", state.ContendedBy, contended, writes, lost)
 				}
 				if got := len(cluster.onlySlice(t).Endpoints); got != 3 || !*cluster.onlySlice(t).Endpoints[0].Conditions.Ready {
 					t.Errorf("slice is %+v, want three endpoints, all ready", cluster.onlySlice(t))

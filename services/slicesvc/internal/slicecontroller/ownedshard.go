@@ -101,8 +101,9 @@ func (s *ownedShard) addWaiter(key Key, waiter chan<- syncResult, now time.Time)
 	record.pending.waiters = append(record.pending.waiters, waiter)
 }
 
-// startSync starts a sync with everything that is pending, or a compaction if nothing is pending and
-// the budget allows it. ok is false if nothing is due; a positive wait says when something will be.
+// startSync starts a sync with everything that is pending, or a compaction if nothing is pending
+// and the budget allows it. ok is false if nothing is due; a positive wait says when something will
+// be.
 func (s *ownedShard) startSync(key Key, service *corev1.Service, budget *compactionBudget, now time.Time) (input syncInput, wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,8 +192,8 @@ func (s *ownedShard) forget(key Key, err error) {
 	delete(s.failures, key)
 }
 
-// beginWrite records that a write of a slice begins. Until its answer, events of the slice may be of
-// that write.
+// beginWrite records that a write of a slice begins. Until its answer, events of the slice may be
+// of that write.
 func (s *ownedShard) beginWrite(key Key, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,8 +254,8 @@ func (s *ownedShard) addUnread(key Key, name string) {
 	record.pending.add(key.Namespace, syncCause{trigger: BySlice}, time.Now())
 }
 
-// sliceChanged records that a slice of a Service is not as this replica wrote it. suspended says that
-// it happened so often that updates are suspended from now on, because of writer.
+// sliceChanged records that a slice of a Service is not as this replica wrote it. suspended says
+// that it happened so often that updates are suspended from now on, because of writer.
 func (s *ownedShard) sliceChanged(key Key, event sliceEvent, now time.Time) (needsSync, suspended bool, writer string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

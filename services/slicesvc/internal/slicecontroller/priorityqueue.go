@@ -27,8 +27,8 @@ type priorityQueue struct {
 	mu sync.Mutex // guards all below
 	// wanted has the priority of Services that wait or soon will.
 	wanted map[Key]int
-	// queued has the priority under which a Service waits. Entries of keys under another priority are
-	// stale and skipped.
+	// queued has the priority under which a Service waits. Entries of keys under another priority
+	// are stale and skipped.
 	queued map[Key]int
 	keys   [priorities][]Key
 }

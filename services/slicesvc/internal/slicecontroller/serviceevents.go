@@ -20,8 +20,8 @@ import (
 // eventComponent is upstream's name of the source of these Events, by which users filter.
 const eventComponent = "endpoint-slice-controller"
 
-// Reasons of Events. All but the last are upstream's. Upstream's FailedToListPods does not occur: the
-// Pods of a Service are always in the cache.
+// Reasons of Events. All but the last are upstream's. Upstream's FailedToListPods does not occur:
+// the Pods of a Service are always in the cache.
 const (
 	reasonUpdateFailed  = "FailedToUpdateEndpointSlices"
 	reasonListFailed    = "FailedToListEndpointSlices"

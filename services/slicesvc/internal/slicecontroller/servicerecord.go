@@ -21,8 +21,8 @@ type serviceRecord struct {
 	// service is the version of the Service that was synced last. A Service created again under its
 	// name is another one.
 	service *corev1.Service
-	// placement is where the endpoints lie; nil if the next sync must plan the whole Service. A running
-	// sync owns it.
+	// placement is which slice has which endpoint; nil if the next sync must plan the whole
+	// Service. A running sync owns it.
 	placement *pack.Placement
 	pending   pendingSync
 	syncing   bool
@@ -33,8 +33,8 @@ type serviceRecord struct {
 	lastPlan LastPlan
 	// writeTimes has the time of the last write of each slice.
 	writeTimes map[string]time.Time
-	// maybeStored has the slices with a failed write that may be stored: the next event of the slice
-	// may be of that write.
+	// maybeStored has the slices with a failed write that may be stored: the next event of the
+	// slice may be of that write.
 	maybeStored map[string]struct{}
 	contention  contention
 	// quietAt is when the Service will be quiet for long enough to be compacted; zero if there is
@@ -97,10 +97,10 @@ type pendingSync struct {
 	whole bool
 	// pods are the names of changed Pods.
 	pods map[string]struct{}
-	// since is the time of the first cause. changed is the time of the earliest change, as its object
-	// says; zero if unknown.
+	// since is the time of the first cause. changed is the time of the earliest change, as its
+	// object says; zero if unknown.
 	since, changed time.Time
-	// waiters get the result. Each has room for it.
+	// waiters get the result. Each is a buffered channel.
 	waiters []chan<- syncResult
 }
 
@@ -171,10 +171,11 @@ type syncResult struct {
 	conflict, reread bool
 	// throttled is how long kube-apiserver asks to pause; 0 if it does not.
 	throttled time.Duration
-	// suspended says that updates were left out because of contention. terminating says that a slice
-	// cannot be created in a namespace that is being deleted.
+	// suspended says that updates were left out because of contention. terminating says that a
+	// slice cannot be created in a namespace that is being deleted.
 	suspended, terminating bool
-	// placement is where the endpoints lie now; nil if the next sync must plan the whole Service.
+	// placement is which slice has which endpoint; nil if the next sync must plan the whole
+	// Service.
 	placement *pack.Placement
 	// compactable says that fewer slices may be enough, once the Service was quiet for quietPeriod.
 	compactable bool

@@ -136,9 +136,9 @@ func TestRunShard_ReturnsAfterItsSyncs(t *testing.T) {
 	})
 }
 
-// Another replica syncs a shard, then the shard returns to a replica whose watch has not advanced. That
-// replica must not plan from its old cache: it reads the missing state. Without a Reader, every write must be
-// refused until the watch advances.
+// Another replica syncs a shard, then the shard returns to a replica whose watch has not advanced.
+// That replica must not plan from its old cache: it reads the missing state. Without a Reader,
+// every write must be refused until the watch advances.
 func TestRunShard_OldCacheChangesNothing(t *testing.T) {
 	for name, meanwhile := range map[string]func(put func(func(*slicecontroller.Controller))){
 		"endpoints were added": func(put func(func(*slicecontroller.Controller))) {
@@ -175,7 +175,7 @@ func testOldCache(t *testing.T, configure func(*slicecontroller.Config, *sliceco
 		own := shard.Of(slicetest.Namespace, "web", shards)
 		lagging, cluster := start(t, configure)
 		other := cluster.join(t).Controller
-		put := func(news func(*slicecontroller.Controller)) { news(lagging); news(other) }
+		put := func(event func(*slicecontroller.Controller)) { event(lagging); event(other) }
 		put(func(controller *slicecontroller.Controller) { putService(controller, "web", 150) })
 		first := holdShards(t, lagging, own)
 		advance(time.Second)
@@ -210,14 +210,15 @@ func testOldCache(t *testing.T, configure func(*slicecontroller.Config, *sliceco
 	})
 }
 
-// Names and versions do not refuse this case: while another replica held the shard, two slices were created
-// and the first was deleted. The old cache has neither, and would use the name of the first.
+// Names and versions do not refuse this case: while another replica held the shard, two slices were
+// created and the first was deleted. The old cache has neither, and would use the name of the
+// first.
 func TestRunShard_OldCacheDuplicatesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := shard.Of(slicetest.Namespace, "web", shards)
 		lagging, cluster := start(t)
 		other := cluster.join(t).Controller
-		put := func(news func(*slicecontroller.Controller)) { news(lagging); news(other) }
+		put := func(event func(*slicecontroller.Controller)) { event(lagging); event(other) }
 		put(func(controller *slicecontroller.Controller) { putService(controller, "web", 100) })
 		first := holdShards(t, lagging, own)
 		advance(time.Second)
@@ -252,8 +253,8 @@ func TestRunShard_OldCacheDuplicatesNothing(t *testing.T) {
 	})
 }
 
-// The failures of a term say nothing about the next one: another replica may have synced the Service
-// meanwhile.
+// The failures of a term say nothing about the next one: another replica may have synced the
+// Service meanwhile.
 func TestRunShard_OnlyTheLastSyncOutlivesTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		controller, cluster, held := startWithWeb(t)

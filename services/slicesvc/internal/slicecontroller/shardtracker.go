@@ -18,8 +18,8 @@ type serviceQueue = workqueue.TypedDelayingInterface[Key]
 type SyncHistory struct {
 	// LastSync is the time of the last successful sync; zero if there is none.
 	LastSync time.Time
-	// LastError is the error of the last sync. It is empty if that succeeded, or if the Service's shard
-	// is not held here.
+	// LastError is the error of the last sync. It is empty if that succeeded, or if the Service's
+	// shard is not held here.
 	LastError string
 	// Failures is the number of failures since the last success.
 	Failures int

@@ -49,8 +49,8 @@ func (c *Controller) sync(owned *ownedShard, key Key, input syncInput) (result s
 	return result
 }
 
-// plan plans the changed Pods, or the whole Service. planned is the placement that the plan was made
-// from; nil if the whole Service was planned.
+// plan plans the changed Pods, or the whole Service. planned is the placement that the plan was
+// made from; nil if the whole Service was planned.
 func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *pack.Placement) {
 	if input.podsOnly() && !input.compacting {
 		snapshot, ok := c.cache.snapshotOfPods(key, input.pods)
@@ -73,15 +73,15 @@ func (c *Controller) plan(key Key, input syncInput) (plan pack.Plan, planned *pa
 	}
 	in.ChangeTime = input.changed
 	if in.ChangeTime.IsZero() && input.firstSync && len(snapshot.Slices) == 0 {
-		// A Service without slices in its first sync is new. If it has slices, the time of its change is
-		// unknown.
+		// A Service without slices in its first sync is new. If it has slices, the time of its
+		// change is unknown.
 		in.ChangeTime = snapshot.Service.CreationTimestamp.Time
 	}
 	return pack.Make(in), nil
 }
 
-// buildPlacement returns the placement of the endpoints after a sync of the whole Service; nil if
-// changed Pods of the Service cannot be planned alone.
+// buildPlacement returns the placement of the endpoints after a sync of the whole Service, or nil
+// if changed Pods of the Service cannot be planned alone.
 func (c *Controller) buildPlacement(key Key, synced *corev1.Service) *pack.Placement {
 	snapshot, ok := c.cache.snapshot(key)
 	service := snapshot.Service

@@ -28,8 +28,8 @@ type ServiceState struct {
 	ContendedBy string
 	// Topology is the Service's own value of its trafficDistribution or topology annotation.
 	Topology string
-	// TopologyProblem says why a Service with the topology annotation has no hints, in the first family
-	// without hints. To find it costs a plan of the Service.
+	// TopologyProblem says why a Service with the topology annotation has no hints, in the first
+	// family without hints. To find it costs a plan of the Service.
 	TopologyProblem string
 }
 
@@ -53,7 +53,7 @@ const (
 	ByRetry Trigger = "RETRY"
 	// ByRequest means that a client asked for a sync.
 	ByRequest Trigger = "REQUEST"
-	// ByCompaction means that the Service was quiet and its slices have room.
+	// ByCompaction means that the Service was quiet and fewer slices may be enough.
 	ByCompaction Trigger = "COMPACTION"
 )
 
@@ -63,8 +63,8 @@ type LastPlan struct {
 	Time time.Time
 	// Trigger is the first cause of the sync.
 	Trigger Trigger
-	// Latency is the time from the change to the answer of the last write. It is 0 if the time of the
-	// change is unknown or nothing was written.
+	// Latency is the time from the change to the answer of the last write. It is 0 if the time of
+	// the change is unknown or nothing was written.
 	Latency time.Duration
 	// Creates, Updates and Deletes count the stored changes.
 	Creates, Updates, Deletes int
@@ -112,13 +112,13 @@ type Preview struct {
 	Plan pack.Plan
 	// MissingNodes delay endpoints until they exist.
 	MissingNodes []string
-	// CatchingUp says that the cache may lack writes of the last holder of the shard. A sync waits for
-	// them.
+	// CatchingUp says that the cache may lack writes of the last holder of the shard. A sync waits
+	// for them.
 	CatchingUp bool
 }
 
-// Preview plans the whole Service, without compaction. It returns false if there is no such Service.
-// The plan of a Service that is not managed is empty.
+// Preview plans the whole Service, without compaction. It returns false if there is no such
+// Service. The plan of a Service that is not managed is empty.
 func (c *Controller) Preview(key Key) (Preview, bool) {
 	snapshot, ok := c.cache.snapshot(key)
 	if !ok {
@@ -165,9 +165,10 @@ type ReconcileResult struct {
 	Applied bool
 }
 
-// Reconcile syncs a whole Service before all waiting Services, even if its updates are suspended. It
-// blocks until the sync has ended, ctx ends, or the shard is lost. It fails with ErrServiceNotFound,
-// ErrUnmanaged, ErrShardNotHeld or the error of the sync, which is retried anyway.
+// Reconcile syncs a whole Service before all waiting Services, even if its updates are suspended.
+// It blocks until the sync has ended, ctx ends, or the shard is lost. It fails with
+// ErrServiceNotFound, ErrUnmanaged, ErrShardNotHeld or the error of the sync, which is retried
+// anyway.
 func (c *Controller) Reconcile(ctx context.Context, key Key) (ReconcileResult, error) {
 	service, ok := c.cache.service(key)
 	switch {
@@ -201,8 +202,8 @@ func (c *Controller) Revision() uint64 { return c.changes.latest() }
 // changed several times is returned once.
 func (c *Controller) Changes(since uint64) Changes { return c.changes.since(since) }
 
-// serviceSizes are sums over managed Services. Families and ports count separately: an endpoint of a
-// dual-stack Service counts twice.
+// serviceSizes are sums over managed Services. Families and ports count separately: an endpoint of
+// a dual-stack Service counts twice.
 type serviceSizes struct {
 	endpoints, slices int
 	// minSlices is the smallest number of slices that holds the endpoints.

@@ -50,8 +50,9 @@ func (c *Controller) DeletePod(pod *corev1.Pod) {
 	c.requestSyncs(effect, ByPod)
 }
 
-// isWatchedDeletion returns whether a watch showed the deletion, so that it happened just now. A Pod
-// that was missing in a list comes with its names alone, and the time of its deletion is unknown.
+// isWatchedDeletion returns whether a watch showed the deletion, so that it happened just now. A
+// Pod that was missing in a list comes with its names alone, and the time of its deletion is
+// unknown.
 func isWatchedDeletion(pod *corev1.Pod) bool { return !pod.CreationTimestamp.IsZero() }
 
 // PutNode caches a new or changed Node.

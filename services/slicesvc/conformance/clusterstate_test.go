@@ -17,22 +17,22 @@ const (
 	namespace = "shop"
 	managedBy = "endpointslice-controller.k8s.io"
 	maxPods   = 24
-	nodeNames = 4 // of which the last is never there
+	nodeNames = 4 // the last one never exists
 )
 
-// world is one state of everything that a sync looks at. Its objects are never changed, but replaced.
-type world struct {
+// clusterState is everything that a sync reads. Its objects are replaced, never changed.
+type clusterState struct {
 	service *corev1.Service
 	pods    []*corev1.Pod
 	nodes   []*corev1.Node
 	slices  []*discoveryv1.EndpointSlice
 	limit   int
-	made    int // pods ever
+	created int // Pods so far
 }
 
-// newWorld draws a world without slices. With auto its Service has the annotation for topology hints.
-func newWorld(t *rapid.T, auto bool) world {
-	w := world{limit: rapid.IntRange(1, 8).Draw(t, "limit")}
+// newClusterState draws a state without slices. auto gives the Service the topology annotation.
+func newClusterState(t *rapid.T, auto bool) clusterState {
+	w := clusterState{limit: rapid.IntRange(1, 8).Draw(t, "limit")}
 	w.service = drawService(t, auto)
 	for i := range nodeNames - 1 {
 		w.nodes = append(w.nodes, drawNode(t, i))
@@ -52,11 +52,11 @@ func drawService(t *rapid.T, auto bool) *corev1.Service {
 			IPFamilies: rapid.SampledFrom([][]corev1.IPFamily{
 				{corev1.IPv4Protocol}, {corev1.IPv6Protocol}, {corev1.IPv6Protocol, corev1.IPv4Protocol},
 			}).Draw(t, "families"),
-			PublishNotReadyAddresses: rapid.IntRange(0, 3).Draw(t, "not ready ones too") == 0,
+			PublishNotReadyAddresses: rapid.IntRange(0, 3).Draw(t, "publish not ready") == 0,
 		},
 	}
 	service.Labels = rapid.SampledFrom([]map[string]string{
-		nil, {"team": "a"}, {"team": "b"}, {discoveryv1.LabelManagedBy: "somebody", "team": "a"},
+		nil, {"team": "a"}, {"team": "b"}, {discoveryv1.LabelManagedBy: "another-manager", "team": "a"},
 	}).Draw(t, "labels")
 	service.Spec.Ports = rapid.SampledFrom([][]corev1.ServicePort{
 		nil,
@@ -66,7 +66,7 @@ func drawService(t *rapid.T, auto bool) *corev1.Service {
 	}).Draw(t, "ports")
 	for i := range service.Spec.Ports {
 		if service.Spec.Ports[i].Protocol == "" {
-			service.Spec.Ports[i].Protocol = corev1.ProtocolTCP // as the API has it by default
+			service.Spec.Ports[i].Protocol = corev1.ProtocolTCP // the default of the API
 		}
 	}
 	if auto {
@@ -88,10 +88,10 @@ func drawNode(t *rapid.T, i int) *corev1.Node {
 	return node
 }
 
-func (w *world) addPod(t *rapid.T) {
-	w.made++
+func (w *clusterState) addPod(t *rapid.T) {
+	w.created++
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name: fmt.Sprintf("web-%d", w.made), Namespace: namespace, UID: types.UID(fmt.Sprintf("uid-%d", w.made)),
+		Name: fmt.Sprintf("web-%d", w.created), Namespace: namespace, UID: types.UID(fmt.Sprintf("uid-%d", w.created)),
 		Labels: map[string]string{"app": "web", "pod-template-hash": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "revision")},
 	}}
 	pod.Spec.NodeName = rapid.SampledFrom([]string{"", "node-0", "node-0", "node-1", "node-1", "node-2", "node-2", "node-3"}).Draw(t, "node")
@@ -101,7 +101,7 @@ func (w *world) addPod(t *rapid.T) {
 	if number := rapid.SampledFrom([]int32{0, 8080, 8080, 9090}).Draw(t, "container port"); number != 0 {
 		pod.Spec.Containers = []corev1.Container{{Name: "app", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: number, Protocol: corev1.ProtocolTCP}}}}
 	}
-	v4, v6 := fmt.Sprintf("10.0.%d.%d", w.made/250, w.made%250+1), fmt.Sprintf("fd00::%x", w.made)
+	v4, v6 := fmt.Sprintf("10.0.%d.%d", w.created/250, w.created%250+1), fmt.Sprintf("fd00::%x", w.created)
 	for _, ip := range rapid.SampledFrom([][]string{nil, {v4}, {v6}, {v4, v6}, {v4, v6}, {v6, v4}}).Draw(t, "addresses") {
 		pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: ip})
 	}
@@ -111,7 +111,7 @@ func (w *world) addPod(t *rapid.T) {
 	w.pods = append(w.pods, withState(t, pod))
 }
 
-// withState draws what changes about a pod while it lives.
+// withState draws the changing fields of a Pod.
 func withState(t *rapid.T, pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	pod.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{
@@ -119,15 +119,15 @@ func withState(t *rapid.T, pod *corev1.Pod) *corev1.Pod {
 	}).Draw(t, "phase")
 	status := rapid.SampledFrom([]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}).Draw(t, "ready")
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
-	if pod.DeletionTimestamp == nil && rapid.IntRange(0, 4).Draw(t, "goes") == 0 {
+	if pod.DeletionTimestamp == nil && rapid.IntRange(0, 4).Draw(t, "terminates") == 0 {
 		now := metav1.NewTime(time.Unix(1_700_000_000, 0))
 		pod.DeletionTimestamp = &now
 	}
 	return pod
 }
 
-// step changes some of it, as kubelets, rollouts, people and other controllers do.
-func (w *world) step(t *rapid.T, auto bool) {
+// step changes a part of the state.
+func (w *clusterState) step(t *rapid.T, auto bool) {
 	for range rapid.IntRange(0, 6).Draw(t, "changes") {
 		switch what := rapid.IntRange(0, 11).Draw(t, "change"); {
 		case what < 3 && len(w.pods) > 0:
@@ -141,24 +141,27 @@ func (w *world) step(t *rapid.T, auto bool) {
 		case what == 9:
 			i := rapid.IntRange(0, len(w.nodes)-1).Draw(t, "which node")
 			w.nodes = append(append(w.nodes[:i:i], drawNode(t, i)), w.nodes[i+1:]...)
-		case what == 10 && rapid.IntRange(0, 3).Draw(t, "really") == 0:
+		case what == 10 && rapid.IntRange(0, 3).Draw(t, "replace Service") == 0:
 			before := w.service.Spec.ClusterIP
 			w.service = drawService(t, auto)
-			w.service.Spec.ClusterIP = before // that one is for ever
+			w.service.Spec.ClusterIP = before // it is immutable
 		case len(w.slices) > 0:
-			w.hand(t)
+			w.editSlice(t)
 		}
 	}
 }
 
-func (w *world) anyPod(t *rapid.T) int { return rapid.IntRange(0, len(w.pods)-1).Draw(t, "which pod") }
+func (w *clusterState) anyPod(t *rapid.T) int {
+	return rapid.IntRange(0, len(w.pods)-1).Draw(t, "which pod")
+}
 
-// hand does to a slice what should not be done: to its endpoints, its labels, its owner or all of it.
-func (w *world) hand(t *rapid.T) {
+// editSlice changes the endpoints, the labels or the owner of a slice, or deletes it, as another
+// writer.
+func (w *clusterState) editSlice(t *rapid.T) {
 	i := rapid.IntRange(0, len(w.slices)-1).Draw(t, "which slice")
 	slice := w.slices[i].DeepCopy()
 	others := append(w.slices[:i:i], w.slices[i+1:]...)
-	what := rapid.IntRange(0, 5).Draw(t, "hand")
+	what := rapid.IntRange(0, 5).Draw(t, "edit")
 	if n := len(slice.Endpoints); n > 0 {
 		at := rapid.IntRange(0, n-1).Draw(t, "which endpoint")
 		switch {
@@ -170,7 +173,7 @@ func (w *world) hand(t *rapid.T) {
 			ready := !*slice.Endpoints[at].Conditions.Ready
 			slice.Endpoints[at].Conditions.Ready = &ready
 		case what == 3:
-			slice.OwnerReferences[0].UID = "somebody"
+			slice.OwnerReferences[0].UID = "uid-of-another-owner"
 		}
 	}
 	switch what {
