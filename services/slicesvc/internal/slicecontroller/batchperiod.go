@@ -18,9 +18,8 @@ type LoadBatcher struct {
 
 var _ Batcher = &LoadBatcher{}
 
-// NewLoadBatcher returns a LoadBatcher that delays every change by fixed, or by the load if fixed
-// is
-// 0. workers is how many Services are synced at the same time.
+// NewLoadBatcher returns a LoadBatcher that delays every change by fixed. If fixed is 0 the delay
+// follows the load. workers is how many Services are synced at the same time.
 func NewLoadBatcher(fixed time.Duration, workers int) *LoadBatcher {
 	return &LoadBatcher{period: newBatchPeriod(fixed, workers)}
 }
