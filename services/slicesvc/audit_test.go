@@ -109,8 +109,9 @@ func sliceIn(body io.ReadCloser) (types.NamespacedName, uint64) {
 	return types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}, version
 }
 
-// check fails for a write outside of a term of the Service's shard by its holder, a write without a
-// change, and a stored write of an older term after one of a newer term. claims come from etcd.
+// check fails for a write outside of a term of the Service's shard by its holder. It fails for a
+// write without a change, and for a stored write of an older term after one of a newer term. claims
+// come from etcd.
 func (a *audit) check(t *testing.T, shards int, claims map[claim]string) {
 	t.Helper()
 	a.mu.Lock()

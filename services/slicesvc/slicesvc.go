@@ -66,9 +66,9 @@ func Connect(cfg *rest.Config) (kube.Clients, error) {
 // Leadership decides when this replica may write.
 //
 // Run blocks until ctx ends. It calls body once for each term held, concurrently for several
-// shards, with a context that carries the term and ends before another replica can hold the shard.
-// It returns after every body has returned. Status does not block and has an entry for every shard,
-// ordered by number. Both are safe for concurrent use.
+// shards. The context of body carries the term and ends before another replica can hold the shard.
+// Run returns after every body has returned. Status does not block and has an entry for every
+// shard, ordered by number. Both are safe for concurrent use.
 type Leadership interface {
 	Run(ctx context.Context, body term.Body) error
 	Status() term.Status
@@ -214,8 +214,8 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) { s.api.Register(reg
 func (s *Service) Loops() *loop.Runner { return s.runner }
 
 // Counts returns the sizes of the shards held here, and the number of their Services that wait for
-// a sync. Every object of the cluster is in one shard (a Pod in the shard of its own name), so the
-// counts of all replicas add up to those of the cluster.
+// a sync. Every object of the cluster is in one shard; a Pod is in the shard of its own name. So
+// the counts of all replicas add up to those of the cluster.
 func (s *Service) Counts() map[string]int64 {
 	var held []int
 	for _, shard := range s.leadership.Status().Shards {

@@ -49,8 +49,8 @@ type serviceWatch struct {
 	revision   uint64
 }
 
-// run returns when the call or the server ends. The change log is read only after the client took
-// the last message, so a slow client gets the newest state of each Service and nothing queues up.
+// run returns when the call or the server ends. It reads the change log only after the client took
+// the last message. So a slow client gets the newest state of each Service, and nothing queues up.
 func (w *serviceWatch) run() error {
 	if err := w.sendAll(); err != nil {
 		return err

@@ -12,7 +12,8 @@ import (
 const maxInterned = 1 << 14
 
 // interner lets equal parts of Pods share memory: Pods of one template differ in little. Interned
-// values must not be changed. One goroutine uses an interner.
+// values must not be changed. One goroutine uses an interner. Package unique cannot intern maps and
+// slices.
 type interner struct {
 	strings    map[string]string
 	labels     map[string]map[string]string

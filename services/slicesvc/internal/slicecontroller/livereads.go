@@ -120,8 +120,8 @@ func (c *Controller) catchUp(owned *ownedShard) bool {
 	}
 }
 
-// readChangedSlices compares the cache with a list of the slices, and reads the slices of the shard
-// that the cache has in an older version, or not at all, or that are not in the list.
+// readChangedSlices compares the cache with a list of the slices. It reads the slices of the shard
+// that are missing in the cache, older in the cache than in the list, or missing in the list.
 func (c *Controller) readChangedSlices(owned *ownedShard) error {
 	list, err := c.lists.list(owned.ctx)
 	if err != nil {

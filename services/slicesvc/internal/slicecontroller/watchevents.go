@@ -105,8 +105,9 @@ func (c *Controller) SlicesListed(listed map[Key]struct{}, resourceVersion strin
 }
 
 // ObserveSliceMetadata records that a watch showed the metadata of a slice. It returns whether
-// PutSlice must follow: not if the cache has that version or a newer one, nor if the slice is not
-// ours, nor while it is being written, because the answer of the write settles its state.
+// PutSlice must follow. That is not needed if the slice is not ours, or if the cache has that
+// version or a newer one. It is not needed during a write of the slice either: the answer of the
+// write settles its state.
 func (c *Controller) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) {
 	service := meta.Labels[discoveryv1.LabelServiceName]
 	if meta.Labels[discoveryv1.LabelManagedBy] != c.cfg.ManagedBy || service == "" || meta.DeletionTimestamp != nil {
