@@ -169,22 +169,6 @@ func (c *SliceClient) listPage(ctx context.Context, options metav1.ListOptions) 
 	return c.requests.ListSlices(ctx, options)
 }
 
-// NewestManager keeps the last writer and its time, which is enough to name another writer.
-// kube-apiserver does not need the managed fields back: it keeps its own.
-func NewestManager(fields []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
-	var newest *metav1.ManagedFieldsEntry
-	for i := range fields {
-		entry := &fields[i]
-		if newest == nil || (entry.Time != nil && (newest.Time == nil || !entry.Time.Before(newest.Time))) {
-			newest = entry
-		}
-	}
-	if newest == nil {
-		return nil
-	}
-	return []metav1.ManagedFieldsEntry{{Manager: newest.Manager, Operation: newest.Operation, Time: newest.Time}}
-}
-
 const (
 	sliceResource = "endpointslices"
 	// kube-apiserver answers in the first of these forms that it supports.

@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -33,7 +34,7 @@ type version struct {
 	resourceVersion string
 }
 
-var _ cache.ReflectorStore = &store[*lazySlice]{}
+var _ cache.ReflectorStore = &store[*corev1.Pod]{}
 
 func (s *store[T]) Add(object any) error { return s.Update(object) }
 

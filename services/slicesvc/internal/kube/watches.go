@@ -20,14 +20,6 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Kinds that are watched: their resource names in the Kubernetes API.
-const (
-	services       = "services"
-	pods           = "pods"
-	nodes          = "nodes"
-	endpointSlices = "endpointslices"
-)
-
 // Handler receives the watched objects. One goroutine for each kind calls it. Its methods must not
 // block, and they own the objects. A deleted object has its last state, or only its names, UID and
 // last known resourceVersion.
@@ -45,13 +37,6 @@ type Handler interface {
 	// SlicesListed is called after each list, with the slices that existed at resourceVersion. An
 	// older slice that the list does not have was deleted while no watch was open.
 	SlicesListed(listed map[types.NamespacedName]struct{}, resourceVersion string)
-}
-
-// ObjectClient lists and watches the objects of one kind in all namespaces. It is safe for
-// concurrent use.
-type ObjectClient interface {
-	List(ctx context.Context, kind string, options metav1.ListOptions) (runtime.Object, error)
-	Watch(ctx context.Context, kind string, options metav1.ListOptions) (watch.Interface, error)
 }
 
 // Watches are the watches of one process. Its methods are safe for concurrent use. Run must be

@@ -17,6 +17,9 @@ import (
 // other, a Service with many slices would take long, and later changes would wait.
 const concurrentWrites = 4
 
+// maxThrottleDelay bounds the pause that kube-apiserver asks a worker for: its value may be wrong.
+const maxThrottleDelay = 10 * time.Second
+
 // planApplier applies the plan of one sync.
 type planApplier struct {
 	*Controller

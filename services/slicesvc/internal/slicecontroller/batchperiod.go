@@ -10,6 +10,25 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc/internal/kube"
 )
 
+// Batcher decides how long changes of Pods and Nodes wait, so that one sync answers several. Its
+// methods are called from several goroutines and must not block.
+type Batcher interface {
+	// Delay returns how long the Service waits from now on.
+	Delay(now time.Time, change BatchedChange) time.Duration
+	// Wrote records a write.
+	Wrote(now time.Time, took time.Duration, err error)
+}
+
+// BatchedChange is a change of a Service that may wait for others.
+type BatchedChange struct {
+	// Since is the time of the first change that no sync has answered yet.
+	Since time.Time
+	// Urgency is the urgency of this change.
+	Urgency index.Urgency
+	// QueueLength is how many Services wait for a sync.
+	QueueLength int
+}
+
 // LoadBatcher is a Batcher whose delay follows the load, or is fixed.
 type LoadBatcher struct {
 	mu     sync.Mutex // guards period

@@ -6,6 +6,8 @@ import (
 )
 
 const (
+	// compactionWrites is the maximum number of writes of one compaction step.
+	compactionWrites = 12
 	// compactionRate is how many writes compaction may make in a second, over all Services: a tenth
 	// of a client's default limit, so that a cluster is not rewritten when it becomes quiet.
 	compactionRate = 20

@@ -137,6 +137,16 @@ func (m *upstreamMetrics) observeSync(service *corev1.Service, written []pack.Ch
 	}
 }
 
+// serviceSizes are sums over managed Services. Families and ports count separately: an endpoint of
+// a dual-stack Service counts twice.
+type serviceSizes struct {
+	endpoints, slices int
+	// minSlices is the smallest number of slices that holds the endpoints.
+	minSlices int
+	// topologies counts Services with hints, by ServiceState.Topology.
+	topologies map[string]int
+}
+
 // autoTopology is a value of the topology annotation, not of trafficDistribution.
 const autoTopology = "Auto"
 

@@ -11,8 +11,12 @@ import (
 const (
 	// compactionPause is the pause between two compaction steps of a Service.
 	compactionPause = time.Second
-	// compactionWrites is the maximum number of writes of one compaction step.
-	compactionWrites = 12
+	// A failed sync is repeated after minRetryDelay, then after twice as long each time up to
+	// maxRetryDelay, without end.
+	minRetryDelay = 100 * time.Millisecond
+	maxRetryDelay = time.Minute
+	// maxEventRetryDelay bounds the delay of a failing Service whose Pods change.
+	maxEventRetryDelay = time.Second
 )
 
 // serviceRecord is what one term knows of a Service besides the cache. The owned shard's mutex
@@ -46,6 +50,15 @@ type serviceRecord struct {
 type observedVersion struct {
 	version           string
 	observed, deleted bool
+}
+
+// sliceEvent is what a watch showed of a slice that the cache did not have.
+type sliceEvent struct {
+	name, version string
+	deleted       bool
+	terminating   bool
+	// writer is the field manager that wrote the slice; empty if unknown.
+	writer string
 }
 
 // addName adds to a set that may be nil.
@@ -197,4 +210,10 @@ func (f failure) delay() time.Duration { return max(retryDelay(f.count), f.throt
 // delayAfterEvent returns the delay of the next sync after a change of the Service.
 func (f failure) delayAfterEvent(now time.Time) time.Duration {
 	return max(min(retryDelay(f.count), maxEventRetryDelay), f.throttled-now.Sub(f.at))
+}
+
+// retryDelay returns the delay after that many failures in a row.
+func retryDelay(failures int) time.Duration {
+	doublings := min(max(failures-1, 0), 20) // far beyond maxRetryDelay, far below an overflow
+	return min(minRetryDelay<<doublings, maxRetryDelay)
 }

@@ -14,17 +14,6 @@ import (
 // serviceQueue holds the Services that wait for a sync, each once.
 type serviceQueue = workqueue.TypedDelayingInterface[Key]
 
-// SyncHistory is how the syncs of a Service went on this replica.
-type SyncHistory struct {
-	// LastSync is the time of the last successful sync; zero if there is none.
-	LastSync time.Time
-	// LastError is the error of the last sync. It is empty if that succeeded, or if the Service's
-	// shard is not held here.
-	LastError string
-	// Failures is the number of failures since the last success.
-	Failures int
-}
-
 // shardTracker knows which shards are held here and which of their Services wait for a sync.
 type shardTracker struct {
 	mu sync.Mutex // guards all below; never held across I/O

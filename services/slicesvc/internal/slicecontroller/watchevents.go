@@ -124,15 +124,6 @@ func (c *Controller) ObserveSliceMetadata(meta *metav1.ObjectMeta) (fetch bool) 
 	return owned == nil || !owned.observeDuringWrite(key, meta.Name, meta.ResourceVersion)
 }
 
-// sliceEvent is what a watch showed of a slice that the cache did not have.
-type sliceEvent struct {
-	name, version string
-	deleted       bool
-	terminating   bool
-	// writer is the field manager that wrote the slice; empty if unknown.
-	writer string
-}
-
 // sliceChanged requests syncs of the Services that a slice names or named, after another writer
 // changed the slice.
 func (c *Controller) sliceChanged(services []Key, event sliceEvent) {
