@@ -1,10 +1,10 @@
 // Package explain makes the evidence chain of a Pod in a Service: why the Pod is an endpoint, or
 // why not, from the selector to the endpoint in a slice and its hints.
 //
-// Promise: a chain has the links SERVICE, SELECTOR (one for each label, one if there is none),
-// PHASE, ADDRESS (one for each family), NODE, READINESS, TERMINATION, PORTS, SLICE (one for each
-// family) and HINTS: always all of them, in this order. Equal Facts give equal chains. Facts are
-// not changed.
+// Promise: a chain always has all links, in this order: SERVICE, SELECTOR, PHASE, ADDRESS, NODE,
+// READINESS, TERMINATION, PORTS, SLICE, HINTS. SELECTOR has one link for each label, or one if
+// there is none. ADDRESS and SLICE have one link for each family. Equal Facts give equal chains.
+// Facts are not changed.
 //
 // The package decides nothing: package desired decides about the endpoint, as in a sync.
 //
