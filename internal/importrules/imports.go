@@ -29,9 +29,8 @@ var domains = `^(` + strings.Join([]string{
 const (
 	leaseDomains     = `class|session|slab|writeback|checkpoint|nodehealth|eviction|explain`
 	bootstrapDomains = `baseline|apiservers|allocation`
-	sliceDomains     = `index|desired|pack|hints|explain` +
-		`|placement|contention|shard|batch`
-	gatewayDomains = `merge`
+	sliceDomains     = `index|desired|pack|hints|explain`
+	gatewayDomains   = `merge`
 )
 
 var bans = []ban{
@@ -84,7 +83,6 @@ var bans = []ban{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^services/\w+/internal/(api|nodeapi)/`,
-			`^services/slicesvc/(server|convert|errors|stream|watch)\w*\.go imports `,
 		},
 		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},
