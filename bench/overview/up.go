@@ -31,7 +31,7 @@ func measureUp(ctx context.Context, cfg config) ([]row, error) {
 	var said []string
 	for lines := bufio.NewScanner(output); lines.Scan(); {
 		said = append(said, lines.Text())
-		if ready == 0 && strings.Contains(lines.Text(), "✓ all servers ready") {
+		if ready == 0 && strings.Contains(lines.Text(), "✓ all services ready") {
 			ready = time.Since(began)
 			if err := command.Process.Signal(syscall.SIGINT); err != nil {
 				return nil, err

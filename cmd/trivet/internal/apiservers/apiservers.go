@@ -1,7 +1,8 @@
-// Package apiservers is `trivet apiservers`: the known kube-apiservers, and which of them are endpoints.
+// Package apiservers is `trivet apiservers`: the known kube-apiservers, and which of them are
+// endpoints.
 //
-// Not healthy, with exit code 1, is a kube-apiserver that is not ready or whose entry has a problem, and
-// an empty list. Package list has the rules of lists and watches.
+// Not healthy, with exit code 1, is a kube-apiserver that is not ready or whose entry has a
+// problem, and an empty list. Package list has the rules of lists and watches.
 package apiservers
 
 import (
@@ -95,8 +96,8 @@ func (s source) Watch(ctx context.Context) (list.Receive[*bootstrapv1.APIServer]
 	return (&eventReader{stream: stream}).next, nil
 }
 
-// eventReader converts a stream of whole lists to events: a Put for each item, a Delete for each item that
-// disappeared, and a Bookmark with the message.
+// eventReader converts a stream of whole lists to events: a Put for each item, a Delete for each
+// item that disappeared, and a Bookmark with the message.
 type eventReader struct {
 	stream  grpc.ServerStreamingClient[gatewayv1.WatchAPIServersResponse]
 	last    []*bootstrapv1.APIServer

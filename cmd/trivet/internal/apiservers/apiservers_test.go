@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server returns a ready kube-apiserver. Its probe is half a minute older than an hour, so that the age does not
-// depend on the duration of a test.
+// server returns a ready kube-apiserver. Its probe is half a minute older than an hour, so that the
+// age does not depend on the duration of a test.
 func server(address string, edit func(*bootstrapv1.APIServer)) *bootstrapv1.APIServer {
 	s := &bootstrapv1.APIServer{
 		Name: "apiservers/" + address, Address: address, Port: 6443, Ready: true, ProbeDetail: "ok",
@@ -91,7 +91,8 @@ func TestAPIServers_Transcripts(t *testing.T) {
 	}
 }
 
-// changingLists returns a gateway whose watch sends whole lists: one item becomes not ready and disappears, one is added.
+// changingLists returns a gateway whose watch sends whole lists: one item becomes not ready and
+// disappears, one is added.
 func changingLists() *commandtest.Gateway {
 	list := func(servers ...*bootstrapv1.APIServer) *gatewayv1.WatchAPIServersResponse {
 		return &gatewayv1.WatchAPIServersResponse{Apiservers: servers}

@@ -88,8 +88,8 @@ func sourceWord(server *bootstrapv1.APIServer) string {
 	return printer.EnumWord(server.GetSource(), "SOURCE_")
 }
 
-// reason returns the problems of the entry and why it is an endpoint or is not; without both, the result of
-// a failed probe.
+// reason returns the problems of the entry and why it is an endpoint or is not; without both, the
+// result of a failed probe.
 func reason(server *bootstrapv1.APIServer) string {
 	parts := server.GetProblems()
 	if reason := server.GetReason(); reason != "" {

@@ -1,8 +1,8 @@
-// Package client is the gateway's client for all commands: common flags, one connection, one call, and
-// the errors that end a command without an answer.
+// Package client is the gateway's client for all commands: common flags, one connection, one call,
+// and the errors that end a command without an answer.
 //
-// A gateway on loopback is called in plaintext unless TLS flags are given, because `trivet up` and a
-// sidecar serve it without TLS. Any other gateway is called with TLS and a client certificate.
+// A gateway on loopback is called in plaintext unless TLS flags are given, because `trivet up` and
+// a sidecar serve it without TLS. Any other gateway is called with TLS and a client certificate.
 package client
 
 import (
@@ -74,8 +74,8 @@ func CompleteFlag(command *cobra.Command, flag string, values ...string) {
 	}
 }
 
-// Connect returns a connection to the gateway, which the caller closes. It connects with the first call.
-// Its errors are usage errors.
+// Connect returns a connection to the gateway, which the caller closes. It connects with the first
+// call. Its errors are usage errors.
 func (f *Flags) Connect() (*grpc.ClientConn, error) {
 	conn, err := f.Gateway.Dial()
 	if err != nil {
@@ -84,8 +84,8 @@ func (f *Flags) Connect() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Call connects, makes one call within --timeout, and closes the connection. If the call fails, the error
-// is that of [Flags.NoAnswer] for the given subject, such as "status".
+// Call connects, makes one call within --timeout, and closes the connection. If the call fails, the
+// error is that of [Flags.NoAnswer] for the given subject, such as "status".
 func Call[Response any](ctx context.Context, f *Flags, subject string, call func(context.Context, grpc.ClientConnInterface) (Response, error)) (Response, error) {
 	var none Response
 	conn, err := f.Connect()
@@ -102,7 +102,8 @@ func Call[Response any](ctx context.Context, f *Flags, subject string, call func
 	return response, nil
 }
 
-// NoAnswer returns the error of a command that got no answer: interrupted if ctx is done, else undetermined.
+// NoAnswer returns the error of a command that got no answer: interrupted if ctx is done, else
+// undetermined.
 func (f *Flags) NoAnswer(ctx context.Context, subject string, err error) error {
 	if ctx.Err() != nil {
 		return Interrupted()

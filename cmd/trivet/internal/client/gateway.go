@@ -51,8 +51,8 @@ func (g *Gateway) Validate() []error {
 	return problems
 }
 
-// Dial returns a connection that connects with the first call. Calls are not retried, because only some
-// commands wait. Dial fails if a file cannot be read.
+// Dial returns a connection that connects with the first call. Calls are not retried, because only
+// some commands wait. Dial fails if a file cannot be read.
 func (g *Gateway) Dial() (*grpc.ClientConn, error) {
 	cfg := rpcclient.Config{TLS: g.TLS, Insecure: g.isPlaintext()}
 	// The calls return the errors of the connection, so nothing is logged.

@@ -11,7 +11,8 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// Bootstrap is a fake of the gateway's BootstrapService. Its fields must not change while it serves.
+// Bootstrap is a fake of the gateway's BootstrapService. Its fields must not change while it
+// serves.
 type Bootstrap struct {
 	gatewayv1.UnimplementedBootstrapServiceServer
 

@@ -1,5 +1,6 @@
-// Package commandtest runs commands of trivet against a fake gateway on the real gRPC server, and compares
-// transcripts: standard output, standard error with the error as main prints it, and the exit code.
+// Package commandtest runs commands of trivet against a fake gateway on the real gRPC server, and
+// compares transcripts: standard output, standard error with the error as main prints it, and the
+// exit code.
 package commandtest
 
 import (

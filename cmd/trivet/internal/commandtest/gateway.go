@@ -199,8 +199,8 @@ func Serve(t testing.TB, gateway *Gateway) string {
 	})
 }
 
-// ServeServices serves the registered services on the real gRPC server until the test ends, and returns the
-// address.
+// ServeServices serves the registered services on the real gRPC server until the test ends, and
+// returns the address.
 func ServeServices(t testing.TB, register func(grpc.ServiceRegistrar)) string {
 	t.Helper()
 	cfg := rpcserver.DefaultConfig("127.0.0.1:0")

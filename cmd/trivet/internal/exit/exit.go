@@ -1,7 +1,8 @@
-// Package exit has the exit codes of trivet and the errors that carry them, and reports an error to a person.
+// Package exit has the exit codes of trivet and the errors that carry them, and reports an error to
+// a person.
 //
-// A report comes from the error alone: the ErrorInfo of an RPC gives the reason in brackets, its message
-// the cause, and a table in this package the hint.
+// A report comes from the error alone: the ErrorInfo of an RPC gives the reason in brackets, its
+// message the cause, and a table in this package the hint.
 package exit
 
 import (
@@ -41,8 +42,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// CodeOf returns the exit code for the error of a command. An error that is not an *Error comes from cobra,
-// which returns it for an unknown command or flag.
+// CodeOf returns the exit code for the error of a command. An error that is not an *Error comes
+// from cobra, which returns it for an unknown command or flag.
 func CodeOf(err error) int {
 	if err == nil {
 		return OK

@@ -12,8 +12,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// Report writes an error for a person: a line "error[REASON]: …" and, where known, the lines "cause: …"
-// and "try: …". It writes nothing for nil and for an error without text.
+// Report writes an error for a person: a line "error[REASON]: …" and, where known, the lines
+// "cause: …" and "try: …". It writes nothing for nil and for an error without text.
 func Report(w io.Writer, err error) {
 	if err == nil || err.Error() == "" {
 		return

@@ -20,7 +20,8 @@ import (
 type explanation interface {
 	proto.Message
 	GetEvidence() []*statusv1.Evidence
-	// GetFirstBroken returns an index of the evidence. It comes from the gateway and may be out of range.
+	// GetFirstBroken returns an index of the evidence. It comes from the gateway and may be out of
+	// range.
 	GetFirstBroken() int32
 	GetFreshness() *statusv1.Freshness
 }
@@ -52,7 +53,8 @@ func firstBroken(response explanation) *statusv1.Evidence {
 	return nil
 }
 
-// chainVerdict returns the exit code of a chain: a broken link is a finding, an unknown one is undetermined.
+// chainVerdict returns the exit code of a chain: a broken link is a finding, an unknown one is
+// undetermined.
 func chainVerdict(name string, response explanation) error {
 	if link := firstBroken(response); link != nil {
 		return &exit.Error{Code: exit.Findings, Summary: printer.Sanitize(name + ": the first broken link is " + link.GetCode())}
@@ -107,7 +109,7 @@ func (c chain) draw(response explanation, headline headline) string {
 
 func (c chain) drawHeadline(text *strings.Builder, response explanation, headline headline) {
 	mark, style := overallMark(response, headline.healthy)
-	for i, line := range wrap(printer.Sanitize(headline.text), c.room(2)) {
+	for i, line := range wrap(printer.Sanitize(headline.text), c.remaining(2)) {
 		if i == 0 {
 			text.WriteString(c.colors.Apply(style, mark) + " ")
 		} else {
@@ -197,11 +199,11 @@ func (c chain) drawLink(text *strings.Builder, l link) {
 	}
 	text.WriteString(" " + c.colors.Apply(codeStyle, pointer) + " " + c.colors.Apply(style, mark) + "  " + c.colors.Apply(codeStyle, code))
 	blanks := l.column - codeColumn - utf8.RuneCountInString(code)
-	if c.room(l.column) < minTextWidth {
+	if c.remaining(l.column) < minTextWidth {
 		l.column, blanks = narrowColumn, -1
 	}
 	for _, paragraph := range c.paragraphs(l) {
-		for _, line := range wrap(printer.Sanitize(paragraph.Text), c.room(l.column)) {
+		for _, line := range wrap(printer.Sanitize(paragraph.Text), c.remaining(l.column)) {
 			if blanks >= 0 {
 				text.WriteString(strings.Repeat(" ", blanks))
 			} else {
@@ -214,7 +216,8 @@ func (c chain) drawLink(text *strings.Builder, l link) {
 	text.WriteByte('\n')
 }
 
-// indent returns what precedes text below a code: the line of the chain, unless the link is the last, and blanks.
+// indent returns what precedes text below a code: the line of the chain, unless the link is the
+// last, and blanks.
 func (c chain) indent(l link) string {
 	if l.last {
 		return strings.Repeat(" ", l.column)
@@ -257,8 +260,8 @@ func (c chain) origin(evidence *statusv1.Evidence) string {
 	return strings.Join(parts, " · ")
 }
 
-// room returns the number of columns from a column to the end of the line.
-func (c chain) room(column int) int {
+// remaining returns the number of columns from a column to the end of the line.
+func (c chain) remaining(column int) int {
 	if c.width == 0 {
 		return 1 << 20
 	}

@@ -72,7 +72,8 @@ func explainFinding(ctx context.Context, streams printer.Streams, flags *client.
 // findingExplanation adapts a finding to explanation.
 type findingExplanation struct{ *bootstrapv1.Finding }
 
-// GetFirstBroken returns the index of the first broken link; -1 without one, and for an ended finding.
+// GetFirstBroken returns the index of the first broken link; -1 without one, and for an ended
+// finding.
 func (f findingExplanation) GetFirstBroken() int32 {
 	if findings.HasEnded(f.Finding) {
 		return -1

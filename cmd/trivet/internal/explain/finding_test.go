@@ -25,7 +25,7 @@ func TestExplainFinding_Transcripts(t *testing.T) {
 			Evidence: []*statusv1.Evidence{
 				{Code: "ALLOCATED", Verdict: statusv1.Evidence_VERDICT_GOOD, Finding: "Its bit is set.", Source: "etcd", Version: "4711",
 					ObserveTime: timestamppb.New(time.Now().Add(-time.Hour - 30*time.Second))},
-				{Code: "OWNER", Verdict: statusv1.Evidence_VERDICT_BROKEN, Finding: "None of 2000 Services uses it.", Next: "Wait for the third sighting.", Source: "service"},
+				{Code: "OWNER", Verdict: statusv1.Evidence_VERDICT_BROKEN, Finding: "None of 2000 Services uses it.", Next: "Wait for the third observation.", Source: "service"},
 			},
 		}
 		if edit != nil {

@@ -1,9 +1,9 @@
-// Package explain is `trivet explain`: the evidence of a Node's health, of a Pod's place in a Service, or of
-// a finding, as a chain in which each link follows from the one above.
+// Package explain is `trivet explain`: the evidence of a Node's health, of a Pod's place in a
+// Service, or of a finding, as a chain in which each link follows from the one above.
 //
-// The first line answers the question, and ▶ marks the first broken link. The exit code is 1 if a link is
-// broken or the object is not healthy, 2 if no link is broken and some could not be read, or if there is
-// no answer, else 0. A doubtful link does not change it.
+// The first line answers the question, and ▶ marks the first broken link. The exit code is 1 if a
+// link is broken or the object is not healthy, 2 if no link is broken and some could not be read,
+// or if there is no answer, else 0. A doubtful link does not change it.
 package explain
 
 import (

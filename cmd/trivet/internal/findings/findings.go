@@ -1,8 +1,8 @@
 // Package findings is `trivet findings`: what is wrong with allocated addresses and ports.
 //
-// Not healthy, with exit code 1, is an open finding. A pending one may end by itself. `trivet repair plan`
-// shows what would repair a finding, `trivet explain finding` its evidence, and docs/findings has a page
-// for each code. Package list has the rules of lists and watches.
+// Not healthy, with exit code 1, is an open finding. A pending one may end by itself. `trivet
+// repair plan` shows what would repair a finding, `trivet explain finding` its evidence, and
+// docs/findings has a page for each code. Package list has the rules of lists and watches.
 package findings
 
 import (
@@ -51,7 +51,7 @@ that ended by themselves (gone) are listed too. REPAIR is
   trivet findings -w
   trivet findings --code leaked -o name | xargs trivet repair plan
   trivet findings --ended -o json | jq -r '.findings[] | select(.repairedBy != "") | .name'`,
-		NotChanges: "Further sightings are not changes.",
+		NotChanges: "Further observations are not changes.",
 		RegisterFlags: func(command *cobra.Command) {
 			fs := command.Flags()
 			fs.StringVar(&code, "code", "", "Only findings of this code: "+strings.Join(codeWords(), ", ")+".")
@@ -146,8 +146,8 @@ func (s source) Get(ctx context.Context, name string) (*bootstrapv1.Finding, pro
 	return finding, finding, err
 }
 
-// Get returns an open, pending or ended finding by the API's name. It filters all findings, because the API
-// has no RPC for one.
+// Get returns an open, pending or ended finding by the API's name. It filters all findings, because
+// the API has no RPC for one.
 func Get(ctx context.Context, client gatewayv1.BootstrapServiceClient, name string) (*bootstrapv1.Finding, error) {
 	for token := ""; ; {
 		response, err := client.ListFindings(ctx, &gatewayv1.ListFindingsRequest{ShowEnded: true, PageSize: pageSize, PageToken: token})

@@ -108,12 +108,12 @@ func TestFindings_Transcripts(t *testing.T) {
 	}
 }
 
-// A further sighting is not a change; a change of the state and the end are.
+// A further observation is not a change; a change of the state and the end are.
 func TestFindings_WatchShowsChanges(t *testing.T) {
 	event := func(kind bootstrapv1.WatchFindingsResponse_Type, finding *bootstrapv1.Finding) *gatewayv1.WatchFindingsResponse {
 		return &gatewayv1.WatchFindingsResponse{Type: kind, Finding: finding}
 	}
-	// All versions of a finding have the same first sighting.
+	// All versions of a finding have the same time of the first observation.
 	first := ago(time.Hour)
 	at := func(finding *bootstrapv1.Finding) *bootstrapv1.Finding {
 		finding.FirstSeenTime = first

@@ -19,7 +19,7 @@ func kind() list.Kind[*bootstrapv1.Finding] {
 		Columns: []list.Column{
 			{Title: "NAME", MinWidth: len("not-allocated.ip-addresses.10.96.100.100")}, {Title: "STATE", State: true, MinWidth: len("repaired")},
 			{Title: "AGE", MinWidth: len("59m59s")}, {Title: "REPAIR", MinWidth: len("manual")}, {Title: "OWNER"},
-			{Title: "SEEN", Wide: true}, {Title: "SIGHTINGS", Wide: true}, {Title: "CHANGE", Wide: true}, {Title: "NOT-AUTO", Wide: true},
+			{Title: "SEEN", Wide: true}, {Title: "OBSERVED", Wide: true}, {Title: "CHANGE", Wide: true}, {Title: "NOT-AUTO", Wide: true},
 			{Title: "MESSAGE"},
 		},
 		Row:      row,
@@ -66,7 +66,7 @@ func row(now time.Time, finding *bootstrapv1.Finding) []printer.Cell {
 	}
 }
 
-// age returns the time since the first sighting; of an ended finding, until its end.
+// age returns the time since the first observation; of an ended finding, until its end.
 func age(now time.Time, finding *bootstrapv1.Finding) string {
 	if end := finding.GetEndTime(); end != nil {
 		now = end.AsTime()

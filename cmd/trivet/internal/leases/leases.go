@@ -1,8 +1,8 @@
 // Package leases is `trivet leases`: the sessions of holders and the state of their Lease objects.
 //
-// Not healthy, with exit code 1, is an expired session, a session with a duplicate, and a session whose
-// object could not be written [failureLimit] times in a row. A suspect session may recover, and without a
-// Node no object is written. Package list has the rules of lists and watches.
+// Not healthy, with exit code 1, is an expired session, a session with a duplicate, and a session
+// whose object could not be written [failureLimit] times in a row. A suspect session may recover,
+// and without a Node no object is written. Package list has the rules of lists and watches.
 package leases
 
 import (
@@ -88,7 +88,8 @@ gets no event for a single beat.`,
 	})
 }
 
-// parseName returns the API's name for NAMESPACE/NAME, for NAME with the given namespace, or for the API's name.
+// parseName returns the API's name for NAMESPACE/NAME, for NAME with the given namespace, or for
+// the API's name.
 func parseName(text, within string) (string, error) {
 	namespace, name, found := strings.Cut(text, "/")
 	if strings.HasPrefix(text, "namespaces/") {

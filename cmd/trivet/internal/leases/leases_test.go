@@ -20,7 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ago and ahead return a time half a minute further away, so that hours do not depend on the duration of a test.
+// ago and ahead return a time half a minute further away, so that hours do not depend on the
+// duration of a test.
 func ago(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
 }

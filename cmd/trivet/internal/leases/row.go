@@ -61,8 +61,8 @@ func severity(lease *leasev1.Lease) list.Severity {
 	}
 }
 
-// failures returns the number of failed writes in a row. Without a Node there is nothing to write, so those
-// attempts do not count.
+// failures returns the number of failed writes in a row. Without a Node there is nothing to write,
+// so those attempts do not count.
 func failures(write *leasev1.Lease_Write) int32 {
 	if write.GetState() == leasev1.Lease_Write_STATE_NO_OWNER {
 		return 0
@@ -162,9 +162,9 @@ func summary(leases []*leasev1.Lease) string {
 	return printer.Count(len(leases), "lease") + ": " + printer.Counts(counts, words...)
 }
 
-// withoutVolatile omits what each beat and each write changes, and the fields that depend on the replica
-// that holds the session. A replica computes the start time from its clock, so it varies slightly; a new
-// session has another boot.
+// withoutVolatile omits what each beat and each write changes, and the fields that depend on the
+// replica that holds the session. A replica computes the start time from its clock, so it varies
+// slightly; a new session has another boot.
 func withoutVolatile(lease *leasev1.Lease) *leasev1.Lease {
 	copied := proto.CloneOf(lease)
 	copied.LastBeatTime, copied.Deadline, copied.Sequence, copied.Epoch, copied.StartTime = nil, nil, 0, 0, nil

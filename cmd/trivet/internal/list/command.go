@@ -40,7 +40,8 @@ type Command[T Item] struct {
 	Filters []string
 	// Validate returns the problems of further flags; optional.
 	Validate func() []error
-	// ParseName returns the API's name for the argument. ShortName returns the argument for an item.
+	// ParseName returns the API's name for the argument. ShortName returns the argument for an
+	// item.
 	ParseName func(argument string) (string, error)
 	ShortName func(item T) string
 	Kind      func() Kind[T]
@@ -127,8 +128,8 @@ func (c Command[T]) run(ctx context.Context, streams printer.Streams) error {
 // completionTimeout is how long the shell waits after the Tab key.
 const completionTimeout = time.Second
 
-// CompleteName completes the name of an item as the only argument of a command. If the list fails or takes
-// too long, the pages until then are used.
+// CompleteName completes the name of an item as the only argument of a command. If the list fails
+// or takes too long, the pages until then are used.
 func CompleteName[T Item](flags *client.Flags, kind func() Kind[T], source func(grpc.ClientConnInterface) Source[T], shortName func(T) string) cobra.CompletionFunc {
 	return func(command *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 || len(flags.Validate()) > 0 {

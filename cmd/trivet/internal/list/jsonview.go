@@ -6,8 +6,8 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 )
 
-// jsonView prints each event as a line of JSON. After a lost stream, all events come again. An item that
-// is no longer selected is printed once more, so that a reader can remove it from its list.
+// jsonView prints each event as a line of JSON. After a lost stream, all events come again. An item
+// that is no longer selected is printed once more, so that a reader can remove it from its list.
 type jsonView[T Item] struct {
 	*lister[T]
 

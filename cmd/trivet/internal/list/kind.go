@@ -1,14 +1,16 @@
-// Package list is the common part of `trivet nodes`, `leases`, `slices`, `apiservers` and `findings`: it
-// lists items through the gateway page by page, shows one item, and watches all of them.
+// Package list is the common part of `trivet nodes`, `leases`, `slices`, `apiservers` and
+// `findings`: it lists items through the gateway page by page, shows one item, and watches all of
+// them.
 //
-// A command gives a [Kind], which describes its items, and a [Source], which asks the gateway for them.
-// Standard output has the list in the chosen format and nothing else. Counts, notes and missing parts go
-// to standard error. The exit code is 1 if a listed item is critical, even if parts are missing; 2 if
-// parts are missing and no listed item is critical, or if there is no answer; else 0.
+// A command gives a [Kind], which describes its items, and a [Source], which asks the gateway for
+// them. Standard output has the list in the chosen format and nothing else. Counts, notes and
+// missing parts go to standard error. The exit code is 1 if a listed item is critical, even if
+// parts are missing; 2 if parts are missing and no listed item is critical, or if there is no
+// answer; else 0.
 //
-// A watch ends only when it is interrupted and continues through restarts of the gateway. On a terminal it
-// shows a table in place, elsewhere one line for each change; changes of ages are not shown. If not all
-// rows fit on the terminal, the most severe come first.
+// A watch ends only when it is interrupted and continues through restarts of the gateway. On a
+// terminal it shows a table in place, elsewhere one line for each change; changes of ages are not
+// shown. If not all rows fit on the terminal, the most severe come first.
 package list
 
 import (
@@ -51,11 +53,11 @@ type Kind[T Item] struct {
 	DeleteHasState bool
 	// Summary returns the number of items in each state.
 	Summary func(items []T) string
-	// WithoutVolatile returns a copy without the fields that change all the time. Two items that differ
-	// only in these fields are the same to a watch.
+	// WithoutVolatile returns a copy without the fields that change all the time. Two items that
+	// differ only in these fields are the same to a watch.
 	WithoutVolatile func(item T) T
-	// WithoutStale returns a copy without the fields that are outdated before the next event, such as the
-	// time of the last heartbeat. Optional.
+	// WithoutStale returns a copy without the fields that are outdated before the next event, such
+	// as the time of the last heartbeat. Optional.
 	WithoutStale func(item T) T
 }
 

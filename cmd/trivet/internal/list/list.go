@@ -126,7 +126,7 @@ func (l *lister[T]) verdict(list Page[T]) error {
 		}
 	}
 	adjective := cmp.Or(l.kind.Critical, "not healthy")
-	summary := ""
+	var summary string
 	switch {
 	case len(critical) == 1:
 		summary = printer.Sanitize(fmt.Sprintf("%s is %s: %s", critical[0].GetName(), adjective, l.kind.Problem(critical[0])))

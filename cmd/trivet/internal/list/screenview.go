@@ -108,8 +108,8 @@ func (v *screenView[T]) writeTable(text *strings.Builder, now time.Time, items [
 		v.addTitles(table)
 		headerLines++
 	}
-	if room := v.screen.Height() - headerLines - 1; v.screen.Height() > 0 && len(items) > room { // the cursor has its own line
-		shown := max(room-1, 1)
+	if visible := v.screen.Height() - headerLines - 1; v.screen.Height() > 0 && len(items) > visible { // the cursor has its own line
+		shown := max(visible-1, 1)
 		slices.SortStableFunc(items, func(a, b T) int { return cmp.Compare(v.kind.Severity(b), v.kind.Severity(a)) })
 		items, hidden = items[:shown], len(items)-shown
 	}

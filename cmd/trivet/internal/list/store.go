@@ -49,8 +49,9 @@ func (s *store[T]) remove(name string) (last T, existed bool) {
 	return old.item, existed
 }
 
-// prune removes and returns the items that the current stream did not send. It must not be called before
-// the stream has sent all items, or while parts are missing, because a missing part may have the item.
+// prune removes and returns the items that the current stream did not send. It must not be called
+// before the stream has sent all items, or while parts are missing, because a missing part may have
+// the item.
 func (s *store[T]) prune() []T {
 	var removed []T
 	for name, entry := range s.entries {

@@ -42,8 +42,8 @@ type view[T Item] interface {
 // errOutput marks errors of writing.
 var errOutput = errors.New("standard output is closed")
 
-// watch shows all items and their changes until ctx is done. It reconnects to a lost gateway, but fails if
-// the first connection fails.
+// watch shows all items and their changes until ctx is done. It reconnects to a lost gateway, but
+// fails if the first connection fails.
 func (l *lister[T]) watch(ctx context.Context) error {
 	view := l.newView()
 	for {
@@ -90,8 +90,8 @@ func (l *lister[T]) followStream(ctx context.Context, view view[T]) error {
 	defer goroutines.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// Before the first bookmark, silence means that the gateway hangs. Later it is normal, and a lost
-	// connection ends the stream.
+	// Before the first bookmark, silence means that the gateway hangs. Later it is normal, and a
+	// lost connection ends the stream.
 	timeout := time.AfterFunc(l.Timeout, func() { cancel(fmt.Errorf("no message from the gateway for %s", l.Timeout)) })
 	defer timeout.Stop()
 	receive, err := l.source.Watch(ctx)

@@ -1,7 +1,8 @@
 // Package nodes is `trivet nodes`: the health of Nodes as leasesvc determines it.
 //
-// Not healthy, with exit code 1, is a Node that is not ready, silent or marked Unknown. A suspect Node may
-// beat again, and a starting one has time left. Package list has the rules of lists and watches.
+// Not healthy, with exit code 1, is a Node that is not ready, silent or marked Unknown. A suspect
+// Node may beat again, and a starting one has time left. Package list has the rules of lists and
+// watches.
 package nodes
 
 import (
@@ -130,7 +131,8 @@ func (s source) Watch(ctx context.Context) (list.Receive[*leasev1.NodeHealth], e
 	})
 }
 
-// Notes returns a note for each zone that is not normal, and one if no Node is marked Unknown anywhere.
+// Notes returns a note for each zone that is not normal, and one if no Node is marked Unknown
+// anywhere.
 func (s source) Notes(ctx context.Context) []string {
 	response, err := s.client.ListZones(ctx, &gatewayv1.ListZonesRequest{})
 	if err != nil {
@@ -151,8 +153,8 @@ func (s source) Notes(ctx context.Context) []string {
 	return notes
 }
 
-// zoneNote describes a zone that is not normal. It omits a cause that applies to all zones, because there
-// may be many.
+// zoneNote describes a zone that is not normal. It omits a cause that applies to all zones, because
+// there may be many.
 func zoneNote(zone *leasev1.Zone, commonCause string) string {
 	disruption := map[leasev1.Zone_State]string{
 		leasev1.Zone_STATE_PARTIAL_DISRUPTION: "partial disruption, ",

@@ -25,7 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ago returns a time half a minute earlier, so that ages in hours do not depend on the duration of a test.
+// ago returns a time half a minute earlier, so that ages in hours do not depend on the duration of
+// a test.
 func ago(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
 }

@@ -129,7 +129,8 @@ func summary(nodes []*leasev1.NodeHealth) string {
 	return printer.Count(len(nodes), "node") + ": " + printer.Counts(counts, append(healthWords(), "-")...)
 }
 
-// withoutVolatile omits signs of life, versions, and the fields that depend on the replica that holds the shard.
+// withoutVolatile omits signs of life, versions, and the fields that depend on the replica that
+// holds the shard.
 func withoutVolatile(node *leasev1.NodeHealth) *leasev1.NodeHealth {
 	copied := proto.CloneOf(node)
 	copied.SignTime, copied.Deadline, copied.ResourceVersion = nil, nil, ""

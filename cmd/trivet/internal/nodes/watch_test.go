@@ -38,7 +38,8 @@ func bookmark(missing ...*gatewayv1.SourceStatus) *gatewayv1.WatchNodeHealthResp
 	return &gatewayv1.WatchNodeHealthResponse{Type: leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK, Missing: missing}
 }
 
-// restartWatches returns a watch with changes, and one after a restart: node-2 was deleted and node-9 added meanwhile.
+// restartWatches returns a watch with changes, and one after a restart: node-2 was deleted and
+// node-9 added meanwhile.
 func restartWatches() []commandtest.Watch {
 	all := everyHealth()
 	beat := proto.CloneOf(all[0])

@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// JSONLine returns a message as JSON in one line without a line break, with all fields, as the gateway's
-// HTTP server gives it. The same message gives the same bytes: protojson varies its spaces on purpose,
-// compacting removes them.
+// JSONLine returns a message as JSON in one line without a line break, with all fields, as the
+// gateway's HTTP server gives it. The same message gives the same bytes: protojson varies its
+// spaces on purpose, compacting removes them.
 func JSONLine(message proto.Message) ([]byte, error) {
 	encoded, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(message)
 	if err != nil {

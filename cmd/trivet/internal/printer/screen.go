@@ -7,9 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Screen shows one text after the other in the same place of a terminal. Each text overwrites the last
-// one line by line, so that nothing flickers. Lines are cut to the width and the text to the height of
-// the terminal, because a wrapped line would move all lines below it. An unknown size cuts nothing.
+// Screen shows one text after the other in the same place of a terminal. Each text overwrites the
+// last one line by line, so that nothing flickers. Lines are cut to the width and the text to the
+// height of the terminal, because a wrapped line would move all lines below it. An unknown size
+// cuts nothing.
 //
 // A character counts as one column.
 type Screen struct {
@@ -46,14 +47,15 @@ func (s *Screen) Show(text string) error {
 
 // fitHeight leaves one line for the cursor.
 func fitHeight(lines []string, height int) []string {
-	room := height - 1
-	if room < 1 || len(lines) <= room {
+	visible := height - 1
+	if visible < 1 || len(lines) <= visible {
 		return lines
 	}
-	return append(lines[:room-1:room-1], fmt.Sprintf("… and %d more lines", len(lines)-room+1))
+	return append(lines[:visible-1:visible-1], fmt.Sprintf("… and %d more lines", len(lines)-visible+1))
 }
 
-// fitWidth shortens a line to a width. Escape sequences take no column; a cut line ends with a reset.
+// fitWidth shortens a line to a width. Escape sequences take no column; a cut line ends with a
+// reset.
 func fitWidth(line string, width int) string {
 	if width < 1 || len(line) <= width {
 		return line

@@ -1,7 +1,9 @@
-// Package printer writes what commands of trivet show: streams, colours, tables, JSON and YAML, numbers and ages.
+// Package printer writes what commands of trivet show: streams, colours, tables, JSON and YAML,
+// numbers and ages.
 //
-// Data goes to standard output, everything else to standard error. Text from a cluster passes through
-// [Sanitize] before it is written, so that the name of a replica cannot control the reader's terminal.
+// Data goes to standard output, everything else to standard error. Text from a cluster passes
+// through [Sanitize] before it is written, so that the name of a replica cannot control the
+// reader's terminal.
 package printer
 
 import (
@@ -60,8 +62,8 @@ func (s Streams) size() (width, height int) {
 	return s.Size()
 }
 
-// Colors returns the colours for Out. The mode is "always", "never" or "auto": colours on a terminal,
-// unless NO_COLOR is set (no-color.org) or the terminal is dumb.
+// Colors returns the colours for Out. The mode is "always", "never" or "auto": colours on a
+// terminal, unless NO_COLOR is set (no-color.org) or the terminal is dumb.
 func (s Streams) Colors(mode string) Colors {
 	switch mode {
 	case "always":
@@ -98,8 +100,8 @@ func (c Colors) Apply(style Style, text string) string {
 	return "\x1b[" + codes[style] + "m" + text + "\x1b[0m"
 }
 
-// Sanitize replaces control characters, line breaks and Unicode's formatting characters. They could move
-// the cursor, or colour or reorder the text around them.
+// Sanitize replaces control characters, line breaks and Unicode's formatting characters. They could
+// move the cursor, or colour or reorder the text around them.
 func Sanitize(text string) string {
 	if isPrintableASCII(text) { // nearly always, in lists of many thousands
 		return text

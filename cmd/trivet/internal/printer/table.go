@@ -12,12 +12,12 @@ type Cell struct {
 	Style Style
 }
 
-// Table lays out cells in columns as wide as their widest cell, two spaces apart. It may be written in
-// parts: it keeps its widths, so that later rows align with earlier ones. One goroutine uses it.
+// Table lays out cells in columns as wide as their widest cell, two spaces apart. It may be written
+// in parts: it keeps its widths, so that later rows align with earlier ones. One goroutine uses it.
 type Table struct {
 	Colors Colors
-	// Width is the largest number of columns of a line; 0 means no limit. Only the last cell of a line
-	// is cut, and never to less than minText columns.
+	// Width is the largest number of columns of a line; 0 means no limit. Only the last cell of a
+	// line is cut, and never to less than minText columns.
 	Width int
 
 	widths []int
@@ -29,7 +29,8 @@ const (
 	minText = 20
 )
 
-// SetMinWidths sets the smallest widths of columns. It must be called before the first row is added.
+// SetMinWidths sets the smallest widths of columns. It must be called before the first row is
+// added.
 func (t *Table) SetMinWidths(widths ...int) { t.widths = widths }
 
 // Add appends a row. The table keeps the slice.
@@ -56,7 +57,8 @@ func (t *Table) AddStyled(style Style, texts ...string) {
 	t.Add(cells...)
 }
 
-// WriteTo writes the rows that were added since the last call and forgets them, but not their widths.
+// WriteTo writes the rows that were added since the last call and forgets them, but not their
+// widths.
 func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	var text strings.Builder
 	for _, row := range t.rows {

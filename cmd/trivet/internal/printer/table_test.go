@@ -31,7 +31,7 @@ func TestTable_ColumnsAreAsWideAsTheirWidestCell(t *testing.T) {
 	}
 }
 
-func TestTable_RemembersItsWidths(t *testing.T) {
+func TestTable_KeepsItsWidths(t *testing.T) {
 	rows := &printer.Table{}
 	rows.AddStyled(printer.Normal, "NAME", "AGE", "")
 	rows.AddStyled(printer.Normal, "node-1", "3s", "x")
@@ -47,7 +47,7 @@ func TestTable_RemembersItsWidths(t *testing.T) {
 	}
 }
 
-func TestTable_ReservesRoomForWhatComesLater(t *testing.T) {
+func TestTable_MinWidthsAlignLaterRows(t *testing.T) {
 	rows := &printer.Table{}
 	rows.SetMinWidths(3, 0)
 	rows.AddStyled(printer.Normal, "a", "b")

@@ -10,7 +10,8 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// Count returns a number with its noun: "1 problem", "2 problems", or with a given plural "0 passes".
+// Count returns a number with its noun: "1 problem", "2 problems", or with a given plural "0
+// passes".
 func Count(number int, noun string, plural ...string) string {
 	switch {
 	case number == 1:
@@ -22,7 +23,8 @@ func Count(number int, noun string, plural ...string) string {
 	}
 }
 
-// Age returns a duration in its two largest units. A negative duration, from clocks that differ, is "0s".
+// Age returns a duration in its two largest units. A negative duration, from clocks that differ, is
+// "0s".
 func Age(d time.Duration) string {
 	d = max(d, 0)
 	switch {
@@ -80,7 +82,8 @@ func EnumName(word, prefix string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(word, "-", "_"))
 }
 
-// Counts joins the numbers of words that are not zero, in the order of the words: "3 ready, 1 silent".
+// Counts joins the numbers of words that are not zero, in the order of the words: "3 ready, 1
+// silent".
 func Counts(numbers map[string]int, words ...string) string {
 	var parts []string
 	for _, word := range words {
@@ -114,7 +117,8 @@ func Object(object *statusv1.ObjectReference) string {
 	return object.GetName()
 }
 
-// ObjectWithKind returns the kind, namespace and name of an object, "Service shop/web"; empty for nil.
+// ObjectWithKind returns the kind, namespace and name of an object, "Service shop/web"; empty for
+// nil.
 func ObjectWithKind(object *statusv1.ObjectReference) string {
 	return strings.TrimSpace(object.GetKind() + " " + Object(object))
 }

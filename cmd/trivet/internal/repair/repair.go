@@ -1,8 +1,8 @@
 // Package repair is `trivet repair`: it plans what would repair findings, and applies a plan.
 //
-// A plan writes nothing and returns a token. Apply takes the token and writes what the plan showed, or
-// nothing. The same token continues an interrupted repair. On a terminal apply asks before it writes;
-// elsewhere it needs --yes.
+// A plan writes nothing and returns a token. Apply takes the token and writes what the plan showed,
+// or nothing. The same token continues an interrupted repair. On a terminal apply asks before it
+// writes; elsewhere it needs --yes.
 package repair
 
 import (

@@ -163,8 +163,8 @@ func summary(services []*slicev1.ServiceSlices) string {
 		printer.Counts(counts, kept, failing, contended, unmanaged), printer.Count(endpoints, "endpoint"), printer.Count(slices, "slice"), ideal)
 }
 
-// withoutVolatile omits versions, syncs without writes, and the fields that depend on the replica that
-// holds the shard.
+// withoutVolatile omits versions, syncs without writes, and the fields that depend on the replica
+// that holds the shard.
 func withoutVolatile(service *slicev1.ServiceSlices) *slicev1.ServiceSlices {
 	copied := proto.CloneOf(service)
 	copied.LastSyncTime, copied.Epoch = nil, 0

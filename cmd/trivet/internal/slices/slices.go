@@ -1,8 +1,9 @@
-// Package slices is `trivet slices`: the EndpointSlices of Services, and the plans and writes of one Service.
+// Package slices is `trivet slices`: the EndpointSlices of Services, and the plans and writes of
+// one Service.
 //
-// Not healthy, with exit code 1, is a Service whose last sync failed or whose slices another writer keeps
-// reverting. Package list has the rules of lists and watches; `trivet slices plan` has the exit codes of
-// kubectl diff.
+// Not healthy, with exit code 1, is a Service whose last sync failed or whose slices another writer
+// keeps reverting. Package list has the rules of lists and watches; `trivet slices plan` has the
+// exit codes of kubectl diff.
 package slices
 
 import (
@@ -84,7 +85,8 @@ func IsPodName(text string) bool {
 	return len(text) <= 253 && regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`).MatchString(text)
 }
 
-// ParseName returns the API's name for NAMESPACE/NAME, for NAME with the given namespace, or for the API's name.
+// ParseName returns the API's name for NAMESPACE/NAME, for NAME with the given namespace, or for
+// the API's name.
 func ParseName(text, within string) (string, error) {
 	namespace, name, found := strings.Cut(strings.Replace(strings.TrimPrefix(text, "namespaces/"), "/services/", "/", 1), "/")
 	if !found {

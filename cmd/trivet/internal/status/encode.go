@@ -25,8 +25,8 @@ func (e encoder) write(w io.Writer, response *gatewayv1.GetClusterStatusResponse
 	return err
 }
 
-// writeNext writes one of many statuses: a line of JSON, a YAML document or a table. If it is not the first,
-// a separator precedes a document or a table.
+// writeNext writes one of many statuses: a line of JSON, a YAML document or a table. If it is not
+// the first, a separator precedes a document or a table.
 func (e encoder) writeNext(w io.Writer, response *gatewayv1.GetClusterStatusResponse, first bool) error {
 	if e.output == "json" {
 		line, err := printer.JSONLine(response)
@@ -67,8 +67,8 @@ func (e encoder) encode(response *gatewayv1.GetClusterStatusResponse) (string, e
 	}
 }
 
-// changeKey returns the bytes of a status without the fields that change all the time: times, latencies,
-// counts. Two statuses with the same key are the same to a watch.
+// changeKey returns the bytes of a status without the fields that change all the time: times,
+// latencies, counts. Two statuses with the same key are the same to a watch.
 func changeKey(response *gatewayv1.GetClusterStatusResponse) string {
 	copied := proto.CloneOf(response)
 	status := copied.GetStatus()

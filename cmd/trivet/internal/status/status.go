@@ -1,10 +1,13 @@
-// Package status is `trivet status`: the state of a cluster's Trivet services as the gateway reports it.
+// Package status is `trivet status`: the state of a cluster's Trivet services as the gateway
+// reports it.
 //
-// Standard output has the status in the chosen format and nothing else. Progress and errors go to standard
-// error. The exit code is 0 if the cluster is healthy, 1 if it is not, also after --wait, and 2 without a
-// status. A watch ends only when it is interrupted, and continues through restarts of the gateway.
+// Standard output has the status in the chosen format and nothing else. Progress and errors go to
+// standard error. The exit code is 0 if the cluster is healthy, 1 if it is not, also after --wait,
+// and 2 without a status. A watch ends only when it is interrupted, and continues through restarts
+// of the gateway.
 //
-// JSON and YAML are the gateway's answer as /v1/status gives it. The table is for people and may change.
+// JSON and YAML are the gateway's answer as /v1/status gives it. The table is for people and may
+// change.
 package status
 
 import (

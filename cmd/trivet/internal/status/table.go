@@ -12,8 +12,8 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// drawTable returns a status for people: a headline, a row for each replica, and the problems. It depends on
-// the status alone; ages are relative to its merge time.
+// drawTable returns a status for people: a headline, a row for each replica, and the problems. It
+// depends on the status alone; ages are relative to its merge time.
 func drawTable(status *gatewayv1.ClusterStatus, colors printer.Colors) string {
 	var text strings.Builder
 	fmt.Fprintln(&text, headline(status, colors))
@@ -86,8 +86,8 @@ func answerOf(service *gatewayv1.ServiceStatus, id string) *statusv1.GetStatusRe
 	return nil
 }
 
-// roleOf returns the role of a replica and the epoch of its newest term. A service with several shards has no
-// leader: each replica holds some shards.
+// roleOf returns the role of a replica and the epoch of its newest term. A service with several
+// shards has no leader: each replica holds some shards.
 func roleOf(service *gatewayv1.ServiceStatus, id string) (role, epoch string) {
 	held, newest := 0, int64(0)
 	for _, term := range service.GetTerms() {
@@ -170,8 +170,8 @@ func firstProblem(status *gatewayv1.ClusterStatus) string {
 	return first
 }
 
-// loopProblems returns the failing and stalled loops. Their replicas may still be ready, so they are listed
-// apart from the problems of services.
+// loopProblems returns the failing and stalled loops. Their replicas may still be ready, so they
+// are listed apart from the problems of services.
 func loopProblems(status *gatewayv1.ClusterStatus) []problem {
 	var problems []problem
 	for _, service := range status.GetServices() {

@@ -13,7 +13,8 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// runWait polls until the cluster is healthy or --wait-duration is over, and prints the last status.
+// runWait polls until the cluster is healthy or --wait-duration is over, and prints the last
+// status.
 func (c *command) runWait(ctx context.Context) error {
 	waitCtx, cancel := context.WithTimeout(ctx, c.waitDuration)
 	defer cancel()
@@ -58,8 +59,8 @@ func (c *command) timedOut(ctx context.Context, last *gatewayv1.GetClusterStatus
 	}
 }
 
-// progress shows on standard error what the command waits for: in one line on a terminal, elsewhere a line
-// for each change, and the same line again after repeatAfter.
+// progress shows on standard error what the command waits for: in one line on a terminal, elsewhere
+// a line for each change, and the same line again after repeatAfter.
 type progress struct {
 	streams printer.Streams
 	text    string

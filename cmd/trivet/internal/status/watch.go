@@ -18,8 +18,8 @@ import (
 // reconnectDelay is the pause before a broken stream is opened again.
 const reconnectDelay = time.Second
 
-// runWatch shows statuses until ctx is done. It reconnects to a lost gateway, but fails if the first
-// connection fails.
+// runWatch shows statuses until ctx is done. It reconnects to a lost gateway, but fails if the
+// first connection fails.
 func (c *command) runWatch(ctx context.Context) error {
 	view := newView(c)
 	for {

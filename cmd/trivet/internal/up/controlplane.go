@@ -37,8 +37,9 @@ func newControlPlane(ctx context.Context, opts Options, dir string) (*controlPla
 	return &controlPlane{kubeconfig: cluster.Kubeconfig(), etcd: etcd, cluster: cluster, advertise: advertiseAddress()}, nil
 }
 
-// documentationAddress is the endpoint on a machine with loopback addresses only, because Kubernetes rejects
-// those in endpoints. It is of TEST-NET-1 (RFC 5737) and not reachable; no simulated Pod uses it.
+// documentationAddress is the endpoint on a machine with loopback addresses only, because
+// Kubernetes rejects those in endpoints. It is of TEST-NET-1 (RFC 5737) and not reachable; no
+// simulated Pod uses it.
 const documentationAddress = "192.0.2.1"
 
 func advertiseAddress() string {
@@ -61,7 +62,8 @@ func (c *controlPlane) describe() string {
 	return fmt.Sprintf("etcd and kube-apiserver at %s", c.cluster.RESTConfig().Host)
 }
 
-// adminConfig returns the client configuration for the simulated fleet, whose writes are not fenced.
+// adminConfig returns the client configuration for the simulated fleet, whose writes are not
+// fenced.
 func (c *controlPlane) adminConfig() (*rest.Config, error) {
 	cfg := kubeconn.DefaultConfig()
 	cfg.Kubeconfig = c.kubeconfig

@@ -14,7 +14,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcclient"
 )
 
-// tasks are goroutines that are stopped together. A nil *tasks is empty: it never fails, and stop does nothing.
+// tasks are goroutines that are stopped together. A nil *tasks is empty: it never fails, and stop
+// does nothing.
 type tasks struct {
 	ctx    context.Context
 	cancel context.CancelFunc

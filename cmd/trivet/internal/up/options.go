@@ -15,8 +15,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
-// NewCommand returns `trivet up`. The name is the path of this executable, for the suggested commands. Its
-// errors carry their exit code.
+// NewCommand returns `trivet up`. The name is the path of this executable, for the suggested
+// commands. Its errors carry their exit code.
 func NewCommand(streams printer.Streams, name string) *cobra.Command {
 	opts := DefaultOptions()
 	opts.Executable = name
@@ -52,23 +52,28 @@ type Options struct {
 	Nodes, Services, Pods int
 	// Churn is the mean time between two changes in the fleet; 0 means none.
 	Churn time.Duration
-	// Fleet is "auto", "on" or "off". auto simulates a fleet only in a cluster that `trivet up` started.
+	// Fleet is "auto", "on" or "off". auto simulates a fleet only in a cluster that `trivet up`
+	// started.
 	Fleet string
 	// Kubeconfig is the kubeconfig of an existing cluster; empty starts one.
 	Kubeconfig string
 	// Etcd is the etcd for the keys of Trivet; used with Kubeconfig only.
 	Etcd etcdconn.Config
-	// AssetsDir has the binaries of etcd and kube-apiserver; empty means KUBEBUILDER_ASSETS, else .assets.
+	// AssetsDir has the binaries of etcd and kube-apiserver; empty means KUBEBUILDER_ASSETS, else
+	// .assets.
 	AssetsDir string
-	// DataDir keeps data, logs and the kubeconfig; empty means a temporary folder, which is removed.
+	// DataDir keeps data, logs and the kubeconfig; empty means a temporary folder, which is
+	// removed.
 	DataDir string
-	// FreePorts listens on free ports instead of the documented ones, so that several instances can run.
+	// FreePorts listens on free ports instead of the documented ones, so that several instances can
+	// run.
 	FreePorts bool
 	// ReadyTimeout limits the wait until all services are ready.
 	ReadyTimeout time.Duration
 }
 
-// DefaultOptions returns the defaults: a control plane of its own with 20 nodes, 10 services and 50 pods.
+// DefaultOptions returns the defaults: a control plane of its own with 20 nodes, 10 services and 50
+// pods.
 func DefaultOptions() Options {
 	return Options{
 		Executable: "trivet", Cluster: "default", Nodes: 20, Services: 10, Pods: 50, Churn: 2 * time.Second, Fleet: "auto",

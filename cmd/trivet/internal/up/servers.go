@@ -82,8 +82,9 @@ func (s *servers) start(control *controlPlane, opts Options) error {
 	return err
 }
 
-// loops returns the loops of a service. An existing cluster has its own writers of kube-apiserver endpoints
-// and of node health, with which Trivet would conflict; a cluster that was started here has none.
+// loops returns the loops of a service. An existing cluster has its own writers of kube-apiserver
+// endpoints and of node health, with which Trivet would conflict; a cluster that was started here
+// has none.
 func loops(service string, opts Options) []string {
 	switch {
 	case service == "bootstrapsvc" && opts.Kubeconfig != "":
@@ -135,8 +136,8 @@ func (s *servers) addressOf(service string) string { return s.processes[service]
 func (s *servers) gatewayAddress() string          { return s.addressOf("gateway") }
 func (s *servers) pageURL() string                 { return "http://" + s.httpAddress + "/" }
 
-// awaitHealthy polls the gateway until all services are healthy. If ctx is done first, the error has the last
-// problems.
+// awaitHealthy polls the gateway until all services are healthy. If ctx is done first, the error
+// has the last problems.
 func (s *servers) awaitHealthy(ctx context.Context) error {
 	client := gatewayv1.NewGatewayServiceClient(s.client)
 	problems := "the gateway has not answered"
@@ -182,8 +183,8 @@ func (s *servers) stop() error {
 	return errors.Join(err, s.log.Close())
 }
 
-// checkPorts returns a usage error for the documented ports that are in use, before the slow start of a
-// control plane. A port that is taken later fails the start of its server.
+// checkPorts returns a usage error for the documented ports that are in use, before the slow start
+// of a control plane. A port that is taken later fails the start of its server.
 func checkPorts(opts Options) error {
 	if opts.FreePorts {
 		return nil
@@ -215,8 +216,8 @@ func documentedAddresses() []string {
 	return addresses
 }
 
-// freeAddress returns the address of a port that is free now. If the port is taken before the gateway
-// listens, the gateway fails to start.
+// freeAddress returns the address of a port that is free now. If the port is taken before the
+// gateway listens, the gateway fails to start.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,8 +1,10 @@
-// Package up is `trivet up`: all of Trivet on one machine, for a first look and for end-to-end tests.
+// Package up is `trivet up`: all of Trivet on one machine, for a first look and for end-to-end
+// tests.
 //
-// It starts etcd and kube-apiserver as child processes, or uses an existing cluster; the four servers in its
-// own process; and a small simulated fleet. It stops them in reverse order. All servers listen on loopback
-// without TLS. Files are in one folder, which is removed unless --data-dir names it.
+// It starts etcd and kube-apiserver as child processes, or uses an existing cluster; the four
+// servers in its own process; and a small simulated fleet. It stops them in reverse order. All
+// servers listen on loopback without TLS. Files are in one folder, which is removed unless
+// --data-dir names it.
 package up
 
 import (
@@ -21,8 +23,8 @@ import (
 	"github.com/trivet-dev/trivet/internal/workdir"
 )
 
-// Run starts everything, prints addresses to out, and blocks until ctx is done or a part fails. In every case
-// it stops its processes and removes temporary files. The end of ctx is not an error.
+// Run starts everything, prints addresses to out, and blocks until ctx is done or a part fails. In
+// every case it stops its processes and removes temporary files. The end of ctx is not an error.
 func Run(ctx context.Context, opts Options, out io.Writer) (err error) {
 	dir, err := workdir.Open(opts.DataDir, "trivet-up-")
 	if err != nil {
@@ -169,7 +171,7 @@ func (i *instance) printNext() {
 	p.line("Ctrl-C stops everything.")
 }
 
-// existingClusterWarning is for an existing cluster; docs/operations.md tells how to disable its controllers.
+// existingClusterWarning is for an existing cluster; see docs/operations.md.
 const existingClusterWarning = "This cluster has its own controllers. Disable the endpointslice controller of kube-controller-manager first:\n" +
 	"otherwise both write the same slices. bootstrapsvc does not write the endpoints of kube-apiserver here."
 

@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// newInstance returns an instance without a reachable gateway and with one server, which ends with err if it
-// is not nil.
+// newInstance returns an instance without a reachable gateway and with one server, which ends with
+// err if it is not nil.
 func newInstance(t *testing.T, err error) *instance {
 	t.Helper()
 	client, dialErr := rpcclient.Dial("127.0.0.1:1", rpcclient.Config{Insecure: true}, slog.New(slog.DiscardHandler))
