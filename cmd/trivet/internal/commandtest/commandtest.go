@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
@@ -112,6 +113,17 @@ func (w writer) Write(data []byte) (int, error) {
 		r.cancel()
 	}
 	return len(data), nil
+}
+
+// Ago returns a time in the past, half a minute earlier than d, so that ages in hours do not depend on
+// the duration of a test.
+func Ago(d time.Duration) *timestamppb.Timestamp {
+	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
+}
+
+// Ahead returns a time in the future, half a minute later than d.
+func Ahead(d time.Duration) *timestamppb.Timestamp {
+	return timestamppb.New(time.Now().Add(d + 30*time.Second))
 }
 
 // HideAddresses replaces the addresses of gateways, which differ between runs, by ADDRESS.

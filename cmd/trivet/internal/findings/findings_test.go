@@ -20,10 +20,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func ago(d time.Duration) *timestamppb.Timestamp {
-	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
-}
-
 func service(name string) *statusv1.ObjectReference {
 	return &statusv1.ObjectReference{ApiVersion: "v1", Kind: "Service", Namespace: "shop", Name: name}
 }
@@ -34,7 +30,7 @@ func duplicate(edits ...func(*bootstrapv1.Finding)) *bootstrapv1.Finding {
 		Name: "findings/duplicate-owner.node-ports.30080", Code: bootstrapv1.Finding_CODE_DUPLICATE_OWNER,
 		Store: bootstrapv1.Finding_STORE_NODE_PORTS, Subject: "30080", State: bootstrapv1.Finding_STATE_OPEN,
 		Message: "Services shop/web and shop/api both use node port 30080.", Owners: []*statusv1.ObjectReference{service("web"), service("api")},
-		UnsafeReason: "one of the two must be recreated", FirstSeenTime: ago(time.Hour), LastSeenTime: ago(time.Minute), Sightings: 7,
+		UnsafeReason: "one of the two must be recreated", FirstSeenTime: commandtest.Ago(time.Hour), LastSeenTime: commandtest.Ago(time.Minute), Sightings: 7,
 	}
 	for _, edit := range edits {
 		edit(finding)
@@ -46,7 +42,7 @@ func leaked(edits ...func(*bootstrapv1.Finding)) *bootstrapv1.Finding {
 	finding := &bootstrapv1.Finding{
 		Name: "findings/leaked.node-ports.30081", Code: bootstrapv1.Finding_CODE_LEAKED, Store: bootstrapv1.Finding_STORE_NODE_PORTS,
 		Subject: "30081", State: bootstrapv1.Finding_STATE_PENDING, Message: "No Service uses node port 30081.",
-		Repair: "clear its bit", UnsafeReason: "seen 2 times of 3", FirstSeenTime: ago(time.Hour), LastSeenTime: ago(0), Sightings: 2,
+		Repair: "clear its bit", UnsafeReason: "seen 2 times of 3", FirstSeenTime: commandtest.Ago(time.Hour), LastSeenTime: commandtest.Ago(0), Sightings: 2,
 	}
 	for _, edit := range edits {
 		edit(finding)
@@ -59,8 +55,8 @@ func missing() *bootstrapv1.Finding {
 		Name: "findings/not-allocated.ip-addresses.10.96.0.17", Code: bootstrapv1.Finding_CODE_NOT_ALLOCATED,
 		Store: bootstrapv1.Finding_STORE_IP_ADDRESSES, Subject: "10.96.0.17", State: bootstrapv1.Finding_STATE_REPAIRED,
 		Message: "Service shop/web uses 10.96.0.17, which has no IPAddress.\x1b[2J", Owners: []*statusv1.ObjectReference{service("web")},
-		Repair: "create IPAddress 10.96.0.17", Safe: true, FirstSeenTime: ago(2 * time.Hour), LastSeenTime: ago(2 * time.Hour),
-		EndTime: timestamppb.New(ago(2 * time.Hour).AsTime().Add(700 * time.Millisecond)), RepairedBy: "repairs/a1", Sightings: 1,
+		Repair: "create IPAddress 10.96.0.17", Safe: true, FirstSeenTime: commandtest.Ago(2 * time.Hour), LastSeenTime: commandtest.Ago(2 * time.Hour),
+		EndTime: timestamppb.New(commandtest.Ago(2 * time.Hour).AsTime().Add(700 * time.Millisecond)), RepairedBy: "repairs/a1", Sightings: 1,
 	}
 }
 
@@ -114,7 +110,7 @@ func TestFindings_WatchShowsChanges(t *testing.T) {
 		return &gatewayv1.WatchFindingsResponse{Type: kind, Finding: finding}
 	}
 	// All versions of a finding have the same time of the first observation.
-	first := ago(time.Hour)
+	first := commandtest.Ago(time.Hour)
 	at := func(finding *bootstrapv1.Finding) *bootstrapv1.Finding {
 		finding.FirstSeenTime = first
 		return finding
@@ -124,7 +120,7 @@ func TestFindings_WatchShowsChanges(t *testing.T) {
 		event(bootstrapv1.WatchFindingsResponse_TYPE_ADDED, at(duplicate())),
 		event(bootstrapv1.WatchFindingsResponse_TYPE_ADDED, at(leaked())),
 		event(bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK, nil),
-		event(modified, at(duplicate(func(f *bootstrapv1.Finding) { f.Sightings, f.LastSeenTime = 8, ago(0) }))),
+		event(modified, at(duplicate(func(f *bootstrapv1.Finding) { f.Sightings, f.LastSeenTime = 8, commandtest.Ago(0) }))),
 		event(modified, leaked(func(f *bootstrapv1.Finding) {
 			f.State, f.Safe, f.UnsafeReason = bootstrapv1.Finding_STATE_OPEN, true, ""
 		})),

@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/commandtest"
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/exit"
@@ -20,24 +19,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ago and ahead return a time half a minute further away, so that hours do not depend on the
-// duration of a test.
-func ago(d time.Duration) *timestamppb.Timestamp {
-	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
-}
-
-func ahead(d time.Duration) *timestamppb.Timestamp {
-	return timestamppb.New(time.Now().Add(d + 30*time.Second))
-}
-
 // lease returns an alive session of a node with a written object.
 func lease(name string, edits ...func(*leasev1.Lease)) *leasev1.Lease {
 	l := &leasev1.Lease{
 		Name: "namespaces/kube-node-lease/leases/" + name, Holder: &leasev1.Holder{Class: "node", Name: name, BootId: "boot-a"},
-		State: leasev1.Lease_STATE_ALIVE, Epoch: 18231, StartTime: ago(50 * time.Hour), LastBeatTime: ago(time.Hour), Deadline: ahead(time.Hour),
+		State: leasev1.Lease_STATE_ALIVE, Epoch: 18231, StartTime: commandtest.Ago(50 * time.Hour), LastBeatTime: commandtest.Ago(time.Hour), Deadline: commandtest.Ahead(time.Hour),
 		Sequence: 4711, Shard: 3,
 		Write: &leasev1.Lease_Write{
-			State: leasev1.Lease_Write_STATE_WRITTEN, RenewTime: ago(2 * time.Hour), WriteTime: ago(3 * time.Hour), DueTime: ahead(4 * time.Hour),
+			State: leasev1.Lease_Write_STATE_WRITTEN, RenewTime: commandtest.Ago(2 * time.Hour), WriteTime: commandtest.Ago(3 * time.Hour), DueTime: commandtest.Ahead(4 * time.Hour),
 			ResourceVersion: "812", Reason: "RENEWED",
 		},
 	}
@@ -48,12 +37,12 @@ func lease(name string, edits ...func(*leasev1.Lease)) *leasev1.Lease {
 }
 
 func expired(l *leasev1.Lease) {
-	l.State, l.Deadline, l.Write.DueTime = leasev1.Lease_STATE_EXPIRED, ago(time.Hour), nil
+	l.State, l.Deadline, l.Write.DueTime = leasev1.Lease_STATE_EXPIRED, commandtest.Ago(time.Hour), nil
 }
 
 func unwritten(failures int32, why string) func(*leasev1.Lease) {
 	return func(l *leasev1.Lease) {
-		l.Write = &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_RETRYING, Failures: failures, LastError: why, DueTime: ahead(time.Hour)}
+		l.Write = &leasev1.Lease_Write{State: leasev1.Lease_Write_STATE_RETRYING, Failures: failures, LastError: why, DueTime: commandtest.Ahead(time.Hour)}
 	}
 }
 
@@ -67,7 +56,7 @@ func withoutNode(l *leasev1.Lease) {
 }
 
 func duplicated(l *leasev1.Lease) {
-	l.Duplicate = &leasev1.Lease_Duplicate{BootId: "boot-b", RefuseTime: ago(time.Hour), Refusals: 12}
+	l.Duplicate = &leasev1.Lease_Duplicate{BootId: "boot-b", RefuseTime: commandtest.Ago(time.Hour), Refusals: 12}
 }
 
 func sessions() []*leasev1.Lease {
@@ -157,10 +146,10 @@ func TestLeases_WrongCommandLines(t *testing.T) {
 func TestLeasesWatch_BeatsAndWritesAreNotChanges(t *testing.T) {
 	first := lease("node-1")
 	beat := proto.CloneOf(first)
-	beat.LastBeatTime, beat.Sequence, beat.Deadline = ago(0), 4712, ahead(2*time.Hour)
+	beat.LastBeatTime, beat.Sequence, beat.Deadline = commandtest.Ago(0), 4712, commandtest.Ahead(2*time.Hour)
 	beat.StartTime = proto.CloneOf(first.StartTime)
 	beat.StartTime.Nanos ^= 1 // each replica computes it from its clock
-	beat.Write.RenewTime, beat.Write.WriteTime, beat.Write.ResourceVersion = ago(0), ago(0), "813"
+	beat.Write.RenewTime, beat.Write.WriteTime, beat.Write.ResourceVersion = commandtest.Ago(0), commandtest.Ago(0), "813"
 	orphan, orphanAgain := proto.CloneOf(first), proto.CloneOf(first)
 	withoutNode(orphan)
 	withoutNode(orphanAgain)

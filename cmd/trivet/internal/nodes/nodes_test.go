@@ -25,18 +25,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ago returns a time half a minute earlier, so that ages in hours do not depend on the duration of
-// a test.
-func ago(d time.Duration) *timestamppb.Timestamp {
-	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
-}
-
 // node returns a ready Node with a session.
 func node(name string, health leasev1.NodeHealth_Health, edits ...func(*leasev1.NodeHealth)) *leasev1.NodeHealth {
 	n := &leasev1.NodeHealth{
 		Name: "nodes/" + name, Health: health, Zone: "eu:a", Ready: "True", Reason: "its session is alive",
-		SignSource: leasev1.NodeHealth_SIGN_SOURCE_SESSION, SignTime: ago(time.Hour), Session: leasev1.Lease_STATE_ALIVE,
-		ChangeTime: ago(5 * time.Hour), Uid: "uid-" + name, ResourceVersion: "812", Shard: 3, Epoch: 18231,
+		SignSource: leasev1.NodeHealth_SIGN_SOURCE_SESSION, SignTime: commandtest.Ago(time.Hour), Session: leasev1.Lease_STATE_ALIVE,
+		ChangeTime: commandtest.Ago(5 * time.Hour), Uid: "uid-" + name, ResourceVersion: "812", Shard: 3, Epoch: 18231,
 	}
 	for _, edit := range edits {
 		edit(n)
@@ -51,7 +45,7 @@ func reason(text string) func(*leasev1.NodeHealth) {
 // markedUnknown edits a Node as after its grace period.
 func markedUnknown(n *leasev1.NodeHealth) {
 	n.Ready, n.Session, n.Reason = "Unknown", leasev1.Lease_STATE_EXPIRED, "no sign of life since its session expired"
-	n.SignTime, n.Deadline = ago(26*time.Hour), ago(25*time.Hour)
+	n.SignTime, n.Deadline = commandtest.Ago(26*time.Hour), commandtest.Ago(25*time.Hour)
 	n.Taints = []string{"node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"}
 }
 

@@ -43,7 +43,7 @@ func bookmark(missing ...*gatewayv1.SourceStatus) *gatewayv1.WatchNodeHealthResp
 func restartWatches() []commandtest.Watch {
 	all := everyHealth()
 	beat := proto.CloneOf(all[0])
-	beat.SignTime, beat.ResourceVersion, beat.Epoch = ago(0), "813", 18300
+	beat.SignTime, beat.ResourceVersion, beat.Epoch = commandtest.Ago(0), "813", 18300
 	again := proto.CloneOf(all[6])
 	again.Reason = "silent again"
 	back := node("node-7.example.com", leasev1.NodeHealth_HEALTH_READY)

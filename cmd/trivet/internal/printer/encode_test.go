@@ -9,13 +9,13 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-func TestForms(t *testing.T) {
+func TestEncode(t *testing.T) {
 	zone := &leasev1.ListZonesResponse{Zones: []*leasev1.Zone{{Name: "eu:a", State: leasev1.Zone_STATE_NORMAL, Nodes: 3}}}
 	for name, test := range map[string]struct {
 		write func(proto.Message) ([]byte, error)
 		want  string
 	}{
-		"a line": {printer.JSONLine, `{"zones":[{"name":"eu:a","state":"STATE_NORMAL","nodes":3,"notReady":0,"taintRate":0,"waiting":0,"heldBy":""}],"blindBy":"","blindTime":null,"freshness":null}`},
+		"JSON line": {printer.JSONLine, `{"zones":[{"name":"eu:a","state":"STATE_NORMAL","nodes":3,"notReady":0,"taintRate":0,"waiting":0,"heldBy":""}],"blindBy":"","blindTime":null,"freshness":null}`},
 		"JSON": {printer.JSON, `{
   "zones": [
     {

@@ -7,7 +7,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 )
 
-func TestScreen_CutsToWhatCanBeSeen(t *testing.T) {
+func TestScreen_CutsToTheTerminal(t *testing.T) {
 	const text = "headline\n\x1b[31mrot und größer\x1b[0m ende\nshort\nfour\nfive\n"
 	tests := []struct {
 		name          string
@@ -15,7 +15,7 @@ func TestScreen_CutsToWhatCanBeSeen(t *testing.T) {
 		want          []string
 	}{
 		{name: "unknown size", want: []string{"headline", "\x1b[31mrot und größer\x1b[0m ende", "short", "four", "five"}},
-		{name: "all fits", width: 19, height: 6, want: []string{"headline", "\x1b[31mrot und größer\x1b[0m ende", "short", "four", "five"}},
+		{name: "everything fits", width: 19, height: 6, want: []string{"headline", "\x1b[31mrot und größer\x1b[0m ende", "short", "four", "five"}},
 		{name: "narrow", width: 13, height: 6, want: []string{"headline", "\x1b[31mrot und größ…\x1b[0m", "short", "four", "five"}},
 		{name: "narrower than a word", width: 1, height: 6, want: []string{"…", "…", "…", "…", "…"}},
 		{name: "low", width: 80, height: 4, want: []string{"headline", "\x1b[31mrot und größer\x1b[0m ende", "… and 3 more lines"}},
@@ -36,7 +36,7 @@ func TestScreen_CutsToWhatCanBeSeen(t *testing.T) {
 	}
 }
 
-func TestScreen_ClearsAllOnlyOnce(t *testing.T) {
+func TestScreen_ClearsOnce(t *testing.T) {
 	var got strings.Builder
 	screen := printer.NewScreen(printer.Streams{Out: &got})
 	for _, text := range []string{"one\n", "two\n"} {

@@ -6,7 +6,7 @@ import (
 	"github.com/trivet-dev/trivet/cmd/trivet/internal/printer"
 )
 
-func TestInk_FollowsModeTerminalAndNoColor(t *testing.T) {
+func TestColors_DependOnModeTerminalAndEnvironment(t *testing.T) {
 	const coloured, plain = "\x1b[32mwell\x1b[0m", "well"
 	tests := []struct {
 		name     string
@@ -17,7 +17,7 @@ func TestInk_FollowsModeTerminalAndNoColor(t *testing.T) {
 	}{
 		{name: "auto on a terminal", mode: "auto", terminal: true, want: coloured},
 		{name: "auto in a pipe", mode: "auto", want: plain},
-		{name: "NO_COLOR wins over the terminal", mode: "auto", terminal: true, env: map[string]string{"NO_COLOR": "1"}, want: plain},
+		{name: "NO_COLOR on a terminal", mode: "auto", terminal: true, env: map[string]string{"NO_COLOR": "1"}, want: plain},
 		{name: "dumb terminal", mode: "auto", terminal: true, env: map[string]string{"TERM": "dumb"}, want: plain},
 		{name: "always in a pipe", mode: "always", env: map[string]string{"NO_COLOR": "1"}, want: coloured},
 		{name: "never on a terminal", mode: "never", terminal: true, want: plain},
@@ -26,13 +26,13 @@ func TestInk_FollowsModeTerminalAndNoColor(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			streams := printer.Streams{OutIsTerminal: test.terminal, Env: func(name string) string { return test.env[name] }}
 			if got := streams.Colors(test.mode).Apply(printer.Success, "well"); got != test.want {
-				t.Errorf("Dye() = %q, want %q", got, test.want)
+				t.Errorf("Apply() = %q, want %q", got, test.want)
 			}
 		})
 	}
 }
 
-func TestPlain_TakesAwayWhatSteersATerminal(t *testing.T) {
+func TestSanitize_RemovesControlAndFormattingCharacters(t *testing.T) {
 	tests := []struct{ text, want string }{
 		{text: "node-1-x7k2p: größer ≥ 3 次", want: "node-1-x7k2p: größer ≥ 3 次"},
 		{text: "\x1b[2Jgone", want: "�[2Jgone"},
@@ -42,7 +42,7 @@ func TestPlain_TakesAwayWhatSteersATerminal(t *testing.T) {
 	}
 	for _, test := range tests {
 		if got := printer.Sanitize(test.text); got != test.want {
-			t.Errorf("Plain(%q) = %q, want %q", test.text, got, test.want)
+			t.Errorf("Sanitize(%q) = %q, want %q", test.text, got, test.want)
 		}
 	}
 }

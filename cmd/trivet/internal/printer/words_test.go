@@ -49,7 +49,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-func TestMoments(t *testing.T) {
+func TestSinceAndDue(t *testing.T) {
 	noon := time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC)
 	earlier, later := timestamppb.New(noon.Add(-time.Minute)), timestamppb.New(noon.Add(time.Minute))
 	for _, test := range []struct{ got, want string }{

@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"google.golang.org/grpc/codes"
 
@@ -24,18 +23,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// ago returns a time half a minute earlier, so that ages in hours do not depend on the duration of
-// a test.
-func ago(d time.Duration) *timestamppb.Timestamp {
-	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
-}
-
 // service returns a Service with the given number of endpoints in each slice.
 func service(name string, edit func(*slicev1.ServiceSlices), endpoints ...int32) *slicev1.ServiceSlices {
 	s := &slicev1.ServiceSlices{
 		Name: "namespaces/shop/services/" + name, Uid: "uid-" + name, Managed: true, IdealSlices: 1, Shard: 27, Epoch: 18231,
-		LastSyncTime: ago(time.Hour),
-		LastPlan:     &slicev1.ServiceSlices_LastPlan{Time: ago(time.Hour), Trigger: "POD", Latency: durationpb.New(7 * time.Millisecond), Updates: 1},
+		LastSyncTime: commandtest.Ago(time.Hour),
+		LastPlan:     &slicev1.ServiceSlices_LastPlan{Time: commandtest.Ago(time.Hour), Trigger: "POD", Latency: durationpb.New(7 * time.Millisecond), Updates: 1},
 	}
 	for i, count := range endpoints {
 		s.Slices = append(s.Slices, &slicev1.EndpointSlice{
@@ -135,7 +128,7 @@ func TestSlices_WatchShowsWhatChanges(t *testing.T) {
 		return &gatewayv1.WatchServiceSlicesResponse{Type: kind, ServiceSlices: s}
 	}
 	idle := service("web", func(s *slicev1.ServiceSlices) {
-		s.LastPlan.Updates, s.LastPlan.Time, s.LastSyncTime, s.Epoch = 0, ago(0), ago(0), 99999
+		s.LastPlan.Updates, s.LastPlan.Time, s.LastSyncTime, s.Epoch = 0, commandtest.Ago(0), commandtest.Ago(0), 99999
 	}, 57)
 	server := commandtest.Serve(t, &commandtest.Gateway{Slices: &commandtest.Slices{Watches: [][]*gatewayv1.WatchServiceSlicesResponse{{
 		event(slicev1.WatchServiceSlicesResponse_TYPE_ADDED, service("api", nil, 3)),

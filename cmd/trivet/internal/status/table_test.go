@@ -40,7 +40,7 @@ func loop(name string, state statusv1.Loop_State, lastError string) *statusv1.Lo
 
 func running(name string) *statusv1.Loop { return loop(name, statusv1.Loop_STATE_RUNNING, "") }
 
-// service merges answers under terms whose shards the holders have in order; "" is a vacant shard.
+// service returns the status of a service. Holder i holds shard i; "" is a shard without a holder.
 func service(name string, holders []string, problems []string, answers ...*statusv1.GetStatusResponse) *gatewayv1.ServiceStatus {
 	s := &gatewayv1.ServiceStatus{Service: name, Healthy: len(problems) == 0, Problems: problems, Replicas: answers}
 	for shard, holder := range holders {
@@ -56,8 +56,8 @@ func service(name string, holders []string, problems []string, answers ...*statu
 	return s
 }
 
-// cluster puts services together; silent replicas follow those that answered.
-func cluster(services []*gatewayv1.ServiceStatus, silent ...*gatewayv1.SourceStatus) *gatewayv1.ClusterStatus {
+// cluster returns the status of services. The replicas without an answer come last.
+func cluster(services []*gatewayv1.ServiceStatus, unanswered ...*gatewayv1.SourceStatus) *gatewayv1.ClusterStatus {
 	status := &gatewayv1.ClusterStatus{Cluster: "main", Healthy: true, Services: services, MergeTime: timestamppb.New(noon)}
 	for _, service := range services {
 		status.Healthy = status.Healthy && service.Healthy
@@ -65,11 +65,11 @@ func cluster(services []*gatewayv1.ServiceStatus, silent ...*gatewayv1.SourceSta
 			status.Sources = append(status.Sources, &gatewayv1.SourceStatus{Replica: answer.Replica, Ok: true, Code: "OK", Latency: durationpb.New(time.Millisecond)})
 		}
 	}
-	status.Sources = append(status.Sources, silent...)
+	status.Sources = append(status.Sources, unanswered...)
 	return status
 }
 
-func silent(service, id string) *gatewayv1.SourceStatus {
+func unanswered(service, id string) *gatewayv1.SourceStatus {
 	return &gatewayv1.SourceStatus{Replica: &statusv1.Replica{Id: id, Service: service}, Code: "DEADLINE_EXCEEDED", Message: "no answer within 1s"}
 }
 
@@ -105,7 +105,7 @@ func states() map[string]*gatewayv1.ClusterStatus {
 				unready(readyReplica("bootstrapsvc", "node-1-x7k2p", time.Hour, nil, loop("namespaces", statusv1.Loop_STATE_STALLED, "")), "etcd: connection refused")),
 			service("slicesvc", nil, []string{"no replica is registered"}),
 			service("gateway", nil, nil, readyReplica("gateway", "node-1-p0q4z", time.Hour, nil)),
-		}, silent("leasesvc", "node-2-slow1")),
+		}, unanswered("leasesvc", "node-2-slow1")),
 		"sharded": cluster([]*gatewayv1.ServiceStatus{
 			service("leasesvc", []string{"a", "b", "a", "a"}, nil, readyReplica("leasesvc", "a", time.Hour, nil), readyReplica("leasesvc", "b", time.Hour, nil), readyReplica("leasesvc", "c", time.Hour, nil)),
 			service("slicesvc", holders(64, "node-1-b8m1f", "node-2-k2v9s", "node-3-t7r4d"), nil,
@@ -129,13 +129,13 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func TestTable_ColourKeepsTheColumns(t *testing.T) {
+func TestTable_ColoursKeepTheColumns(t *testing.T) {
 	escapes := regexp.MustCompile("\x1b\\[[0-9]+m")
 	colour := printer.Streams{Env: os.Getenv}.Colors("always")
 	for name, status := range states() {
 		plain, coloured := drawTable(status, printer.Colors{}), drawTable(status, colour)
 		if !strings.Contains(coloured, "\x1b[") {
-			t.Errorf("%s: there is no colour", name)
+			t.Errorf("%s: no colours", name)
 		}
 		if diff := cmp.Diff(plain, escapes.ReplaceAllString(coloured, "")); diff != "" {
 			t.Errorf("%s: without its colours the table differs (-plain +coloured):\n%s", name, diff)
@@ -146,7 +146,7 @@ func TestTable_ColourKeepsTheColumns(t *testing.T) {
 func TestEncoder_JSONAndYAML(t *testing.T) {
 	response := &gatewayv1.GetClusterStatusResponse{Partial: true, Status: cluster([]*gatewayv1.ServiceStatus{
 		service("leasesvc", []string{"a"}, nil, readyReplica("leasesvc", "a", time.Hour, map[string]int64{"leases": 3}, running("expiry"))),
-	}, silent("slicesvc", "s"))}
+	}, unanswered("slicesvc", "s"))}
 	for _, form := range []string{"json", "yaml"} {
 		var got strings.Builder
 		if err := (encoder{output: form}).write(&got, response); err != nil {

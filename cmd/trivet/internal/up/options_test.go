@@ -30,7 +30,7 @@ func TestOptions_Defaults(t *testing.T) {
 func TestValidate_ReturnsAllProblems(t *testing.T) {
 	for name, test := range map[string]struct {
 		edit func(*Options)
-		want []string // what each problem begins with
+		want []string // the prefix of each problem
 	}{
 		"numbers": {
 			func(o *Options) {
