@@ -148,9 +148,9 @@ func (s source) Get(ctx context.Context, name string) (*bootstrapv1.Finding, pro
 
 // Get returns an open, pending or ended finding by the API's name. It filters all findings, because
 // the API has no RPC for one.
-func Get(ctx context.Context, client gatewayv1.BootstrapServiceClient, name string) (*bootstrapv1.Finding, error) {
+func Get(ctx context.Context, bootstrap gatewayv1.BootstrapServiceClient, name string) (*bootstrapv1.Finding, error) {
 	for token := ""; ; {
-		response, err := client.ListFindings(ctx, &gatewayv1.ListFindingsRequest{ShowEnded: true, PageSize: pageSize, PageToken: token})
+		response, err := bootstrap.ListFindings(ctx, &gatewayv1.ListFindingsRequest{ShowEnded: true, PageSize: pageSize, PageToken: token})
 		if err != nil {
 			return nil, err
 		}

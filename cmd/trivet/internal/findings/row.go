@@ -28,7 +28,7 @@ func kind() list.Kind[*bootstrapv1.Finding] {
 		Problem: func(finding *bootstrapv1.Finding) string {
 			return cmp.Or(finding.GetMessage(), codeWord(finding.GetCode()))
 		},
-		Critical:        "open",
+		CriticalWord:    "open",
 		DeleteHasState:  true,
 		Summary:         summary,
 		WithoutVolatile: withoutVolatile,

@@ -44,8 +44,8 @@ type Kind[T Item] struct {
 	// Severity returns how urgent the state is. Problem describes a critical item.
 	Severity func(item T) Severity
 	Problem  func(item T) string
-	// Critical is the adjective for critical items; empty means "not healthy".
-	Critical string
+	// CriticalWord is the adjective for critical items; empty means "not healthy".
+	CriticalWord string
 	// EmptyProblem is the error of an empty list; empty if an empty list is healthy.
 	EmptyProblem string
 	// DeleteHasState says that a Delete event carries the final item. A watch then shows its state

@@ -125,7 +125,7 @@ func (l *lister[T]) verdict(list Page[T]) error {
 			critical = append(critical, item)
 		}
 	}
-	adjective := cmp.Or(l.kind.Critical, "not healthy")
+	adjective := cmp.Or(l.kind.CriticalWord, "not healthy")
 	var summary string
 	switch {
 	case len(critical) == 1:
