@@ -115,8 +115,8 @@ func (w writer) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Ago returns a time in the past, half a minute earlier than d, so that ages in hours do not depend on
-// the duration of a test.
+// Ago returns a time in the past, half a minute earlier than d, so that ages in hours do not depend
+// on the duration of a test.
 func Ago(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(time.Now().Add(-d - 30*time.Second))
 }
