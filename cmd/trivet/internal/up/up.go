@@ -30,20 +30,20 @@ func Run(ctx context.Context, opts Options, out io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
-	i := &instance{opts: opts, dir: dir, progress: newProgress(out)}
-	defer context.AfterFunc(ctx, func() { i.progress.line("\nstopping; a second Ctrl-C stops at once and keeps %s", dir.Path()) })()
+	u := &instance{opts: opts, dir: dir, progress: newProgress(out)}
+	defer context.AfterFunc(ctx, func() { u.progress.line("\nstopping; a second Ctrl-C stops at once and keeps %s", dir.Path()) })()
 	defer func() {
 		err = ignoreCanceled(ctx, err)
 		if err != nil {
-			i.printWarnings()
+			u.printWarnings()
 		}
-		err = errors.Join(err, i.stop(), dir.Close())
+		err = errors.Join(err, u.stop(), dir.Close())
 	}()
-	if err := i.start(ctx); err != nil {
+	if err := u.start(ctx); err != nil {
 		return err
 	}
-	i.printNext()
-	return i.wait(ctx)
+	u.printNext()
+	return u.wait(ctx)
 }
 
 // ignoreCanceled returns nil for an error that only says that ctx was cancelled.
@@ -66,48 +66,48 @@ type instance struct {
 	load    *tasks // heartbeats and churn
 }
 
-func (i *instance) start(ctx context.Context) error {
-	i.progress.line("Trivet on one machine. Data and logs: %s", i.dir.Path())
-	if err := checkPorts(i.opts); err != nil {
+func (u *instance) start(ctx context.Context) error {
+	u.progress.line("Trivet on one machine. Data and logs: %s", u.dir.Path())
+	if err := checkPorts(u.opts); err != nil {
 		return err
 	}
-	if i.opts.Kubeconfig != "" {
-		i.progress.line("%s", existingClusterWarning)
+	if u.opts.Kubeconfig != "" {
+		u.progress.line("%s", existingClusterWarning)
 	}
-	if err := i.progress.step("control plane", func() (string, error) { return i.startControlPlane(ctx) }); err != nil {
+	if err := u.progress.step("control plane", func() (string, error) { return u.startControlPlane(ctx) }); err != nil {
 		return err
 	}
-	if err := i.progress.step("servers", i.startServers); err != nil {
+	if err := u.progress.step("servers", u.startServers); err != nil {
 		return err
 	}
-	if i.opts.simulates() {
-		if err := i.progress.step("fleet", func() (string, error) { return i.startFleet(ctx) }); err != nil {
+	if u.opts.simulates() {
+		if err := u.progress.step("fleet", func() (string, error) { return u.startFleet(ctx) }); err != nil {
 			return err
 		}
 	}
-	return i.progress.step("all services ready", func() (string, error) { return i.awaitHealthy(ctx) })
+	return u.progress.step("all services ready", func() (string, error) { return u.awaitHealthy(ctx) })
 }
 
-func (i *instance) startControlPlane(ctx context.Context) (string, error) {
+func (u *instance) startControlPlane(ctx context.Context) (string, error) {
 	var err error
-	i.control, err = newControlPlane(ctx, i.opts, i.dir.File("control-plane"))
+	u.control, err = newControlPlane(ctx, u.opts, u.dir.File("control-plane"))
 	if err != nil {
 		return "", err
 	}
-	return i.control.describe(), nil
+	return u.control.describe(), nil
 }
 
-func (i *instance) startServers() (string, error) {
+func (u *instance) startServers() (string, error) {
 	var err error
-	i.servers, err = startServers(i.control, i.opts, i.dir.File("trivet.log"))
+	u.servers, err = startServers(u.control, u.opts, u.dir.File("trivet.log"))
 	if err != nil {
 		return "", err
 	}
-	return i.servers.describe(), nil
+	return u.servers.describe(), nil
 }
 
-func (i *instance) startFleet(ctx context.Context) (string, error) {
-	config, err := i.control.adminConfig()
+func (u *instance) startFleet(ctx context.Context) (string, error) {
+	config, err := u.control.adminConfig()
 	if err != nil {
 		return "", err
 	}
@@ -115,58 +115,58 @@ func (i *instance) startFleet(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	i.fleet = simulate.New(simulate.Config{
-		Nodes: i.opts.Nodes, Services: i.opts.Services, Pods: i.opts.Pods, Namespace: "demo", Seed: 1,
-	}, kube, i.servers.logger)
-	if err := i.fleet.Create(ctx); err != nil {
+	u.fleet = simulate.New(simulate.Config{
+		Nodes: u.opts.Nodes, Services: u.opts.Services, Pods: u.opts.Pods, Namespace: "demo", Seed: 1,
+	}, kube, u.servers.logger)
+	if err := u.fleet.Create(ctx); err != nil {
 		return "", err
 	}
-	beats, err := newHeartbeats(i.servers.addressOf("leasesvc"), i.fleet.Nodes(), i.servers.logger)
+	beats, err := newHeartbeats(u.servers.addressOf("leasesvc"), u.fleet.Nodes(), u.servers.logger)
 	if err != nil {
 		return "", err
 	}
-	i.load = newTasks()
-	i.load.start("heartbeats", beats.Run)
-	i.load.start("churn", func(ctx context.Context) error { return i.fleet.Churn(ctx, i.opts.Churn) })
-	return fmt.Sprintf("%d nodes, %d services, %d pods in namespace demo", i.opts.Nodes, i.opts.Services, i.opts.Pods), nil
+	u.load = newTasks()
+	u.load.start("heartbeats", beats.Run)
+	u.load.start("churn", func(ctx context.Context) error { return u.fleet.Churn(ctx, u.opts.Churn) })
+	return fmt.Sprintf("%d nodes, %d services, %d pods in namespace demo", u.opts.Nodes, u.opts.Services, u.opts.Pods), nil
 }
 
-func (i *instance) awaitHealthy(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, i.opts.ReadyTimeout,
-		fmt.Errorf("not ready after %v (--ready-timeout)", i.opts.ReadyTimeout))
+func (u *instance) awaitHealthy(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, u.opts.ReadyTimeout,
+		fmt.Errorf("not ready after %v (--ready-timeout)", u.opts.ReadyTimeout))
 	defer cancel()
 	ctx, abort := context.WithCancelCause(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		err := i.wait(ctx)
+		err := u.wait(ctx)
 		abort(err) // it never becomes healthy
 		ended <- err
 	}()
-	err := i.servers.awaitHealthy(ctx)
+	err := u.servers.awaitHealthy(ctx)
 	abort(nil)
 	if err := cmp.Or(<-ended, err); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%.1f s after the start", i.progress.elapsed().Seconds()), nil
+	return fmt.Sprintf("%.1f s after the start", u.progress.elapsed().Seconds()), nil
 }
 
-func (i *instance) printNext() {
-	p := i.progress
+func (u *instance) printNext() {
+	p := u.progress
 	p.line("")
-	p.line("  page        %s", i.servers.pageURL())
-	p.line("  kubeconfig  %s", i.control.kubeconfig)
-	p.line("  etcd        %s", i.control.etcd.Endpoints[0])
-	if etcd := i.control.etcd; etcd.CAFile != "" {
+	p.line("  page        %s", u.servers.pageURL())
+	p.line("  kubeconfig  %s", u.control.kubeconfig)
+	p.line("  etcd        %s", u.control.etcd.Endpoints[0])
+	if etcd := u.control.etcd; etcd.CAFile != "" {
 		p.line("              --etcd-ca-file %s", etcd.CAFile)
 		p.line("              --etcd-cert-file %s --etcd-key-file %s", etcd.CertFile, etcd.KeyFile)
 	}
-	p.line("  logs        %s", i.servers.logPath)
+	p.line("  logs        %s", u.servers.logPath)
 	p.line("")
 	p.line("Try next:")
-	p.line("  %s status --server %s", i.opts.Executable, i.servers.gatewayAddress())
-	p.line("  %s nodes -w --server %s", i.opts.Executable, i.servers.gatewayAddress())
-	p.line("  kubectl --kubeconfig %s get leases -n kube-node-lease", i.control.kubeconfig)
-	p.line("  curl -s %sv1/status", i.servers.pageURL())
+	p.line("  %s status --server %s", u.opts.Executable, u.servers.gatewayAddress())
+	p.line("  %s nodes -w --server %s", u.opts.Executable, u.servers.gatewayAddress())
+	p.line("  kubectl --kubeconfig %s get leases -n kube-node-lease", u.control.kubeconfig)
+	p.line("  curl -s %sv1/status", u.servers.pageURL())
 	p.line("")
 	p.line("Ctrl-C stops everything.")
 }
@@ -176,32 +176,32 @@ const existingClusterWarning = "This cluster has its own controllers. Disable th
 	"otherwise both write the same slices. bootstrapsvc does not write the endpoints of kube-apiserver here."
 
 // printWarnings prints the end of the log before its folder is removed.
-func (i *instance) printWarnings() {
-	for _, line := range lastWarnings(i.dir.File("trivet.log"), shownWarnings) {
-		i.progress.line("  %s", line)
+func (u *instance) printWarnings() {
+	for _, line := range lastWarnings(u.dir.File("trivet.log"), shownWarnings) {
+		u.progress.line("  %s", line)
 	}
 }
 
 // wait blocks until ctx is done, or returns the error of a part that ended.
-func (i *instance) wait(ctx context.Context) error {
+func (u *instance) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-i.servers.tasks.failed():
+	case err := <-u.servers.tasks.failed():
 		return withPortHint(err)
-	case err := <-i.load.failed():
+	case err := <-u.load.failed():
 		return err
-	case <-i.control.done():
-		return fmt.Errorf("control plane: %w", i.control.err())
+	case <-u.control.done():
+		return fmt.Errorf("control plane: %w", u.control.err())
 	}
 }
 
 // stop stops everything in reverse order. It may be called at any stage of the start.
-func (i *instance) stop() error {
+func (u *instance) stop() error {
 	began := time.Now()
-	i.load.stop()
-	err := errors.Join(i.servers.stop(), i.control.stop())
-	i.progress.line("stopped in %.1fs", time.Since(began).Seconds())
+	u.load.stop()
+	err := errors.Join(u.servers.stop(), u.control.stop())
+	u.progress.line("stopped in %.1fs", time.Since(began).Seconds())
 	return err
 }
 

@@ -29,28 +29,28 @@ func newInstance(t *testing.T, err error) *instance {
 	if dialErr != nil {
 		t.Fatal(dialErr)
 	}
-	i := &instance{
+	u := &instance{
 		opts: DefaultOptions(), progress: newProgress(io.Discard),
 		control: &controlPlane{}, servers: &servers{tasks: newTasks(), client: client},
 	}
-	i.servers.tasks.start("gateway", func(ctx context.Context) error {
+	u.servers.tasks.start("gateway", func(ctx context.Context) error {
 		if err == nil {
 			<-ctx.Done()
 		}
 		return err
 	})
 	t.Cleanup(func() {
-		i.servers.tasks.stop()
+		u.servers.tasks.stop()
 		client.Close()
 	})
-	return i
+	return u
 }
 
 func TestAwaitHealthy_ReturnsWhenAServerEnds(t *testing.T) {
-	i := newInstance(t, fmt.Errorf("listen: %w", syscall.EADDRINUSE))
+	u := newInstance(t, fmt.Errorf("listen: %w", syscall.EADDRINUSE))
 	began := time.Now()
-	_, err := i.awaitHealthy(t.Context())
-	if took := time.Since(began); took > i.opts.ReadyTimeout/2 {
+	_, err := u.awaitHealthy(t.Context())
+	if took := time.Since(began); took > u.opts.ReadyTimeout/2 {
 		t.Errorf("gave up after %s", took)
 	}
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "gateway") || !strings.Contains(err.Error(), "--free-ports") {
@@ -59,19 +59,19 @@ func TestAwaitHealthy_ReturnsWhenAServerEnds(t *testing.T) {
 }
 
 func TestAwaitHealthy_TimeoutNamesTheProblem(t *testing.T) {
-	i := newInstance(t, nil)
-	i.opts.ReadyTimeout = 300 * time.Millisecond
-	_, err := i.awaitHealthy(t.Context())
+	u := newInstance(t, nil)
+	u.opts.ReadyTimeout = 300 * time.Millisecond
+	_, err := u.awaitHealthy(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "--ready-timeout") || !strings.Contains(err.Error(), "127.0.0.1:1") {
 		t.Errorf("awaitHealthy = %v, want the flag and the address of the gateway", err)
 	}
 }
 
 func TestAwaitHealthy_InterruptIsNotAnError(t *testing.T) {
-	i := newInstance(t, nil)
+	u := newInstance(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := i.awaitHealthy(ctx); ignoreCanceled(ctx, err) != nil {
+	if _, err := u.awaitHealthy(ctx); ignoreCanceled(ctx, err) != nil {
 		t.Errorf("awaitHealthy = %v after Ctrl-C, want context.Canceled", err)
 	}
 }
