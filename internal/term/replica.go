@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/trivet-dev/trivet/internal/term/internal/eligibility"
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
-	"github.com/trivet-dev/trivet/internal/term/internal/standing"
 )
 
 const (
@@ -34,9 +34,9 @@ type replica struct {
 	keys   keys
 	logger *slog.Logger
 
-	standing  standing.Standing
-	leaving   bool
-	announced announcement // what the member key says
+	eligibility eligibility.Standing
+	leaving     bool
+	announced   announcement // what the member key says
 
 	session *session // nil between sessions
 	view    *view    // of the present or the last session
@@ -70,8 +70,8 @@ func newReplica(c *Candidate, body Body) *replica {
 	logger := c.cfg.Logger.With("replica", member.ID, "service", member.Service)
 	return &replica{
 		Candidate: c, body: body, keys: keys, logger: logger,
-		standing: standing.New(time.Now(), c.cfg.TTL, *c.unready.Load() == nil),
-		view:     newView(keys, logger), work: map[int]*holding{}, rests: map[int]rest{},
+		eligibility: eligibility.New(time.Now(), c.cfg.TTL, *c.unready.Load() == nil),
+		view:        newView(keys, logger), work: map[int]*holding{}, rests: map[int]rest{},
 		moves:    rate.NewLimiter(rate.Limit(c.cfg.MovesPerSecond), max(1, c.cfg.MovesPerSecond/4)),
 		finished: make(chan *holding, c.cfg.Shards),
 	}
@@ -226,7 +226,7 @@ func (r *replica) act(ctx context.Context) time.Duration {
 	r.queue(now, decision.Postponed)
 	r.troubles.write = errors.Join(r.announce(ctx), r.claim(ctx, decision.Steps), r.yield(ctx, now, decision.Steps))
 	wait := lookAgain
-	for _, sooner := range []time.Duration{decision.Wait, r.standing.Wait(now), time.Until(r.retryAt)} {
+	for _, sooner := range []time.Duration{decision.Wait, r.eligibility.Wait(now), time.Until(r.retryAt)} {
 		if sooner > 0 {
 			wait = min(wait, sooner)
 		}

@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/trivet-dev/trivet/internal/term/internal/tenure"
+	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
 const (
@@ -33,7 +33,7 @@ type session struct {
 	client *clientv3.Client
 	id     clientv3.LeaseID
 	ttl    time.Duration
-	lease  *tenure.Lease
+	lease  *localterm.Lease
 	joined int64 // create revision of the member key
 
 	problem atomic.Pointer[error] // why the last renewal was not acknowledged, nil when it was
@@ -51,7 +51,7 @@ func openSession(ctx context.Context, client *clientv3.Client, ttl time.Duration
 		return nil, fmt.Errorf("ask etcd for a lease: %w", rpctypes.Error(err))
 	}
 	s := &session{client: client, id: clientv3.LeaseID(granted.ID), ttl: time.Duration(granted.TTL) * time.Second}
-	s.lease = tenure.NewLease(context.WithoutCancel(ctx), sent, s.ttl, margin(s.ttl))
+	s.lease = localterm.NewLease(context.WithoutCancel(ctx), sent, s.ttl, margin(s.ttl))
 	return s, nil
 }
 

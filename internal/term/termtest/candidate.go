@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/term/internal/tenure"
+	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
 // ErrLost is the cause with which terms end in [Candidate.Lose].
@@ -26,7 +26,7 @@ type Candidate struct {
 	running bool
 	lost    bool
 	epoch   int64
-	lease   *tenure.Lease // nil unless Run runs and the session is not lost
+	lease   *localterm.Lease // nil unless Run runs and the session is not lost
 	since   time.Time
 	change  chan struct{} // closed and replaced when lost changes
 
@@ -95,7 +95,7 @@ func (c *Candidate) leave() {
 }
 
 // begin opens a session unless it is lost, and returns what to wait on before the next one.
-func (c *Candidate) begin(ctx context.Context) (*tenure.Lease, <-chan struct{}) {
+func (c *Candidate) begin(ctx context.Context) (*localterm.Lease, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lost {
@@ -103,11 +103,11 @@ func (c *Candidate) begin(ctx context.Context) (*tenure.Lease, <-chan struct{}) 
 	}
 	c.epoch++
 	c.since = time.Now()
-	c.lease = tenure.NewLease(ctx, c.since, tenureTTL, tenureMargin)
+	c.lease = localterm.NewLease(ctx, c.since, tenureTTL, tenureMargin)
 	return c.lease, c.change
 }
 
-func (c *Candidate) end(lease *tenure.Lease) {
+func (c *Candidate) end(lease *localterm.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lease.End(ErrEnded)
@@ -115,10 +115,10 @@ func (c *Candidate) end(lease *tenure.Lease) {
 }
 
 // hold runs one body per shard and returns after the lease has ended and every body has returned.
-func (c *Candidate) hold(lease *tenure.Lease, body term.Body) {
+func (c *Candidate) hold(lease *localterm.Lease, body term.Body) {
 	var bodies sync.WaitGroup
 	for shard := range c.shards {
-		t, giveUp := tenure.Begin(lease, tenure.Claim{Shard: shard, Epoch: c.currentEpoch(), Key: key(shard)})
+		t, giveUp := localterm.Begin(lease, localterm.Claim{Shard: shard, Epoch: c.currentEpoch(), Key: key(shard)})
 		bodies.Go(func() {
 			err := body(t.Context(), t)
 			giveUp(fmt.Errorf("body returned: %v", err))

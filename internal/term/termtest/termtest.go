@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/term/internal/tenure"
+	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
 // ErrEnded is the cause with which a term ends when its test says so.
@@ -24,8 +24,8 @@ const (
 
 // NewTerm begins a term that nobody claimed. The context carries it; end ends both, and must be called in the end.
 func NewTerm(shard int, epoch int64) (*term.Term, context.Context, func()) {
-	lease := tenure.NewLease(context.Background(), time.Now(), tenureTTL, tenureMargin)
-	t, _ := tenure.Begin(lease, tenure.Claim{Shard: shard, Epoch: epoch, Key: key(shard)})
+	lease := localterm.NewLease(context.Background(), time.Now(), tenureTTL, tenureMargin)
+	t, _ := localterm.Begin(lease, localterm.Claim{Shard: shard, Epoch: epoch, Key: key(shard)})
 	return t, t.Context(), func() { lease.End(ErrEnded) }
 }
 

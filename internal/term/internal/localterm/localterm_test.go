@@ -1,4 +1,4 @@
-package tenure_test
+package localterm_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	"github.com/trivet-dev/trivet/internal/term/internal/tenure"
+	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
 const (
@@ -21,13 +21,13 @@ const (
 
 var errGivenUp = errors.New("given up")
 
-func newLease(t *testing.T, sent time.Time) *tenure.Lease {
-	lease := tenure.NewLease(context.Background(), sent, ttl, margin)
+func newLease(t *testing.T, sent time.Time) *localterm.Lease {
+	lease := localterm.NewLease(context.Background(), sent, ttl, margin)
 	t.Cleanup(func() { lease.End(errors.New("the test is over")) })
 	return lease
 }
 
-func wantRemaining(t *testing.T, lease *tenure.Lease, want time.Duration) {
+func wantRemaining(t *testing.T, lease *localterm.Lease, want time.Duration) {
 	t.Helper()
 	if got := lease.Remaining(); got != want {
 		t.Errorf("remaining = %v, want %v", got, want)
@@ -47,7 +47,7 @@ func TestLease_EndsAMarginBeforeItsTTLCountedFromTheRequest(t *testing.T) {
 		}
 		time.Sleep(1)
 		synctest.Wait()
-		if cause := context.Cause(lease.Context()); !errors.Is(cause, tenure.ErrLapsed) {
+		if cause := context.Cause(lease.Context()); !errors.Is(cause, localterm.ErrLapsed) {
 			t.Errorf("cause = %v, want ErrLapsed", cause)
 		}
 		wantRemaining(t, lease, 0)
@@ -101,7 +101,7 @@ func TestLease_GrantedTooLateHasEnded(t *testing.T) {
 		lease := newLease(t, time.Now().Add(-time.Minute))
 		wantRemaining(t, lease, 0)
 		synctest.Wait()
-		if cause := context.Cause(lease.Context()); !errors.Is(cause, tenure.ErrLapsed) {
+		if cause := context.Cause(lease.Context()); !errors.Is(cause, localterm.ErrLapsed) {
 			t.Errorf("cause = %v, want ErrLapsed", cause)
 		}
 	})
@@ -122,12 +122,12 @@ func TestLease_FirstCauseStays(t *testing.T) {
 func TestTerm_ChecksCarriesAndGuards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lease := newLease(t, time.Now())
-		term, giveUp := tenure.Begin(lease, tenure.Claim{Shard: 3, Epoch: 42, Key: "/key"})
+		term, giveUp := localterm.Begin(lease, localterm.Claim{Shard: 3, Epoch: 42, Key: "/key"})
 		defer giveUp(nil)
 		if err := term.Check(); err != nil {
 			t.Errorf("Check of a live term: %v", err)
 		}
-		if carried, ok := tenure.FromContext(term.Context()); !ok || carried != term {
+		if carried, ok := localterm.FromContext(term.Context()); !ok || carried != term {
 			t.Errorf("the term's context carries %v, %t", carried, ok)
 		}
 		guard, want := term.Guard(), clientv3.Compare(clientv3.CreateRevision("/key"), "=", 42)
@@ -143,12 +143,12 @@ func TestTerm_ChecksCarriesAndGuards(t *testing.T) {
 func TestTerm_GivenUpEndsAloneAndSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lease := newLease(t, time.Now())
-		one, giveUp := tenure.Begin(lease, tenure.Claim{Shard: 1, Epoch: 10, Key: "/1"})
-		other, keep := tenure.Begin(lease, tenure.Claim{Shard: 2, Epoch: 11, Key: "/2"})
+		one, giveUp := localterm.Begin(lease, localterm.Claim{Shard: 1, Epoch: 10, Key: "/1"})
+		other, keep := localterm.Begin(lease, localterm.Claim{Shard: 2, Epoch: 11, Key: "/2"})
 		defer keep(nil)
 		giveUp(errGivenUp)
 		err := one.Check()
-		if !errors.Is(err, tenure.ErrEnded) || !errors.Is(err, errGivenUp) {
+		if !errors.Is(err, localterm.ErrEnded) || !errors.Is(err, errGivenUp) {
 			t.Errorf("Check = %v, want ErrEnded and the cause", err)
 		}
 		if want := "shard 1 at epoch 10: term has ended: given up"; err.Error() != want {
@@ -169,10 +169,10 @@ func TestTerm_CheckDoesNotWaitForTheTimer(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
 			lease := newLease(t, time.Now())
-			term, giveUp := tenure.Begin(lease, tenure.Claim{Shard: 1, Epoch: 10, Key: "/1"})
+			term, giveUp := localterm.Begin(lease, localterm.Claim{Shard: 1, Epoch: 10, Key: "/1"})
 			defer giveUp(nil)
 			time.Sleep(ttl - margin)
-			if err := term.Check(); !errors.Is(err, tenure.ErrEnded) || !errors.Is(err, tenure.ErrLapsed) {
+			if err := term.Check(); !errors.Is(err, localterm.ErrEnded) || !errors.Is(err, localterm.ErrLapsed) {
 				t.Errorf("Check at the bound = %v, want ErrEnded because ErrLapsed", err)
 			}
 		})
@@ -180,7 +180,7 @@ func TestTerm_CheckDoesNotWaitForTheTimer(t *testing.T) {
 }
 
 func TestFromContext_NoTerm(t *testing.T) {
-	if term, ok := tenure.FromContext(context.Background()); ok || term != nil {
+	if term, ok := localterm.FromContext(context.Background()); ok || term != nil {
 		t.Errorf("an empty context carries %v", term)
 	}
 }

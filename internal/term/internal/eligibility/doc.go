@@ -1,4 +1,4 @@
-// Package standing decides whether a replica counts as able to do the work of its shards.
+// Package eligibility decides whether a replica counts as able to do the work of its shards.
 //
 // Checks flicker, and a shard that moves costs a moment in which nobody works on it. So what a replica's checks say now is one
 // thing and how it stands with the others another:
@@ -16,4 +16,4 @@
 //
 // It is pure: time is a parameter, and a [Standing] is a value. At the default TTL of five seconds the times are five seconds,
 // ten seconds, ten seconds, and one to ten minutes.
-package standing
+package eligibility

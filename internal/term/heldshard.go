@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/term/internal/tenure"
+	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
 var (
@@ -54,9 +54,9 @@ const (
 	returned              // the body has returned, the key is to be deleted
 )
 
-func newHolding(s *session, claim tenure.Claim, now time.Time) *holding {
+func newHolding(s *session, claim localterm.Claim, now time.Time) *holding {
 	h := &holding{shard: claim.Shard, session: s, begun: now}
-	h.term, h.giveUp = tenure.Begin(s.lease, claim)
+	h.term, h.giveUp = localterm.Begin(s.lease, claim)
 	return h
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/term/internal/tenure"
+	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 )
 
 // maxStale bounds how many ended sessions are remembered in order to revoke them. Those forgotten run out by themselves.
@@ -76,7 +76,7 @@ func (r *replica) retire(err error) {
 
 func lossReason(err error) string {
 	switch {
-	case errors.Is(err, tenure.ErrLapsed):
+	case errors.Is(err, localterm.ErrLapsed):
 		return lossLapsed
 	case errors.Is(err, errLeaseGone), errors.Is(err, errMemberGone):
 		return lossLease

@@ -1,4 +1,4 @@
-// Package tenure is the right to act and the moment it ends.
+// Package localterm is the right to act and the moment it ends.
 //
 // A [Lease] is the local half of an etcd lease: it knows until when this process may act without having heard from etcd
 // again. A [Term] is one shard held under such a lease. Both answer from memory and from the monotonic clock; nothing here
@@ -14,4 +14,4 @@
 // The monotonic clock of Linux stands still while the whole machine is suspended. A machine that sleeps and wakes therefore
 // learns from etcd, not from its clock, that its lease is gone; until then only the guard of a term and the resourceVersion
 // of a Kubernetes write protect others from it.
-package tenure
+package localterm

@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/trivet-dev/trivet/internal/term/internal/standing"
+	"github.com/trivet-dev/trivet/internal/term/internal/eligibility"
 )
 
 // assess judges what SetUnready was told last, and logs when the verdict changes.
 func (r *replica) assess(now time.Time) {
 	reason := *r.unready.Load()
-	before := r.standing.Verdict()
-	r.standing = r.standing.Observe(now, reason == nil)
-	verdict := r.standing.Verdict()
+	before := r.eligibility.Verdict()
+	r.eligibility = r.eligibility.Observe(now, reason == nil)
+	verdict := r.eligibility.Verdict()
 	if verdict == before {
 		return
 	}
@@ -29,9 +29,9 @@ func (r *replica) retreat(now time.Time) {
 	if r.concession() != nil {
 		return // the reason is known and not this replica's own
 	}
-	before := r.standing.AwayUntil()
-	r.standing = r.standing.Retreat(now)
-	if away := r.standing.AwayUntil(); !away.Equal(before) {
+	before := r.eligibility.AwayUntil()
+	r.eligibility = r.eligibility.Retreat(now)
+	if away := r.eligibility.AwayUntil(); !away.Equal(before) {
 		r.logger.Warn("giving shards to replicas that can do their work; staying behind them for a while",
 			"until", away, "reason", *r.unready.Load())
 	}
@@ -48,7 +48,7 @@ func (r *replica) heldBack() string {
 	if reason := *r.unready.Load(); reason != nil {
 		return fmt.Sprintf("replicas that are ready come first: %v", reason)
 	}
-	if away := r.standing.AwayUntil(); time.Now().Before(away) {
+	if away := r.eligibility.AwayUntil(); time.Now().Before(away) {
 		return fmt.Sprintf("replicas that are ready come first until %s: this one gave shards away because it could not do their work",
 			away.UTC().Format(time.RFC3339))
 	}
@@ -60,12 +60,12 @@ func (r *replica) concession() error { return *r.conceded.Load() }
 
 // isReady tells whether this replica ranks with those that can do the work.
 func (r *replica) isReady() bool {
-	return r.concession() == nil && r.standing.Verdict() == standing.Ready
+	return r.concession() == nil && r.eligibility.Verdict() == eligibility.Ready
 }
 
 // isFailing tells whether what this replica holds should go to those that can do the work.
 func (r *replica) isFailing() bool {
-	return r.concession() != nil || r.standing.Verdict() == standing.Failing
+	return r.concession() != nil || r.eligibility.Verdict() == eligibility.Failing
 }
 
 // introduction is what the member key should say of this replica now.

@@ -1,4 +1,4 @@
-package standing_test
+package eligibility_test
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/trivet-dev/trivet/internal/term/internal/standing"
+	"github.com/trivet-dev/trivet/internal/term/internal/eligibility"
 )
 
 const (
@@ -28,14 +28,14 @@ func fails(d time.Duration) stretch  { return stretch{able: false, long: d} }
 
 // replica observes its checks every step, and gives its shards away when it fails unless it holds none.
 type replica struct {
-	standing.Standing
+	eligibility.Standing
 	now      time.Time
 	holds    bool
 	retreats []time.Duration // since noon
 }
 
 func started(able bool) *replica {
-	return &replica{Standing: standing.New(noon, ttl, able), now: noon}
+	return &replica{Standing: eligibility.New(noon, ttl, able), now: noon}
 }
 
 func (r *replica) live(stretches ...stretch) *replica {
@@ -43,7 +43,7 @@ func (r *replica) live(stretches ...stretch) *replica {
 		for end := r.now.Add(s.long); r.now.Before(end); {
 			r.now = r.now.Add(step)
 			r.Standing = r.Observe(r.now, s.able)
-			if r.Verdict() == standing.Failing && r.holds {
+			if r.Verdict() == eligibility.Failing && r.holds {
 				r.Standing = r.Retreat(r.now)
 				r.holds = false
 				r.retreats = append(r.retreats, r.now.Sub(noon))
@@ -57,23 +57,23 @@ func TestStanding_Verdicts(t *testing.T) {
 	for name, test := range map[string]struct {
 		starts  bool
 		lives   []stretch
-		expects standing.Verdict
+		expects eligibility.Verdict
 	}{
-		"able from the start":                       {starts: true, expects: standing.Ready},
-		"starting":                                  {lives: []stretch{fails(9 * time.Second)}, expects: standing.Unproven},
-		"able once started":                         {lives: []stretch{fails(9 * time.Second), passes(step)}, expects: standing.Ready},
-		"never able":                                {lives: []stretch{fails(11 * time.Second)}, expects: standing.Failing},
-		"able after a long start":                   {lives: []stretch{fails(time.Minute), passes(step)}, expects: standing.Ready},
-		"a short failure is none":                   {starts: true, lives: []stretch{fails(4 * time.Second)}, expects: standing.Ready},
-		"short failures do not add up":              {starts: true, lives: []stretch{fails(4 * time.Second), passes(step), fails(4 * time.Second)}, expects: standing.Ready},
-		"doubted after one TTL":                     {starts: true, lives: []stretch{fails(6 * time.Second)}, expects: standing.Unproven},
-		"failing after two":                         {starts: true, lives: []stretch{fails(11 * time.Second)}, expects: standing.Failing},
-		"doubted and able has to prove it":          {starts: true, lives: []stretch{fails(6 * time.Second), passes(9 * time.Second)}, expects: standing.Unproven},
-		"doubted and able for two TTLs":             {starts: true, lives: []stretch{fails(6 * time.Second), passes(11 * time.Second)}, expects: standing.Ready},
-		"failed and able gives nothing more away":   {starts: true, lives: []stretch{fails(time.Minute), passes(step)}, expects: standing.Unproven},
-		"failed and able for two TTLs":              {starts: true, lives: []stretch{fails(time.Minute), passes(11 * time.Second)}, expects: standing.Ready},
-		"a break while proving it begins anew":      {starts: true, lives: []stretch{fails(6 * time.Second), passes(9 * time.Second), fails(step), passes(9 * time.Second)}, expects: standing.Unproven},
-		"a break while proving it is not a failure": {starts: true, lives: []stretch{fails(11 * time.Second), passes(9 * time.Second), fails(9 * time.Second)}, expects: standing.Unproven},
+		"able from the start":                       {starts: true, expects: eligibility.Ready},
+		"starting":                                  {lives: []stretch{fails(9 * time.Second)}, expects: eligibility.Unproven},
+		"able once started":                         {lives: []stretch{fails(9 * time.Second), passes(step)}, expects: eligibility.Ready},
+		"never able":                                {lives: []stretch{fails(11 * time.Second)}, expects: eligibility.Failing},
+		"able after a long start":                   {lives: []stretch{fails(time.Minute), passes(step)}, expects: eligibility.Ready},
+		"a short failure is none":                   {starts: true, lives: []stretch{fails(4 * time.Second)}, expects: eligibility.Ready},
+		"short failures do not add up":              {starts: true, lives: []stretch{fails(4 * time.Second), passes(step), fails(4 * time.Second)}, expects: eligibility.Ready},
+		"doubted after one TTL":                     {starts: true, lives: []stretch{fails(6 * time.Second)}, expects: eligibility.Unproven},
+		"failing after two":                         {starts: true, lives: []stretch{fails(11 * time.Second)}, expects: eligibility.Failing},
+		"doubted and able has to prove it":          {starts: true, lives: []stretch{fails(6 * time.Second), passes(9 * time.Second)}, expects: eligibility.Unproven},
+		"doubted and able for two TTLs":             {starts: true, lives: []stretch{fails(6 * time.Second), passes(11 * time.Second)}, expects: eligibility.Ready},
+		"failed and able gives nothing more away":   {starts: true, lives: []stretch{fails(time.Minute), passes(step)}, expects: eligibility.Unproven},
+		"failed and able for two TTLs":              {starts: true, lives: []stretch{fails(time.Minute), passes(11 * time.Second)}, expects: eligibility.Ready},
+		"a break while proving it begins anew":      {starts: true, lives: []stretch{fails(6 * time.Second), passes(9 * time.Second), fails(step), passes(9 * time.Second)}, expects: eligibility.Unproven},
+		"a break while proving it is not a failure": {starts: true, lives: []stretch{fails(11 * time.Second), passes(9 * time.Second), fails(9 * time.Second)}, expects: eligibility.Unproven},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := started(test.starts).live(test.lives...).Verdict(); got != test.expects {
@@ -92,7 +92,7 @@ func TestStanding_StaysAwayLongerAfterEachRetreat(t *testing.T) {
 		r.live(fails(11 * time.Second)) // it holds shards and fails; having given them away it looks able again
 		given := r.now
 		r.live(passes(step))
-		for r.Verdict() != standing.Ready {
+		for r.Verdict() != eligibility.Ready {
 			r.live(passes(step))
 		}
 		away = append(away, r.now.Sub(given).Round(10*time.Second))
@@ -163,7 +163,7 @@ func TestStanding_WaitSkipsNoChange(t *testing.T) {
 func TestStanding_NewcomerThatRetreatedStaysAway(t *testing.T) {
 	r := started(false)
 	r.holds = true
-	if got := r.live(fails(11*time.Second), passes(50*time.Second)).Verdict(); got != standing.Unproven {
+	if got := r.live(fails(11*time.Second), passes(50*time.Second)).Verdict(); got != eligibility.Unproven {
 		t.Errorf("verdict = %v within the minute, want unproven", got)
 	}
 }
@@ -177,15 +177,15 @@ func TestStanding_MovesAreBounded(t *testing.T) {
 		for range rapid.IntRange(1, 100).Draw(t, "stretches") {
 			s := stretch{able: rapid.Bool().Draw(t, "able"), long: step}
 			for range rapid.IntRange(1, 80).Draw(t, "steps") {
-				r.holds = r.holds || r.Verdict() == standing.Ready
+				r.holds = r.holds || r.Verdict() == eligibility.Ready
 				r.live(s)
 				if failing += step; s.able {
 					failing = 0
 				}
-				if r.Verdict() == standing.Failing && failing < 2*ttl {
+				if r.Verdict() == eligibility.Failing && failing < 2*ttl {
 					t.Fatalf("failing after checks failed for %v", failing)
 				}
-				if r.Verdict() == standing.Ready && failing > ttl+step {
+				if r.Verdict() == eligibility.Ready && failing > ttl+step {
 					t.Fatalf("ready although checks have failed for %v", failing)
 				}
 			}

@@ -1,4 +1,4 @@
-package tenure
+package localterm
 
 import (
 	"context"

@@ -9,8 +9,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
+	"github.com/trivet-dev/trivet/internal/term/internal/localterm"
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
-	"github.com/trivet-dev/trivet/internal/term/internal/tenure"
 )
 
 // claim creates the keys that the plan asks for and starts their bodies.
@@ -58,7 +58,7 @@ func (r *replica) take(shard int, answer record, borrowed bool) {
 	if !before.handedOver {
 		wait = max(0, takeoverPause-now.Sub(before.since))
 	}
-	h := newHolding(r.session, tenure.Claim{Shard: shard, Epoch: answer.epoch, Key: r.keys.term(shard)}, now)
+	h := newHolding(r.session, localterm.Claim{Shard: shard, Epoch: answer.epoch, Key: r.keys.term(shard)}, now)
 	h.borrowed = borrowed
 	r.work[shard] = h
 	r.metrics.takeovers.Inc()
