@@ -29,9 +29,9 @@ func (r *replica) retreat(now time.Time) {
 	if r.concession() != nil {
 		return // the reason is known and not this replica's own
 	}
-	before := r.eligibility.AwayUntil()
-	r.eligibility = r.eligibility.Retreat(now)
-	if away := r.eligibility.AwayUntil(); !away.Equal(before) {
+	before := r.eligibility.BackoffUntil()
+	r.eligibility = r.eligibility.BackOff(now)
+	if away := r.eligibility.BackoffUntil(); !away.Equal(before) {
 		r.logger.Warn("giving shards to replicas that can do their work; staying behind them for a while",
 			"until", away, "reason", *r.unready.Load())
 	}
@@ -48,7 +48,7 @@ func (r *replica) heldBack() string {
 	if reason := *r.unready.Load(); reason != nil {
 		return fmt.Sprintf("replicas that are ready come first: %v", reason)
 	}
-	if away := r.eligibility.AwayUntil(); time.Now().Before(away) {
+	if away := r.eligibility.BackoffUntil(); time.Now().Before(away) {
 		return fmt.Sprintf("replicas that are ready come first until %s: this one gave shards away because it could not do their work",
 			away.UTC().Format(time.RFC3339))
 	}

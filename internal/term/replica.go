@@ -34,7 +34,7 @@ type replica struct {
 	keys   keys
 	logger *slog.Logger
 
-	eligibility eligibility.Standing
+	eligibility eligibility.Tracker
 	leaving     bool
 	announced   announcement // what the member key says
 

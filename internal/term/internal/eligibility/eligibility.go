@@ -1,20 +1,41 @@
+// Package eligibility decides whether a replica counts as able to do the work of its shards.
+//
+// Checks flicker, and each move of a shard interrupts its work for a moment. The package therefore
+// turns the results of checks into a [Verdict] slowly:
+//
+//   - A replica that starts is [Unproven] until its checks pass for the first time. Then it is
+//     [Ready] at once.
+//   - A replica whose checks fail for one TTL of a session is no longer ready. It gets no further
+//     shards and keeps those that it has.
+//   - After two TTLs it is [Failing], and its shards move to ready replicas. The second TTL lets the
+//     other replicas report their own failures. When all replicas depend on the same dead server, all
+//     have reported it before the first one would release a shard, and no shard moves.
+//   - A replica is ready again once its checks have passed for two TTLs without a break.
+//   - A replica that released shards because it failed backs off for 12 TTLs. Each further time
+//     doubles the backoff, up to 120 TTLs. A failure may show only while the replica holds a shard, so
+//     passing checks without a shard prove nothing, and the shards would move back and forth. The
+//     count restarts after the replica has been ready for 120 TTLs.
+//
+// The package is pure: time is a parameter, and a [Tracker] is a value. With the default TTL of 5 s
+// these times are 5 s, 10 s, 10 s, and 1 to 10 minutes.
 package eligibility
 
 import "time"
 
-// Verdict is how a replica stands with the others.
+// Verdict says whether a replica should hold shards.
 type Verdict int
 
 const (
-	// Unproven: it may be able to do the work. It is given no shard while others are ready, and gives none away.
+	// Unproven replicas may be able to do the work. They get no shard while other replicas are ready,
+	// and release none.
 	Unproven Verdict = iota
-	// Ready: it is able to do the work.
+	// Ready replicas can do the work.
 	Ready
-	// Failing: it is not, and what it holds goes to those who are.
+	// Failing replicas cannot do the work. Their shards move to ready replicas.
 	Failing
 )
 
-// String is how logs say it.
+// String returns the verdict's name in logs.
 func (v Verdict) String() string {
 	switch v {
 	case Ready:
@@ -26,88 +47,90 @@ func (v Verdict) String() string {
 	}
 }
 
-// In sessions' TTLs: how long checks fail before a replica is no longer ready and before it fails, how long they pass before
-// it is ready again, and how long one that gave shards away stays behind at least and at most.
+// Times in TTLs of a session.
 const (
-	doubtTTLs   = 1
-	failTTLs    = 2
-	returnTTLs  = 2
-	awayMinTTLs = 12
-	awayMaxTTLs = 120
+	unprovenAfterTTLs = 1
+	failingAfterTTLs  = 2
+	readyAfterTTLs    = 2
+	minBackoffTTLs    = 12
+	maxBackoffTTLs    = 120
 )
 
-// Standing is what has to be remembered to reach a verdict. It is a value; its methods change nothing.
-type Standing struct {
+// Tracker has the history that a verdict depends on. It is a value; its methods return a changed
+// copy.
+type Tracker struct {
 	ttl     time.Duration
 	verdict Verdict
-	// able is what the checks say, and since when they have said so without a break.
-	able  bool
-	since time.Time
-	// seasoned says that the replica was ready before or gave shards away, so that it has to prove itself.
-	seasoned bool
-	ready    time.Time // when it last became ready
-	// retreats are the times it gave shards away and has not lived down, and away is when it may be ready again. retreated
-	// says that the present failure is among them.
-	retreats  int
-	away      time.Time
-	retreated bool
+	// passing is the last result of the checks, and since is the start of its unbroken period.
+	passing bool
+	since   time.Time
+	// mustProve says that the replica was ready before or backed off, so that one passing check is not
+	// enough.
+	mustProve  bool
+	readySince time.Time
+	// backoffs counts the backoffs that still double the next one. backoffUntil is the end of the
+	// current one. backedOff says that the present failure is counted.
+	backoffs     int
+	backoffUntil time.Time
+	backedOff    bool
 }
 
-// New is how a replica stands at its start.
-func New(now time.Time, ttl time.Duration, able bool) Standing {
-	return Standing{ttl: ttl, able: able, since: now}.Observe(now, able)
+// New returns the tracker of a replica that starts now.
+func New(now time.Time, ttl time.Duration, passing bool) Tracker {
+	return Tracker{ttl: ttl, passing: passing, since: now}.Observe(now, passing)
 }
 
-// Verdict is the one reached by the last observation.
-func (s Standing) Verdict() Verdict { return s.verdict }
+// Verdict returns the verdict of the last observation.
+func (t Tracker) Verdict() Verdict { return t.verdict }
 
-// AwayUntil is until when the replica stays behind the others however able it is; zero when nothing holds it back.
-func (s Standing) AwayUntil() time.Time { return s.away }
+// BackoffUntil returns the end of the backoff, or zero if there is none.
+func (t Tracker) BackoffUntil() time.Time { return t.backoffUntil }
 
-// Observe takes in what the checks say as of now. It is to be called when that changes, and now and then while it does not.
-func (s Standing) Observe(now time.Time, able bool) Standing {
-	if able != s.able {
-		s.able, s.since = able, now
+// Observe adds a result of the checks. Call it when the result changes, and after each [Tracker.Wait].
+func (t Tracker) Observe(now time.Time, passing bool) Tracker {
+	if passing != t.passing {
+		t.passing, t.since = passing, now
 	}
-	if able {
-		return s.pass(now)
+	if passing {
+		return t.pass(now)
 	}
-	return s.fail(now)
+	return t.fail(now)
 }
 
-func (s Standing) pass(now time.Time) Standing {
+func (t Tracker) pass(now time.Time) Tracker {
 	switch {
-	case s.verdict == Ready:
-		if now.Sub(s.ready) >= awayMaxTTLs*s.ttl {
-			s.retreats = 0
+	case t.verdict == Ready:
+		if now.Sub(t.readySince) >= maxBackoffTTLs*t.ttl {
+			t.backoffs = 0
 		}
-	case now.Before(s.away), s.seasoned && now.Sub(s.since) < returnTTLs*s.ttl:
-		s.verdict, s.retreated = Unproven, false
+	case now.Before(t.backoffUntil), t.mustProve && now.Sub(t.since) < readyAfterTTLs*t.ttl:
+		t.verdict, t.backedOff = Unproven, false
 	default:
-		s.verdict, s.retreated = Ready, false
-		s.ready, s.seasoned, s.away = now, true, time.Time{}
+		t.verdict, t.backedOff = Ready, false
+		t.readySince, t.mustProve, t.backoffUntil = now, true, time.Time{}
 	}
-	return s
+	return t
 }
 
-func (s Standing) fail(now time.Time) Standing {
-	switch lasted := now.Sub(s.since); {
-	case lasted >= failTTLs*s.ttl:
-		s.verdict = Failing
-	case lasted >= doubtTTLs*s.ttl:
-		s.verdict = Unproven
+func (t Tracker) fail(now time.Time) Tracker {
+	switch lasted := now.Sub(t.since); {
+	case lasted >= failingAfterTTLs*t.ttl:
+		t.verdict = Failing
+	case lasted >= unprovenAfterTTLs*t.ttl:
+		t.verdict = Unproven
 	}
-	return s
+	return t
 }
 
-// Wait is how long until time alone changes the verdict, if the checks go on saying the same; 0 when it cannot.
-func (s Standing) Wait(now time.Time) time.Duration {
+// Wait returns the time after which the verdict may change although the checks keep their result. It
+// returns 0 if the verdict cannot change.
+func (t Tracker) Wait(now time.Time) time.Duration {
 	var due []time.Time
 	switch {
-	case !s.able:
-		due = []time.Time{s.since.Add(doubtTTLs * s.ttl), s.since.Add(failTTLs * s.ttl)}
-	case s.verdict != Ready:
-		due = []time.Time{s.since.Add(returnTTLs * s.ttl), s.away}
+	case !t.passing:
+		due = []time.Time{t.since.Add(unprovenAfterTTLs * t.ttl), t.since.Add(failingAfterTTLs * t.ttl)}
+	case t.verdict != Ready:
+		due = []time.Time{t.since.Add(readyAfterTTLs * t.ttl), t.backoffUntil}
 	}
 	var wait time.Duration
 	for _, at := range due {
@@ -118,13 +141,14 @@ func (s Standing) Wait(now time.Time) time.Duration {
 	return wait
 }
 
-// Retreat takes in that the replica gives shards away because it fails, in however many steps: one failure counts once.
-func (s Standing) Retreat(now time.Time) Standing {
-	if s.retreated {
-		return s
+// BackOff records that the replica releases shards because it fails. Further calls for the same
+// failure change nothing.
+func (t Tracker) BackOff(now time.Time) Tracker {
+	if t.backedOff {
+		return t
 	}
-	s.away = now.Add(min(awayMinTTLs*s.ttl<<min(s.retreats, 10), awayMaxTTLs*s.ttl))
-	s.retreats++
-	s.seasoned, s.retreated = true, true
-	return s
+	t.backoffUntil = now.Add(min(minBackoffTTLs*t.ttl<<min(t.backoffs, 10), maxBackoffTTLs*t.ttl))
+	t.backoffs++
+	t.mustProve, t.backedOff = true, true
+	return t
 }

@@ -9,13 +9,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ErrEnded is what every check of a term that is over wraps.
-var ErrEnded = errors.New("term has ended")
+var (
+	// ErrEnded is wrapped by each error of [Term.Check].
+	ErrEnded = errors.New("term has ended")
+	// ErrNone says that a context carries no term, because it does not come from a body's context.
+	ErrNone = errors.New("no term in context")
+)
 
-// ErrNone says that a context carries no term at all: whoever meant to write under one was not called by a body.
-var ErrNone = errors.New("no term in context")
-
-// Term is one shard held by this process, from the claim of its key until the context ends. It is safe for concurrent use.
+// Term is one shard held by this process, from the claim of its key until the context ends. It is
+// safe for concurrent use.
 type Term struct {
 	shard int
 	epoch int64
@@ -24,9 +26,8 @@ type Term struct {
 	ctx   context.Context
 }
 
-// Claim is what etcd answered to a successful claim.
+// Claim is the result of a successful claim in etcd.
 type Claim struct {
-	// Shard that was claimed.
 	Shard int
 	// Epoch is the revision at which the shard's key was created.
 	Epoch int64
@@ -34,8 +35,8 @@ type Claim struct {
 	Key string
 }
 
-// Begin starts a term under a lease. The returned function gives the term up for a cause; it may be called more than once
-// and must be called in the end.
+// Begin starts a term under a lease. The returned function gives the term up with a cause. It must be
+// called at least once, and further calls do nothing.
 func Begin(lease *Lease, claim Claim) (*Term, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(lease.Context())
 	t := &Term{shard: claim.Shard, epoch: claim.Epoch, key: claim.Key, lease: lease}
@@ -43,22 +44,25 @@ func Begin(lease *Lease, claim Claim) (*Term, context.CancelCauseFunc) {
 	return t, cancel
 }
 
-// Shard is the number of the shard, from 0.
+// Shard returns the number of the shard, from 0.
 func (t *Term) Shard() int { return t.shard }
 
-// Epoch is the etcd revision at which the shard was claimed. A later term of the same shard has a higher epoch.
+// Epoch returns the etcd revision at which the shard was claimed. A later term of the same shard has
+// a higher epoch.
 func (t *Term) Epoch() int64 { return t.epoch }
 
-// Guard is the comparison that every etcd transaction written under this term includes: it holds exactly as long as the
-// key created by this claim exists.
+// Guard returns the comparison that every etcd transaction of this term must include. It holds
+// exactly as long as the key that this claim created exists.
 func (t *Term) Guard() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(t.key), "=", t.epoch)
 }
 
-// Context ends before the etcd lease can lapse, or earlier when the term is given up. It carries the term.
+// Context ends before the etcd lease can lapse, or earlier when the term is given up. It carries the
+// term.
 func (t *Term) Context() context.Context { return t.ctx }
 
-// Remaining is how long the holder may still act without hearing from etcd; zero once the term has ended.
+// Remaining returns how long the process may still act without an answer from etcd. It returns zero
+// once the term has ended.
 func (t *Term) Remaining() time.Duration {
 	if t.ctx.Err() != nil {
 		return 0
@@ -66,8 +70,9 @@ func (t *Term) Remaining() time.Duration {
 	return t.lease.Remaining()
 }
 
-// Check returns nil while the term may be acted under, else an error that wraps [ErrEnded] and the cause. It compares the
-// monotonic clock itself, so it is right even where the context is about to end but has not been told yet.
+// Check returns nil while the process may act under the term, else an error that wraps [ErrEnded]
+// and the cause. It compares the monotonic clock itself, so it does not depend on a timer that ends
+// the context.
 func (t *Term) Check() error {
 	if t.ctx.Err() != nil {
 		return t.ended(context.Cause(t.ctx))
@@ -84,7 +89,8 @@ func (t *Term) ended(cause error) error {
 
 type contextKey struct{}
 
-// FromContext returns the term that ctx carries, and whether it carries one. The term may have ended: see [Term.Check].
+// FromContext returns the term that ctx carries, and whether it carries one. The term may have ended:
+// see [Term.Check].
 func FromContext(ctx context.Context) (*Term, bool) {
 	t, ok := ctx.Value(contextKey{}).(*Term)
 	return t, ok
