@@ -238,12 +238,12 @@ func (r *replica) act(ctx context.Context) time.Duration {
 }
 
 // situation is what the decision is made from.
-func (r *replica) situation(now time.Time) sharding.Situation {
-	s := sharding.Situation{
+func (r *replica) situation(now time.Time) sharding.Input {
+	s := sharding.Input{
 		Self: r.cfg.Member.ID, Members: r.view.shardingMembers(), Holders: r.view.holders(),
 		Shards: make([]sharding.Shard, r.cfg.Shards), Moves: int(r.moves.TokensAt(now)),
-		Failing:  r.isFailing(),
-		Patience: r.session.ttl, Settle: 6 * r.session.ttl,
+		Failing:    r.isFailing(),
+		ClaimDelay: r.session.ttl, MinHold: 6 * r.session.ttl,
 	}
 	for number := range s.Shards {
 		known := r.view.shard(number)
@@ -256,7 +256,7 @@ func (r *replica) situation(now time.Time) sharding.Situation {
 				shard.Work = sharding.Running
 			}
 		} else if now.Before(r.rests[number].until) {
-			shard.Work = sharding.Resting
+			shard.Work = sharding.BackingOff
 		}
 		s.Shards[number] = shard
 	}

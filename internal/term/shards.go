@@ -20,7 +20,7 @@ func (r *replica) claim(ctx context.Context, steps []sharding.Step) error {
 	for _, step := range steps {
 		if step.Verb == sharding.Claim {
 			shards = append(shards, step.Shard)
-			borrowed[step.Shard] = step.Reason == sharding.Neglected
+			borrowed[step.Shard] = step.Reason == sharding.Unclaimed
 		}
 	}
 	anchor := r.anchor()
