@@ -34,8 +34,8 @@ type child struct {
 	Counter string
 }
 
-// runChild runs a replica until it is told to end. Its body prints "checked <epoch> <nanoseconds>" each time a check has
-// passed, and then writes under the guard without looking at the clock again.
+// runChild runs a replica until it is told to end. Its body prints "checked <epoch> <nanoseconds>"
+// each time a check has passed, and then writes under the guard without looking at the clock again.
 func runChild() int {
 	var c child
 	if err := json.Unmarshal([]byte(os.Getenv(childVariable)), &c); err != nil {
@@ -86,11 +86,12 @@ func (c child) write(ctx context.Context, client *clientv3.Client, held *term.Te
 	return nil
 }
 
-// A process frozen for longer than its lease and then woken must find its term over before it can act: not one check may
-// pass after the wake-up under the old epoch, and not one write of it may take effect after another's.
+// A process frozen for longer than its lease and then woken must find its term over before it can
+// act: not one check may pass after the wake-up under the old epoch, and not one write of it may
+// take effect after another's.
 func TestFault_FrozenProcessWakesUpToTheEndOfItsTerm(t *testing.T) {
 	cluster := etcd(t)
-	client := dial(t, cluster, &wire{})
+	client := dial(t, cluster, &faultyConn{})
 	counter := fmt.Sprintf("%scounter-%d", term.Prefix(clusterName(t)), time.Now().UnixNano())
 	c := child{
 		Endpoints: cluster.EtcdEndpoints(), TTL: 2 * time.Second, Counter: counter,
@@ -103,7 +104,8 @@ func TestFault_FrozenProcessWakesUpToTheEndOfItsTerm(t *testing.T) {
 	other := lower("a")
 	join(t, cluster, other, h.body(other))
 	for range 3 {
-		// The replica gets its shard back from the other, at a higher epoch, and is frozen in the middle of its work.
+		// The replica gets its shard back from the other, at a higher epoch, and is frozen in the
+		// middle of its work.
 		for range 20 {
 			now := receive(t, lines)
 			if now.epoch < epoch {
@@ -123,14 +125,15 @@ func TestFault_FrozenProcessWakesUpToTheEndOfItsTerm(t *testing.T) {
 	onlyNewerEpochs(t, client, counter)
 }
 
-// onlyNewerEpochs reads every version of the counter and checks that no epoch is followed by an older one.
+// onlyNewerEpochs reads every version of the counter and checks that no epoch is followed by an
+// older one.
 func onlyNewerEpochs(t *testing.T, client *clientv3.Client, counter string) {
 	t.Helper()
 	last, err := client.Get(t.Context(), counter)
 	if err != nil || len(last.Kvs) != 1 {
 		t.Fatal(last, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	present, versions := int64(0), 0
 	for answer := range client.Watch(ctx, counter, clientv3.WithRev(last.Kvs[0].CreateRevision)) {

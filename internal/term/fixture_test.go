@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -21,9 +24,64 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		os.Exit(runChild())
+	}
+	code := m.Run()
+	if cluster, err := sharedEtcd(); err == nil {
+		if err := cluster.Stop(); err != nil {
+			fmt.Fprintf(os.Stderr, "stop etcd: %v\n", err)
+			code = max(code, 1)
+		}
+	}
+	// After a failed test, leaked goroutines are a consequence and would hide the cause.
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintf(os.Stderr, "goroutines outlived the tests: %v\n", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// sharedEtcd is the etcd of all tests that do not stop it.
+var sharedEtcd = sync.OnceValues(startEtcd)
+
+func startEtcd() (*devcluster.Cluster, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return devcluster.Start(ctx, devcluster.Config{EtcdOnly: true, Logger: slog.New(slog.DiscardHandler)})
+}
+
+// etcd returns the shared etcd.
+func etcd(t testing.TB) *devcluster.Cluster {
+	t.Helper()
+	cluster, err := sharedEtcd()
+	if err != nil {
+		t.Fatalf("start etcd (missing? run `make assets`): %v", err)
+	}
+	return cluster
+}
+
+// ownEtcd returns an etcd that the test may stop and start.
+func ownEtcd(t testing.TB) *devcluster.Cluster {
+	t.Helper()
+	cluster, err := startEtcd()
+	if err != nil {
+		t.Fatalf("start etcd (missing? run `make assets`): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Errorf("stop etcd: %v", err)
+		}
+	})
+	return cluster
+}
+
 const service = "leasesvc"
 
-// clusterName is one per test, so that tests share an etcd without meeting.
+// clusterName returns a name for each test, so that tests share an etcd.
 func clusterName(t testing.TB) string {
 	return strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
@@ -39,14 +97,14 @@ func membersPrefix(t testing.TB) string {
 func termsPrefix(t testing.TB) string        { return term.Prefix(clusterName(t)) + "terms/" + service + "/" }
 func termKey(t testing.TB, shard int) string { return fmt.Sprintf("%s%d", termsPrefix(t), shard) }
 
-// wire is what a test does to the connection of one client.
-type wire struct {
-	frozen   atomic.Bool  // renewals are held back until their contexts end
-	dead     atomic.Bool  // nothing is sent any more
+// faultyConn injects faults into the connection of one client.
+type faultyConn struct {
+	frozen   atomic.Bool  // renewals wait until their contexts end
+	dead     atomic.Bool  // nothing is sent
 	requests atomic.Int64 // messages sent to etcd
 }
 
-func (w *wire) unary(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+func (w *faultyConn) unary(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	if w.dead.Load() {
 		<-ctx.Done()
 		return ctx.Err()
@@ -55,7 +113,7 @@ func (w *wire) unary(ctx context.Context, method string, request, reply any, con
 	return invoke(ctx, method, request, reply, conn, options...)
 }
 
-func (w *wire) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+func (w *faultyConn) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	if w.dead.Load() || w.frozen.Load() && strings.HasSuffix(method, "/LeaseKeepAlive") {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -77,8 +135,8 @@ func (s *countedStream) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-// dial returns a client of the cluster whose messages pass w. The endpoints replace the cluster's own if given.
-func dial(t testing.TB, cluster *devcluster.Cluster, w *wire, endpoints ...string) *clientv3.Client {
+// dial returns a client of the cluster that uses w. Endpoints replace those of the cluster.
+func dial(t testing.TB, cluster *devcluster.Cluster, w *faultyConn, endpoints ...string) *clientv3.Client {
 	t.Helper()
 	client, err := connect(cluster, w, endpoints...)
 	if err != nil {
@@ -88,7 +146,7 @@ func dial(t testing.TB, cluster *devcluster.Cluster, w *wire, endpoints ...strin
 	return client
 }
 
-func connect(cluster *devcluster.Cluster, w *wire, endpoints ...string) (*clientv3.Client, error) {
+func connect(cluster *devcluster.Cluster, w *faultyConn, endpoints ...string) (*clientv3.Client, error) {
 	var files identity.Files
 	files.CAFile, files.CertFile, files.KeyFile = cluster.EtcdFiles()
 	tls, err := files.ClientTLS(slog.New(slog.DiscardHandler))
@@ -109,27 +167,28 @@ func connect(cluster *devcluster.Cluster, w *wire, endpoints ...string) (*client
 	})
 }
 
-// participant is one replica in a test.
-type participant struct {
+// testReplica is a candidate with its own client.
+type testReplica struct {
 	*term.Candidate
-	id     string
-	client *clientv3.Client
-	wire   *wire
-	// leave ends Run as a stopping process does, waits for it and returns what it returned. It may be called again.
+	id         string
+	client     *clientv3.Client
+	faultyConn *faultyConn
+	// leave cancels Run, waits for it and returns its result. It may be called again.
 	leave func() error
 }
 
-// options change the configuration of a participant.
-type options func(*term.Config)
+// option changes the configuration of a testReplica.
+type option func(*term.Config)
 
-func shards(n int) options        { return func(c *term.Config) { c.Shards = n } }
-func ttl(d time.Duration) options { return func(c *term.Config) { c.TTL = d } }
-func logTo(w io.Writer) options {
+func shards(n int) options       { return func(c *term.Config) { c.Shards = n } }
+func ttl(d time.Duration) option { return func(c *term.Config) { c.TTL = d } }
+func logTo(w io.Writer) option {
 	return func(c *term.Config) { c.Logger = slog.New(slog.NewTextHandler(w, nil)) }
 }
 
-// newParticipant makes a replica that does not run yet. By default it has one shard and the shortest TTL.
-func newParticipant(t testing.TB, id string, client *clientv3.Client, change ...options) *participant {
+// newTestReplica returns a replica that does not run. By default it has one shard and the shortest
+// TTL.
+func newTestReplica(t testing.TB, id string, client *clientv3.Client, change ...option) *testReplica {
 	t.Helper()
 	cfg := term.Config{
 		Member: term.Member{
@@ -144,20 +203,20 @@ func newParticipant(t testing.TB, id string, client *clientv3.Client, change ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &participant{Candidate: candidate, id: id, client: client}
+	return &testReplica{Candidate: candidate, id: id, client: client}
 }
 
-// join runs a replica with a client of its own until the test ends.
-func join(t testing.TB, cluster *devcluster.Cluster, id string, body term.Body, change ...options) *participant {
+// join runs a replica with its own client until the test ends.
+func join(t testing.TB, cluster *devcluster.Cluster, id string, body term.Body, change ...option) *testReplica {
 	t.Helper()
-	w := &wire{}
-	p := newParticipant(t, id, dial(t, cluster, w), change...)
-	p.wire = w
+	w := &faultyConn{}
+	p := newTestReplica(t, id, dial(t, cluster, w), change...)
+	p.faultyConn = w
 	p.start(t, body)
 	return p
 }
 
-func (p *participant) start(t testing.TB, body term.Body) {
+func (p *testReplica) start(t testing.TB, body term.Body) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx, body) }()
@@ -173,8 +232,8 @@ func (p *participant) start(t testing.TB, body term.Body) {
 	t.Cleanup(func() { _ = p.leave() })
 }
 
-// revokeLease takes a replica's lease away, as an operator may.
-func (p *participant) revokeLease(t testing.TB) {
+// revokeLease revokes a replica's lease, as an operator can.
+func (p *testReplica) revokeLease(t testing.TB) {
 	t.Helper()
 	id, _, ok := p.Session()
 	if !ok {
@@ -185,7 +244,7 @@ func (p *participant) revokeLease(t testing.TB) {
 	}
 }
 
-// testLog collects a log that several goroutines write.
+// testLog is a log for several goroutines.
 type testLog struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
@@ -209,4 +268,96 @@ func logged(log *testLog, text string) error {
 		return fmt.Errorf("not logged so far: %q; log:\n%s", text, all)
 	}
 	return nil
+}
+
+// relay is a TCP proxy between a client and etcd. While cut, it drops and refuses all connections.
+type relay struct {
+	listener net.Listener
+	target   string
+	workers  sync.WaitGroup
+
+	mu    sync.Mutex // guards the fields below
+	cut   bool
+	conns map[net.Conn]bool
+}
+
+func newRelay(t testing.TB, cluster *devcluster.Cluster) *relay {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{
+		listener: listener, target: strings.TrimPrefix(cluster.EtcdEndpoints()[0], "https://"), conns: map[net.Conn]bool{},
+	}
+	r.workers.Go(r.accept)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		r.setCut(true)
+		r.workers.Wait()
+	})
+	return r
+}
+
+func (r *relay) endpoint() string { return "https://" + r.listener.Addr().String() }
+
+func (r *relay) setCut(cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = cut
+	if cut {
+		for conn := range r.conns {
+			_ = conn.Close()
+		}
+	}
+}
+
+// keep registers a connection, which a cut closes. It is false if the relay is cut.
+func (r *relay) keep(conn net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.cut {
+		r.conns[conn] = true
+	}
+	return !r.cut
+}
+
+func (r *relay) drop(conn net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, conn)
+	_ = conn.Close()
+}
+
+func (r *relay) accept() {
+	for {
+		client, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		r.workers.Go(func() { r.forward(client) })
+	}
+}
+
+func (r *relay) forward(client net.Conn) {
+	defer r.drop(client)
+	if !r.keep(client) {
+		return
+	}
+	server, err := net.Dial("tcp", r.target)
+	if err != nil {
+		return
+	}
+	defer r.drop(server)
+	if !r.keep(server) {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() {
+		_, _ = io.Copy(client, server)
+		_ = client.Close()
+	})
+	_, _ = io.Copy(server, client)
+	_ = server.Close()
+	back.Wait()
 }

@@ -15,37 +15,37 @@ import (
 )
 
 const (
-	// listTimeout bounds one list; it is long because a list after an outage meets a busy etcd.
+	// listTimeout bounds one list. It is long because etcd is busy after an outage.
 	listTimeout = 5 * time.Second
-	// resyncPeriod is how often everything is listed again although the watch goes on. It heals what no watch reports, such
-	// as an etcd restored from a backup, whose revisions the watch would wait for in silence.
+	// resyncPeriod is how often everything is listed again. It finds what no watch reports, for example
+	// an etcd restored from a backup, for whose revisions the watch would wait in silence.
 	resyncPeriod = 30 * time.Second
-	// followRetry is the pause before following again after an error, with as much again of jitter.
+	// followRetry is the pause after an error, before jitter.
 	followRetry = 200 * time.Millisecond
 )
 
-// change is what became known about the followed keys.
+// change is a list or a batch of events of the followed keys.
 type change struct {
-	// revision of etcd up to which this is known.
+	// revision is etcd's revision of the list or of the last event.
 	revision int64
-	// whole says that entries are all keys there are; otherwise events are what changed, in order.
+	// whole says that entries are all keys. Otherwise events are the changes, in order.
 	whole   bool
 	entries []*mvccpb.KeyValue
 	events  []*clientv3.Event
-	// err says that following broke off. It is tried again without anybody's help.
+	// err says that the watch ended. The follower retries by itself.
 	err error
 }
 
-// follower delivers the contents of a span and then every change of it.
+// follower delivers the contents of a key range and then every change of it.
 type follower struct {
 	client *clientv3.Client
-	span   span
-	// since is the revision whose contents come first, before the newest; 0 means that none do.
+	keys   keyRange
+	// since is a revision whose contents are delivered before the newest ones; 0 means none.
 	since  int64
 	logger *slog.Logger
 }
 
-// run delivers changes until ctx ends, one at a time from this goroutine. After any error, compaction included, it begins
+// run calls deliver for each change until ctx ends. After any error, including compaction, it starts
 // again with the whole contents.
 func (f *follower) run(ctx context.Context, deliver func(change)) {
 	for ctx.Err() == nil {
@@ -53,14 +53,14 @@ func (f *follower) run(ctx context.Context, deliver func(change)) {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		f.logger.Warn("following etcd broke off; listing again", "prefixes", f.span.prefixes, "error", err)
+		f.logger.Warn("watch of etcd ended; listing again", "prefixes", f.keys.prefixes, "error", err)
 		deliver(change{err: err})
 		pause(ctx, jittered(followRetry))
 	}
 }
 
-// follow delivers the contents and watches for one resync period. The watch comes first: etcd serves one that begins in the
-// past only at the next tenth of a second.
+// follow delivers the contents and watches for one resync period. It opens the watch before it lists,
+// because etcd serves a watch that starts in the past with a delay of up to 100 ms.
 func (f *follower) follow(ctx context.Context, deliver func(change)) error {
 	watching, cancel := context.WithTimeout(ctx, jittered(resyncPeriod))
 	defer cancel()
@@ -85,28 +85,28 @@ func (f *follower) follow(ctx context.Context, deliver func(change)) error {
 	if watching.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("watch %q: %w", f.span.from, err)
+	return fmt.Errorf("watch %q: %w", f.keys.from, err)
 }
 
-// watch opens a watch and returns when etcd has confirmed it, so that it misses nothing from then on. It calls stop, which is
-// to end ctx, if that takes too long.
+// watch opens a watch and returns after etcd has confirmed it. From then on the watch misses nothing.
+// After listTimeout it calls stop, which must end ctx.
 func (f *follower) watch(ctx context.Context, stop context.CancelFunc) (clientv3.WatchChan, error) {
 	late := time.AfterFunc(listTimeout, stop)
 	defer late.Stop()
-	// A member cut off from the quorum must not keep us waiting on a watch that can never fire.
-	watched := f.client.Watch(clientv3.WithRequireLeader(ctx), f.span.from,
-		clientv3.WithRange(f.span.to), clientv3.WithCreatedNotify())
+	// Without WithRequireLeader, a watch on a member without a quorum would wait for ever.
+	watched := f.client.Watch(clientv3.WithRequireLeader(ctx), f.keys.from,
+		clientv3.WithRange(f.keys.to), clientv3.WithCreatedNotify())
 	confirmed, open := <-watched
 	if err := confirmed.Err(); err != nil {
-		return nil, fmt.Errorf("watch %q: %w", f.span.from, err)
+		return nil, fmt.Errorf("watch %q: %w", f.keys.from, err)
 	}
 	if !open || !late.Stop() {
-		return nil, fmt.Errorf("watch %q: etcd has not confirmed it within %v", f.span.from, listTimeout)
+		return nil, fmt.Errorf("watch %q: etcd has not confirmed it within %v", f.keys.from, listTimeout)
 	}
 	return watched, nil
 }
 
-// newer returns the events, which are in order, after a revision.
+// newer returns the events after a revision. Events are in order.
 func newer(events []*clientv3.Event, revision int64) []*clientv3.Event {
 	first := slices.IndexFunc(events, func(e *clientv3.Event) bool { return e.Kv.ModRevision > revision })
 	if first < 0 {
@@ -117,13 +117,13 @@ func newer(events []*clientv3.Event, revision int64) []*clientv3.Event {
 
 var errClosed = errors.New("etcd client closed the watch")
 
-// contents delivers the newest contents, the first time after those of an earlier revision if there is one to begin with. It
-// returns the revision of the newest.
+// contents delivers the newest contents and returns their revision. The first time it delivers those of
+// since before.
 func (f *follower) contents(ctx context.Context, deliver func(change)) (int64, error) {
 	revisions := []int64{0}
 	if f.since != 0 {
 		revisions = []int64{f.since, 0}
-		f.since = 0 // once only: it may be compacted by the next time
+		f.since = 0 // it may be compacted by the next call
 	}
 	var listed change
 	for _, revision := range revisions {
@@ -136,17 +136,17 @@ func (f *follower) contents(ctx context.Context, deliver func(change)) (int64, e
 	return listed.revision, nil
 }
 
-// list reads all prefixes as of a revision, 0 for the newest.
+// list reads all prefixes as of a revision; 0 means the newest.
 func (f *follower) list(ctx context.Context, revision int64) (change, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	var reads []clientv3.Op
-	for _, prefix := range f.span.prefixes {
+	for _, prefix := range f.keys.prefixes {
 		reads = append(reads, clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithRev(revision)))
 	}
 	response, err := f.client.Txn(ctx).Then(reads...).Commit()
 	if err != nil {
-		return change{}, fmt.Errorf("list %q: %w", f.span.prefixes, err)
+		return change{}, fmt.Errorf("list %q: %w", f.keys.prefixes, err)
 	}
 	listed := change{revision: cmp.Or(revision, response.Header.Revision), whole: true}
 	for _, read := range response.Responses {
@@ -155,7 +155,7 @@ func (f *follower) list(ctx context.Context, revision int64) (change, error) {
 	return listed, nil
 }
 
-// jittered is d to 2d, so that replicas which failed together do not come back together.
+// jittered returns a duration from d to 2d, so that replicas do not retry together.
 func jittered(d time.Duration) time.Duration { return d + rand.N(d) }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -9,59 +9,62 @@ import (
 )
 
 var (
-	errKeyGone  = errors.New("the term's key was deleted or changed by somebody else")
+	errKeyGone  = errors.New("another writer deleted or changed the term's key")
 	errReturned = errors.New("the body returned")
 )
 
 const (
-	// takeoverPause is how long a shard that was not handed over lies after its key has vanished before its next body
-	// starts. A holder whose lease ran out has stopped long before; one whose lease was revoked learns of it meanwhile.
+	// takeoverPause is the time between the loss of a key that was not released and the start of the
+	// next body. A holder whose lease expired stopped long before. A holder whose lease was revoked
+	// learns of it during the pause.
 	takeoverPause = 250 * time.Millisecond
-	// restMin and restMax bound the backoff after a body that returned by itself; one that had run for restForget or longer
-	// starts again at the minimum.
-	restMin    = time.Second
-	restMax    = 30 * time.Second
-	restForget = time.Minute
-	// stuckAfter is when a body that ignores the end of its term is complained about, and stuckAgain how often.
-	stuckAfter = 5 * time.Second
-	stuckAgain = 30 * time.Second
+	// minBackoff and maxBackoff bound the backoff of a shard whose body returned during its term. After
+	// a body that ran for backoffReset the backoff restarts at the minimum.
+	minBackoff   = time.Second
+	maxBackoff   = 30 * time.Second
+	backoffReset = time.Minute
+	// stuckAfter is the time after which a body that ignores the end of its term is reported, and
+	// stuckLogPeriod the time between two log messages about it.
+	stuckAfter     = 5 * time.Second
+	stuckLogPeriod = 30 * time.Second
 )
 
-// holding is a shard whose key this replica created, until its body has returned and the key is deleted. Only the goroutine
-// of the replica touches it, but for err, which the body's goroutine writes before it reports the end.
-type holding struct {
+// heldShard is a shard whose key this replica created, until its body has returned and its key is
+// deleted. It belongs to the replica's goroutine. The body's goroutine writes err before it reports
+// its end.
+type heldShard struct {
 	shard    int
 	session  *session
 	term     *Term
-	giveUp   context.CancelCauseFunc
-	begun    time.Time
-	borrowed bool // claimed because its owner let it lie
+	cancel   context.CancelCauseFunc
+	started  time.Time
+	borrowed bool // its owner did not claim it
 
-	next   string    // the replica that is to hold the shard, once it is to move
-	queued time.Time // when that became known while the body was to run on for a while
+	next   string    // the replica to which the shard should move
+	queued time.Time // when next became known
 
 	phase    phase
-	over     time.Time // when the term ended or was given up
-	reported time.Time // when it was last complained that the body ignores that
-	err      error     // what the body returned
+	ended    time.Time // when the term ended or was given up
+	reported time.Time // when the body was last reported as stuck
+	err      error     // the body's result
 }
 
 type phase int
 
 const (
 	running  phase = iota // the body runs
-	ending                // the term is over, the body has been told
-	returned              // the body has returned, the key is to be deleted
+	ending                // the term has ended; the body has not returned
+	returned              // the body has returned; the key is not deleted
 )
 
-func newHolding(s *session, claim localterm.Claim, now time.Time) *holding {
-	h := &holding{shard: claim.Shard, session: s, begun: now}
-	h.term, h.giveUp = localterm.Begin(s.lease, claim)
+func newHeldShard(s *session, claim localterm.Claim, now time.Time) *heldShard {
+	h := &heldShard{shard: claim.Shard, session: s, started: now}
+	h.term, h.cancel = localterm.Begin(s.lease, claim)
 	return h
 }
 
-// work runs the body after a pause, unless the term ends before.
-func (h *holding) work(body Body, wait time.Duration) {
+// run runs the body after a pause, unless the term ends before.
+func (h *heldShard) run(body Body, wait time.Duration) {
 	ctx := h.term.Context()
 	if wait > 0 {
 		pause(ctx, wait)
@@ -71,21 +74,26 @@ func (h *holding) work(body Body, wait time.Duration) {
 	}
 }
 
-// end gives the term up for a cause; the body has yet to return. It reports whether the body still ran.
-func (h *holding) end(now time.Time, cause error) bool {
+// end ends the term with a cause and reports whether the body was running.
+func (h *heldShard) end(now time.Time, cause error) bool {
 	if h.phase != running {
 		return false
 	}
-	h.phase, h.over = ending, now
-	h.giveUp(cause)
+	h.phase, h.ended = ending, now
+	h.cancel(cause)
 	return true
 }
 
-// move says how far the shard is on its way to another replica.
-func (h *holding) move() Move {
+// stuck says whether the body ignores the end of its term.
+func (h *heldShard) stuck(now time.Time) bool {
+	return h.phase == ending && now.Sub(h.ended) >= stuckAfter
+}
+
+// move returns the state of the shard's move to another replica.
+func (h *heldShard) move() Move {
 	switch {
 	case h.phase != running:
-		return Move{State: Draining, To: h.next, Since: h.over}
+		return Move{State: Draining, To: h.next, Since: h.ended}
 	case h.next != "":
 		return Move{State: Waiting, To: h.next, Since: h.queued}
 	default:
@@ -93,17 +101,17 @@ func (h *holding) move() Move {
 	}
 }
 
-// rest is how long a shard is left alone after its body has returned by itself.
-type rest struct {
+// shardBackoff delays the next claim of a shard whose body returned during its term.
+type shardBackoff struct {
 	failures int
 	until    time.Time
 }
 
-// after is the rest that follows a body which ran for the given time.
-func (r rest) after(now time.Time, ran time.Duration) rest {
-	if ran >= restForget {
-		r.failures = 0
+// after returns the backoff that follows a body that ran for the given time.
+func (b shardBackoff) after(now time.Time, ran time.Duration) shardBackoff {
+	if ran >= backoffReset {
+		b.failures = 0
 	}
-	wait := min(restMin<<min(r.failures, 10), restMax)
-	return rest{failures: r.failures + 1, until: now.Add(wait)}
+	wait := min(minBackoff<<min(b.failures, 10), maxBackoff)
+	return shardBackoff{failures: b.failures + 1, until: now.Add(wait)}
 }

@@ -1,95 +1,111 @@
 package term
 
 import (
-	"context"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/trivet-dev/trivet/internal/term/internal/eligibility"
 )
 
-// assess judges what SetUnready was told last, and logs when the verdict changes.
-func (r *replica) assess(now time.Time) {
-	reason := *r.unready.Load()
-	before := r.eligibility.Verdict()
-	r.eligibility = r.eligibility.Observe(now, reason == nil)
-	verdict := r.eligibility.Verdict()
+// readiness has the reasons that a service reports through its candidate. It is safe for concurrent
+// use.
+type readiness struct {
+	unready  atomic.Pointer[error] // never nil; the last argument of SetUnready
+	yielding atomic.Pointer[error] // never nil; why this replica yields leadership
+	changed  chan struct{}         // holds a value until the replica has seen a change
+}
+
+func newReadiness(unready error) *readiness {
+	r := &readiness{changed: make(chan struct{}, 1)}
+	r.unready.Store(&unready)
+	r.yielding.Store(new(error))
+	return r
+}
+
+// set stores a reason, and wakes the replica if it appears or disappears.
+func (r *readiness) set(field *atomic.Pointer[error], reason error) {
+	before := field.Swap(&reason)
+	if (*before == nil) == (reason == nil) {
+		return
+	}
+	select {
+	case r.changed <- struct{}{}:
+	default: // the replica has not seen the previous change
+	}
+}
+
+// eligibilityState turns the reported reasons into the replica's rank among the members. It belongs to the
+// replica's goroutine.
+type eligibilityState struct {
+	*readiness
+	tracker eligibility.Tracker
+	logger  *slog.Logger
+}
+
+func newEligibility(r *readiness, ttl time.Duration, logger *slog.Logger) *eligibilityState {
+	return &eligibilityState{
+		readiness: r, logger: logger,
+		tracker: eligibility.New(time.Now(), ttl, *r.unready.Load() == nil),
+	}
+}
+
+// observe updates the verdict and logs a change.
+func (e *eligibilityState) observe(now time.Time) {
+	reason := *e.unready.Load()
+	before := e.tracker.Verdict()
+	e.tracker = e.tracker.Observe(now, reason == nil)
+	verdict := e.tracker.Verdict()
 	if verdict == before {
 		return
 	}
 	if reason == nil {
-		r.logger.Info("readiness for shards changed", "from", before, "to", verdict)
+		e.logger.Info("readiness for shards changed", "from", before, "to", verdict)
 	} else {
-		r.logger.Warn("readiness for shards changed", "from", before, "to", verdict, "reason", reason)
+		e.logger.Warn("readiness for shards changed", "from", before, "to", verdict, "reason", reason)
 	}
 }
 
-// retreat notes that shards are given away because this replica fails.
-func (r *replica) retreat(now time.Time) {
-	if r.concession() != nil {
-		return // the reason is known and not this replica's own
+// backOff records that the replica releases shards because it fails. A replica that yields does not
+// back off, because the cause is not its own.
+func (e *eligibilityState) backOff(now time.Time) {
+	if e.yieldReason() != nil {
+		return
 	}
-	before := r.eligibility.BackoffUntil()
-	r.eligibility = r.eligibility.BackOff(now)
-	if away := r.eligibility.BackoffUntil(); !away.Equal(before) {
-		r.logger.Warn("giving shards to replicas that can do their work; staying behind them for a while",
-			"until", away, "reason", *r.unready.Load())
+	before := e.tracker.BackoffUntil()
+	e.tracker = e.tracker.BackOff(now)
+	if until := e.tracker.BackoffUntil(); !until.Equal(before) {
+		e.logger.Warn("releasing shards to ready replicas; backing off", "until", until, "reason", *e.unready.Load())
 	}
 }
 
-// heldBack says why others are given shards rather than this replica, "" when they are not.
-func (r *replica) heldBack() string {
-	if r.isReady() || r.cfg.Shards == 0 {
+func (e *eligibilityState) yieldReason() error { return *e.yielding.Load() }
+
+// ready says whether this replica ranks with the ready members.
+func (e *eligibilityState) ready() bool {
+	return e.yieldReason() == nil && e.tracker.Verdict() == eligibility.Ready
+}
+
+// failing says whether this replica must release its shards to ready members.
+func (e *eligibilityState) failing() bool {
+	return e.yieldReason() != nil || e.tracker.Verdict() == eligibility.Failing
+}
+
+// notReadyReason returns why this replica ranks behind ready members, or "" if it does not.
+func (e *eligibilityState) notReadyReason() string {
+	if e.ready() {
 		return ""
 	}
-	if reason := r.concession(); reason != nil {
-		return fmt.Sprintf("conceded to replicas that are ready: %v", reason)
+	if reason := e.yieldReason(); reason != nil {
+		return fmt.Sprintf("leadership yielded to ready replicas: %v", reason)
 	}
-	if reason := *r.unready.Load(); reason != nil {
-		return fmt.Sprintf("replicas that are ready come first: %v", reason)
+	if reason := *e.unready.Load(); reason != nil {
+		return fmt.Sprintf("ready replicas come first: %v", reason)
 	}
-	if away := r.eligibility.BackoffUntil(); time.Now().Before(away) {
-		return fmt.Sprintf("replicas that are ready come first until %s: this one gave shards away because it could not do their work",
-			away.UTC().Format(time.RFC3339))
+	if until := e.tracker.BackoffUntil(); time.Now().Before(until) {
+		return fmt.Sprintf("ready replicas come first until %s: this one gave shards away because it could not do their work",
+			until.UTC().Format(time.RFC3339))
 	}
-	return "replicas that are ready come first: this one was not, and has to stay so for a while"
-}
-
-// concession is what Concede was told last.
-func (r *replica) concession() error { return *r.conceded.Load() }
-
-// isReady tells whether this replica ranks with those that can do the work.
-func (r *replica) isReady() bool {
-	return r.concession() == nil && r.eligibility.Verdict() == eligibility.Ready
-}
-
-// isFailing tells whether what this replica holds should go to those that can do the work.
-func (r *replica) isFailing() bool {
-	return r.concession() != nil || r.eligibility.Verdict() == eligibility.Failing
-}
-
-// introduction is what the member key should say of this replica now.
-func (r *replica) introduction() announcement {
-	return announcement{
-		Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: r.leaving,
-		Unready: r.cfg.Shards > 0 && !r.isReady(),
-	}
-}
-
-// announce tells the others what has changed about this replica since it told them last. Without knowing that it leaves or
-// cannot do the work, they would wait for it to claim the shards that it gives up.
-func (r *replica) announce(ctx context.Context) error {
-	next := r.introduction()
-	if next == r.announced {
-		return nil
-	}
-	value, err := next.encode()
-	if err != nil {
-		return err
-	}
-	if err := r.session.announce(ctx, r.keys.member(r.cfg.Member.ID), value); err != nil {
-		return r.unanswered(err)
-	}
-	r.announced = next
-	return nil
+	return "ready replicas come first: this one was unready and has not been ready for long enough"
 }

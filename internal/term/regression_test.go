@@ -6,53 +6,57 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
-// Three defects of etcd's own election are known from etcd's issues 19597, 21128 and 22123. Each scenario here plays one of
-// them through and returns an error if it bites. Both a candidate and concurrency.Election, used as its documentation shows,
-// go through each. The election must fail: otherwise the scenario would prove nothing about the candidate.
+// Three defects of etcd's own election are known from etcd's issues 19597, 21128 and 22123. Each
+// scenario here plays one of them through and returns an error if it compareWithElection. Both a
+// candidate and concurrency.Election, used as its documentation shows, go through each. The
+// election must fail: otherwise the scenario would prove nothing about the candidate.
 
-// contender wants to lead, alone.
+// contender takes part in an election.
 type contender interface {
-	// waiting is nil once it takes part.
+	// waiting returns nil once it takes part.
 	waiting() error
-	// acts says whether it believes that it leads.
+	// acts says whether it considers itself the leader.
 	acts() bool
-	// lease is what its keys are bound to.
+	// lease returns the lease of its keys.
 	lease() clientv3.LeaseID
-	// troubled is nil once it has noticed that its watch cannot go on.
-	troubled() error
-	// handOver gives leadership up while the process and its session go on. After an error it is called again.
+	// watchFailed returns nil once its watch has failed.
+	watchFailed() error
+	// handOver gives leadership up and keeps the session. After an error it is called again.
 	handOver() error
-	// leave ends its taking part.
+	// leave ends its participation.
 	leave()
 }
 
-// contest is a way to decide who leads.
-type contest struct {
-	// enter makes a contender with an id of its own, behind a relay if one is given. Its session lives for long.
+// method is an implementation of leader election.
+type method struct {
+	// enter returns a contender with its own id, behind a relay if r is not nil. Its TTL is long.
 	enter func(t *testing.T, id string, r *relay) contender
-	// leading and present are prefixes: of keys by which somebody leads, and of all keys of contenders.
+	// leading is the prefix of the leaders' keys, present of all keys of contenders.
 	leading, present func(t *testing.T) string
 }
 
-func candidates() contest {
-	return contest{
+func candidates() method {
+	return method{
 		enter:   func(t *testing.T, id string, r *relay) contender { return enterCandidate(t, id, r) },
 		leading: func(t *testing.T) string { return termsPrefix(t) },
 		present: func(t *testing.T) string { return term.Prefix(clusterName(t)) },
 	}
 }
 
-// bites runs a scenario against candidates, which must come out of it well, and against elections, which must not.
-func bites(t *testing.T, scenario func(*testing.T, contest) error) {
+// compareWithElection runs a scenario with candidates, which must pass, and with elections, which
+// must fail.
+func compareWithElection(t *testing.T, scenario func(*testing.T, method) error) {
 	t.Run("candidate", func(t *testing.T) {
 		if err := scenario(t, candidates()); err != nil {
 			t.Error(err)
@@ -61,48 +65,52 @@ func bites(t *testing.T, scenario func(*testing.T, contest) error) {
 	t.Run("election", func(t *testing.T) {
 		err := scenario(t, elections())
 		if err == nil {
-			t.Fatal("etcd's election comes out of it well, so the scenario has lost its bite or etcd has mended the defect")
+			t.Fatal("etcd's election passes: the scenario no longer provokes the defect, or etcd has fixed it")
 		}
-		t.Logf("as it should, etcd's election fails: %v", err)
+		t.Logf("etcd's election fails as expected: %v", err)
 	})
 }
 
-func TestDefect_SessionLostWhileWaiting(t *testing.T) { bites(t, sessionLostWhileWaiting) }
+func TestEtcdElectionDefect_SessionLostWhileWaiting(t *testing.T) {
+	compareWithElection(t, sessionLostWhileWaiting)
+}
 
-// A contender that loses its session while it waits must not come out of the wait as a leader without a key.
-func sessionLostWhileWaiting(t *testing.T, c contest) error {
+// A contender that loses its session while it waits must not become a leader without a key.
+func sessionLostWhileWaiting(t *testing.T, c method) error {
 	first := c.enter(t, "a", nil)
-	testkit.Eventually(t, patience, acting(first))
+	testkit.Eventually(t, testTimeout, acting(first))
 	second := c.enter(t, lower("a"), nil)
-	testkit.Eventually(t, patience, second.waiting)
-	client := dial(t, etcd(t), &wire{})
+	testkit.Eventually(t, testTimeout, second.waiting)
+	client := dial(t, etcd(t), &faultyConn{})
 	if _, err := client.Revoke(t.Context(), second.lease()); err != nil {
 		t.Fatal(err)
 	}
 	first.leave()
-	testkit.Eventually(t, patience, acting(second))
+	testkit.Eventually(t, testTimeout, acting(second))
 	if keys := boundTo(t, client, second.lease(), c.leading(t)); len(keys) == 0 {
 		return errors.New("the second acts as leader without a key")
 	}
 	return nil
 }
 
-func TestDefect_KeyIsNotLeftAfterABrokenWatch(t *testing.T) { bites(t, keyLeftAfterBrokenWatch) }
+func TestEtcdElectionDefect_KeyIsNotLeftAfterABrokenWatch(t *testing.T) {
+	compareWithElection(t, keyLeftAfterBrokenWatch)
+}
 
-// A contender whose watch was broken by a compaction must leave no key behind that nobody stands for.
-func keyLeftAfterBrokenWatch(t *testing.T, c contest) error {
+// A contender whose watch fails at a compaction must not leave a key behind.
+func keyLeftAfterBrokenWatch(t *testing.T, c method) error {
 	first := c.enter(t, "a", nil)
-	testkit.Eventually(t, patience, acting(first))
+	testkit.Eventually(t, testTimeout, acting(first))
 	r := newRelay(t, etcd(t))
 	second := c.enter(t, lower("a"), r)
-	testkit.Eventually(t, patience, second.waiting)
-	pauseReal(time.Second) // a campaign opens its watch some time after its key is there, and nobody is told when
+	testkit.Eventually(t, testTimeout, second.waiting)
+	sleepReal(time.Second) // a campaign opens its watch at an unknown time after it creates its key
 	lease := second.lease()
 	r.setCut(true)
-	client := dial(t, etcd(t), &wire{})
+	client := dial(t, etcd(t), &faultyConn{})
 	compact(t, client)
 	r.setCut(false)
-	testkit.Eventually(t, patience, second.troubled)
+	testkit.Eventually(t, testTimeout, second.watchFailed)
 	second.leave()
 	if keys := boundTo(t, client, lease, c.present(t)); len(keys) > 0 {
 		return fmt.Errorf("the second has left, but not its keys %v", keys)
@@ -110,14 +118,16 @@ func keyLeftAfterBrokenWatch(t *testing.T, c contest) error {
 	return nil
 }
 
-func TestDefect_HandoverIsNotForgottenAfterAnError(t *testing.T) { bites(t, handoverForgotten) }
+func TestEtcdElectionDefect_HandoverIsNotForgottenAfterAnError(t *testing.T) {
+	compareWithElection(t, handoverForgotten)
+}
 
-// A handover that got no answer must be made again, not forgotten: otherwise the key stays as long as the session lives.
-func handoverForgotten(t *testing.T, c contest) error {
+// A handover without a response must be repeated. Otherwise the key stays until the session ends.
+func handoverForgotten(t *testing.T, c method) error {
 	r := newRelay(t, etcd(t))
 	only := c.enter(t, "a", r)
-	testkit.Eventually(t, patience, acting(only))
-	client := dial(t, etcd(t), &wire{})
+	testkit.Eventually(t, testTimeout, acting(only))
+	client := dial(t, etcd(t), &faultyConn{})
 	lease := only.lease()
 	before := boundTo(t, client, lease, c.leading(t))
 	r.setCut(true)
@@ -125,9 +135,9 @@ func handoverForgotten(t *testing.T, c contest) error {
 		t.Fatal("the handover succeeded without etcd")
 	}
 	r.setCut(false)
-	testkit.Eventually(t, patience, only.handOver)
+	testkit.Eventually(t, testTimeout, only.handOver)
 	var left error
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); pauseReal(20 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); sleepReal(20 * time.Millisecond) {
 		now := boundTo(t, client, lease, c.leading(t))
 		if left = stillThere(before, now); left == nil {
 			break
@@ -157,7 +167,8 @@ func acting(c contender) func() error {
 	}
 }
 
-// boundTo returns the keys below a prefix that are bound to a lease, with the revisions that created them.
+// boundTo returns the keys below a prefix that are bound to a lease, with the revisions that
+// created them.
 func boundTo(t *testing.T, client *clientv3.Client, lease clientv3.LeaseID, prefix string) map[string]int64 {
 	t.Helper()
 	answer, err := client.Get(t.Context(), prefix, clientv3.WithPrefix())
@@ -173,7 +184,7 @@ func boundTo(t *testing.T, client *clientv3.Client, lease clientv3.LeaseID, pref
 	return keys
 }
 
-// compact writes something and drops the history up to that.
+// compact writes a key and compacts etcd at that revision.
 func compact(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	noise := term.Prefix(clusterName(t)) + "noise"
@@ -189,11 +200,11 @@ func compact(t *testing.T, client *clientv3.Client) {
 	}
 }
 
-// candidate is a contender of this package. Its body hands over by returning.
+// candidate is a contender of package term. Its body hands over by returning.
 type candidate struct {
-	*participant
+	*testReplica
 	t    *testing.T
-	id   string // the body reads it while the participant is still being made
+	id   string // the body may read it before testReplica is set
 	h    *history
 	log  *testLog
 	once sync.Once
@@ -202,13 +213,13 @@ type candidate struct {
 
 func enterCandidate(t *testing.T, id string, r *relay) *candidate {
 	c := &candidate{t: t, id: id, h: newHistory(), log: &testLog{}, told: make(chan struct{})}
-	change := []options{ttl(20 * time.Second), logTo(c.log)}
+	change := []option{ttl(20 * time.Second), logTo(c.log)}
 	if r == nil {
-		c.participant = join(t, etcd(t), id, c.body, change...)
+		c.testReplica = join(t, etcd(t), id, c.body, change...)
 	} else {
-		c.participant = joinThrough(t, etcd(t), r, id, c.body, change...)
+		c.testReplica = joinThrough(t, etcd(t), r, id, c.body, change...)
 	}
-	t.Cleanup(func() { noViolations(t, c.h) })
+	t.Cleanup(func() { wantNoViolations(t, c.h) })
 	return c
 }
 
@@ -231,14 +242,14 @@ func (c *candidate) lease() clientv3.LeaseID {
 	return id
 }
 
-func (c *candidate) troubled() error { return logged(c.log, "compacted") }
+func (c *candidate) watchFailed() error { return logged(c.log, "compacted") }
 
-// handOver makes the body return, the first time, and reports what the release met with; to repeat it is the candidate's own
-// affair.
+// handOver makes the body return, the first time, and returns the error of the release. The
+// candidate repeats the release itself.
 func (c *candidate) handOver() error {
 	c.once.Do(func() {
 		close(c.told)
-		testkit.Eventually(c.t, patience, func() error {
+		testkit.Eventually(c.t, testTimeout, func() error {
 			if reason := c.Status().Session.LastError; !strings.Contains(reason, "release 1 shards") {
 				return fmt.Errorf("status says %q, want that the release did not get through", reason)
 			}
@@ -252,7 +263,98 @@ func (c *candidate) handOver() error {
 }
 
 func (c *candidate) leave() {
-	if err := c.participant.leave(); err != nil {
+	if err := c.testReplica.leave(); err != nil {
 		c.t.Errorf("%s: Run = %v", c.id, err)
 	}
+}
+
+// electionTimeout bounds the requests of an election, except for the campaign.
+const electionTimeout = time.Second
+
+func elections() method {
+	prefix := func(t *testing.T) string { return "/election/" + clusterName(t) }
+	return method{
+		enter:   func(t *testing.T, id string, r *relay) contender { return enterElection(t, id, prefix(t), r) },
+		leading: prefix, present: prefix,
+	}
+}
+
+// election is a contender that campaigns once, leads when Campaign returns and resigns at the end.
+// Its session outlives the resignation.
+type election struct {
+	session  *concurrency.Session
+	election *concurrency.Election
+	leads    atomic.Bool
+	failed   atomic.Pointer[error]
+	ended    chan struct{}
+	stop     context.CancelFunc
+	id       string
+	client   *clientv3.Client
+	prefix   string
+}
+
+func enterElection(t *testing.T, id, prefix string, r *relay) *election {
+	t.Helper()
+	var endpoints []string
+	if r != nil {
+		endpoints = append(endpoints, r.endpoint())
+	}
+	client := dial(t, etcd(t), &faultyConn{}, endpoints...)
+	session, err := concurrency.NewSession(client, concurrency.WithTTL(20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	e := &election{
+		session: session, election: concurrency.NewElection(session, prefix),
+		ended: make(chan struct{}), stop: stop, id: id, client: client, prefix: prefix,
+	}
+	go e.campaign(ctx)
+	t.Cleanup(func() {
+		stop()
+		<-e.ended
+		_ = session.Close() // the scenario may have revoked its lease
+	})
+	return e
+}
+
+func (e *election) campaign(ctx context.Context) {
+	defer close(e.ended)
+	if err := e.election.Campaign(ctx, e.id); err != nil {
+		e.failed.Store(&err)
+		return
+	}
+	e.leads.Store(true)
+}
+
+func (e *election) waiting() error {
+	ctx, cancel := context.WithTimeout(context.Background(), electionTimeout)
+	defer cancel()
+	answer, err := e.client.Get(ctx, fmt.Sprintf("%s/%x", e.prefix, e.session.Lease()))
+	if err == nil && len(answer.Kvs) == 0 {
+		err = errors.New("its key is not there yet")
+	}
+	return err
+}
+
+func (e *election) acts() bool              { return e.leads.Load() }
+func (e *election) lease() clientv3.LeaseID { return e.session.Lease() }
+
+func (e *election) watchFailed() error {
+	if err := e.failed.Load(); err == nil || !strings.Contains((*err).Error(), "compacted") {
+		return errors.New("the campaign has not met the compaction")
+	}
+	return nil
+}
+
+func (e *election) handOver() error {
+	ctx, cancel := context.WithTimeout(context.Background(), electionTimeout)
+	defer cancel()
+	return e.election.Resign(ctx)
+}
+
+// leave resigns after Campaign has returned.
+func (e *election) leave() {
+	<-e.ended
+	_ = e.handOver() // the scenario checks the remaining keys
 }

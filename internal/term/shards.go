@@ -13,8 +13,11 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 )
 
-// claim creates the keys that the plan asks for and starts their bodies.
-func (r *replica) claim(ctx context.Context, steps []sharding.Step) error {
+// writeRetry is the pause after a write that failed or was refused, before jitter.
+const writeRetry = 200 * time.Millisecond
+
+// claimShards creates the keys of the planned claims and starts their bodies.
+func (r *replica) claimShards(ctx context.Context, steps []sharding.Step) error {
 	borrowed := map[int]bool{}
 	var shards []int
 	for _, step := range steps {
@@ -27,15 +30,15 @@ func (r *replica) claim(ctx context.Context, steps []sharding.Step) error {
 	for batch := range slices.Chunk(shards, batchSize) {
 		records, err := r.session.claim(ctx, r.keys, r.cfg.Member.ID, anchor, batch)
 		if err != nil {
-			return r.unanswered(err)
+			return r.writeFailed(err)
 		}
 		if len(records) == 0 {
 			r.refusedBy = anchor
-			r.hesitate()
+			r.delayWrites()
 			return nil
 		}
-		for i, answer := range records {
-			r.take(batch[i], answer, borrowed[batch[i]])
+		for i, known := range records {
+			r.startTerm(batch[i], known, borrowed[batch[i]])
 		}
 	}
 	return nil
@@ -46,86 +49,87 @@ func (r *replica) anchor() anchorKey {
 	return anchorKey{key: r.keys.member(anchor.ID), revision: anchor.Joined}
 }
 
-// take notes the answer to a claim and starts the body if the shard is this session's.
-func (r *replica) take(shard int, answer record, borrowed bool) {
+// startTerm records the result of a claim and starts the body if this session holds the shard.
+func (r *replica) startTerm(shard int, known record, borrowed bool) {
 	now := time.Now()
 	before := r.view.shard(shard)
-	r.view.put(now, shard, answer)
-	if answer.lease != r.session.id || r.work[shard] != nil {
+	r.view.put(now, shard, known)
+	if known.lease != r.session.id || r.held[shard] != nil {
 		return
 	}
 	wait := time.Duration(0)
 	if !before.handedOver {
 		wait = max(0, takeoverPause-now.Sub(before.since))
 	}
-	h := newHolding(r.session, localterm.Claim{Shard: shard, Epoch: answer.epoch, Key: r.keys.term(shard)}, now)
+	h := newHeldShard(r.session, localterm.Claim{Shard: shard, Epoch: known.epoch, Key: r.keys.term(shard)}, now)
 	h.borrowed = borrowed
-	r.work[shard] = h
+	r.held[shard] = h
 	r.metrics.takeovers.Inc()
-	if !before.held && before.revision > 0 { // else nobody knows for how long the shard had no holder
+	if !before.held && before.revision > 0 { // otherwise the start of the gap is unknown
 		r.metrics.gaps.Observe((now.Sub(before.since) + wait).Seconds())
 	}
-	r.logger.Info("shard claimed", "shard", shard, "epoch", answer.epoch, "borrowed", borrowed, "pause", wait)
+	r.logger.Info("shard claimed", "shard", shard, "epoch", known.epoch, "borrowed", borrowed, "pause", wait)
 	go func() {
-		h.work(r.body, wait)
+		h.run(r.body, wait)
 		r.finished <- h
 	}()
 }
 
-// yield gives up what the plan says and deletes the keys of bodies that have returned.
-func (r *replica) yield(ctx context.Context, now time.Time, steps []sharding.Step) error {
+// releaseShards ends the terms of the planned releases and deletes the keys of returned bodies.
+func (r *replica) releaseShards(ctx context.Context, now time.Time, steps []sharding.Step) error {
 	for _, step := range steps {
 		if step.Verb != sharding.Release {
 			continue
 		}
 		if step.Reason == sharding.Unready {
-			r.retreat(now)
+			r.eligibility.backOff(now)
 		}
 		r.moves.AllowN(now, 1)
-		r.work[step.Shard].next = step.To
-		r.give(r.work[step.Shard], string(step.Reason), causeOf(step))
+		r.held[step.Shard].next = step.To
+		r.giveUp(r.held[step.Shard], string(step.Reason), releaseCause(step))
 	}
-	return r.flush(ctx)
+	return r.deleteKeys(ctx)
 }
 
-func causeOf(step sharding.Step) error {
+func releaseCause(step sharding.Step) error {
 	if step.Reason == sharding.Unready {
 		return fmt.Errorf("this replica cannot do the work of the shard and replica %q can", step.To)
 	}
 	return fmt.Errorf("shard is %s to replica %q", step.Reason, step.To)
 }
 
-// queue notes which shards wait for their turn to move, and where to.
-func (r *replica) queue(now time.Time, postponed []sharding.Step) {
+// recordPostponed notes which shards wait for the budget of moves, and their next replicas.
+func (r *replica) recordPostponed(now time.Time, postponed []sharding.Step) {
 	next := make(map[int]string, len(postponed))
 	for _, step := range postponed {
 		next[step.Shard] = step.To
 	}
-	for _, h := range r.withPhase(running) {
+	for _, h := range r.inPhase(running) {
 		if to := next[h.shard]; to != h.next {
 			h.next, h.queued = to, now
 		}
 	}
 }
 
-// give ends a term by this replica's own will.
-func (r *replica) give(h *holding, reason string, cause error) {
+// giveUp ends a term that this replica releases.
+func (r *replica) giveUp(h *heldShard, reason string, cause error) {
 	if h.end(time.Now(), cause) {
 		r.metrics.releases.WithLabelValues(reason).Inc()
 		r.logger.Info("shard given up; waiting for its body", "shard", h.shard, "epoch", h.term.Epoch(), "reason", cause)
 	}
 }
 
-// lost notes that a term ended against this replica's will.
-func (r *replica) lost(h *holding, reason string, cause error) {
+// recordLoss records that a term ended although this replica did not release it.
+func (r *replica) recordLoss(h *heldShard, reason string, cause error) {
 	r.metrics.losses.WithLabelValues(reason).Inc()
 	r.logger.Warn("shard lost", "shard", h.shard, "epoch", h.term.Epoch(), "reason", cause)
 }
 
-// settle takes in that a body has returned, and every other one that has by now, so that one transaction releases them all.
-func (r *replica) settle(h *holding) {
+// collectReturned records h and every further body that has returned by now, so that one transaction
+// releases them all.
+func (r *replica) collectReturned(h *heldShard) {
 	for {
-		r.settleOne(h)
+		r.recordReturned(h)
 		select {
 		case h = <-r.finished:
 		default:
@@ -134,69 +138,115 @@ func (r *replica) settle(h *holding) {
 	}
 }
 
-func (r *replica) settleOne(h *holding) {
+func (r *replica) recordReturned(h *heldShard) {
 	now := time.Now()
 	if h.end(now, errReturned) {
-		r.unasked(h, now)
+		r.recordEarlyReturn(h, now)
 	}
 	h.phase = returned
 	if h.session != r.session {
-		delete(r.work, h.shard) // its key goes with its lease
+		delete(r.held, h.shard) // etcd deletes the key with its lease
 	}
 }
 
-// unasked notes that a body returned without having been told to: because its lease ended before anybody noticed, or because
-// it could not do its work, and then the shard rests.
-func (r *replica) unasked(h *holding, now time.Time) {
+// recordEarlyReturn records that a body returned before this replica ended its term. Either the lease
+// ended first, or the body failed and the shard backs off.
+func (r *replica) recordEarlyReturn(h *heldShard, now time.Time) {
 	if h.session.lease.Remaining() == 0 {
 		cause := context.Cause(h.session.lease.Context())
-		r.lost(h, lossReason(cause), cause)
+		r.recordLoss(h, lossReason(cause), cause)
 		return
 	}
-	next := r.rests[h.shard].after(now, now.Sub(h.begun))
-	r.rests[h.shard] = next
+	next := r.backoffs[h.shard].after(now, now.Sub(h.started))
+	r.backoffs[h.shard] = next
 	r.metrics.releases.WithLabelValues(releaseReturned).Inc()
 	r.logger.Error("body returned during its term; giving the shard up for a while",
 		"shard", h.shard, "epoch", h.term.Epoch(), "error", h.err, "rest", next.until.Sub(now))
 }
 
-// flush deletes the keys of this session's bodies that have returned.
-func (r *replica) flush(ctx context.Context) error {
-	for batch := range slices.Chunk(r.withPhase(returned), batchSize) {
+func lossReason(err error) string {
+	switch {
+	case errors.Is(err, localterm.ErrLapsed):
+		return lossLapsed
+	case errors.Is(err, errLeaseGone), errors.Is(err, errMemberGone):
+		return lossLease
+	default:
+		return lossSession
+	}
+}
+
+// deleteKeys deletes the keys of this session's returned bodies.
+func (r *replica) deleteKeys(ctx context.Context) error {
+	for batch := range slices.Chunk(r.inPhase(returned), batchSize) {
 		deleted, revision, err := r.session.release(ctx, r.keys, batch)
 		if err != nil {
-			return r.unanswered(err)
+			return r.writeFailed(err)
 		}
 		for _, shard := range deleted {
 			r.view.dropTerm(time.Now(), shard, revision, true)
 		}
 		for _, h := range batch {
-			delete(r.work, h.shard)
+			delete(r.held, h.shard)
 		}
 	}
 	return nil
 }
 
-// withPhase returns the holdings of the present session in a phase, ordered by shard.
-func (r *replica) withPhase(p phase) []*holding {
-	var found []*holding
-	for _, h := range r.work {
-		if h.session == r.session && h.phase == p {
+// inPhase returns the shards of the present session in a phase, ordered.
+func (r *replica) inPhase(p phase) []*heldShard {
+	return r.heldShards(func(h *heldShard) bool { return h.session == r.session && h.phase == p })
+}
+
+// unreturned returns the shards of a session whose bodies have not returned, ordered; nil means all
+// sessions.
+func (r *replica) unreturned(s *session) []*heldShard {
+	return r.heldShards(func(h *heldShard) bool { return h.phase != returned && (s == nil || h.session == s) })
+}
+
+func (r *replica) heldShards(selected func(*heldShard) bool) []*heldShard {
+	var found []*heldShard
+	for _, h := range r.held {
+		if selected(h) {
 			found = append(found, h)
 		}
 	}
-	slices.SortFunc(found, func(a, b *holding) int { return a.shard - b.shard })
+	slices.SortFunc(found, func(a, b *heldShard) int { return a.shard - b.shard })
 	return found
 }
 
-// hesitate puts off the next claim or release.
-func (r *replica) hesitate() { r.retryAt = time.Now().Add(jittered(writeRetry)) }
+// announcement returns the value that the member key should have.
+func (r *replica) announcement() announcement {
+	return announcement{
+		Member: r.cfg.Member, Shards: r.cfg.Shards, Leaving: r.leaving,
+		Unready: r.cfg.Shards > 0 && !r.eligibility.ready(),
+	}
+}
 
-// unanswered puts off the next claim or release after one that failed, and ends the lease if etcd does not know it.
-func (r *replica) unanswered(err error) error {
-	r.hesitate()
+// announce updates the member key if its value has changed. Without it, other replicas would wait for
+// this one to claim the shards that it releases.
+func (r *replica) announce(ctx context.Context) error {
+	next := r.announcement()
+	if next == r.announced {
+		return nil
+	}
+	value, err := next.encode()
+	if err != nil {
+		return err
+	}
+	if err := r.session.announce(ctx, r.keys.member(r.cfg.Member.ID), value); err != nil {
+		return r.writeFailed(err)
+	}
+	r.announced = next
+	return nil
+}
+
+// writeFailed delays the next write, and ends the lease if etcd does not know it.
+func (r *replica) writeFailed(err error) error {
+	r.delayWrites()
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		r.session.lease.End(errLeaseGone)
 	}
 	return err
 }
+
+func (r *replica) delayWrites() { r.retryAt = time.Now().Add(jittered(writeRetry)) }

@@ -14,34 +14,35 @@ import (
 )
 
 // ErrLost is the cause with which terms end in [Candidate.Lose].
-var ErrLost = errors.New("the test took the session away")
+var ErrLost = errors.New("the test ended the session")
 
-// Candidate is a [term.Candidate] without competitors: it holds every shard from the start of Run until Lose, and again
-// from Regain. A body that returns while the session lives is not called again before the next Regain.
+// Candidate stands in for a [term.Candidate] without peers. It holds every shard from the start of Run
+// until Lose, and again after Regain. A body that returns during its term is not called again before the
+// next Regain.
 type Candidate struct {
 	member term.Member
 	shards int
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	running bool
 	lost    bool
 	epoch   int64
-	lease   *localterm.Lease // nil unless Run runs and the session is not lost
+	lease   *localterm.Lease // nil unless Run runs and the session is alive
 	since   time.Time
 	change  chan struct{} // closed and replaced when lost changes
 
-	conceded error // what Concede was told last
+	yieldReason error // the last argument of Concede
 }
 
-// NewCandidate returns a candidate for shards 0 to shards-1 that introduces itself as member.
+// NewCandidate returns a candidate for shards 0 to shards-1 with the identity of member.
 func NewCandidate(member term.Member, shards int) *Candidate {
 	return &Candidate{member: member, shards: shards, change: make(chan struct{})}
 }
 
-// Lose ends every term at once, as the loss of the etcd session does. Losing twice does nothing.
+// Lose ends every term at once, as the loss of the etcd session does. A second call does nothing.
 func (c *Candidate) Lose() { c.set(true) }
 
-// Regain begins new terms, at a higher epoch, as soon as all bodies of the old ones have returned.
+// Regain begins new terms, at a higher epoch, as soon as all bodies of the old terms have returned.
 func (c *Candidate) Regain() { c.set(false) }
 
 func (c *Candidate) set(lost bool) {
@@ -94,7 +95,7 @@ func (c *Candidate) leave() {
 	c.running = false
 }
 
-// begin opens a session unless it is lost, and returns what to wait on before the next one.
+// begin opens a session unless it is lost. The channel is closed at the next Lose or Regain.
 func (c *Candidate) begin(ctx context.Context) (*localterm.Lease, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +104,7 @@ func (c *Candidate) begin(ctx context.Context) (*localterm.Lease, <-chan struct{
 	}
 	c.epoch++
 	c.since = time.Now()
-	c.lease = localterm.NewLease(ctx, c.since, tenureTTL, tenureMargin)
+	c.lease = localterm.NewLease(ctx, c.since, leaseTTL, leaseMargin)
 	return c.lease, c.change
 }
 
@@ -134,18 +135,18 @@ func (c *Candidate) currentEpoch() int64 {
 	return c.epoch
 }
 
-// Concede keeps what it is told; nobody is there to concede to.
+// Concede stores the reason. It moves no shard, because there is no peer.
 func (c *Candidate) Concede(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.conceded = reason
+	c.yieldReason = reason
 }
 
-// Conceded is what Concede was told last.
+// Conceded returns the last argument of Concede.
 func (c *Candidate) Conceded() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.conceded
+	return c.yieldReason
 }
 
 // Status reports every shard as held here, or none while the session is lost.
@@ -180,7 +181,7 @@ func (c *Candidate) Check() error {
 	return nil
 }
 
-// reason says why no session is alive. The caller holds mu.
+// reason returns why no session is alive. The caller holds mu.
 func (c *Candidate) reason() error {
 	if c.lost {
 		return ErrLost
@@ -188,7 +189,8 @@ func (c *Candidate) reason() error {
 	return errors.New("candidate is not running")
 }
 
-// Session returns a context that ends with the session and etcd's "no lease", so that a key written under it is permanent.
+// Session returns no lease, so that a key written under it is permanent, and a context that ends with
+// the session.
 func (c *Candidate) Session() (clientv3.LeaseID, context.Context, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

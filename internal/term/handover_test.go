@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,16 +14,16 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
-// The session is so long that whoever waited for it, or for a rank's patience, would wait longer than the test.
-func TestStop_OthersTakeOverWhileTheSlowestBodyIsBusy(t *testing.T) {
+// The TTL is so long that a replica that waited for a lease or a claim delay would fail the test.
+func TestStop_ShardsMoveBeforeSlowestBodyReturns(t *testing.T) {
 	const n = 16
 	h := newHistory()
-	long := ttl(2 * patience)
+	long := ttl(2 * testTimeout)
 	other := join(t, etcd(t), "a", h.body("a"), shards(n), long)
 	allHeld(t, h, n)
 	slow, release := make(chan int, 1), make(chan struct{})
 	var busyOne atomic.Bool
-	stopping := newParticipant(t, "b", dial(t, etcd(t), &wire{}), shards(n), long)
+	stopping := newTestReplica(t, "b", dial(t, etcd(t), &faultyConn{}), shards(n), long)
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() {
@@ -35,7 +36,7 @@ func TestStop_OthersTakeOverWhileTheSlowestBodyIsBusy(t *testing.T) {
 			return err
 		})
 	}()
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, testTimeout, func() error {
 		if shares := h.shares(); shares["a"]+shares["b"] != n || shares["b"] < 2 {
 			return fmt.Errorf("shares are %v, want all of %d shards and at least two with b", shares, n)
 		}
@@ -60,12 +61,12 @@ func TestStop_OthersTakeOverWhileTheSlowestBodyIsBusy(t *testing.T) {
 	if got := allHeld(t, h, n)["a"]; got != n {
 		t.Errorf("a acts for %d shards in the end, want %d", got, n)
 	}
-	noViolations(t, h)
+	wantNoViolations(t, h)
 }
 
-// A claim names the member that joined first, and is refused if that one has left meanwhile. When it is the one that stops,
-// those who claim its shards must not lose time over that.
-func TestStop_FirstMemberIsSucceededAtOnce(t *testing.T) {
+// A claim compares the anchor's key and is refused if the anchor has left. When the anchor stops,
+// other replicas must claim its shards without delay.
+func TestStop_AnchorShardsMoveAtOnce(t *testing.T) {
 	const n, rounds = 32, 7
 	h := newHistory()
 	var took []time.Duration
@@ -74,7 +75,7 @@ func TestStop_FirstMemberIsSucceededAtOnce(t *testing.T) {
 	for round := range rounds {
 		id := fmt.Sprintf("a-%d", round+1)
 		next := join(t, etcd(t), id, h.body(id), shards(n))
-		testkit.Eventually(t, patience, func() error {
+		testkit.Eventually(t, testTimeout, func() error {
 			if shares := h.shares(); shares[id] < n/4 || shares[id]+shares[first.id] != n {
 				return fmt.Errorf("shares are %v, want a fair one of %d shards for %s", shares, n, id)
 			}
@@ -90,8 +91,39 @@ func TestStop_FirstMemberIsSucceededAtOnce(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("from the stop until all is held again: %v", took)
-	if median := took[rounds/2]; median >= 200*time.Millisecond { // the least pause after a write that failed
+	if median := took[rounds/2]; median >= 200*time.Millisecond { // the shortest pause after a failed write
 		t.Errorf("median time until the shards of the first member are held again = %v", median)
 	}
-	noViolations(t, h)
+	wantNoViolations(t, h)
+}
+
+// Replicas may hand shards over before a new replica has read anything. It must see that they were
+// handed over, and start them without a pause.
+func TestJoin_HandedOverShardsStartWithoutPause(t *testing.T) {
+	const n = 16
+	h := newHistory()
+	join(t, etcd(t), "a", h.body("a"), shards(n))
+	allHeld(t, h, n)
+	for round := range 5 {
+		var log testLog
+		id := fmt.Sprintf("b-%d", round)
+		p := join(t, etcd(t), id, h.body(id), shards(n), logTo(&log))
+		testkit.Eventually(t, testTimeout, func() error {
+			if h.shares()[id] == 0 {
+				return fmt.Errorf("%s acts for nothing", id)
+			}
+			return nil
+		})
+		allHeld(t, h, n)
+		if err := p.leave(); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(log.String()) {
+			if strings.Contains(line, "shard claimed") && !strings.Contains(line, "pause=0s") {
+				t.Errorf("%s waited although the shard was handed over: %s", id, line)
+			}
+		}
+		allHeld(t, h, n)
+	}
+	wantNoViolations(t, h)
 }
