@@ -12,7 +12,6 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
 	"github.com/trivet-dev/trivet/internal/term"
-	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 

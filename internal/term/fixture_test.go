@@ -180,7 +180,7 @@ type testReplica struct {
 // option changes the configuration of a testReplica.
 type option func(*term.Config)
 
-func shards(n int) options       { return func(c *term.Config) { c.Shards = n } }
+func shards(n int) option        { return func(c *term.Config) { c.Shards = n } }
 func ttl(d time.Duration) option { return func(c *term.Config) { c.TTL = d } }
 func logTo(w io.Writer) option {
 	return func(c *term.Config) { c.Logger = slog.New(slog.NewTextHandler(w, nil)) }
