@@ -3,8 +3,11 @@ package process
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 
 	"github.com/trivet-dev/trivet/internal/loop"
+	"github.com/trivet-dev/trivet/internal/term"
 )
 
 // apart is a reason to be unready that says nothing about whether this replica could do the work of a term.
@@ -45,4 +48,27 @@ func failing(loops []loop.Status, unready error) error {
 		}
 	}
 	return errors.Join(found...)
+}
+
+// errUnled: a replica that has just come cannot say that all is well with the service while nobody does its work.
+var errUnled = errors.New("nobody is known to lead yet")
+
+// led tells whether anybody has held a shard since this replica came. It keeps a fresh replica that is alone from being ready for
+// the moment before it leads, from which on its loops speak for themselves. Later it says nothing: that a term is on its way from
+// one replica to another is no reason to call all of them unready.
+type led struct {
+	holdings func() []term.Holding
+	seen     atomic.Bool
+}
+
+// check is safe for concurrent use.
+func (l *led) check() error {
+	if l.seen.Load() {
+		return nil
+	}
+	if !slices.ContainsFunc(l.holdings(), func(h term.Holding) bool { return h.ReplicaID != "" }) {
+		return errUnled
+	}
+	l.seen.Store(true)
+	return nil
 }
