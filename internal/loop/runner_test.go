@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 
 	"github.com/trivet-dev/trivet/internal/loop"
 )
@@ -303,3 +304,5 @@ func TestRunner_PassesTheTermsContext(t *testing.T) {
 		end()
 	})
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
 
 	"github.com/trivet-dev/trivet/internal/observe"
 )
@@ -385,3 +386,5 @@ func TestAdminConfig_FlagKeepsTheDefaultItIsGiven(t *testing.T) {
 		t.Errorf("after parsing: %q", cfg.Listen)
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
