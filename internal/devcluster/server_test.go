@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// script is a server made of a few lines of shell. It is ready once it has
-// made the file "serving".
+// script is a server made of a few lines of shell. It is ready once it has made the file "serving".
 func script(t *testing.T, lines ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
@@ -109,8 +108,8 @@ func TestChild_LastWordsAreFewAndShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &child{name: "script", log: path}
-	lines := strings.Split(c.lastWords(), "\n")
-	if len(lines) != lastWordsLines || lines[len(lines)-1] != "  last" || len(lines[len(lines)-2]) > longestLine+10 {
+	lines := strings.Split(c.lastLines(), "\n")
+	if len(lines) != logTailLines || lines[len(lines)-1] != "  last" || len(lines[len(lines)-2]) > longestLine+10 {
 		t.Errorf("last words are %q", lines)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 func TestStart_ServesUntilStopWhichLeavesNothing(t *testing.T) {
 	temp := ownTempDir(t)
-	t.Setenv("ETCD_NAME", "somebody-elses") // etcd would refuse to start, did it see this
+	t.Setenv("ETCD_NAME", "foreign") // with this name etcd would refuse to start
 	before := time.Now()
 	cluster := begin(t, Config{})
 	t.Logf("ready after %v", time.Since(before))

@@ -40,7 +40,7 @@ func TestServerTLS_BrokenFilesAreErrorsAtTheStart(t *testing.T) {
 		"missing file":    {spoil: func(f *identity.Files) { f.KeyFile += "x" }, want: "no such file"},
 		"key of another":  {spoil: func(f *identity.Files) { f.KeyFile = good().KeyFile }, want: "private key does not match"},
 		"key as CA":       {spoil: func(f *identity.Files) { f.CAFile = f.KeyFile }, want: `block 1 is "PRIVATE KEY"`},
-		"empty CA":        {spoil: func(f *identity.Files) { identitytest.Replace(t, f.CAFile, nil) }, want: "no certificate in it"},
+		"empty CA":        {spoil: func(f *identity.Files) { identitytest.Replace(t, f.CAFile, nil) }, want: "no certificate found"},
 		"CA half written": {spoil: func(f *identity.Files) { cutCA(t, f.CAFile, authority) }, want: "1 of 2 blocks are cut off"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestServerTLS_ChangedFilesAreUsedAndBrokenOnesAreNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantName("second")
-		if got := strings.Count(log.String(), "the certificates in use stay"); got != 2 {
+		if got := strings.Count(log.String(), "keeping the present certificates"); got != 2 {
 			t.Errorf("%d complaints for two bad states, want one for each:\n%s", got, &log)
 		}
 	})
@@ -269,7 +269,8 @@ func handshake(t *testing.T, server, client *tls.Config) (name string, serverErr
 	return name, <-done, clientErr
 }
 
-// pipe is buffered: on net.Pipe a side that gives up in the middle of the other's flight waits for ever to say so.
+// pipe is buffered: on net.Pipe a side that gives up in the middle of the other's flight waits for
+// ever to say so.
 func pipe(t *testing.T) (client, server net.Conn) {
 	t.Helper()
 	listener := bufconn.Listen(64 << 10)

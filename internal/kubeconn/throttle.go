@@ -11,44 +11,45 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Prompt returns a copy of cfg whose clients tell at once when the kube-apiserver asks to write an object of that resource,
-// which has namespaces, later. client-go would sleep and try again by itself, ten times: nobody would learn that there are too many writes, and
-// whoever became urgent meanwhile would wait for those who sleep. Other requests are made as ever. The error is an
-// [apierrors.APIStatus] with the answer's code and the pause that was asked for.
+// Prompt returns a copy of cfg whose clients fail fast when the kube-apiserver throttles a write
+// (429, or 5xx with Retry-After). client-go would sleep and retry up to ten times, which hides the
+// overload and delays urgent writes. It applies to writes of resource, which must be namespaced.
+// The error is an [apierrors.APIStatus] with the code and the Retry-After of the response.
 func Prompt(cfg *rest.Config, resource schema.GroupResource) *rest.Config {
 	copied := rest.CopyConfig(cfg)
-	copied.Wrap(func(next http.RoundTripper) http.RoundTripper { return &prompt{next: next, resource: resource} })
+	copied.Wrap(func(next http.RoundTripper) http.RoundTripper { return &failFast{next: next, resource: resource} })
 	return copied
 }
 
-// prompt is the transport of a prompt config.
-type prompt struct {
+// failFast is the transport of a config that fails fast.
+type failFast struct {
 	next     http.RoundTripper
 	resource schema.GroupResource
 }
 
-// By WrappedRoundTripper client-go finds the transport below.
-var _ utilnet.RoundTripperWrapper = (*prompt)(nil)
+// client-go finds the next transport by WrappedRoundTripper.
+var _ utilnet.RoundTripperWrapper = (*failFast)(nil)
 
-func (p *prompt) WrappedRoundTripper() http.RoundTripper { return p.next }
+func (p *failFast) WrappedRoundTripper() http.RoundTripper { return p.next }
 
-// RoundTrip answers with the error that the client would return in the end.
-func (p *prompt) RoundTrip(request *http.Request) (*http.Response, error) {
+// RoundTrip returns a throttled write as the error that client-go would return after its retries.
+func (p *failFast) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := p.next.RoundTrip(request)
 	if err != nil || !p.writes(request) {
 		return response, err
 	}
-	seconds, asked := postponed(response)
-	if !asked {
+	seconds, throttled := retryAfter(response)
+	if !throttled {
 		return response, nil
 	}
-	_ = response.Body.Close() // what it says is said by its code
+	_ = response.Body.Close() // the code says everything
 	return nil, apierrors.NewGenericServerResponse(response.StatusCode, request.Method, p.resource,
 		path.Base(request.URL.Path), http.StatusText(response.StatusCode), seconds, true)
 }
 
-// writes tells whether a request is one that changes objects of the resource. What is created is named in the body alone.
-func (p *prompt) writes(request *http.Request) bool {
+// writes says whether a request changes objects of the resource. The path of a create has no object
+// name.
+func (p *failFast) writes(request *http.Request) bool {
 	if !mutates(request.Method) {
 		return false
 	}
@@ -60,8 +61,8 @@ func (p *prompt) writes(request *http.Request) bool {
 	return resource == p.resource.Resource && path.Base(path.Dir(path.Clean(namespace))) == "namespaces"
 }
 
-// postponed tells whether the same request shall be made again, as client-go understands it, and after how many seconds.
-func postponed(response *http.Response) (seconds int, asked bool) {
+// retryAfter says whether client-go would repeat the request, and after how many seconds.
+func retryAfter(response *http.Response) (seconds int, throttled bool) {
 	if response.StatusCode != http.StatusTooManyRequests && response.StatusCode < http.StatusInternalServerError {
 		return 0, false
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/kubeconn"
 )
 
-// refusing is a kube-apiserver that answers every write in one way, and how many there were.
+// refusing is a kube-apiserver that answers each write in one way and counts the writes.
 func refusing(t *testing.T, code int, retryAfter string) (cfg *rest.Config, writes *atomic.Int32) {
 	t.Helper()
 	writes = &atomic.Int32{}
@@ -42,8 +42,7 @@ func promptClient(t *testing.T, cfg *rest.Config) kubernetes.Interface {
 	return kube
 }
 
-// A writer that sleeps is of no use to who becomes urgent meanwhile, and one that does not tell of being throttled goes on as
-// if nothing were.
+// A client that sleeps delays urgent writes and hides the overload from its caller.
 func TestPrompt_ThrottledWriteFailsAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		code       int
@@ -82,7 +81,7 @@ func TestPrompt_ThrottledWriteFailsAtOnce(t *testing.T) {
 	}
 }
 
-func TestPrompt_WritesOfOtherResourcesAreRepeatedAsEver(t *testing.T) {
+func TestPrompt_WritesOfOtherResourcesAreRetried(t *testing.T) {
 	cfg, writes := refusing(t, http.StatusTooManyRequests, "0")
 	configMaps := promptClient(t, cfg).CoreV1().ConfigMaps("leases")
 	if _, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err == nil || writes.Load() < 2 {

@@ -173,7 +173,7 @@ func TestRunner_StalledLoopShowsAndRecovers(t *testing.T) {
 
 		after(5 * time.Second)
 		wantStates(t, runner, map[string]string{"hangs": "stalled", "patient": "running"})
-		const want = "loop hangs stalled: no pass finished for 1m5s, it promises one every 1m0s"
+		const want = "loop hangs stalled: no pass finished for 1m5s, expected one every 1m0s"
 		if err := runner.Check(); err == nil || err.Error() != want {
 			t.Errorf("Check() = %v, want %s", err, want)
 		}

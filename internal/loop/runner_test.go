@@ -41,8 +41,8 @@ func newRunner(t *testing.T, loops ...loop.Loop) *loop.Runner {
 	return runner
 }
 
-// begin calls run in the background of a bubble; the function it returns ends
-// it and waits for its return.
+// begin calls run in the background of a bubble; the function it returns ends it and waits for its
+// return.
 func begin(t *testing.T, run func(context.Context) error) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,14 +90,14 @@ func TestNewRunner_NamesEveryMistake(t *testing.T) {
 			{Name: "empty"},
 			{Name: "lost", Scope: 7, Run: idle},
 		},
-		Selection: []string{"nobody", "*"},
+		Selection: []string{"unknown", "*"},
 	})
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
 		`good is declared twice`, `name "" cannot`, `name "-minus" cannot`, `name "*" cannot`,
-		`empty has nothing to run`, `lost has unknown scope 7`, `no such loop: "nobody"`,
+		`empty has nothing to run`, `lost has unknown scope 7`, `no such loop: "unknown"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not say %q:\n%v", want, err)

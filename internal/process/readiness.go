@@ -10,28 +10,31 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// apart is a reason to be unready that says nothing about whether this replica could do the work of a term.
-type apart struct{ error }
+// servingOnly is a failed check that makes this replica unready for RPCs but not for terms.
+type servingOnly struct{ error }
 
-func (a apart) Unwrap() error { return a.error }
+func (s servingOnly) Unwrap() error { return s.error }
 
-// setApart makes a check's failures ones that do not cost this replica its terms.
-func setApart(check func() error) func() error {
+// forServingOnly makes the failures of a check irrelevant to terms.
+func forServingOnly(check func() error) func() error {
 	return func() error {
 		if err := check(); err != nil {
-			return apart{error: err}
+			return servingOnly{error: err}
 		}
 		return nil
 	}
 }
 
-// unable says why this replica could not do the work of a term, nil when it could: what it depends on is missing, or its loops
-// keep failing. It is not the same as readiness. The session with etcd is left out, because there is no term without one; so is
-// a loop's first pass that is still under way, because a large cluster takes its time and would take as long elsewhere.
-func (p *Process) unable() error {
+// notReadyForTerms returns why this replica cannot do the work of a term: a dependency is missing,
+// or its loops keep failing. It returns nil if it can.
+//
+// The result differs from readiness for RPCs. It excludes the session with etcd, because without
+// one there is no term. It also excludes an unfinished first pass of a loop: in a large cluster the
+// pass is slow on every replica.
+func (p *Process) notReadyForTerms() error {
 	var reasons []error
 	for _, failed := range p.ready.Failed() {
-		if !errors.As(failed, new(apart)) {
+		if !errors.As(failed, new(servingOnly)) {
 			reasons = append(reasons, failed)
 		}
 	}
@@ -39,7 +42,8 @@ func (p *Process) unable() error {
 	return errors.Join(append(reasons, failing(loops.Status(), loops.CheckReady()))...)
 }
 
-// failing names the loops that are failing or stalled, if readiness holds failures against them: a single one it forgives.
+// failing returns the loops that are stalled, and those that are failing if readiness counts
+// failures. Readiness ignores a single failure.
 func failing(loops []loop.Status, unready error) error {
 	var found []error
 	for _, l := range loops {
@@ -50,24 +54,23 @@ func failing(loops []loop.Status, unready error) error {
 	return errors.Join(found...)
 }
 
-// errUnled: a replica that has just come cannot say that all is well with the service while nobody does its work.
-var errUnled = errors.New("nobody is known to lead yet")
+var errNoLeader = errors.New("no replica has held a shard yet")
 
-// led tells whether anybody has held a shard since this replica came. It keeps a fresh replica that is alone from being ready for
-// the moment before it leads, from which on its loops speak for themselves. Later it says nothing: that a term is on its way from
-// one replica to another is no reason to call all of them unready.
-type led struct {
+// leaderSeen checks that a replica has held a shard since this process started. Otherwise a new
+// replica without peers would be ready before it leads. After the first holder, the check always
+// passes: a term that moves between replicas makes none of them unready.
+type leaderSeen struct {
 	holdings func() []term.Holding
 	seen     atomic.Bool
 }
 
 // check is safe for concurrent use.
-func (l *led) check() error {
+func (l *leaderSeen) check() error {
 	if l.seen.Load() {
 		return nil
 	}
 	if !slices.ContainsFunc(l.holdings(), func(h term.Holding) bool { return h.ReplicaID != "" }) {
-		return errUnled
+		return errNoLeader
 	}
 	l.seen.Store(true)
 	return nil

@@ -22,12 +22,12 @@ func TestFailing_NamesOnlyLoopsThatKeepFailing(t *testing.T) {
 		unready error
 		want    string
 	}{
-		"none":                      {},
-		"all well":                  {loops: []loop.Status{{Name: "a", State: loop.Running}, {Name: "b", State: loop.Standby}}},
-		"a first pass goes on":      {loops: []loop.Status{{Name: "a", State: loop.Running}}, unready: errors.New("not finished its first pass")},
-		"one failure is forgiven":   {loops: []loop.Status{{Name: "a", State: loop.Failing, LastError: "conflict"}}},
-		"several failures are not":  {loops: []loop.Status{{Name: "b", State: loop.Failing, LastError: "no such host"}}, unready: unready, want: "loop b is failing: no such host"},
-		"a stalled loop is no help": {loops: []loop.Status{{Name: "c", State: loop.Stalled, LastError: "slow"}}, want: "loop c is stalled: slow"},
+		"none":                                {},
+		"all well":                            {loops: []loop.Status{{Name: "a", State: loop.Running}, {Name: "b", State: loop.Standby}}},
+		"an unfinished first pass is ignored": {loops: []loop.Status{{Name: "a", State: loop.Running}}, unready: errors.New("not finished its first pass")},
+		"one failure is ignored":              {loops: []loop.Status{{Name: "a", State: loop.Failing, LastError: "conflict"}}},
+		"several failures count":              {loops: []loop.Status{{Name: "b", State: loop.Failing, LastError: "no such host"}}, unready: unready, want: "loop b is failing: no such host"},
+		"a stalled loop counts":               {loops: []loop.Status{{Name: "c", State: loop.Stalled, LastError: "slow"}}, want: "loop c is stalled: slow"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""
@@ -41,7 +41,7 @@ func TestFailing_NamesOnlyLoopsThatKeepFailing(t *testing.T) {
 	}
 }
 
-// worker is a service with one term, whose check "caches" and whose loop fail for as long as told.
+// worker is a service with one shard. Its check "caches" and its loop fail while the test says so.
 type worker struct {
 	recorder
 	candidate *term.Candidate
@@ -102,7 +102,7 @@ func (w *worker) begin(t *testing.T) {
 	})
 }
 
-// acts is nil while the worker holds the term.
+// acts returns nil while the worker holds the term.
 func (w *worker) acts() error {
 	if !w.acting.Load() {
 		return fmt.Errorf("does not act: %+v", w.candidate.Status())
@@ -110,7 +110,7 @@ func (w *worker) acts() error {
 	return nil
 }
 
-func TestRun_AReplicaWithoutCachesLeavesTheTermToOneThatHasThem(t *testing.T) {
+func TestRun_TermMovesToReplicaWithCaches(t *testing.T) {
 	t.Parallel() // it mostly waits
 	empty, full := &worker{}, &worker{}
 	empty.unfilled.Store(true)
@@ -123,8 +123,9 @@ func TestRun_AReplicaWithoutCachesLeavesTheTermToOneThatHasThem(t *testing.T) {
 	}
 }
 
-// Once it has given the term away its loops stand by and fail no more. That must not bring the term back.
-func TestRun_LoopsThatKeepFailingCostTheTerm(t *testing.T) {
+// After the release, the loops stand by and no longer fail. The term must not return for that
+// reason.
+func TestRun_LoopsThatKeepFailingReleaseTheTerm(t *testing.T) {
 	t.Parallel() // it mostly waits
 	first, second := &worker{}, &worker{}
 	first.begin(t)
@@ -157,9 +158,9 @@ func TestRun_LoopsThatKeepFailingCostTheTerm(t *testing.T) {
 	}
 }
 
-func TestLed_WaitsForTheFirstHolderOnly(t *testing.T) {
+func TestLeaderSeen_WaitsForTheFirstHolderOnly(t *testing.T) {
 	var holdings []term.Holding
-	l := &led{holdings: func() []term.Holding { return holdings }}
+	l := &leaderSeen{holdings: func() []term.Holding { return holdings }}
 	if l.check() == nil {
 		t.Error("led before anything is known of a shard")
 	}

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// readinessPeriod is how often gRPC health and the claim to terms follow the checks.
+// readinessPeriod is how often gRPC health and the candidate follow the checks.
 const readinessPeriod = 250 * time.Millisecond
 
-// Run serves until ctx ends or a part of the process fails, then stops in order and closes everything. It returns that
-// failure, or nil when the end was asked for. It may be called once.
+// Run serves until ctx ends or a part of the process fails, then stops all parts in order. It
+// returns that failure, or nil if ctx ended. Call it once.
 func (p *Process) Run(ctx context.Context) error {
 	defer p.close()
 	p.logger.Info("starting", "version", p.member.Version, "grpc", p.member.GRPCAddress, "admin", p.member.AdminAddress)
@@ -48,13 +48,13 @@ func (p *Process) startWork(work *stage) {
 	work.start(p.service.Run)
 }
 
-// followChecks keeps grpc.health.v1 in step with /readyz, and the candidate with what this replica could do.
+// followChecks copies the result of the checks to grpc.health.v1 and to the candidate.
 func (p *Process) followChecks(ctx context.Context) error {
 	ticker := time.NewTicker(readinessPeriod)
 	defer ticker.Stop()
 	for {
 		p.rpc.SetServing(len(p.ready.Failed()) == 0)
-		p.candidate.SetUnready(p.unable())
+		p.candidate.SetUnready(p.notReadyForTerms())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -63,12 +63,12 @@ func (p *Process) followChecks(ctx context.Context) error {
 	}
 }
 
-// stage is a group of tasks that are stopped together, after the stage before it and before the stage after it. Its
-// context has no parent on purpose: only stop ends it.
+// stage is a group of tasks that stop together. Its context has no parent: only stop ends it, in
+// the order of Run.
 type stage struct {
 	name   string
 	logger *slog.Logger
-	fail   context.CancelCauseFunc // tells the process that a task ended by itself
+	fail   context.CancelCauseFunc // reports a task that ended before stop
 	ctx    context.Context
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
@@ -91,28 +91,28 @@ func (s *stage) start(task func(context.Context) error) {
 	})
 }
 
-// stop ends the stage's tasks and waits for them.
+// stop cancels the tasks and waits for them.
 func (s *stage) stop() {
 	s.cancel()
 	s.tasks.Wait()
 }
 
-// failure is the end of a task that nobody asked to end.
+// failure is the end of a task before its stage was stopped.
 type failure struct {
 	stage string
-	err   error // nil if the task just returned
+	err   error // nil if the task returned nil
 }
 
 func (f *failure) Error() string {
 	if f.err == nil {
-		return f.stage + ": ended although nobody asked it to"
+		return f.stage + ": ended before it was stopped"
 	}
 	return fmt.Sprintf("%s: %v", f.stage, f.err)
 }
 
 func (f *failure) Unwrap() error { return f.err }
 
-// failureOf tells a failure from an end that was asked for.
+// failureOf returns cause if it is a failure, and nil for an orderly end.
 func failureOf(cause error) error {
 	var f *failure
 	if errors.As(cause, &f) {

@@ -55,9 +55,9 @@ func TestNew_StatusCarriesExactlyWhatWasGiven(t *testing.T) {
 			want: statusProto(t, codes.Unavailable, "this replica of leasesvc does not lead; ask 10.0.0.7:7601",
 				&errdetails.ErrorInfo{Reason: "NOT_LEADER", Domain: "trivet.dev", Metadata: map[string]string{"grpc_address": "10.0.0.7:7601"}}),
 		},
-		"nobody leads": {
+		"no leader": {
 			err: NotLeader("leasesvc", ""),
-			want: statusProto(t, codes.Unavailable, "this replica of leasesvc does not lead, and nobody does yet; try again",
+			want: statusProto(t, codes.Unavailable, "this replica of leasesvc does not lead, and no other replica does yet; try again",
 				&errdetails.ErrorInfo{Reason: "NOT_LEADER", Domain: "trivet.dev", Metadata: map[string]string{"grpc_address": ""}}),
 		},
 		"shutting down": {

@@ -81,7 +81,7 @@ func TestCreate_LeavesNodesOfOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(foreign, got); diff != "" {
-		t.Errorf("Node of somebody else (-before +after):\n%s", diff)
+		t.Errorf("Node of another program (-before +after):\n%s", diff)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestApply_AReplacementThatFailsLeavesNothing(t *testing.T) {
 					return false, nil, nil
 				}
 			})
-			c := change{verb: replace, before: before, after: fleet.state.bear(before.service, true)}
+			c := change{verb: replace, before: before, after: fleet.state.newPod(before.service, true)}
 			if err := fleet.apply(t.Context(), c); !errors.Is(err, refused) {
 				t.Errorf("apply = %v, want %v", err, refused)
 			}

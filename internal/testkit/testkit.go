@@ -1,17 +1,14 @@
-// Package testkit gives tests a real control plane and gRPC servers as they
-// run in production.
+// Package testkit provides a real control plane and production gRPC servers for tests.
 //
 // A test binary that uses it has one TestMain:
 //
 //	func TestMain(m *testing.M) { testkit.Main(m) }
 //
-// The first test that asks for the cluster starts it (some three seconds);
-// all tests of the binary share it, so each works in a Namespace of its own
-// and takes names for cluster-wide objects from its namespace's name. Main
-// stops the cluster and fails the run if a goroutine is left.
+// The first test that needs the cluster starts it (about 3 s). All tests of the binary share it, so
+// each test uses its own Namespace and derives the names of cluster-wide objects from it. Main
+// stops the cluster and fails the run if a goroutine remains.
 //
-// Only tests import this package. Nothing here skips a test: where the
-// binaries of the control plane are missing, the test fails and says so.
+// Only tests import this package. A test fails if the binaries of the control plane are missing.
 package testkit
 
 import (
@@ -23,16 +20,15 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of a binary, stops the shared cluster and exits. A run
-// whose tests pass still fails if the cluster cannot be stopped or if a
-// goroutine is left over.
+// Main runs the tests of a binary, stops the shared cluster and exits. The run also fails if the
+// cluster cannot be stopped or a goroutine remains.
 func Main(m *testing.M) {
 	code := m.Run()
 	if err := shared.stop(); err != nil {
 		fmt.Fprintf(os.Stderr, "stop the shared control plane: %v\n", err)
 		code = max(code, 1)
 	}
-	// After a failed test, leftovers are a consequence and would bury the cause.
+	// After a failed test, remaining goroutines are a consequence and would hide the cause.
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintf(os.Stderr, "goroutines outlived the tests: %v\n", err)
@@ -44,9 +40,8 @@ func Main(m *testing.M) {
 
 const pollEvery = 20 * time.Millisecond
 
-// Eventually calls condition until it returns nil, and fails the test with
-// its last error when that takes longer than timeout. It is for real systems;
-// inside a synctest bubble, synctest.Wait says exactly when to look.
+// Eventually calls condition until it returns nil. After timeout it fails the test with the last
+// error. Use it for real systems only; in a synctest bubble use synctest.Wait.
 func Eventually(t testing.TB, timeout time.Duration, condition func() error) {
 	t.Helper()
 	deadline := time.Now().Add(timeout)
