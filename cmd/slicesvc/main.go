@@ -1,4 +1,4 @@
-// Command slicesvc keeps EndpointSlices.
+// Command slicesvc writes EndpointSlices.
 package main
 
 import (
@@ -9,9 +9,9 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-// gcPercent lets the heap grow by half between two collections, where Go's own
-// default is to double: most of what slicesvc has in memory stays there, so that
-// the other half would be paid for all the time and used seldom.
+// gcPercent lets the heap grow by 50 % between two collections; Go's default is
+// 100 %. Most of slicesvc's memory is long-lived, so the default would reserve
+// memory that is seldom used.
 const gcPercent = 50
 
 func main() {

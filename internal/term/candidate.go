@@ -158,8 +158,8 @@ func (c *Candidate) Run(ctx context.Context, body Body) error {
 // releases its shards to them if it stays unready; package eligibility has the times.
 func (c *Candidate) SetUnready(reason error) { c.readiness.set(&c.readiness.unready, reason) }
 
-// Concede yields leadership: it reports that this replica cannot do the work of a shard and that other
-// replicas can. A nil reason ends that. It does not block.
+// Concede reports that this replica cannot do the work of a shard and that other replicas can. A nil
+// reason ends that. It does not block.
 //
 // In contrast to SetUnready, the shards move to ready replicas at once, except for borrowed shards
 // that were claimed recently. There is no backoff afterwards: the replica gets its shards back as soon

@@ -39,7 +39,7 @@
 //     but cannot work blocks no shard.
 //   - An unready replica ([Candidate.SetUnready]) gets no shard while other replicas are ready. If it
 //     stays unready, it releases its shards to ready replicas. If no replica is ready, no shard moves.
-//     A replica that knows that others are ready ([Candidate.Concede]) releases its shards at once.
+//     Where it knows that others are ready, it releases them at once ([Candidate.Concede]).
 //   - A replica that stops announces this before it deletes the first key. Other replicas then claim
 //     each shard as soon as its body has returned, however long the remaining bodies take.
 //   - At rest a replica sends one request every third of a TTL and one list every 30 s, for any number
