@@ -1,4 +1,5 @@
-// Command gateway serves the API of all Trivet services of a cluster: gRPC, HTTP/JSON and a web page.
+// Command gateway serves the API of all Trivet services of a cluster: gRPC, HTTP/JSON and a web
+// page.
 package main
 
 import (

@@ -10,9 +10,8 @@
 //
 // # Invariants
 //
-//   - Both servers listen on 127.0.0.1 only, with TLS only. etcd and the apiserver have
-//     separate certificate authorities, so etcd refuses the certificate of a Kubernetes
-//     user.
+//   - Both servers listen on 127.0.0.1 only, with TLS only. etcd and the apiserver have separate
+//     certificate authorities, so etcd refuses the certificate of a Kubernetes user.
 //   - Keys and kubeconfigs are readable by their owner only.
 //   - A server keeps its port and its data across StopEtcd/StartEtcd and
 //     StopAPIServer/StartAPIServer.

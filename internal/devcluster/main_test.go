@@ -34,8 +34,7 @@ func begin(t *testing.T, cfg Config) *Cluster {
 	return cluster
 }
 
-// ownTempDir gives the test a place for temporary files in which it can see
-// what is left.
+// ownTempDir gives the test a place for temporary files in which it can see what is left.
 func ownTempDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

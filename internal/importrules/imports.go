@@ -9,7 +9,8 @@ import (
 
 const module = "github.com/trivet-dev/trivet/"
 
-// ban forbids an import. Patterns are regular expressions over the importing file's path and the imported path.
+// ban forbids an import. Patterns are regular expressions over the importing file's path and the
+// imported path.
 type ban struct {
 	from    string
 	to      string
@@ -18,7 +19,8 @@ type ban struct {
 	because string
 }
 
-// domains are the packages that decide. Everything they need is a parameter, so a plan depends on its inputs alone.
+// domains are the packages that decide. Everything they need is a parameter, so a plan depends on
+// its inputs alone.
 var domains = `^(` + strings.Join([]string{
 	`services/leasesvc/internal/(` + leaseDomains + `)`,
 	`services/bootstrapsvc/internal/(` + bootstrapDomains + `)`,
@@ -45,7 +47,8 @@ var bans = []ban{
 	{
 		from: domains, to: `^` + module + `(internal|proto|agent|gateway)(/|$)`,
 		except: []string{
-			// The merge is a function of the API's own messages; domain copies of them would repeat them.
+			// The merge is a function of the API's own messages; domain copies of them would repeat
+			// them.
 			`^gateway/internal/merge/.* imports ` + module + `(proto/.*|internal/term)$`,
 			// A pure function on whose result replicas must agree.
 			` imports ` + module + `internal/shard$`,

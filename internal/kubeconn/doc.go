@@ -6,11 +6,10 @@
 //
 // # Invariants
 //
-//   - A client made from a fenced config sends no mutating request unless the
-//     request's context carries a term that has not ended. A request in flight is
-//     cancelled when its term ends.
-//   - No call blocks on an apiserver that does not answer: RESTConfig contacts no
-//     server, and Probe.Check reads memory.
+//   - A client made from a fenced config sends no mutating request unless the request's context
+//     carries a term that has not ended. A request in flight is cancelled when its term ends.
+//   - No call blocks on an apiserver that does not answer: RESTConfig contacts no server, and
+//     Probe.Check reads memory.
 //
 // A fence cannot cancel a request that has left: a write that was cut off may still take effect.
 // Each write must therefore carry the resourceVersion of its plan, and a delete also the UID. The

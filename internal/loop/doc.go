@@ -6,11 +6,11 @@
 //
 // # Invariants
 //
-//   - [Runner.Run] and [Runner.RunTerm] return only after every loop that they
-//     started has returned, so no loop runs after its term was released.
-//   - Passes of one loop do not overlap within one call of Run or RunTerm. Several
-//     terms may run the same loop concurrently; its status is then the sum of the
-//     runs and the worst of the states.
+//   - [Runner.Run] and [Runner.RunTerm] return only after every loop that they started has
+//     returned, so no loop runs after its term was released.
+//   - Passes of one loop do not overlap within one call of Run or RunTerm. Several terms may run
+//     the same loop concurrently; its status is then the sum of the runs and the worst of the
+//     states.
 //   - A pass that fails because its context ended is not a failure.
 //   - A loop that the selection disables never starts.
 //

@@ -21,8 +21,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/observe"
 )
 
-// pipes is a listener in memory, whose connections have deadlines that follow
-// a bubble's clock.
+// pipes is a listener in memory, whose connections have deadlines that follow a bubble's clock.
 type pipes struct {
 	accept chan net.Conn
 	once   sync.Once
@@ -57,8 +56,8 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// serve runs an admin server in the bubble of t. The function it returns ends
-// it and tells how long that took.
+// serve runs an admin server in the bubble of t. The function it returns ends it and tells how long
+// that took.
 func serve(t *testing.T, deps observe.AdminDeps) (*pipes, func() time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -2,10 +2,10 @@
 //
 // # Invariants
 //
-//   - After [Bridge], every log line of a process passes through one slog handler,
-//     including those of client-go and gRPC.
-//   - The admin server bounds every request: the size of its header, its duration,
-//     and the number of concurrent costly requests. Probes read memory.
+//   - After [Bridge], every log line of a process passes through one slog handler, including those
+//     of client-go and gRPC.
+//   - The admin server bounds every request: the size of its header, its duration, and the number
+//     of concurrent costly requests. Probes read memory.
 //   - A check never blocks. The code that adds a check keeps its result up to date.
 //
 // The admin server is plain HTTP without authentication, for loopback or a Pod network. It changes

@@ -87,8 +87,8 @@ func TestNewLogger_TextIsTheDefault(t *testing.T) {
 	}
 }
 
-// No other test of this package may log by klog or grpclog: their loggers are
-// variables of the whole process.
+// No other test of this package may log by klog or grpclog: their loggers are variables of the
+// whole process.
 func TestBridge_BringsKlogAndGRPCTogether(t *testing.T) {
 	var out bytes.Buffer
 	observe.Bridge(observe.NewLogger(&out, observe.LogConfig{Level: "debug", Format: "json"}))

@@ -2,12 +2,13 @@
 // the order of a stop are the same in production and in tests.
 //
 // Promises:
-//   - Clients need a certificate from the configured authority, except over loopback with --insecure.
-//   - Each failed call returns a gRPC status with exactly one ErrorInfo of domain trivet.dev. Internal
-//     causes are logged and not sent.
+//   - Clients need a certificate from the configured authority, except over loopback with
+//     --insecure.
+//   - Each failed call returns a gRPC status with exactly one ErrorInfo of domain trivet.dev.
+//     Internal causes are logged and not sent.
 //   - A panic ends only its own call.
-//   - Messages are validated by the rules of their .proto files before a handler sees them. The rules are
-//     compiled before the first connection; Serve fails if they do not compile.
+//   - Messages are validated by the rules of their .proto files before a handler sees them. The
+//     rules are compiled before the first connection; Serve fails if they do not compile.
 //   - A failed call is logged once, when it ends. Handlers do not log the errors that they return.
 //   - Health is NOT_SERVING from the start until SetServing, and again before a stop.
 //

@@ -65,7 +65,8 @@ type running struct {
 	listener *bufconn.Listener
 	log      *journal
 	metrics  *prometheus.Registry
-	// stop begins the stop and returns what Serve returned. It may be called once; the end of the test calls it otherwise.
+	// stop begins the stop and returns what Serve returned. It may be called once; the end of the
+	// test calls it otherwise.
 	stop func() error
 }
 
@@ -111,7 +112,8 @@ func newServer(t *testing.T, with setup, deps rpcserver.Deps) *rpcserver.Server 
 	return server
 }
 
-// dial connects plainly, without rpcclient's retries, so that a test sees each answer as the server gave it.
+// dial connects plainly, without rpcclient's retries, so that a test sees each answer as the server
+// gave it.
 func dial(t *testing.T, listener *bufconn.Listener) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///memory",

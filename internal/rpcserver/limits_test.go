@@ -49,7 +49,8 @@ func TestServer_OversizeStreamMessageEndsTheStream(t *testing.T) {
 
 func TestServer_OversizeHeadersAreAnnouncedToClients(t *testing.T) {
 	r := start(t, setup{service: accepting(new(bool))})
-	// The first call waits for the server's settings; without it the client would not know the limit yet.
+	// The first call waits for the server's settings; without it the client would not know the
+	// limit yet.
 	if _, err := r.client.Heartbeat(t.Context(), validBeat()); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +74,8 @@ func TestServer_OversizeHeadersOfRudeClientsAreRefused(t *testing.T) {
 	}
 }
 
-// A path without its leading slash once passed authorization that compared full method names (CVE-2026-33186).
+// A path without its leading slash once passed authorization that compared full method names
+// (CVE-2026-33186).
 func TestServer_PathsThatAreNoMethodsAreRefused(t *testing.T) {
 	for _, path := range []string{
 		"trivet.lease.v1.LeaseService/Heartbeat",

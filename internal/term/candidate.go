@@ -24,7 +24,8 @@ const (
 
 	// minTTL is the shortest TTL that etcd grants at its default election timeout.
 	minTTL = 2 * time.Second
-	// maxShards keeps the time of a plan, which grows with the number of shards, at a few milliseconds.
+	// maxShards keeps the time of a plan, which grows with the number of shards, at a few
+	// milliseconds.
 	maxShards = 4096
 )
 
@@ -47,16 +48,17 @@ type Term = localterm.Term
 // claimed again after a backoff.
 type Body func(ctx context.Context, t *Term) error
 
-// FromContext returns the term that ctx carries, and whether it carries one. The term may have ended.
+// FromContext returns the term that ctx carries, and whether it carries one. The term may have
+// ended.
 func FromContext(ctx context.Context) (*Term, bool) { return localterm.FromContext(ctx) }
 
 // Config configures a candidate. Member and Logger are required.
 type Config struct {
 	// Member describes this replica to the others. Its id must be new at every start.
 	Member Member
-	// Shards is the number of shards into which the service divides its work. With 0 the candidate is a
-	// member, holds no terms and runs no body. All replicas of a service should have the same number;
-	// see the promises of the package.
+	// Shards is the number of shards into which the service divides its work. With 0 the candidate
+	// is a member, holds no terms and runs no body. All replicas of a service should have the same
+	// number; see the promises of the package.
 	Shards int
 	// TTL of the session, in whole seconds; 0 means DefaultTTL. etcd may grant more, never less.
 	TTL time.Duration
@@ -65,8 +67,8 @@ type Config struct {
 	MovesPerSecond int
 	// StopTimeout bounds the wait for bodies when Run ends; 0 means DefaultStopTimeout.
 	StopTimeout time.Duration
-	// Starting says that the replica is unready until the first SetUnready(nil). Otherwise it is ready
-	// from the start.
+	// Starting says that the replica is unready until the first SetUnready(nil). Otherwise it is
+	// ready from the start.
 	Starting bool
 	// Logger receives each claim, release and loss of a shard with its reason.
 	Logger *slog.Logger
@@ -108,8 +110,8 @@ func (c Config) validate() error {
 	return errors.Join(problems...)
 }
 
-// Candidate takes part in dividing the shards of one service among its replicas. Its methods are safe
-// for concurrent use.
+// Candidate takes part in dividing the shards of one service among its replicas. Its methods are
+// safe for concurrent use.
 type Candidate struct {
 	shared
 	running atomic.Bool
@@ -137,11 +139,12 @@ func New(client *clientv3.Client, cfg Config) (*Candidate, error) {
 	return c, nil
 }
 
-// Run joins the members of the service, claims shards and runs body for each shard held, one goroutine
-// per shard, until ctx ends. After the loss of a session it joins again. When ctx ends, the contexts of
-// the bodies end; after the bodies have returned, their keys are deleted and the lease is revoked. Run
-// then returns nil. It returns an error if bodies have not returned within the stop timeout; their
-// shards stay claimed until the lease expires. A second call while one runs is an error.
+// Run joins the members of the service, claims shards and runs body for each shard held, one
+// goroutine per shard, until ctx ends. After the loss of a session it joins again. When ctx ends,
+// the contexts of the bodies end; after the bodies have returned, their keys are deleted and the
+// lease is revoked. Run then returns nil. It returns an error if bodies have not returned within
+// the stop timeout; their shards stay claimed until the lease expires. A second call while one runs
+// is an error.
 func (c *Candidate) Run(ctx context.Context, body Body) error {
 	if !c.running.CompareAndSwap(false, true) {
 		return errors.New("candidate is running already: Run was called twice")
@@ -153,29 +156,29 @@ func (c *Candidate) Run(ctx context.Context, body Body) error {
 	return newReplica(c.shared, body).run(ctx)
 }
 
-// SetUnready reports why this replica cannot do the work of a shard, or nil if it can. Call it whenever
-// that changes. It does not block. An unready replica gets no shards while others are ready, and
-// releases its shards to them if it stays unready; package eligibility has the times.
+// SetUnready reports why this replica cannot do the work of a shard, or nil if it can. Call it
+// whenever that changes. It does not block. An unready replica gets no shards while others are
+// ready, and releases its shards to them if it stays unready; package eligibility has the times.
 func (c *Candidate) SetUnready(reason error) { c.readiness.set(&c.readiness.unready, reason) }
 
-// Concede reports that this replica cannot do the work of a shard and that other replicas can. A nil
-// reason ends that. It does not block.
+// Concede reports that this replica cannot do the work of a shard and that other replicas can. A
+// nil reason ends that. It does not block.
 //
 // In contrast to SetUnready, the shards move to ready replicas at once, except for borrowed shards
-// that were claimed recently. There is no backoff afterwards: the replica gets its shards back as soon
-// as the reason is nil. If every replica yields, no shard moves. SetUnready and Concede are
+// that were claimed recently. There is no backoff afterwards: the replica gets its shards back as
+// soon as the reason is nil. If every replica yields, no shard moves. SetUnready and Concede are
 // independent; each one suffices to move shards.
 func (c *Candidate) Concede(reason error) { c.readiness.set(&c.readiness.yielding, reason) }
 
 // Status returns a snapshot of the session and of every shard. It does not block.
 func (c *Candidate) Status() Status { return c.published.Load().status() }
 
-// Check returns nil while the session is alive, with or without shards, and no body ignores the end of
-// its term. Otherwise it returns the reason.
+// Check returns nil while the session is alive, with or without shards, and no body ignores the end
+// of its term. Otherwise it returns the reason.
 func (c *Candidate) Check() error { return c.published.Load().check() }
 
-// Session returns the replica's lease, for keys that must vanish with the replica, and a context that
-// ends before the lease can lapse. It is false while no session is alive.
+// Session returns the replica's lease, for keys that must vanish with the replica, and a context
+// that ends before the lease can lapse. It is false while no session is alive.
 func (c *Candidate) Session() (clientv3.LeaseID, context.Context, bool) {
 	s := c.published.Load().session
 	if s == nil || s.lease.Remaining() == 0 {

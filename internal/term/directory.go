@@ -14,7 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Directory follows the members of every service of a cluster. Its methods are safe for concurrent use.
+// Directory follows the members of every service of a cluster. Its methods are safe for concurrent
+// use.
 type Directory struct {
 	follower  follower
 	prefix    string
@@ -31,7 +32,8 @@ type listing struct {
 	changed chan struct{} // closed when a listing with other members replaces this one
 }
 
-// NewDirectory returns an empty directory that uses client; the caller closes client. It starts nothing.
+// NewDirectory returns an empty directory that uses client; the caller closes client. It starts
+// nothing.
 func NewDirectory(client *clientv3.Client, cluster string, logger *slog.Logger) *Directory {
 	prefix := membersPrefix(cluster)
 	d := &Directory{
@@ -60,8 +62,8 @@ func (d *Directory) Members() []Member { return d.state.Load().members }
 // connection at the next resync, within a minute.
 func (d *Directory) Check() error { return d.state.Load().problem }
 
-// Changed returns a channel that is closed at the next change of Members. Call it before Members, or a
-// change between the two calls is missed.
+// Changed returns a channel that is closed at the next change of Members. Call it before Members,
+// or a change between the two calls is missed.
 func (d *Directory) Changed() <-chan struct{} { return d.state.Load().changed }
 
 func (d *Directory) apply(c change) {

@@ -17,8 +17,8 @@ import (
 const (
 	// listTimeout bounds one list. It is long because etcd is busy after an outage.
 	listTimeout = 5 * time.Second
-	// resyncPeriod is how often everything is listed again. It finds what no watch reports, for example
-	// an etcd restored from a backup, for whose revisions the watch would wait in silence.
+	// resyncPeriod is how often everything is listed again. It finds what no watch reports, for
+	// example an etcd restored from a backup, for whose revisions the watch would wait in silence.
 	resyncPeriod = 30 * time.Second
 	// followRetry is the pause after an error, before jitter.
 	followRetry = 200 * time.Millisecond
@@ -45,8 +45,8 @@ type follower struct {
 	logger *slog.Logger
 }
 
-// run calls deliver for each change until ctx ends. After any error, including compaction, it starts
-// again with the whole contents.
+// run calls deliver for each change until ctx ends. After any error, including compaction, it
+// starts again with the whole contents.
 func (f *follower) run(ctx context.Context, deliver func(change)) {
 	for ctx.Err() == nil {
 		err := f.follow(ctx, deliver)
@@ -59,8 +59,8 @@ func (f *follower) run(ctx context.Context, deliver func(change)) {
 	}
 }
 
-// follow delivers the contents and watches for one resync period. It opens the watch before it lists,
-// because etcd serves a watch that starts in the past with a delay of up to 100 ms.
+// follow delivers the contents and watches for one resync period. It opens the watch before it
+// lists, because etcd serves a watch that starts in the past with a delay of up to 100 ms.
 func (f *follower) follow(ctx context.Context, deliver func(change)) error {
 	watching, cancel := context.WithTimeout(ctx, jittered(resyncPeriod))
 	defer cancel()
@@ -88,8 +88,8 @@ func (f *follower) follow(ctx context.Context, deliver func(change)) error {
 	return fmt.Errorf("watch %q: %w", f.keys.from, err)
 }
 
-// watch opens a watch and returns after etcd has confirmed it. From then on the watch misses nothing.
-// After listTimeout it calls stop, which must end ctx.
+// watch opens a watch and returns after etcd has confirmed it. From then on the watch misses
+// nothing. After listTimeout it calls stop, which must end ctx.
 func (f *follower) watch(ctx context.Context, stop context.CancelFunc) (clientv3.WatchChan, error) {
 	late := time.AfterFunc(listTimeout, stop)
 	defer late.Stop()
@@ -117,8 +117,8 @@ func newer(events []*clientv3.Event, revision int64) []*clientv3.Event {
 
 var errClosed = errors.New("etcd client closed the watch")
 
-// contents delivers the newest contents and returns their revision. The first time it delivers those of
-// since before.
+// contents delivers the newest contents and returns their revision. The first time it delivers
+// those of since before.
 func (f *follower) contents(ctx context.Context, deliver func(change)) (int64, error) {
 	revisions := []int64{0}
 	if f.since != 0 {

@@ -14,12 +14,12 @@ var (
 )
 
 const (
-	// takeoverPause is the time between the loss of a key that was not released and the start of the
-	// next body. A holder whose lease expired stopped long before. A holder whose lease was revoked
-	// learns of it during the pause.
+	// takeoverPause is the time between the loss of a key that was not released and the start of
+	// the next body. A holder whose lease expired stopped long before. A holder whose lease was
+	// revoked learns of it during the pause.
 	takeoverPause = 250 * time.Millisecond
-	// minBackoff and maxBackoff bound the backoff of a shard whose body returned during its term. After
-	// a body that ran for backoffReset the backoff restarts at the minimum.
+	// minBackoff and maxBackoff bound the backoff of a shard whose body returned during its term.
+	// After a body that ran for backoffReset the backoff restarts at the minimum.
 	minBackoff   = time.Second
 	maxBackoff   = 30 * time.Second
 	backoffReset = time.Minute

@@ -44,16 +44,16 @@ func (k keys) shard(key string) (int, bool) {
 	return shard, err == nil && shard >= 0 && strconv.Itoa(shard) == suffix
 }
 
-// keyRange is the set of followed keys: the prefixes that are listed, and the range of one watch, which
-// may be wider.
+// keyRange is the set of followed keys: the prefixes that are listed, and the range of one watch,
+// which may be wider.
 type keyRange struct {
 	prefixes []string
 	from, to string
 }
 
-// watched returns one range for members and terms, so that one etcd transaction arrives in one piece.
-// The range includes keys of other services, which change rarely. It excludes apiservers/ and
-// checkpoints/, which change often.
+// watched returns one range for members and terms, so that one etcd transaction arrives in one
+// piece. The range includes keys of other services, which change rarely. It excludes apiservers/
+// and checkpoints/, which change often.
 func (k keys) watched() keyRange {
 	return keyRange{prefixes: []string{k.members, k.terms}, from: k.members, to: clientv3.GetPrefixRangeEnd(k.terms)}
 }
@@ -117,8 +117,8 @@ type announcement struct {
 	Shards int `json:"shards,omitempty"`
 	// Leaving says that the replica stops: it releases its shards and should get no others.
 	Leaving bool `json:"leaving,omitempty"`
-	// Unready says that the replica should get no shards while others are ready. Older versions do not
-	// write it and count as ready.
+	// Unready says that the replica should get no shards while others are ready. Older versions do
+	// not write it and count as ready.
 	Unready bool `json:"unready,omitempty"`
 }
 
@@ -127,8 +127,8 @@ func (a announcement) encode() (string, error) {
 	return string(value), err
 }
 
-// decodeMember reads the value of the member key that ends in service and id. A value that describes
-// another replica is malformed, because a caller would reach the wrong one.
+// decodeMember reads the value of the member key that ends in service and id. A value that
+// describes another replica is malformed, because a caller would reach the wrong one.
 func decodeMember(service, id string, value []byte) (announcement, error) {
 	var a announcement
 	if err := json.Unmarshal(value, &a); err != nil {

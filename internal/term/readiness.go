@@ -36,8 +36,8 @@ func (r *readiness) set(field *atomic.Pointer[error], reason error) {
 	}
 }
 
-// eligibilityState turns the reported reasons into the replica's rank among the members. It belongs to the
-// replica's goroutine.
+// eligibilityState turns the reported reasons into the replica's rank among the members. It belongs
+// to the replica's goroutine.
 type eligibilityState struct {
 	*readiness
 	tracker eligibility.Tracker

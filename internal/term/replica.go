@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// minRejoin and maxRejoin bound the backoff between sessions, before jitter. It is at most a quarter
-	// of the TTL, so that replicas return soon after a long outage of etcd.
+	// minRejoin and maxRejoin bound the backoff between sessions, before jitter. It is at most a
+	// quarter of the TTL, so that replicas return soon after a long outage of etcd.
 	minRejoin = 100 * time.Millisecond
 	maxRejoin = 3 * time.Second
 	// reconcilePeriod is the longest time between two plans. A plan without steps sends no request.
@@ -52,8 +52,8 @@ type replica struct {
 	held     map[int]*heldShard
 	backoffs map[int]shardBackoff
 	moves    *rate.Limiter
-	// finished receives a shard whose body has returned. It has a slot for each shard, so a send never
-	// blocks.
+	// finished receives a shard whose body has returned. It has a slot for each shard, so a send
+	// never blocks.
 	finished chan *heldShard
 
 	retryAt   time.Time // no claim or release before
@@ -131,8 +131,8 @@ func (r *replica) runSession(ctx context.Context) error {
 	return err
 }
 
-// join makes this replica a member under s. It renews the lease first: a replica whose renewals fail
-// would take shards from working replicas again and again.
+// join makes this replica a member under s. It renews the lease first: a replica whose renewals
+// fail would take shards from working replicas again and again.
 func (r *replica) join(ctx context.Context, s *session) error {
 	if err := s.renewOnce(ctx); err != nil {
 		return err

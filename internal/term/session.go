@@ -31,8 +31,8 @@ var (
 	errStopped    = errors.New("the replica stops")
 )
 
-// session is one etcd lease, the member key bound to it, and the transactions under it. A lease that
-// has ended does not return; the replica then opens a new session.
+// session is one etcd lease, the member key bound to it, and the transactions under it. A lease
+// that has ended does not return; the replica then opens a new session.
 type session struct {
 	client *clientv3.Client
 	id     clientv3.LeaseID
@@ -89,7 +89,8 @@ func (s *session) renew() {
 	}
 }
 
-// renewOnce sends one renewal on a stream of its own, so that the next one can reach another endpoint.
+// renewOnce sends one renewal on a stream of its own, so that the next one can reach another
+// endpoint.
 func (s *session) renewOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.ttl/4)
 	defer cancel()
@@ -128,8 +129,8 @@ func (s *session) failure() error {
 	return fmt.Errorf("%w: %w", cause, *problem)
 }
 
-// join creates the member key. It never overwrites a key: an existing one belongs to an earlier session
-// of this replica and ends with that lease, or to another process with the same id.
+// join creates the member key. It never overwrites a key: an existing one belongs to an earlier
+// session of this replica and ends with that lease, or to another process with the same id.
 func (s *session) join(ctx context.Context, key, value string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -179,10 +180,10 @@ type anchorKey struct {
 	revision int64
 }
 
-// claim creates the keys of the shards that have none, in one transaction. It returns the present key
-// of each shard, in the given order. A shard is held if its key is bound to the lease of s, by this
-// transaction or by an earlier one whose response was lost. claim does nothing and returns no records
-// if this replica or the anchor is no longer a member.
+// claim creates the keys of the shards that have none, in one transaction. It returns the present
+// key of each shard, in the given order. A shard is held if its key is bound to the lease of s, by
+// this transaction or by an earlier one whose response was lost. claim does nothing and returns no
+// records if this replica or the anchor is no longer a member.
 func (s *session) claim(ctx context.Context, k keys, id string, anchor anchorKey, shards []int) ([]record, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -225,9 +226,9 @@ func (s *session) claimed(response *clientv3.TxnResponse, id string) []record {
 	return records
 }
 
-// release deletes the keys of ended terms in one transaction, each only if this claim created it. It
-// returns the shards whose keys it deleted, and the revision. A key that is gone or belongs to a later
-// claim is not an error.
+// release deletes the keys of ended terms in one transaction, each only if this claim created it.
+// It returns the shards whose keys it deleted, and the revision. A key that is gone or belongs to a
+// later claim is not an error.
 func (s *session) release(ctx context.Context, k keys, ended []*heldShard) ([]int, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -125,8 +125,8 @@ func (r *replica) recordLoss(h *heldShard, reason string, cause error) {
 	r.logger.Warn("shard lost", "shard", h.shard, "epoch", h.term.Epoch(), "reason", cause)
 }
 
-// collectReturned records h and every further body that has returned by now, so that one transaction
-// releases them all.
+// collectReturned records h and every further body that has returned by now, so that one
+// transaction releases them all.
 func (r *replica) collectReturned(h *heldShard) {
 	for {
 		r.recordReturned(h)
@@ -149,8 +149,8 @@ func (r *replica) recordReturned(h *heldShard) {
 	}
 }
 
-// recordEarlyReturn records that a body returned before this replica ended its term. Either the lease
-// ended first, or the body failed and the shard backs off.
+// recordEarlyReturn records that a body returned before this replica ended its term. Either the
+// lease ended first, or the body failed and the shard backs off.
 func (r *replica) recordEarlyReturn(h *heldShard, now time.Time) {
 	if h.session.lease.Remaining() == 0 {
 		cause := context.Cause(h.session.lease.Context())
@@ -222,8 +222,8 @@ func (r *replica) announcement() announcement {
 	}
 }
 
-// announce updates the member key if its value has changed. Without it, other replicas would wait for
-// this one to claim the shards that it releases.
+// announce updates the member key if its value has changed. Without it, other replicas would wait
+// for this one to claim the shards that it releases.
 func (r *replica) announce(ctx context.Context) error {
 	next := r.announcement()
 	if next == r.announced {

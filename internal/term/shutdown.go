@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// maxStale bounds how many ended sessions are kept in order to revoke them. Leases of dropped sessions
-// expire.
+// maxStale bounds how many ended sessions are kept in order to revoke them. Leases of dropped
+// sessions expire.
 const maxStale = 8
 
-// stop waits for the remaining bodies and revokes every lease without one. For the others it deletes
-// the member keys.
+// stop waits for the remaining bodies and revokes every lease without one. For the others it
+// deletes the member keys.
 func (r *replica) stop(ctx context.Context) error {
 	r.drain(ctx)
 	r.revokeStale(ctx)
@@ -33,8 +33,9 @@ func (r *replica) stop(ctx context.Context) error {
 	return err
 }
 
-// drain gives up every shard and waits for the bodies, at most for the stop timeout and the lease. Each
-// key is deleted as soon as its body returns, so that other replicas need not wait for the slowest.
+// drain gives up every shard and waits for the bodies, at most for the stop timeout and the lease.
+// Each key is deleted as soon as its body returns, so that other replicas need not wait for the
+// slowest.
 func (r *replica) drain(ctx context.Context) {
 	r.problems.write = nil
 	active := r.inPhase(running)
@@ -46,8 +47,8 @@ func (r *replica) drain(ctx context.Context) {
 		r.problems.write = r.announce(ctx)
 	}
 	for r.waitForBody() {
-		// After a failed write, the revocation of the lease releases the shards. Further requests would
-		// only delay it.
+		// After a failed write, the revocation of the lease releases the shards. Further requests
+		// would only delay it.
 		if r.problems.write == nil {
 			r.problems.write = r.deleteKeys(ctx)
 		}
@@ -75,8 +76,8 @@ func (r *replica) waitForBody() bool {
 	}
 }
 
-// endSession ends the present session, because of an error or because the replica stops. revokeStale
-// revokes its lease later.
+// endSession ends the present session, because of an error or because the replica stops.
+// revokeStale revokes its lease later.
 func (r *replica) endSession(err error) {
 	s := r.session
 	if err == nil {
@@ -97,8 +98,8 @@ func (r *replica) endSession(err error) {
 	r.session = nil
 }
 
-// revokeStale revokes the leases of ended sessions without running bodies, so that their keys vanish
-// before they expire. If etcd cannot be reached, the next call tries again.
+// revokeStale revokes the leases of ended sessions without running bodies, so that their keys
+// vanish before they expire. If etcd cannot be reached, the next call tries again.
 func (r *replica) revokeStale(ctx context.Context) {
 	var keep []*session
 	for i, s := range r.stale {
@@ -115,8 +116,8 @@ func (r *replica) revokeStale(ctx context.Context) {
 	r.stale = keep[max(0, len(keep)-maxStale):]
 }
 
-// waitToRejoin waits between sessions. It records bodies of the last session that return meanwhile, so
-// that its lease can be revoked.
+// waitToRejoin waits between sessions. It records bodies of the last session that return meanwhile,
+// so that its lease can be revoked.
 func (r *replica) waitToRejoin(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -23,8 +23,8 @@ type SessionStatus struct {
 	Alive bool
 	// Remaining is how long the replica may act without an answer from etcd.
 	Remaining time.Duration
-	// LastError is why the replica cannot join, renew, watch or claim now, or why it ranks behind ready
-	// members. It is empty if there is no such reason.
+	// LastError is why the replica cannot join, renew, watch or claim now, or why it ranks behind
+	// ready members. It is empty if there is no such reason.
 	LastError string
 }
 
@@ -40,8 +40,8 @@ type Holding struct {
 	AcquireTime time.Time
 	// Here says whether this replica is the holder. It is false as soon as the session has ended.
 	Here bool
-	// Remaining is how long the holder may act without an answer from etcd. It is known only if Here,
-	// and 0 while the shard is being released.
+	// Remaining is how long the holder may act without an answer from etcd. It is known only if
+	// Here, and 0 while the shard is being released.
 	Remaining time.Duration
 	// GRPCAddress is the holder's gRPC address; empty if unknown.
 	GRPCAddress string
@@ -74,8 +74,8 @@ const (
 	Draining
 )
 
-// snapshot is the state that Run published last. It is immutable. Remaining times are computed when it
-// is read.
+// snapshot is the state that Run published last. It is immutable. Remaining times are computed when
+// it is read.
 type snapshot struct {
 	session *session // nil while not joined
 	shards  []shardState

@@ -13,10 +13,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/term/internal/sharding"
 )
 
-// view is the known state of a service's members and terms. It merges changes of the watch and responses
-// to this replica's own transactions. Each term keeps the revision of its last known change, so the
-// order of arrival does not matter. A view does no I/O, and time is a parameter. It is not safe for
-// concurrent use.
+// view is the known state of a service's members and terms. It merges changes of the watch and
+// responses to this replica's own transactions. Each term keeps the revision of its last known
+// change, so the order of arrival does not matter. A view does no I/O, and time is a parameter. It
+// is not safe for concurrent use.
 type view struct {
 	keys      keys
 	listed    time.Time // when the first list arrived; zero before
@@ -43,7 +43,8 @@ type record struct {
 	holder string
 	lease  clientv3.LeaseID
 	epoch  int64
-	// handedOver says that the key was deleted while its holder was a member, so its body has returned.
+	// handedOver says that the key was deleted while its holder was a member, so its body has
+	// returned.
 	handedOver bool
 }
 
@@ -95,8 +96,8 @@ func (v *view) replace(now time.Time, c change) {
 	}
 }
 
-// advance applies events in order. Within one revision, members come first: the end of a lease deletes
-// the member key and the term keys together, and then the shards were not handed over.
+// advance applies events in order. Within one revision, members come first: the end of a lease
+// deletes the member key and the term keys together, and then the shards were not handed over.
 func (v *view) advance(now time.Time, events []*clientv3.Event) {
 	for len(events) > 0 {
 		revision := events[0].Kv.ModRevision

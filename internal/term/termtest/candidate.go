@@ -16,9 +16,9 @@ import (
 // ErrLost is the cause with which terms end in [Candidate.Lose].
 var ErrLost = errors.New("the test ended the session")
 
-// Candidate stands in for a [term.Candidate] without peers. It holds every shard from the start of Run
-// until Lose, and again after Regain. A body that returns during its term is not called again before the
-// next Regain.
+// Candidate stands in for a [term.Candidate] without peers. It holds every shard from the start of
+// Run until Lose, and again after Regain. A body that returns during its term is not called again
+// before the next Regain.
 type Candidate struct {
 	member term.Member
 	shards int
@@ -189,8 +189,8 @@ func (c *Candidate) reason() error {
 	return errors.New("candidate is not running")
 }
 
-// Session returns no lease, so that a key written under it is permanent, and a context that ends with
-// the session.
+// Session returns no lease, so that a key written under it is permanent, and a context that ends
+// with the session.
 func (c *Candidate) Session() (clientv3.LeaseID, context.Context, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

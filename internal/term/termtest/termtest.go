@@ -1,6 +1,7 @@
 // Package termtest provides terms and candidates for tests without an etcd.
 //
-// Its terms behave like those of a [term.Candidate]. Only their lease is artificial: it lasts an hour.
+// Its terms behave like those of a [term.Candidate]. Only their lease is artificial: it lasts an
+// hour.
 package termtest
 
 import (
@@ -21,8 +22,8 @@ const (
 	leaseMargin = time.Second
 )
 
-// NewTerm returns a term, a context that carries it, and a function that ends both. Call the function at
-// the end of the test.
+// NewTerm returns a term, a context that carries it, and a function that ends both. Call the
+// function at the end of the test.
 func NewTerm(shard int, epoch int64) (*term.Term, context.Context, func()) {
 	lease := localterm.NewLease(context.Background(), time.Now(), leaseTTL, leaseMargin)
 	t, _ := localterm.Begin(lease, localterm.Claim{Shard: shard, Epoch: epoch, Key: key(shard)})

@@ -7,14 +7,14 @@
 //     [Ready] at once.
 //   - A replica whose checks fail for one TTL of a session is no longer ready. It gets no further
 //     shards and keeps those that it has.
-//   - After two TTLs it is [Failing], and its shards move to ready replicas. The second TTL lets the
-//     other replicas report their own failures. When all replicas depend on the same dead server, all
-//     have reported it before the first one would release a shard, and no shard moves.
+//   - After two TTLs it is [Failing], and its shards move to ready replicas. The second TTL lets
+//     the other replicas report their own failures. When all replicas depend on the same dead
+//     server, all have reported it before the first one would release a shard, and no shard moves.
 //   - A replica is ready again once its checks have passed for two TTLs without a break.
 //   - A replica that released shards because it failed backs off for 12 TTLs. Each further time
-//     doubles the backoff, up to 120 TTLs. A failure may show only while the replica holds a shard, so
-//     passing checks without a shard prove nothing, and the shards would move back and forth. The
-//     count restarts after the replica has been ready for 120 TTLs.
+//     doubles the backoff, up to 120 TTLs. A failure may show only while the replica holds a shard,
+//     so passing checks without a shard prove nothing, and the shards would move back and forth.
+//     The count restarts after the replica has been ready for 120 TTLs.
 //
 // The package is pure: time is a parameter, and a [Tracker] is a value. With the default TTL of 5 s
 // these times are 5 s, 10 s, 10 s, and 1 to 10 minutes.
@@ -26,8 +26,8 @@ import "time"
 type Verdict int
 
 const (
-	// Unproven replicas may be able to do the work. They get no shard while other replicas are ready,
-	// and release none.
+	// Unproven replicas may be able to do the work. They get no shard while other replicas are
+	// ready, and release none.
 	Unproven Verdict = iota
 	// Ready replicas can do the work.
 	Ready
@@ -64,8 +64,8 @@ type Tracker struct {
 	// passing is the last result of the checks, and since is the start of its unbroken period.
 	passing bool
 	since   time.Time
-	// mustProve says that the replica was ready before or backed off, so that one passing check is not
-	// enough.
+	// mustProve says that the replica was ready before or backed off, so that one passing check is
+	// not enough.
 	mustProve  bool
 	readySince time.Time
 	// backoffs counts the backoffs that still double the next one. backoffUntil is the end of the
@@ -86,7 +86,8 @@ func (t Tracker) Verdict() Verdict { return t.verdict }
 // BackoffUntil returns the end of the backoff, or zero if there is none.
 func (t Tracker) BackoffUntil() time.Time { return t.backoffUntil }
 
-// Observe adds a result of the checks. Call it when the result changes, and after each [Tracker.Wait].
+// Observe adds a result of the checks. Call it when the result changes, and after each
+// [Tracker.Wait].
 func (t Tracker) Observe(now time.Time, passing bool) Tracker {
 	if passing != t.passing {
 		t.passing, t.since = passing, now
@@ -122,8 +123,8 @@ func (t Tracker) fail(now time.Time) Tracker {
 	return t
 }
 
-// Wait returns the time after which the verdict may change although the checks keep their result. It
-// returns 0 if the verdict cannot change.
+// Wait returns the time after which the verdict may change although the checks keep their result.
+// It returns 0 if the verdict cannot change.
 func (t Tracker) Wait(now time.Time) time.Duration {
 	var due []time.Time
 	switch {

@@ -137,7 +137,8 @@ func TestTracker_OneFailureIsOneBackoff(t *testing.T) {
 	}
 }
 
-// An observer that looks again after each Wait reaches the same verdicts as one that looks at every step.
+// An observer that looks again after each Wait reaches the same verdicts as one that looks at every
+// step.
 func TestTracker_WaitSkipsNoChange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		continuous := newFixture(rapid.Bool().Draw(t, "passing at the start"))
@@ -160,7 +161,8 @@ func TestTracker_WaitSkipsNoChange(t *testing.T) {
 	})
 }
 
-// A new replica that released shards because it failed backs off like a replica that was ready before.
+// A new replica that released shards because it failed backs off like a replica that was ready
+// before.
 func TestTracker_NewReplicaThatFailedBacksOff(t *testing.T) {
 	r := newFixture(false)
 	r.holds = true
@@ -169,8 +171,8 @@ func TestTracker_NewReplicaThatFailedBacksOff(t *testing.T) {
 	}
 }
 
-// However the checks flicker, a replica releases shards at most once in a backoff. It is failing only
-// while its checks fail, and ready only if they have failed for at most one TTL.
+// However the checks flicker, a replica releases shards at most once in a backoff. It is failing
+// only while its checks fail, and ready only if they have failed for at most one TTL.
 func TestTracker_MovesAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newFixture(rapid.Bool().Draw(t, "passing at the start"))

@@ -13,8 +13,8 @@
 //     first of these is the cause.
 //
 // Linux stops the monotonic clock while the machine is suspended. After a suspension, a process
-// learns from etcd that its lease is gone. Until then, the guard of the term and the resourceVersion
-// of a Kubernetes write prevent conflicting writes.
+// learns from etcd that its lease is gone. Until then, the guard of the term and the
+// resourceVersion of a Kubernetes write prevent conflicting writes.
 package localterm
 
 import (
@@ -28,8 +28,8 @@ import (
 // ErrLapsed is the cause with which a lease ends when its local bound passes without a renewal.
 var ErrLapsed = errors.New("no renewal was acknowledged in time")
 
-// Lease is the time until which this process may act under one etcd lease. It is safe for concurrent
-// use.
+// Lease is the time until which this process may act under one etcd lease. It is safe for
+// concurrent use.
 type Lease struct {
 	margin time.Duration
 	born   time.Time    // has the monotonic reading from which until counts
@@ -59,8 +59,8 @@ func NewLease(parent context.Context, sent time.Time, ttl, margin time.Duration)
 // Context ends with the lease. Its cause is [ErrLapsed] or the cause that End was given.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Remaining returns how long the process may still act without another renewal. It returns zero once
-// the lease has ended.
+// Remaining returns how long the process may still act without another renewal. It returns zero
+// once the lease has ended.
 func (l *Lease) Remaining() time.Duration {
 	if l.ctx.Err() != nil {
 		return 0

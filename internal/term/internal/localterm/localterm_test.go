@@ -163,8 +163,8 @@ func TestTerm_GivenUpEndsAloneAndSaysWhy(t *testing.T) {
 	})
 }
 
-// At the bound the test's goroutine and the lease's timer become runnable together. Whichever runs first, the check refuses
-// at that very moment.
+// At the bound the test's goroutine and the lease's timer become runnable together. Whichever runs
+// first, the check refuses at that very moment.
 func TestTerm_CheckDoesNotWaitForTheTimer(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {

@@ -35,8 +35,8 @@ type Claim struct {
 	Key string
 }
 
-// Begin starts a term under a lease. The returned function gives the term up with a cause. It must be
-// called at least once, and further calls do nothing.
+// Begin starts a term under a lease. The returned function gives the term up with a cause. It must
+// be called at least once, and further calls do nothing.
 func Begin(lease *Lease, claim Claim) (*Term, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(lease.Context())
 	t := &Term{shard: claim.Shard, epoch: claim.Epoch, key: claim.Key, lease: lease}
@@ -47,8 +47,8 @@ func Begin(lease *Lease, claim Claim) (*Term, context.CancelCauseFunc) {
 // Shard returns the number of the shard, from 0.
 func (t *Term) Shard() int { return t.shard }
 
-// Epoch returns the etcd revision at which the shard was claimed. A later term of the same shard has
-// a higher epoch.
+// Epoch returns the etcd revision at which the shard was claimed. A later term of the same shard
+// has a higher epoch.
 func (t *Term) Epoch() int64 { return t.epoch }
 
 // Guard returns the comparison that every etcd transaction of this term must include. It holds
@@ -57,8 +57,8 @@ func (t *Term) Guard() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(t.key), "=", t.epoch)
 }
 
-// Context ends before the etcd lease can lapse, or earlier when the term is given up. It carries the
-// term.
+// Context ends before the etcd lease can lapse, or earlier when the term is given up. It carries
+// the term.
 func (t *Term) Context() context.Context { return t.ctx }
 
 // Remaining returns how long the process may still act without an answer from etcd. It returns zero
@@ -89,8 +89,8 @@ func (t *Term) ended(cause error) error {
 
 type contextKey struct{}
 
-// FromContext returns the term that ctx carries, and whether it carries one. The term may have ended:
-// see [Term.Check].
+// FromContext returns the term that ctx carries, and whether it carries one. The term may have
+// ended: see [Term.Check].
 func FromContext(ctx context.Context) (*Term, bool) {
 	t, ok := ctx.Value(contextKey{}).(*Term)
 	return t, ok

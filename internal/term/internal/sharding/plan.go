@@ -1,29 +1,30 @@
-// Package sharding decides which replica should hold each shard, and what one replica should do now.
+// Package sharding decides which replica should hold each shard, and what one replica should do
+// now.
 //
-// The package is pure: no clock, no context, no client. Every replica of a service computes the same
-// [Owner] from the same members, so there is no central assignment. [Plan] says which shards this
-// replica claims and which it releases. A plan is deterministic, ordered by shard, and empty after it
-// was applied.
+// The package is pure: no clock, no context, no client. Every replica of a service computes the
+// same [Owner] from the same members, so there is no central assignment. [Plan] says which shards
+// this replica claims and which it releases. A plan is deterministic, ordered by shard, and empty
+// after it was applied.
 //
 // Rules:
 //   - The owner of a shard is the member with the highest hash of shard and member (rendezvous
 //     hashing). A member that leaves moves only its own shards. A member that joins takes only the
 //     shards that it now owns.
 //   - Unready members rank behind all ready ones and get no shard from them. If all members are
-//     unready, the ranking is as if all were ready: vacant shards are claimed, and no running shard is
-//     released, because no other member would do better.
-//   - An unready replica keeps its running shards until it is known to fail. Then they move to ready
-//     members.
-//   - The owner claims a vacant shard at once. If it does not, the member next in rank claims it after
-//     one ClaimDelay, the following one after two, and so on. A member that is alive but cannot work
-//     therefore delays a shard only for a short time.
+//     unready, the ranking is as if all were ready: vacant shards are claimed, and no running shard
+//     is released, because no other member would do better.
+//   - An unready replica keeps its running shards until it is known to fail. Then they move to
+//     ready members.
+//   - The owner claims a vacant shard at once. If it does not, the member next in rank claims it
+//     after one ClaimDelay, the following one after two, and so on. A member that is alive but
+//     cannot work therefore delays a shard only for a short time.
 //   - A running shard that another member owns is released as the budget of moves allows. A shard
-//     claimed because its owner did not claim it is kept for MinHold first, so that it does not move
-//     back and forth.
-//   - Replicas with different numbers of shards never work at the same time, because one object would
-//     belong to two shards. The number of the member that joined first (the anchor) counts. Members
-//     with another number own nothing, release what they run, and wait until no shard of the old
-//     division is held.
+//     claimed because its owner did not claim it is kept for MinHold first, so that it does not
+//     move back and forth.
+//   - Replicas with different numbers of shards never work at the same time, because one object
+//     would belong to two shards. The number of the member that joined first (the anchor) counts.
+//     Members with another number own nothing, release what they run, and wait until no shard of
+//     the old division is held.
 //
 // The package does not prevent two replicas from claiming the same shard. The transaction that
 // creates the shard's key only if it is absent does that. A plan made from stale members costs a
@@ -67,8 +68,8 @@ type Shard struct {
 	VacantFor time.Duration
 	// Ours says that the key is bound to this replica's present session.
 	Ours bool
-	// Borrowed says that the shard was claimed because its owner did not claim it. HeldFor is the time
-	// since the claim.
+	// Borrowed says that the shard was claimed because its owner did not claim it. HeldFor is the
+	// time since the claim.
 	Borrowed bool
 	HeldFor  time.Duration
 }
@@ -105,8 +106,8 @@ const (
 	Vacant Reason = "vacant"
 	// Unclaimed shards have no holder, and no member of a higher rank has claimed them in time.
 	Unclaimed Reason = "unclaimed"
-	// Unconfirmed keys belong to this session although no claim is known to have succeeded. A further
-	// claim confirms them.
+	// Unconfirmed keys belong to this session although no claim is known to have succeeded. A
+	// further claim confirms them.
 	Unconfirmed Reason = "unconfirmed"
 	// Moved shards belong to another member.
 	Moved Reason = "moved"
@@ -131,7 +132,8 @@ type Decision struct {
 	Steps []Step
 	// Postponed are the releases that the budget of moves did not allow, ordered by shard.
 	Postponed []Step
-	// Wait is the time after which the decision may change although the input does not; 0 means never.
+	// Wait is the time after which the decision may change although the input does not; 0 means
+	// never.
 	Wait time.Duration
 	// Blocked says why this replica may claim nothing. It is empty if it may.
 	Blocked string

@@ -232,7 +232,8 @@ func TestPlan_AppliedPlanIsComplete(t *testing.T) {
 		if again := sharding.Plan(s); !cmp.Equal(first, again) {
 			t.Fatalf("two plans of one input differ:\n%s", cmp.Diff(first, again))
 		}
-		// A confirmed shard that another member owns is released next. That is a second step, not a repetition.
+		// A confirmed shard that another member owns is released next. That is a second step, not a
+		// repetition.
 		after := sharding.Plan(applied(s, first))
 		for _, step := range after.Steps {
 			if step.Verb == sharding.Claim || !confirmed(first, step.Shard) {
@@ -396,8 +397,8 @@ func TestOwner_UnreadyOnlyIfAllAreUnready(t *testing.T) {
 	})
 }
 
-// When one member's readiness changes, no shard moves between two other members. The exception is the
-// last or first ready member: then the whole ranking changes.
+// When one member's readiness changes, no shard moves between two other members. The exception is
+// the last or first ready member: then the whole ranking changes.
 func TestOwner_ReadinessChangeMovesOnlyItsShards(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := drawReadiness(t, drawMembers(t, 16))
@@ -416,8 +417,8 @@ func TestOwner_ReadinessChangeMovesOnlyItsShards(t *testing.T) {
 	})
 }
 
-// For any input, a replica releases a shard only to a ready member, and while unready only if it fails.
-// A different number of shards is the exception.
+// For any input, a replica releases a shard only to a ready member, and while unready only if it
+// fails. A different number of shards is the exception.
 func TestPlan_ReleasesOnlyToReadyMembers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawInput(t)

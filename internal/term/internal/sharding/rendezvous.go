@@ -12,18 +12,19 @@ type Member struct {
 	ID string
 	// Shards is the number of shards into which the member divides the work.
 	Shards int
-	// Joined is the create revision of the member's key. It orders the members by the time they joined.
+	// Joined is the create revision of the member's key. It orders the members by the time they
+	// joined.
 	Joined int64
-	// Leaving says that the member releases its shards and should get no others. Its number of shards
-	// still counts, because it may still hold some.
+	// Leaving says that the member releases its shards and should get no others. Its number of
+	// shards still counts, because it may still hold some.
 	Leaving bool
 	// Unready says that the member cannot do the work of a shard, or has not proven that it can. It
 	// ranks behind all ready members.
 	Unready bool
 }
 
-// Anchor returns the member that joined first. Its number of shards counts. Members that announce no
-// shards are ignored. The result is false if no member is left.
+// Anchor returns the member that joined first. Its number of shards counts. Members that announce
+// no shards are ignored. The result is false if no member is left.
 func Anchor(members []Member) (anchor Member, found bool) {
 	for _, m := range members {
 		if m.Shards < 1 {
@@ -36,8 +37,8 @@ func Anchor(members []Member) (anchor Member, found bool) {
 	return anchor, found
 }
 
-// Owner returns the id of the member that should hold the shard, or "" if no member may. The order of
-// members is irrelevant.
+// Owner returns the id of the member that should hold the shard, or "" if no member may. The order
+// of members is irrelevant.
 func Owner(shard int, members []Member) string {
 	best, _ := owner(shard, participants(members))
 	return best.ID
@@ -86,8 +87,8 @@ func before(shard int, a, b Member) bool {
 	return ha > hb || ha == hb && a.ID < b.ID
 }
 
-// score must not change between versions: during an upgrade, replicas of both versions must agree on
-// the owners.
+// score must not change between versions: during an upgrade, replicas of both versions must agree
+// on the owners.
 func score(shard int, id string) uint64 {
 	var digest xxhash.Digest
 	digest.Reset()
