@@ -40,8 +40,8 @@ func requireNoChild(t *testing.T) {
 	}
 }
 
-// parentEnvironment turns this test binary into a process that starts a cluster in the named
-// directory and waits to be killed.
+// parentEnvironment makes this test binary start a cluster in the given directory and wait for a
+// kill.
 const parentEnvironment = "TRIVET_TEST_PARENT_DIR"
 
 func beParent(dir string) int {

@@ -107,7 +107,7 @@ func TestConnect_DoesNotWaitForEtcd(t *testing.T) {
 	}
 }
 
-func TestConnect_ReachesEtcdByTLSAndComesBackAfterARestart(t *testing.T) {
+func TestConnect_ReconnectsByTLSAfterRestart(t *testing.T) {
 	cluster := startEtcd(t)
 	var cfg etcdconn.Config
 	cfg.Endpoints = cluster.EtcdEndpoints()

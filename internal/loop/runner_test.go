@@ -41,8 +41,7 @@ func newRunner(t *testing.T, loops ...loop.Loop) *loop.Runner {
 	return runner
 }
 
-// begin calls run in the background of a bubble; the function it returns ends it and waits for its
-// return.
+// begin calls run in a goroutine of the bubble. The returned function cancels it and waits.
 func begin(t *testing.T, run func(context.Context) error) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -57,7 +56,7 @@ func begin(t *testing.T, run func(context.Context) error) (end func()) {
 	}
 }
 
-// after lets d pass and everything that is due then happen.
+// after advances the clock by d and waits until all goroutines block.
 func after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()

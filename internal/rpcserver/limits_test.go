@@ -60,7 +60,7 @@ func TestServer_OversizeHeadersAreAnnouncedToClients(t *testing.T) {
 	}
 }
 
-func TestServer_OversizeHeadersOfRudeClientsAreRefused(t *testing.T) {
+func TestServer_OversizeHeadersOfRawClientsAreRefused(t *testing.T) {
 	var reached bool
 	r := start(t, setup{service: accepting(&reached)})
 	raw := connectRaw(t, r)
@@ -76,7 +76,7 @@ func TestServer_OversizeHeadersOfRudeClientsAreRefused(t *testing.T) {
 
 // A path without its leading slash once passed authorization that compared full method names
 // (CVE-2026-33186).
-func TestServer_PathsThatAreNoMethodsAreRefused(t *testing.T) {
+func TestServer_MalformedPathsAreRefused(t *testing.T) {
 	for _, path := range []string{
 		"trivet.lease.v1.LeaseService/Heartbeat",
 		"//trivet.lease.v1.LeaseService/Heartbeat",
@@ -110,7 +110,7 @@ func TestServer_RawCallReachesTheHandler(t *testing.T) {
 	}
 }
 
-// rawClient speaks HTTP/2 frames, without the manners of a gRPC client.
+// rawClient sends HTTP/2 frames without the checks of a gRPC client.
 type rawClient struct {
 	t      *testing.T
 	conn   net.Conn

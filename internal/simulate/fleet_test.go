@@ -70,7 +70,7 @@ func deleteNodes(t *testing.T, kube kubernetes.Interface, cfg Config) {
 	}
 }
 
-func TestCreate_LeavesNodesOfOthersAlone(t *testing.T) {
+func TestCreate_RefusesForeignNodes(t *testing.T) {
 	foreign := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(0)}}
 	kube := fake.NewClientset(foreign)
 	if err := New(Config{Nodes: 1, Namespace: "demo"}, kube, slog.New(slog.DiscardHandler)).Create(t.Context()); err == nil {
@@ -85,7 +85,7 @@ func TestCreate_LeavesNodesOfOthersAlone(t *testing.T) {
 	}
 }
 
-func TestApply_AReplacementThatFailsLeavesNothing(t *testing.T) {
+func TestApply_FailedReplacementLeavesNoPod(t *testing.T) {
 	for _, fails := range []string{"the status of the new pod", "the end of the old pod"} {
 		t.Run(fails, func(t *testing.T) {
 			kube := fake.NewClientset()
