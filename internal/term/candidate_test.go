@@ -253,14 +253,14 @@ func TestCandidate_RequestsAtRestAreIndependentOfShards(t *testing.T) {
 	h := newHistory()
 	p := join(t, etcd(t), "a", h.body("a"), shards(n), ttl(term.DefaultTTL))
 	allHeld(t, h, n)
-	before, began := p.faultyConn.requests.Load(), time.Now()
+	before, began := p.conn.requests.Load(), time.Now()
 	testkit.Eventually(t, testTimeout, func() error { // real time
 		if time.Since(began) < watched {
 			return errors.New("still counting")
 		}
 		return nil
 	})
-	requests := p.faultyConn.requests.Load() - before
+	requests := p.conn.requests.Load() - before
 	perSecond := float64(requests) / time.Since(began).Seconds()
 	t.Logf("%d requests in %v: %.2f per second", requests, watched, perSecond)
 	if perSecond > 1 || requests == 0 {

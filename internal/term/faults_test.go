@@ -135,7 +135,7 @@ func TestFault_FrozenRenewalsEndTermBeforeKeyExpires(t *testing.T) {
 	other := lower("a")
 	join(t, etcd(t), other, h.body(other))
 	watched := dial(t, etcd(t), &faultyConn{}).Watch(t.Context(), termKey(t, 0))
-	p.faultyConn.frozen.Store(true)
+	p.conn.frozen.Store(true)
 	for gone := false; !gone; {
 		for _, event := range receive(t, watched).Events {
 			gone = gone || event.Type == clientv3.EventTypeDelete
@@ -152,7 +152,7 @@ func TestFault_FrozenRenewalsEndTermBeforeKeyExpires(t *testing.T) {
 		}
 		return nil
 	})
-	p.faultyConn.frozen.Store(false)
+	p.conn.frozen.Store(false)
 	waitFor(t, h, "a")
 	wantNoViolations(t, h)
 }

@@ -170,9 +170,9 @@ func connect(cluster *devcluster.Cluster, w *faultyConn, endpoints ...string) (*
 // testReplica is a candidate with its own client.
 type testReplica struct {
 	*term.Candidate
-	id         string
-	client     *clientv3.Client
-	faultyConn *faultyConn
+	id     string
+	client *clientv3.Client
+	conn   *faultyConn
 	// leave cancels Run, waits for it and returns its result. It may be called again.
 	leave func() error
 }
@@ -211,7 +211,7 @@ func join(t testing.TB, cluster *devcluster.Cluster, id string, body term.Body, 
 	t.Helper()
 	w := &faultyConn{}
 	p := newTestReplica(t, id, dial(t, cluster, w), change...)
-	p.faultyConn = w
+	p.conn = w
 	p.start(t, body)
 	return p
 }

@@ -39,7 +39,7 @@ func TestProperty_OneBodyPerShard(t *testing.T) {
 		sleepReal(time.Duration(random.IntN(700)) * time.Millisecond)
 	}
 	for _, p := range s.replicas {
-		p.faultyConn.frozen.Store(false)
+		p.conn.frozen.Store(false)
 	}
 	allHeld(t, h, n)
 	t.Logf("%d terms began; faults: %v", h.count(), s.faults)
@@ -76,7 +76,7 @@ func (s *faultSequence) fault() {
 		}
 	case 2:
 		s.note("freeze or thaw", p.id)
-		p.faultyConn.frozen.Store(!p.faultyConn.frozen.Load())
+		p.conn.frozen.Store(!p.conn.frozen.Load())
 	case 3:
 		s.note("leave and come back", p.id)
 		if err := p.leave(); err != nil {
@@ -103,7 +103,7 @@ func TestCandidate_CrashFailover(t *testing.T) {
 	next := join(t, etcd(t), other, h.body(other))
 	testkit.Eventually(t, testTimeout, next.Check)
 	began := time.Now()
-	crashing.faultyConn.dead.Store(true) // a crashed process sends nothing
+	crashing.conn.dead.Store(true) // a crashed process sends nothing
 	waitFor(t, h, other)
 	took := time.Since(began)
 	t.Logf("failover within %v at a TTL of 2 s", took)

@@ -71,7 +71,7 @@ func TestReadiness_AllUnreadyClaimVacantShards(t *testing.T) {
 	sleepReal(2 * time.Second)
 	for shard, now := range h.actors() {
 		if was := before[shard]; now != was && was.replica == "a" {
-			t.Errorf("shard %d went from %+v to %+v while a was startUnready", shard, was, now)
+			t.Errorf("shard %d went from %+v to %+v while a was unready", shard, was, now)
 		}
 	}
 	a.SetUnready(nil)

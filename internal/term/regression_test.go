@@ -17,10 +17,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 )
 
-// Three defects of etcd's own election are known from etcd's issues 19597, 21128 and 22123. Each
-// scenario here plays one of them through and returns an error if it compareWithElection. Both a
-// candidate and concurrency.Election, used as its documentation shows, go through each. The
-// election must fail: otherwise the scenario would prove nothing about the candidate.
+// etcd issues 19597, 21128 and 22123 describe three defects of concurrency.Election. Each scenario
+// provokes one of them and returns an error if it occurs. It runs with a candidate, which must
+// pass, and with concurrency.Election as its documentation uses it. The election must fail, or the
+// scenario proves nothing about the candidate.
 
 // contender takes part in an election.
 type contender interface {
