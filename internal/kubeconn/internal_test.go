@@ -1,6 +1,7 @@
 package kubeconn
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 
@@ -75,5 +76,21 @@ func TestMutates(t *testing.T) {
 		if got := mutates(method); got != want {
 			t.Errorf("mutates(%q) = %t", method, got)
 		}
+	}
+}
+
+func TestWarnings_EachTextIsNewOnce(t *testing.T) {
+	t.Parallel()
+	w := newWarnings()
+	if !w.isNew("v1 Endpoints is deprecated") || w.isNew("v1 Endpoints is deprecated") {
+		t.Error("a text is not new exactly once")
+	}
+	for i := range 10 * warningsLimit {
+		if !w.isNew(fmt.Sprintf("pod %d is odd", i)) {
+			t.Fatalf("text %d was seen before", i)
+		}
+	}
+	if len(w.seen) > warningsLimit {
+		t.Errorf("%d texts are remembered, want at most %d", len(w.seen), warningsLimit)
 	}
 }
