@@ -10,16 +10,16 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// servingOnly is a failed check that makes this replica unready for RPCs but not for terms.
-type servingOnly struct{ error }
+// servingOnlyError is a failed check that makes this replica unready for RPCs but not for terms.
+type servingOnlyError struct{ error }
 
-func (s servingOnly) Unwrap() error { return s.error }
+func (s servingOnlyError) Unwrap() error { return s.error }
 
 // forServingOnly makes the failures of a check irrelevant to terms.
 func forServingOnly(check func() error) func() error {
 	return func() error {
 		if err := check(); err != nil {
-			return servingOnly{error: err}
+			return servingOnlyError{error: err}
 		}
 		return nil
 	}
@@ -34,7 +34,7 @@ func forServingOnly(check func() error) func() error {
 func (p *Process) notReadyForTerms() error {
 	var reasons []error
 	for _, failed := range p.ready.Failed() {
-		if !errors.As(failed, new(servingOnly)) {
+		if !errors.As(failed, new(servingOnlyError)) {
 			reasons = append(reasons, failed)
 		}
 	}
