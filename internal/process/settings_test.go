@@ -140,7 +140,7 @@ settings: {max-count: many, colour: red, name: {a: b}}
 		texts[i] = problem.Error()
 	}
 	want := []string{
-		`argument "stray": only flags of the form --name=value are taken`,
+		`argument "stray": only flags of the form --name=value are accepted`,
 		`--unknown: unknown flag`,
 		`--max-count: "x" is not a valid int`,
 		`--name: the value is missing`,
