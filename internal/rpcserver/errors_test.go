@@ -119,7 +119,8 @@ func TestServer_StreamErrorsAreTranslated(t *testing.T) {
 	}
 }
 
-// seen stops the server, so that its log is complete, and checks for exactly one line about the call.
+// seen stops the server, so that its log is complete, and checks for exactly one line about the
+// call.
 func seen(t *testing.T, r *running, method string, err error) answer {
 	t.Helper()
 	if err := r.stop(); err != nil {
