@@ -22,12 +22,13 @@ import (
 // bootstrapClient runs a gateway over the members and returns a client of its BootstrapService.
 func bootstrapClient(t *testing.T, members *directory, timeout time.Duration) gatewayv1.BootstrapServiceClient {
 	t.Helper()
-	service := running(t, members, timeout)
+	service := startGateway(t, members, timeout)
 	return gatewayv1.NewBootstrapServiceClient(testkit.Serve(t, service.Register))
 }
 
-// asks are all unary calls that only the holder of the term answers; each gives who answered.
-var asks = map[string]func(*testing.T, gatewayv1.BootstrapServiceClient) (string, error){
+// holderCalls are the unary calls that only the holder of the term answers. They return the id of
+// the replica that answered.
+var holderCalls = map[string]func(*testing.T, gatewayv1.BootstrapServiceClient) (string, error){
 	"ListFindings": func(t *testing.T, client gatewayv1.BootstrapServiceClient) (string, error) {
 		answer, err := client.ListFindings(t.Context(), &gatewayv1.ListFindingsRequest{})
 		return answer.GetFreshness().GetReplicaId(), err
@@ -46,8 +47,8 @@ var asks = map[string]func(*testing.T, gatewayv1.BootstrapServiceClient) (string
 	},
 }
 
-// reads are all unary calls that any replica answers.
-var reads = map[string]func(*testing.T, gatewayv1.BootstrapServiceClient) (string, error){
+// anyCalls are the unary calls that each replica answers.
+var anyCalls = map[string]func(*testing.T, gatewayv1.BootstrapServiceClient) (string, error){
 	"GetBaseline": func(t *testing.T, client gatewayv1.BootstrapServiceClient) (string, error) {
 		answer, err := client.GetBaseline(t.Context(), &gatewayv1.GetBaselineRequest{})
 		return answer.GetFreshness().GetReplicaId(), err
@@ -62,12 +63,12 @@ var reads = map[string]func(*testing.T, gatewayv1.BootstrapServiceClient) (strin
 	},
 }
 
-func TestBootstrap_WhatOnlyTheHolderKnowsFollowsTheTerm(t *testing.T) {
-	c := newCellar("b2")
-	one, m1 := c.hire(t, "b1")
-	_, m2 := c.hire(t, "b2")
-	client := bootstrapClient(t, newDirectory(m1, m2), patience)
-	for name, ask := range asks {
+func TestBootstrap_CallsForTheHolderFollowTheTerm(t *testing.T) {
+	c := newBootstrapsvc("b2")
+	one, m1 := c.start(t, "b1")
+	_, m2 := c.start(t, "b2")
+	client := bootstrapClient(t, newDirectory(m1, m2), longTimeout)
+	for name, ask := range holderCalls {
 		for _, holder := range []string{"b2", "b1", "b2"} {
 			c.elect(holder)
 			if by, err := ask(t, client); err != nil || by != holder {
@@ -75,34 +76,34 @@ func TestBootstrap_WhatOnlyTheHolderKnowsFollowsTheTerm(t *testing.T) {
 			}
 		}
 	}
-	for name, read := range reads {
+	for name, read := range anyCalls {
 		before := one.calls.Load()
 		if by, err := read(t, client); err != nil || by != "b2" || one.calls.Load() != before {
-			t.Errorf("%s is answered by %q (%v), want b2, which holds the term, and nobody else asked", name, by, err)
+			t.Errorf("%s is answered by %q (%v), want only b2, which holds the term", name, by, err)
 		}
 	}
 }
 
 func TestBootstrap_WithoutAHolder(t *testing.T) {
-	c := newCellar("")
-	_, m1 := c.hire(t, "b1")
-	_, m2 := c.hire(t, "b2")
-	client := bootstrapClient(t, newDirectory(m1, m2), patience)
-	for name, ask := range asks {
+	c := newBootstrapsvc("")
+	_, m1 := c.start(t, "b1")
+	_, m2 := c.start(t, "b2")
+	client := bootstrapClient(t, newDirectory(m1, m2), longTimeout)
+	for name, ask := range holderCalls {
 		if _, err := ask(t, client); status.Code(err) != codes.Unavailable || rpcerror.ReasonOf(err) != rpcerror.NotLeaderReason {
 			t.Errorf("%s = %v, want UNAVAILABLE with reason NOT_LEADER", name, err)
 		}
 	}
-	for name, read := range reads {
+	for name, read := range anyCalls {
 		if by, err := read(t, client); err != nil || by == "" {
 			t.Errorf("%s = %v, want the answer of any replica", name, err)
 		}
 	}
 }
 
-func TestBootstrap_NobodyCanBeAsked(t *testing.T) {
-	client := bootstrapClient(t, newDirectory(dead(t, "bootstrapsvc", "b1"), standing(t, "leasesvc", "l1")), patience)
-	for _, calls := range []map[string]func(*testing.T, gatewayv1.BootstrapServiceClient) (string, error){asks, reads} {
+func TestBootstrap_NoReplicaAnswers(t *testing.T) {
+	client := bootstrapClient(t, newDirectory(dead(t, "bootstrapsvc", "b1"), healthy(t, "leasesvc", "l1")), longTimeout)
+	for _, calls := range []map[string]func(*testing.T, gatewayv1.BootstrapServiceClient) (string, error){holderCalls, anyCalls} {
 		for _, call := range calls {
 			_, err := call(t, client)
 			checkNoSource(t, err, "bootstrapsvc b1", "refused")
@@ -110,24 +111,24 @@ func TestBootstrap_NobodyCanBeAsked(t *testing.T) {
 	}
 }
 
-// Each replica asks the kube-apiserver beside it: what one cannot reach another one may.
-func TestBootstrap_ReadsGoOnWhereOneReplicaCannot(t *testing.T) {
-	for name, ill := range map[string]func(*steward){
-		"its kube-apiserver is down": func(s *steward) { s.blind.Store(true) },
-		"it is stopping":             func(s *steward) { s.gone.Store(true) },
-		"it hangs":                   func(s *steward) { s.hung.Store(true) },
+// Each replica has its own kube-apiserver: another one may be able to answer.
+func TestBootstrap_CallsForAnyReplicaSkipOneThatCannotAnswer(t *testing.T) {
+	for name, fail := range map[string]func(*bootstrapReplica){
+		"its kube-apiserver is down": func(s *bootstrapReplica) { s.disconnected.Store(true) },
+		"it is stopping":             func(s *bootstrapReplica) { s.stopping.Store(true) },
+		"it hangs":                   func(s *bootstrapReplica) { s.hanging.Store(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCellar("b1")
-			one, m1 := c.hire(t, "b1")
-			_, m2 := c.hire(t, "b2")
+			c := newBootstrapsvc("b1")
+			one, m1 := c.start(t, "b1")
+			_, m2 := c.start(t, "b2")
 			client := bootstrapClient(t, newDirectory(m1, m2), time.Second)
-			if by, err := asks["ListFindings"](t, client); err != nil || by != "b1" {
-				t.Fatalf("ListFindings is answered by %q (%v), want b1, so that it is known to hold the term", by, err)
+			if by, err := holderCalls["ListFindings"](t, client); err != nil || by != "b1" {
+				t.Fatalf("ListFindings is answered by %q (%v), want b1, so that it is the known holder", by, err)
 			}
-			ill(one)
-			for name, read := range reads {
+			fail(one)
+			for name, read := range anyCalls {
 				if by, err := read(t, client); err != nil || by != "b2" {
 					t.Errorf("%s is answered by %q (%v), want b2", name, by, err)
 				}
@@ -136,12 +137,12 @@ func TestBootstrap_ReadsGoOnWhereOneReplicaCannot(t *testing.T) {
 	}
 }
 
-func TestBootstrap_HandsOnWhatReplicasSay(t *testing.T) {
-	c := newCellar("b1")
+func TestBootstrap_AnswersPassUnchanged(t *testing.T) {
+	c := newBootstrapsvc("b1")
 	c.find("30080")
 	c.find("30081")
-	one, m1 := c.hire(t, "b1")
-	client := bootstrapClient(t, newDirectory(m1), patience)
+	one, m1 := c.start(t, "b1")
+	client := bootstrapClient(t, newDirectory(m1), longTimeout)
 
 	plan, err := client.PlanRepair(t.Context(), &gatewayv1.PlanRepairRequest{Names: []string{"findings/leaked.node-ports.30081"}})
 	if err != nil || len(plan.Steps) != 1 || plan.Steps[0].Change.Detail != "bit 30081 is cleared" || plan.Token == "" || plan.ExpireTime == nil || plan.LeftOmitted != 3 {
@@ -176,14 +177,14 @@ func TestBootstrap_HandsOnWhatReplicasSay(t *testing.T) {
 	checkReason(t, err, codes.InvalidArgument, rpcerror.ValidationFailedReason)
 	_, err = client.ListFindings(t.Context(), &gatewayv1.ListFindingsRequest{PageToken: "forged"})
 	checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
-	one.blind.Store(true)
+	one.disconnected.Store(true)
 	_, err = client.PlanRepair(t.Context(), &gatewayv1.PlanRepairRequest{})
 	checkReason(t, err, codes.Unavailable, "APISERVER_UNREACHABLE")
 	_, err = client.GetBaseline(t.Context(), &gatewayv1.GetBaselineRequest{})
 	checkReason(t, err, codes.Unavailable, "APISERVER_UNREACHABLE")
 }
 
-// watchedFindings is one who watches findings and keeps what it is told.
+// watchedFindings is a client of WatchFindings that keeps the findings.
 type watchedFindings struct {
 	t      *testing.T
 	stream grpc.ServerStreamingClient[gatewayv1.WatchFindingsResponse]
@@ -199,8 +200,8 @@ func watchFindings(t *testing.T, client gatewayv1.BootstrapServiceClient) *watch
 	return &watchedFindings{t: t, stream: stream, seen: map[string]*bootstrapv1.Finding{}}
 }
 
-// until takes events until it is so, and returns the last one; a contradiction among them fails the test.
-func (w *watchedFindings) until(so func(*gatewayv1.WatchFindingsResponse) bool) *gatewayv1.WatchFindingsResponse {
+// until receives events up to one that is accepted, and returns it. A contradiction fails the test.
+func (w *watchedFindings) until(accepts func(*gatewayv1.WatchFindingsResponse) bool) *gatewayv1.WatchFindingsResponse {
 	w.t.Helper()
 	for {
 		event, err := w.stream.Recv()
@@ -212,28 +213,28 @@ func (w *watchedFindings) until(so func(*gatewayv1.WatchFindingsResponse) bool) 
 			w.seen[event.Finding.Name] = event.Finding
 		case bootstrapv1.WatchFindingsResponse_TYPE_MODIFIED:
 			if w.seen[event.Finding.Name] == nil {
-				w.t.Fatalf("%v though it was never told", event)
+				w.t.Fatalf("%v although it was never added", event)
 			}
 			w.seen[event.Finding.Name] = event.Finding
 		case bootstrapv1.WatchFindingsResponse_TYPE_DELETED:
 			if w.seen[event.Finding.Name] == nil {
-				w.t.Fatalf("%v though it was never told", event)
+				w.t.Fatalf("%v although it was never added", event)
 			}
 			delete(w.seen, event.Finding.Name)
 		}
-		if so(event) {
+		if accepts(event) {
 			return event
 		}
 	}
 }
 
-// settled says whether nobody is missing and all is told.
-func settled(event *gatewayv1.WatchFindingsResponse) bool {
+// isComplete accepts a bookmark without missing replicas.
+func isComplete(event *gatewayv1.WatchFindingsResponse) bool {
 	return event.Type == bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK && len(event.Missing) == 0
 }
 
-// lacking says whether somebody is missing.
-func lacking(event *gatewayv1.WatchFindingsResponse) bool { return len(event.Missing) > 0 }
+// isIncomplete accepts a bookmark with missing replicas.
+func isIncomplete(event *gatewayv1.WatchFindingsResponse) bool { return len(event.Missing) > 0 }
 
 func (w *watchedFindings) check(ports ...string) {
 	w.t.Helper()
@@ -250,63 +251,64 @@ func (w *watchedFindings) check(ports ...string) {
 }
 
 func TestWatchFindings_FollowsTheTermFromReplicaToReplica(t *testing.T) {
-	c := newCellar("b1")
+	c := newBootstrapsvc("b1")
 	c.find("30080")
 	c.find("30081")
-	one, m1 := c.hire(t, "b1")
-	two, m2 := c.hire(t, "b2")
-	watcher := watchFindings(t, bootstrapClient(t, newDirectory(m1, m2), patience))
-	watcher.until(settled)
+	one, m1 := c.start(t, "b1")
+	two, m2 := c.start(t, "b2")
+	watcher := watchFindings(t, bootstrapClient(t, newDirectory(m1, m2), longTimeout))
+	watcher.until(isComplete)
 	watcher.check("30080", "30081")
 
 	c.find("30082")
 	watcher.until(func(event *gatewayv1.WatchFindingsResponse) bool { return event.GetFinding().GetSubject() == "30082" })
-	c.mend("30080")
+	c.repair("30080")
 	ended := watcher.until(func(event *gatewayv1.WatchFindingsResponse) bool {
 		return event.Type == bootstrapv1.WatchFindingsResponse_TYPE_DELETED
 	})
 	if ended.Finding.Subject != "30080" || ended.Finding.State != bootstrapv1.Finding_STATE_REPAIRED {
-		t.Errorf("the end of a finding is told as %v, want 30080 as repaired", ended)
+		t.Errorf("the end of a finding is %v, want 30080 as repaired", ended)
 	}
 
-	// The term goes to another replica; what ended in between is told as ended, what stays is told anew.
+	// The term moves. What ended in between is deleted, what remains is added again.
 	c.change(func() {
 		delete(c.findings, "findings/leaked.node-ports.30081")
-		c.holder, c.epoch = "b2", c.epoch+1
+		c.epoch++
+		c.holders[0], c.epochs[0] = "b2", c.epoch
 	})
-	anew := map[string]bootstrapv1.WatchFindingsResponse_Type{}
+	events := map[string]bootstrapv1.WatchFindingsResponse_Type{}
 	watcher.until(func(event *gatewayv1.WatchFindingsResponse) bool {
 		if event.Finding != nil {
-			anew[event.Finding.Subject] = event.Type
+			events[event.Finding.Subject] = event.Type
 		}
-		return len(anew) == 2 && settled(event)
+		return len(events) == 2 && isComplete(event)
 	})
 	want := map[string]bootstrapv1.WatchFindingsResponse_Type{
 		"30082": bootstrapv1.WatchFindingsResponse_TYPE_ADDED, "30081": bootstrapv1.WatchFindingsResponse_TYPE_DELETED,
 	}
-	if diff := cmp.Diff(want, anew); diff != "" {
-		t.Errorf("told by the next holder (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, events); diff != "" {
+		t.Errorf("events of the next holder (-want +got):\n%s", diff)
 	}
 	watcher.check("30082")
 	if one.watches.Load() != 0 || two.watches.Load() != 1 {
-		t.Errorf("%d and %d streams are kept, want one to the holder", one.watches.Load(), two.watches.Load())
+		t.Errorf("%d and %d streams, want one to the holder", one.watches.Load(), two.watches.Load())
 	}
 }
 
-func TestWatchFindings_LostHolderIsMissingUntilAnotherOneSpeaks(t *testing.T) {
-	c := newCellar("b1")
+func TestWatchFindings_HolderIsMissingUntilTheNextTerm(t *testing.T) {
+	c := newBootstrapsvc("b1")
 	c.find("30080")
-	one, m1 := c.hire(t, "b1")
-	_, m2 := c.hire(t, "b2")
+	one, m1 := c.start(t, "b1")
+	_, m2 := c.start(t, "b2")
 	members := newDirectory(m1, m2)
-	client := bootstrapClient(t, members, patience)
+	client := bootstrapClient(t, members, longTimeout)
 	watcher := watchFindings(t, client)
-	watcher.until(settled)
+	watcher.until(isComplete)
 
-	one.gone.Store(true)
-	c.elect("") // nobody holds the term yet
-	missing := watcher.until(lacking)
-	watcher.check("30080") // what was told stands
+	one.stopping.Store(true)
+	c.elect("")
+	missing := watcher.until(isIncomplete)
+	watcher.check("30080") // unchanged
 	if source := missing.Missing[0]; source.Replica.GetService() != "bootstrapsvc" || source.Code != "UNAVAILABLE" || source.Message == "" {
 		t.Errorf("missing = %v, want a replica of bootstrapsvc, unavailable, and why", missing.Missing)
 	}
@@ -315,25 +317,25 @@ func TestWatchFindings_LostHolderIsMissingUntilAnotherOneSpeaks(t *testing.T) {
 		_, err = late.Recv()
 	}
 	if rpcerror.ReasonOf(err) == "" {
-		t.Errorf("a watch that begins now = %v, want an error with a reason", err)
+		t.Errorf("a watch that starts now = %v, want an error with a reason", err)
 	}
 
 	members.set(m2)
 	c.elect("b2")
-	watcher.until(settled)
+	watcher.until(isComplete)
 	watcher.check("30080")
 }
 
-func TestWatchFindings_NobodyTells(t *testing.T) {
+func TestWatchFindings_NoHolderAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		members func(*testing.T) *directory
 		reason  rpcerror.Reason
 	}{
-		"no replica":        {members: func(*testing.T) *directory { return newDirectory() }, reason: "NO_SOURCE"},
-		"one that is dead":  {members: func(t *testing.T) *directory { return newDirectory(dead(t, "bootstrapsvc", "b1")) }, reason: "NO_SOURCE"},
-		"one without terms": {members: idle, reason: "NOT_LEADER"},
-		"one that hangs":    {members: hanging, reason: "NO_SOURCE"},
-		"one that is older": {members: older, reason: "UNKNOWN_METHOD"},
+		"no replica":       {members: func(*testing.T) *directory { return newDirectory() }, reason: "NO_SOURCE"},
+		"a dead replica":   {members: func(t *testing.T) *directory { return newDirectory(dead(t, "bootstrapsvc", "b1")) }, reason: "NO_SOURCE"},
+		"no holder":        {members: withoutHolder, reason: "NOT_LEADER"},
+		"a hanging holder": {members: hangingHolder, reason: "NO_SOURCE"},
+		"an older version": {members: olderVersion, reason: "UNKNOWN_METHOD"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -349,31 +351,31 @@ func TestWatchFindings_NobodyTells(t *testing.T) {
 	}
 }
 
-func idle(t *testing.T) *directory {
-	_, member := newCellar("").hire(t, "b1")
+func withoutHolder(t *testing.T) *directory {
+	_, member := newBootstrapsvc("").start(t, "b1")
 	return newDirectory(member)
 }
 
-func hanging(t *testing.T) *directory {
-	one, member := newCellar("b1").hire(t, "b1")
-	one.hung.Store(true)
+func hangingHolder(t *testing.T) *directory {
+	one, member := newBootstrapsvc("b1").start(t, "b1")
+	one.hanging.Store(true)
 	return newDirectory(member)
 }
 
-// older is a replica whose version does not know of findings.
-func older(t *testing.T) *directory {
+// olderVersion is a replica without BootstrapService.
+func olderVersion(t *testing.T) *directory {
 	return newDirectory(serve(t, replica("bootstrapsvc", "b1"), func(grpc.ServiceRegistrar) {}))
 }
 
 func TestWatchFindings_ManyWatchersShareOneStream(t *testing.T) {
-	c := newCellar("b1")
+	c := newBootstrapsvc("b1")
 	c.find("30080")
-	one, m1 := c.hire(t, "b1")
-	client := bootstrapClient(t, newDirectory(m1), patience)
+	one, m1 := c.start(t, "b1")
+	client := bootstrapClient(t, newDirectory(m1), longTimeout)
 	var watchers []*watchedFindings
 	for range 20 {
 		watcher := watchFindings(t, client)
-		watcher.until(settled)
+		watcher.until(isComplete)
 		watchers = append(watchers, watcher)
 	}
 	c.find("30081")
@@ -381,7 +383,7 @@ func TestWatchFindings_ManyWatchersShareOneStream(t *testing.T) {
 		watcher.until(func(event *gatewayv1.WatchFindingsResponse) bool { return event.GetFinding().GetSubject() == "30081" })
 	}
 	if streams := one.watches.Load(); streams != 1 {
-		t.Errorf("%d streams are kept for 20 watchers, want one", streams)
+		t.Errorf("%d streams for 20 watchers, want one", streams)
 	}
 }
 
@@ -389,24 +391,24 @@ func apiserver(address string, ready bool) *bootstrapv1.APIServer {
 	return &bootstrapv1.APIServer{Name: "apiservers/" + address, Address: address, Port: 6443, Ready: ready, Published: ready}
 }
 
-func TestWatchAPIServers_GoesOnAtAnotherReplica(t *testing.T) {
-	c := newCellar("b1")
+func TestWatchAPIServers_ContinuesAtAnotherReplica(t *testing.T) {
+	c := newBootstrapsvc("b1")
 	c.apiservers = []*bootstrapv1.APIServer{apiserver("10.0.0.1", true)}
-	one, m1 := c.hire(t, "b1")
-	_, m2 := c.hire(t, "b2")
-	client := bootstrapClient(t, newDirectory(m1, m2), patience)
+	one, m1 := c.start(t, "b1")
+	_, m2 := c.start(t, "b2")
+	client := bootstrapClient(t, newDirectory(m1, m2), longTimeout)
 	stream, err := client.WatchAPIServers(t.Context(), &gatewayv1.WatchAPIServersRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	until := func(so func(*gatewayv1.WatchAPIServersResponse) bool) {
+	until := func(accepts func(*gatewayv1.WatchAPIServersResponse) bool) {
 		t.Helper()
 		for {
 			list, err := stream.Recv()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if so(list) {
+			if accepts(list) {
 				return
 			}
 		}
@@ -416,42 +418,42 @@ func TestWatchAPIServers_GoesOnAtAnotherReplica(t *testing.T) {
 	})
 	c.change(func() { c.apiservers = append(c.apiservers, apiserver("10.0.0.2", false)) })
 	until(func(list *gatewayv1.WatchAPIServersResponse) bool { return len(list.Apiservers) == 2 })
-	one.gone.Store(true)
+	one.stopping.Store(true)
 	c.change(func() { c.apiservers = c.apiservers[:1] })
 	until(func(list *gatewayv1.WatchAPIServersResponse) bool {
 		return len(list.Apiservers) == 1 && list.Freshness.ReplicaId == "b2"
 	})
 }
 
-// A list that has grown old looks like one that is true.
-func TestWatchAPIServers_EndsWhenNobodyCanBeAsked(t *testing.T) {
-	c := newCellar("b1")
-	one, m1 := c.hire(t, "b1")
-	stream, err := bootstrapClient(t, newDirectory(m1), patience).WatchAPIServers(t.Context(), &gatewayv1.WatchAPIServersRequest{})
+// A client cannot tell an old list from a current one.
+func TestWatchAPIServers_EndsWithoutAReplica(t *testing.T) {
+	c := newBootstrapsvc("b1")
+	one, m1 := c.start(t, "b1")
+	stream, err := bootstrapClient(t, newDirectory(m1), longTimeout).WatchAPIServers(t.Context(), &gatewayv1.WatchAPIServersRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	one.gone.Store(true)
+	one.stopping.Store(true)
 	c.change(func() {})
 	for err == nil {
 		_, err = stream.Recv()
 	}
 	if rpcerror.ReasonOf(err) != rpcerror.ShuttingDownReason {
-		t.Errorf("the watch ended with %v, want what the replica said", err)
+		t.Errorf("the watch ended with %v, want the error of the replica", err)
 	}
 }
 
 func TestBootstrap_StopEndsWatches(t *testing.T) {
-	c := newCellar("b1")
-	_, m1 := c.hire(t, "b1")
-	service := newGateway(t, newDirectory(m1), patience)
-	stop := start(t, service)
+	c := newBootstrapsvc("b1")
+	_, m1 := c.start(t, "b1")
+	service := newGateway(t, newDirectory(m1), longTimeout)
+	stop := run(t, service)
 	client := gatewayv1.NewBootstrapServiceClient(testkit.Serve(t, service.Register))
 	watcher := watchFindings(t, client)
-	watcher.until(settled)
+	watcher.until(isComplete)
 	apiservers, err := client.WatchAPIServers(t.Context(), &gatewayv1.WatchAPIServersRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -472,14 +474,14 @@ func TestBootstrap_StopEndsWatches(t *testing.T) {
 }
 
 func TestHTTP_RoutesOfBootstrap(t *testing.T) {
-	c := newCellar("b2")
+	c := newBootstrapsvc("b2")
 	c.find("30080")
 	c.find("30081")
 	c.apiservers = []*bootstrapv1.APIServer{apiserver("10.0.0.1", true)}
 	c.repairs = []*bootstrapv1.Repair{{Name: "repairs/abc", Requester: "auto"}}
-	_, m1 := c.hire(t, "b1")
-	_, m2 := c.hire(t, "b2")
-	service := running(t, newDirectory(m1, m2), patience)
+	_, m1 := c.start(t, "b1")
+	_, m2 := c.start(t, "b2")
+	service := startGateway(t, newDirectory(m1, m2), longTimeout)
 	for path, want := range map[string]string{
 		"/v1/baseline":                  `"endpointReconciler":"lease"`,
 		"/v1/apiservers":                `"name":"apiservers/10.0.0.1"`,
@@ -490,17 +492,17 @@ func TestHTTP_RoutesOfBootstrap(t *testing.T) {
 		"/v1/repairs:plan":              `"detail":"bit 30081 is cleared"`,
 		"/v1/repairs:plan?names=findings/leaked.node-ports.30080&names=findings/leaked.node-ports.30081": `"detail":"bit 30081 is cleared"`,
 	} {
-		response, body := do(t, request(t, service, http.MethodGet, path))
+		response, body := send(t, service, http.MethodGet, path)
 		if response.StatusCode != http.StatusOK || !strings.Contains(strings.ReplaceAll(string(body), `": `, `":`), want) {
 			t.Errorf("%s: %s: %s, want 200 with %s", path, response.Status, body, want)
 		}
 	}
 }
 
-func TestHTTP_RefusalsOfBootstrap(t *testing.T) {
-	c := newCellar("b1")
-	one, m1 := c.hire(t, "b1")
-	service := running(t, newDirectory(m1), patience)
+func TestHTTP_ErrorsOfBootstrap(t *testing.T) {
+	c := newBootstrapsvc("b1")
+	one, m1 := c.start(t, "b1")
+	service := startGateway(t, newDirectory(m1), longTimeout)
 	for path, want := range map[string]struct {
 		status int
 		reason string
@@ -515,7 +517,7 @@ func TestHTTP_RefusalsOfBootstrap(t *testing.T) {
 		"/v1/findings:watch?code=CODE_LEAKED":     {status: 400, reason: "VALIDATION_FAILED"},
 		"/v1/baseline?validateOnly=true":          {status: 400, reason: "VALIDATION_FAILED"},
 	} {
-		response, body := do(t, request(t, service, http.MethodGet, path))
+		response, body := send(t, service, http.MethodGet, path)
 		var got errorJSON
 		decode(t, body, &got)
 		if response.StatusCode != want.status || len(got.Details) == 0 || got.Details[0].Reason != want.reason {
@@ -525,20 +527,19 @@ func TestHTTP_RefusalsOfBootstrap(t *testing.T) {
 	before := one.calls.Load()
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodGet} {
 		for _, path := range []string{"/v1/repairs:apply", "/v1/repairs:apply?token=t", "/v1/findings:audit", "/v1/baseline:reconcile"} {
-			response, body := do(t, request(t, service, method, path))
+			response, body := send(t, service, method, path)
 			if response.StatusCode < 400 || response.StatusCode >= 500 {
-				t.Errorf("%s %s: %s: %s, want a refusal", method, path, response.Status, body)
+				t.Errorf("%s %s: %s: %s, want an error", method, path, response.Status, body)
 			}
 		}
 	}
 	if calls := one.calls.Load(); calls != before {
-		t.Errorf("the replica was asked %d times by requests that would write", calls-before)
+		t.Errorf("%d calls reached the replica from requests that write", calls-before)
 	}
 }
 
-// A plan for many findings at once is asked for by all of their names.
 func TestHTTP_PlansForManyNames(t *testing.T) {
-	c := newCellar("b1")
+	c := newBootstrapsvc("b1")
 	var query strings.Builder
 	const many = 200
 	for i := range many {
@@ -546,30 +547,30 @@ func TestHTTP_PlansForManyNames(t *testing.T) {
 		c.find(port)
 		fmt.Fprintf(&query, "&names=findings/leaked.node-ports.%s", port)
 	}
-	_, m1 := c.hire(t, "b1")
-	service := running(t, newDirectory(m1), patience)
-	response, body := do(t, request(t, service, http.MethodGet, "/v1/repairs:plan?"+query.String()[1:]))
+	_, m1 := c.start(t, "b1")
+	service := startGateway(t, newDirectory(m1), longTimeout)
+	response, body := send(t, service, http.MethodGet, "/v1/repairs:plan?"+query.String()[1:])
 	if steps := strings.Count(string(body), `is cleared`); response.StatusCode != http.StatusOK || steps != many {
 		t.Errorf("%s with %d steps, want 200 with %d", response.Status, steps, many)
 	}
 }
 
-func TestBootstrap_ConnectionIsMadeAgainAfterAReplicaIsReplaced(t *testing.T) {
-	c := newCellar("b1")
+func TestBootstrap_FollowsAReplacedReplica(t *testing.T) {
+	c := newBootstrapsvc("b1")
 	c.find("30080")
-	_, m1 := c.hire(t, "b1")
+	_, m1 := c.start(t, "b1")
 	members := newDirectory(m1)
-	client := bootstrapClient(t, members, patience)
+	client := bootstrapClient(t, members, longTimeout)
 	watcher := watchFindings(t, client)
-	watcher.until(settled)
-	_, m2 := c.hire(t, "b2")
+	watcher.until(isComplete)
+	_, m2 := c.start(t, "b2")
 	c.elect("b2")
 	members.set(m2)
 	testkit.Eventually(t, 10*time.Second, func() error {
-		if by, err := asks["ListFindings"](t, client); err != nil || by != "b2" {
+		if by, err := holderCalls["ListFindings"](t, client); err != nil || by != "b2" {
 			return errors.Join(fmt.Errorf("ListFindings is answered by %q, want b2", by), err)
 		}
 		return nil
 	})
-	watcher.until(settled)
+	watcher.until(isComplete)
 }

@@ -9,18 +9,19 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Bounds of Config.BackendTimeout. Below the first no network answers. A replica that hangs delays every status by the second,
-// and the page and `trivet status` take a gateway that says nothing for some eight seconds for dead.
+// Bounds of Config.BackendTimeout. No network answers below the lower one. A replica that hangs
+// delays each status by the timeout, and the page and `trivet status` give up after some eight
+// seconds.
 const (
 	minBackendTimeout = 50 * time.Millisecond
 	maxBackendTimeout = 5 * time.Second
 )
 
-// Config is how the gateway asks and where it answers over HTTP. Its gRPC server is not its own.
+// Config is the configuration of the gateway. The process configures the gRPC server.
 type Config struct {
-	// HTTPListen is where the page and the HTTP/JSON API are served, host:port; empty serves neither.
+	// HTTPListen is the address of the page and the HTTP/JSON API, host:port; empty disables both.
 	HTTPListen string
-	// BackendTimeout is how long one replica may take to answer.
+	// BackendTimeout is how long one replica has to answer.
 	BackendTimeout time.Duration
 }
 
@@ -29,15 +30,15 @@ func DefaultConfig() Config {
 	return Config{HTTPListen: "127.0.0.1:7680", BackendTimeout: time.Second}
 }
 
-// RegisterFlags adds the gateway's flags; the values c has are the defaults.
+// RegisterFlags adds the flags. The values in c are the defaults.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.HTTPListen, "http-listen", c.HTTPListen,
-		"Address of the page and the HTTP/JSON API, host:port. It speaks neither TLS nor passwords: beyond loopback put something in front that does. Empty serves neither.")
+		"Address of the page and the HTTP/JSON API, host:port; empty disables both. It has no TLS and no authentication: put a proxy in front of it beyond loopback.")
 	fs.DurationVar(&c.BackendTimeout, "backend-timeout", c.BackendTimeout,
-		"How long one replica may take to answer before the merged status comes without it.")
+		"How long one replica has to answer before the merged status comes without it.")
 }
 
-// Validate returns all problems, each with its flag and value.
+// Validate returns all problems, each with the flag and the value.
 func (c *Config) Validate() []error {
 	var problems []error
 	if err := validateListen(c.HTTPListen); err != nil {

@@ -40,7 +40,7 @@ func TestConfig_ValidateTellsAllProblems(t *testing.T) {
 		{name: "all interfaces", cfg: gateway.Config{HTTPListen: ":7680", BackendTimeout: time.Second}},
 		{name: "IPv6", cfg: gateway.Config{HTTPListen: "[::1]:0", BackendTimeout: time.Second}},
 		{
-			name: "no port, no patience",
+			name: "no port, no timeout",
 			cfg:  gateway.Config{HTTPListen: "localhost"},
 			problems: []string{
 				`--http-listen="localhost": must be host:port, for example "127.0.0.1:7680", or empty: address localhost: missing port in address`,
@@ -53,7 +53,7 @@ func TestConfig_ValidateTellsAllProblems(t *testing.T) {
 			problems: []string{`--http-listen="127.0.0.1:76800": port "76800" is not a number from 0 to 65535`, "--backend-timeout=1m0s: must be between 50ms and 5s"},
 		},
 		{
-			name:     "a name is no interface",
+			name:     "a host name",
 			cfg:      gateway.Config{HTTPListen: "example.org:80", BackendTimeout: time.Second},
 			problems: []string{`--http-listen="example.org:80": host "example.org" is not an IP address of this machine`},
 		},
@@ -71,11 +71,11 @@ func TestConfig_ValidateTellsAllProblems(t *testing.T) {
 	}
 }
 
-// A page that is more impatient than the gateway may be slow would begin anew for ever while one replica hangs.
-func TestConfig_ThePageOutwaitsTheSlowestAnswer(t *testing.T) {
+// A page with a shorter timeout than the gateway reconnects forever while one replica hangs.
+func TestConfig_PageWaitsLongerThanTheTimeout(t *testing.T) {
 	limit := inScript(t, "assets/stream.js", `const silenceLimit = (\d+);`)
 	interval := inScript(t, "assets/main.js", `\?interval=(\d+s)`)
-	patience, err := time.ParseDuration(limit + "ms")
+	silence, err := time.ParseDuration(limit + "ms")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,13 +83,13 @@ func TestConfig_ThePageOutwaitsTheSlowestAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := gateway.Config{BackendTimeout: patience - pause}
+	cfg := gateway.Config{BackendTimeout: silence - pause}
 	if len(cfg.Validate()) == 0 {
-		t.Errorf("--backend-timeout=%s is accepted, and the page gives up after %s without a status", cfg.BackendTimeout, patience)
+		t.Errorf("--backend-timeout=%s is accepted, and the page gives up after %s without a status", cfg.BackendTimeout, silence)
 	}
 }
 
-// inScript finds a value in a script of the page.
+// inScript returns a value in a script of the page.
 func inScript(t *testing.T, name, pattern string) string {
 	t.Helper()
 	script, err := fs.ReadFile(web.Files(), name)
@@ -103,11 +103,11 @@ func inScript(t *testing.T, name, pattern string) string {
 	return string(found[1])
 }
 
-func TestNew_UnknownLoopIsRefused(t *testing.T) {
+func TestNew_UnknownLoopIsAnError(t *testing.T) {
 	wrong := deps(newDirectory())
 	wrong.LoopSelection = []string{"conections"}
 
 	if _, err := gateway.New(gateway.DefaultConfig(), wrong); err == nil {
-		t.Error("New() took the unknown loop \"conections\"")
+		t.Error("New() accepts the unknown loop \"conections\"")
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway"
 )
 
-// statusJSON is the part of /v1/status that these tests look at.
+// statusJSON is the part of /v1/status that the tests compare.
 type statusJSON struct {
 	Partial bool `json:"partial"`
 	Status  struct {
@@ -34,7 +34,7 @@ type statusJSON struct {
 	} `json:"status"`
 }
 
-// errorJSON is google.rpc.Status as HTTP callers get it.
+// errorJSON is google.rpc.Status in JSON.
 type errorJSON struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
@@ -45,7 +45,7 @@ type errorJSON struct {
 	} `json:"details"`
 }
 
-// do sends one request and reads the whole answer.
+// do sends a request and reads the whole response.
 func do(t *testing.T, request *http.Request) (*http.Response, []byte) {
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true}
@@ -59,6 +59,12 @@ func do(t *testing.T, request *http.Request) (*http.Response, []byte) {
 		t.Fatalf("read the answer to %s %s: %v", request.Method, request.URL, err)
 	}
 	return response, body
+}
+
+// send sends a request with a method to a path of the gateway.
+func send(t *testing.T, service *gateway.Service, method, path string) (*http.Response, []byte) {
+	t.Helper()
+	return do(t, request(t, service, method, path))
 }
 
 func request(t *testing.T, service *gateway.Service, method, path string) *http.Request {
@@ -78,28 +84,28 @@ func decode(t *testing.T, body []byte, into any) {
 }
 
 func TestHTTP_StatusIsPartialWhileSourcesAreMissing(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1"), dead(t, "slicesvc", "s1")), patience)
+	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1"), dead(t, "slicesvc", "s1")), longTimeout)
 
-	response, body := do(t, request(t, service, http.MethodGet, "/v1/status"))
+	response, body := send(t, service, http.MethodGet, "/v1/status")
 
 	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "application/json" {
 		t.Fatalf("%s, %s; want 200, application/json", response.Status, response.Header.Get("Content-Type"))
 	}
 	var got statusJSON
 	decode(t, body, &got)
-	if !got.Partial || got.Status.Healthy || got.Status.Cluster != "kitchen" || got.Status.Services[0].Leader != "l1" {
-		t.Errorf("status = %+v, want a partial one of kitchen in which l1 leads leasesvc", got)
+	if !got.Partial || got.Status.Healthy || got.Status.Cluster != "test" || got.Status.Services[0].Leader != "l1" {
+		t.Errorf("status = %+v, want a partial one in which l1 leads leasesvc", got)
 	}
 	if code := got.Status.Sources[1].Code; code != "UNAVAILABLE" {
 		t.Errorf("the dead source has code %q, want UNAVAILABLE", code)
 	}
 }
 
-// Scripts may rely on every field being there, also when it is empty.
+// Scripts rely on each field, also if it is empty.
 func TestHTTP_StatusHasEmptyFieldsToo(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
+	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
 
-	_, body := do(t, request(t, service, http.MethodGet, "/v1/status"))
+	_, body := send(t, service, http.MethodGet, "/v1/status")
 
 	var got struct {
 		Status struct {
@@ -116,30 +122,30 @@ func TestHTTP_StatusHasEmptyFieldsToo(t *testing.T) {
 	}
 }
 
-func TestHTTP_Refusals(t *testing.T) {
-	service := running(t, newDirectory(dead(t, "leasesvc", "l1")), patience)
+func TestHTTP_Errors(t *testing.T) {
+	service := startGateway(t, newDirectory(dead(t, "leasesvc", "l1")), longTimeout)
 	withBody := func(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(strings.NewReader("{}")), 2 }
 	tests := []struct {
 		name, method, path string
 		change             func(*http.Request)
 		status             int
 		reason             string
-		line               bool // whether the error is the line of a stream
+		line               bool // the error is a line of a stream
 	}{
-		{name: "nobody answers", method: "GET", path: "/v1/status", status: 503, reason: "NO_SOURCE"},
-		{name: "nobody answers a watch", method: "GET", path: "/v1/status:watch", status: 503, reason: "NO_SOURCE", line: true},
+		{name: "no replica answers", method: "GET", path: "/v1/status", status: 503, reason: "NO_SOURCE"},
+		{name: "no replica answers a watch", method: "GET", path: "/v1/status:watch", status: 503, reason: "NO_SOURCE", line: true},
 		{name: "interval too short", method: "GET", path: "/v1/status:watch?interval=0.1s", status: 400, reason: "VALIDATION_FAILED", line: true},
 		{name: "interval is no duration", method: "GET", path: "/v1/status:watch?interval=soon", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "broken query", method: "GET", path: "/v1/status:watch?interval=%zz", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "unknown path", method: "GET", path: "/metrics", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "unknown API path", method: "GET", path: "/v1/pods", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "unknown asset", method: "GET", path: "/assets/other.js", status: 404, reason: "UNKNOWN_PATH"},
-		{name: "no way out of the assets", method: "GET", path: "/assets/..%2Findex.html", status: 404, reason: "UNKNOWN_PATH"},
+		{name: "path outside of the assets", method: "GET", path: "/assets/..%2Findex.html", status: 404, reason: "UNKNOWN_PATH"},
 		{name: "POST", method: "POST", path: "/v1/status", status: 405, reason: "METHOD_NOT_ALLOWED"},
 		{name: "overridden method", method: "POST", path: "/v1/status", change: func(r *http.Request) { r.Header.Set("X-HTTP-Method-Override", "GET") }, status: 405, reason: "METHOD_NOT_ALLOWED"},
 		{name: "OPTIONS", method: "OPTIONS", path: "/v1/status", status: 405, reason: "METHOD_NOT_ALLOWED"},
 		{name: "body", method: "GET", path: "/v1/status", change: withBody, status: 413, reason: "UNEXPECTED_BODY"},
-		{name: "foreign name", method: "GET", path: "/v1/status", change: func(r *http.Request) { r.Host = "evil.example" }, status: 421, reason: "FOREIGN_HOST"},
+		{name: "foreign host", method: "GET", path: "/v1/status", change: func(r *http.Request) { r.Host = "evil.example" }, status: 421, reason: "FOREIGN_HOST"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -166,8 +172,8 @@ func TestHTTP_Refusals(t *testing.T) {
 	}
 }
 
-func TestHTTP_OwnNames(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
+func TestHTTP_HostsOfThisMachine(t *testing.T) {
+	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
 	for _, host := range []string{"localhost:7680", "LOCALHOST", "127.0.0.1", "[::1]:80", "::1"} {
 		r := request(t, service, http.MethodGet, "/v1/status")
 		r.Host = host
@@ -178,9 +184,9 @@ func TestHTTP_OwnNames(t *testing.T) {
 }
 
 func TestHTTP_HEADOfTheAPIIsNotAllowed(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
+	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
 
-	response, body := do(t, request(t, service, http.MethodHead, "/v1/status:watch"))
+	response, body := send(t, service, http.MethodHead, "/v1/status:watch")
 
 	if response.StatusCode != http.StatusMethodNotAllowed || response.Header.Get("Allow") != "GET" || len(body) != 0 {
 		t.Errorf("%s, Allow %q, %d bytes; want 405, GET, none", response.Status, response.Header.Get("Allow"), len(body))
@@ -188,7 +194,7 @@ func TestHTTP_HEADOfTheAPIIsNotAllowed(t *testing.T) {
 }
 
 func TestHTTP_SecurityHeadersOnEveryAnswer(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
+	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
 	for _, path := range []string{"/", "/assets/main.js", "/v1/status", "/nowhere"} {
 		r := request(t, service, http.MethodGet, path)
 		r.Header.Set("Origin", "https://evil.example")
@@ -209,8 +215,8 @@ func TestHTTP_SecurityHeadersOnEveryAnswer(t *testing.T) {
 	}
 }
 
-func TestHTTP_PageIsSentOncePerBuild(t *testing.T) {
-	service := running(t, newDirectory(), patience)
+func TestHTTP_PageHasETags(t *testing.T) {
+	service := startGateway(t, newDirectory(), longTimeout)
 	tests := []struct{ path, contentType string }{
 		{path: "/", contentType: "text/html; charset=utf-8"},
 		{path: "/assets/main.js", contentType: "text/javascript; charset=utf-8"},
@@ -218,7 +224,7 @@ func TestHTTP_PageIsSentOncePerBuild(t *testing.T) {
 		{path: "/assets/icon.svg", contentType: "image/svg+xml"},
 	}
 	for _, test := range tests {
-		first, body := do(t, request(t, service, http.MethodGet, test.path))
+		first, body := send(t, service, http.MethodGet, test.path)
 		if first.StatusCode != http.StatusOK || first.Header.Get("Content-Type") != test.contentType || len(body) == 0 {
 			t.Errorf("GET %s: %s, %s, %d bytes; want 200, %s", test.path, first.Status, first.Header.Get("Content-Type"), len(body), test.contentType)
 		}
@@ -230,9 +236,9 @@ func TestHTTP_PageIsSentOncePerBuild(t *testing.T) {
 	}
 }
 
-func TestHTTP_WatchIsALinePerStatus(t *testing.T) {
-	service := newGateway(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
-	stop := start(t, service)
+func TestHTTP_WatchHasALinePerStatus(t *testing.T) {
+	service := newGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
+	stop := run(t, service)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	transport := &http.Transport{DisableKeepAlives: true}
@@ -248,7 +254,7 @@ func TestHTTP_WatchIsALinePerStatus(t *testing.T) {
 			Result statusJSON `json:"result"`
 		}
 		if !lines.Scan() {
-			t.Fatalf("the stream ended early: %v", lines.Err())
+			t.Fatalf("the stream ended: %v", lines.Err())
 		}
 		decode(t, lines.Bytes(), &line)
 		if leader := line.Result.Status.Services[0].Leader; leader != "l1" {
@@ -270,9 +276,9 @@ func TestHTTP_WatchIsALinePerStatus(t *testing.T) {
 	}
 }
 
-// A client that promises a body and never sends it must not hold the server.
-func TestHTTP_UnsentBodyIsNotWaitedFor(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
+// A client that announces a body and never sends it must not hold the connection.
+func TestHTTP_ServerDoesNotWaitForABody(t *testing.T) {
+	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
 	conn, err := net.Dial("tcp", service.HTTPAddress())
 	if err != nil {
 		t.Fatalf("connect: %v", err)
@@ -292,8 +298,8 @@ func TestHTTP_UnsentBodyIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestHTTP_OversizeHeadersAreRefused(t *testing.T) {
-	service := running(t, newDirectory(standing(t, "leasesvc", "l1")), patience)
+func TestHTTP_OversizeHeadersAreRejected(t *testing.T) {
+	service := startGateway(t, newDirectory(healthy(t, "leasesvc", "l1")), longTimeout)
 	r := request(t, service, http.MethodGet, "/v1/status")
 	r.Header.Set("X-Long", strings.Repeat("x", 64<<10))
 
@@ -301,14 +307,14 @@ func TestHTTP_OversizeHeadersAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatalf("no answer: %v", err)
 	}
-	defer response.Body.Close() // unread: the server has hung up on what it did not read
+	defer response.Body.Close() // not read: the server has closed the connection
 
 	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("HTTP status = %s, want 431", response.Status)
 	}
 }
 
-func TestRun_TakenPortNamesItsFlag(t *testing.T) {
+func TestRun_PortInUseNamesItsFlag(t *testing.T) {
 	taken := listen(t)
 	defer taken.Close()
 	service, err := gateway.New(gateway.Config{HTTPListen: taken.Addr().String(), BackendTimeout: time.Second}, deps(newDirectory()))

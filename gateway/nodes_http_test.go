@@ -14,18 +14,18 @@ import (
 	leasev1 "github.com/trivet-dev/trivet/proto/trivet/lease/v1"
 )
 
-// house is a gateway over two replicas and 12 nodes, of which n03 is silent in zone z:b.
-func house(t *testing.T) *gateway.Service {
+// startWithNodes runs a gateway over two replicas and 12 nodes; n03 is silent in zone z:b.
+func startWithNodes(t *testing.T) *gateway.Service {
 	t.Helper()
-	k := filled(12, "l1", "l2")
+	k := newLeasesvcWithNodes(12, "l1", "l2")
 	k.put("n03", "z:b", silent)
-	_, m1 := k.hire(t, "l1")
-	_, m2 := k.hire(t, "l2")
-	return running(t, newDirectory(m1, m2), patience)
+	_, m1 := k.start(t, "l1")
+	_, m2 := k.start(t, "l2")
+	return startGateway(t, newDirectory(m1, m2), longTimeout)
 }
 
 func TestHTTP_RoutesOfNodes(t *testing.T) {
-	service := house(t)
+	service := startWithNodes(t)
 	tests := []struct {
 		path, want string
 	}{
@@ -42,7 +42,7 @@ func TestHTTP_RoutesOfNodes(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.path, func(t *testing.T) {
-			response, body := do(t, request(t, service, http.MethodGet, test.path))
+			response, body := send(t, service, http.MethodGet, test.path)
 			if response.StatusCode != http.StatusOK || !strings.Contains(strings.ReplaceAll(string(body), `": `, `":`), test.want) {
 				t.Errorf("%s: %s, want 200 with %s", response.Status, body, test.want)
 			}
@@ -53,14 +53,14 @@ func TestHTTP_RoutesOfNodes(t *testing.T) {
 	}
 }
 
-func TestHTTP_RefusalsOfNodes(t *testing.T) {
-	service := house(t)
+func TestHTTP_ErrorsOfNodes(t *testing.T) {
+	service := startWithNodes(t)
 	tests := []struct {
 		name, method, path, reason string
 		status                     int
 	}{
-		{name: "no such node", path: "/v1/nodes/nobody", status: 404, reason: "NODE_NOT_FOUND"},
-		{name: "no such lease", path: "/v1/namespaces/kube-node-lease/leases/nobody", status: 404, reason: "LEASE_NOT_FOUND"},
+		{name: "no such node", path: "/v1/nodes/none", status: 404, reason: "NODE_NOT_FOUND"},
+		{name: "no such lease", path: "/v1/namespaces/kube-node-lease/leases/none", status: 404, reason: "LEASE_NOT_FOUND"},
 		{name: "a name that none can have", path: "/v1/nodes/No%20Body", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "a health that is none", path: "/v1/nodes?health=FINE", status: 400, reason: "VALIDATION_FAILED"},
 		{name: "a negative page", path: "/v1/nodes?pageSize=-1", status: 400, reason: "VALIDATION_FAILED"},
@@ -81,7 +81,7 @@ func TestHTTP_RefusalsOfNodes(t *testing.T) {
 			if method == "" {
 				method = http.MethodGet
 			}
-			response, body := do(t, request(t, service, method, test.path))
+			response, body := send(t, service, method, test.path)
 			var got errorJSON
 			decode(t, body, &got)
 			if response.StatusCode != test.status || len(got.Details) == 0 || got.Details[0].Reason != test.reason || got.Details[0].Domain != "trivet.dev" {
@@ -92,11 +92,11 @@ func TestHTTP_RefusalsOfNodes(t *testing.T) {
 }
 
 func TestHTTP_PagesOfNodesGoOnByToken(t *testing.T) {
-	service := house(t)
+	service := startWithNodes(t)
 	var got []string
 	query := url.Values{"pageSize": {"5"}}
 	for range 12 {
-		_, body := do(t, request(t, service, http.MethodGet, "/v1/nodes?"+query.Encode()))
+		_, body := send(t, service, http.MethodGet, "/v1/nodes?"+query.Encode())
 		var page struct {
 			Nodes []struct {
 				Name string `json:"name"`
@@ -124,17 +124,17 @@ func TestHTTP_PagesOfNodesGoOnByToken(t *testing.T) {
 // The largest page that may be asked for is larger than what gRPC takes by default.
 func TestHTTP_LargestPage(t *testing.T) {
 	const nodes = 5000
-	k := newKitchen("l1")
+	k := newLeasesvc("l1")
 	k.change(func() {
 		for i := range nodes {
 			name := fmt.Sprintf("nodes/%04d-%s", i, strings.Repeat("x", 240))
 			k.nodes[name] = &leasev1.NodeHealth{Name: name, Reason: strings.Repeat("It has not been heard. ", 30), Health: silent}
 		}
 	})
-	_, m1 := k.hire(t, "l1")
-	service := running(t, newDirectory(m1), patience)
+	_, m1 := k.start(t, "l1")
+	service := startGateway(t, newDirectory(m1), longTimeout)
 
-	response, body := do(t, request(t, service, http.MethodGet, fmt.Sprintf("/v1/nodes?pageSize=%d", nodes)))
+	response, body := send(t, service, http.MethodGet, fmt.Sprintf("/v1/nodes?pageSize=%d", nodes))
 
 	if response.StatusCode != http.StatusOK || strings.Count(string(body), `"HEALTH_SILENT"`) != nodes {
 		t.Errorf("%s: %.300s, want %d nodes", response.Status, body, nodes)
@@ -142,7 +142,7 @@ func TestHTTP_LargestPage(t *testing.T) {
 }
 
 func TestHTTP_WatchOfNodesStreamsLines(t *testing.T) {
-	service := house(t)
+	service := startWithNodes(t)
 	response, err := http.DefaultClient.Do(request(t, service, http.MethodGet, "/v1/nodes:watch?zone=z%3Ab"))
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestHTTP_WatchOfNodesStreamsLines(t *testing.T) {
 }
 
 func TestHTTP_ForeignNamesReadNoNodes(t *testing.T) {
-	service := house(t)
+	service := startWithNodes(t)
 	for _, path := range []string{"/v1/nodes", "/v1/nodes:watch", "/v1/leases", "/v1/nodes/n00:explain"} {
 		r := request(t, service, http.MethodGet, path)
 		r.Host = "rebound.example"

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -31,13 +31,13 @@ const (
 // nodeClient runs a gateway over the members and returns a client of its NodeService.
 func nodeClient(t *testing.T, members *directory) gatewayv1.NodeServiceClient {
 	t.Helper()
-	service := running(t, members, patience)
+	service := startGateway(t, members, longTimeout)
 	return gatewayv1.NewNodeServiceClient(testkit.Serve(t, service.Register))
 }
 
-// filled is a kitchen with nodes n00 to n(count-1), all ready.
-func filled(count int, holders ...string) *kitchen {
-	k := newKitchen(holders...)
+// newLeasesvcWithNodes returns a fake with ready nodes n00 to n(count-1).
+func newLeasesvcWithNodes(count int, holders ...string) *fakeLeasesvc {
+	k := newLeasesvc(holders...)
 	for i := range count {
 		k.put(fmt.Sprintf("n%02d", i), "z:a", ready)
 	}
@@ -55,10 +55,10 @@ func checkReason(t *testing.T, err error, code codes.Code, reason rpcerror.Reaso
 }
 
 func TestGetNodeHealth_OwnerIsFoundAndRemembered(t *testing.T) {
-	k := filled(8, "l1", "l2", "l3")
-	one, m1 := k.hire(t, "l1")
-	two, m2 := k.hire(t, "l2")
-	three, m3 := k.hire(t, "l3")
+	k := newLeasesvcWithNodes(8, "l1", "l2", "l3")
+	one, m1 := k.start(t, "l1")
+	two, m2 := k.start(t, "l2")
+	three, m3 := k.start(t, "l3")
 	client := nodeClient(t, newDirectory(m1, m2, m3))
 	calls := func() int64 { return one.calls.Load() + two.calls.Load() + three.calls.Load() }
 
@@ -68,12 +68,12 @@ func TestGetNodeHealth_OwnerIsFoundAndRemembered(t *testing.T) {
 		if err != nil {
 			t.Fatalf("GetNodeHealth(%s) = %v", name, err)
 		}
-		if owner := k.holders[k.shardOf(name)]; answer.Node.Name != name || answer.Freshness.ReplicaId != owner {
-			t.Errorf("%s comes from %s as %s, want its owner %s", name, answer.Freshness.ReplicaId, answer.Node.Name, owner)
+		if holder := k.holders[k.shardOf(name)]; answer.Node.Name != name || answer.Freshness.ReplicaId != holder {
+			t.Errorf("%s comes from %s as %s, want its holder %s", name, answer.Freshness.ReplicaId, answer.Node.Name, holder)
 		}
 	}
 	if asked := calls(); asked > 16 {
-		t.Errorf("8 questions took %d calls, want at most one detour each", asked)
+		t.Errorf("8 questions took %d calls, want at most one redirect each", asked)
 	}
 	before := calls()
 	for i := range 8 {
@@ -82,14 +82,14 @@ func TestGetNodeHealth_OwnerIsFoundAndRemembered(t *testing.T) {
 		}
 	}
 	if asked := calls() - before; asked != 8 {
-		t.Errorf("8 questions whose owners are known took %d calls", asked)
+		t.Errorf("8 questions with known holders took %d calls", asked)
 	}
 }
 
 func TestGetNodeHealth_FollowsAShardThatMoved(t *testing.T) {
-	k := filled(1, "l1")
-	_, m1 := k.hire(t, "l1")
-	_, m2 := k.hire(t, "l2")
+	k := newLeasesvcWithNodes(1, "l1")
+	_, m1 := k.start(t, "l1")
+	_, m2 := k.start(t, "l2")
 	client := nodeClient(t, newDirectory(m1, m2))
 	for _, holder := range []string{"l1", "l2", "l1"} {
 		k.move(0, holder)
@@ -100,16 +100,16 @@ func TestGetNodeHealth_FollowsAShardThatMoved(t *testing.T) {
 	}
 }
 
-func TestNodeReads_HandOnWhatTheOwnerSays(t *testing.T) {
-	k := filled(1, "l1")
+func TestNodeReads_AnswersPassUnchanged(t *testing.T) {
+	k := newLeasesvcWithNodes(1, "l1")
 	k.put("n01", "z:a", silent)
-	_, m1 := k.hire(t, "l1")
-	_, m2 := k.hire(t, "l2")
+	_, m1 := k.start(t, "l1")
+	_, m2 := k.start(t, "l2")
 	client := nodeClient(t, newDirectory(m2, m1))
 
-	_, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/nobody"})
+	_, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/none"})
 	checkReason(t, err, codes.NotFound, "NODE_NOT_FOUND")
-	_, err = client.GetLease(t.Context(), &gatewayv1.GetLeaseRequest{Name: "namespaces/kube-node-lease/leases/nobody"})
+	_, err = client.GetLease(t.Context(), &gatewayv1.GetLeaseRequest{Name: "namespaces/kube-node-lease/leases/none"})
 	checkReason(t, err, codes.NotFound, "LEASE_NOT_FOUND")
 	_, err = client.GetLease(t.Context(), &gatewayv1.GetLeaseRequest{Name: "leases/n00"})
 	checkReason(t, err, codes.InvalidArgument, rpcerror.ValidationFailedReason)
@@ -128,9 +128,9 @@ func TestNodeReads_HandOnWhatTheOwnerSays(t *testing.T) {
 	}
 }
 
-func TestNodeReads_WhenTheOwnerCannotBeAsked(t *testing.T) {
-	k := filled(1, "l1")
-	_, m2 := k.hire(t, "l2")
+func TestNodeReads_HolderCannotBeReached(t *testing.T) {
+	k := newLeasesvcWithNodes(1, "l1")
+	_, m2 := k.start(t, "l2")
 	gone := dead(t, "leasesvc", "l1")
 	k.change(func() { k.members["l1"] = gone })
 	get := func(members *directory) error {
@@ -141,22 +141,22 @@ func TestNodeReads_WhenTheOwnerCannotBeAsked(t *testing.T) {
 	t.Run("it is dead", func(t *testing.T) {
 		checkNoSource(t, get(newDirectory(gone, m2)), "the replica that owns the answer cannot be reached: leasesvc l1", "refused")
 	})
-	t.Run("nobody is registered", func(t *testing.T) { checkNoSource(t, get(newDirectory()), "no replica is registered") })
-	t.Run("nobody knows of it", func(t *testing.T) {
-		// An address that no replica is registered with is not called.
+	t.Run("no replica is registered", func(t *testing.T) { checkNoSource(t, get(newDirectory()), "no replica is registered") })
+	t.Run("the holder is not registered", func(t *testing.T) {
+		// Only the addresses of registered replicas are called.
 		checkReason(t, get(newDirectory(m2)), codes.Unavailable, rpcerror.NotLeaderReason)
 	})
 }
 
-func TestNodeReads_LoopDisabledIsSaidOnlyWhenNobodyElseKnows(t *testing.T) {
-	k := filled(1, "l2")
-	one, m1 := k.hire(t, "l1")
-	two, m2 := k.hire(t, "l2")
+func TestNodeReads_LoopDisabledOnlyIfItIsOffEverywhere(t *testing.T) {
+	k := newLeasesvcWithNodes(1, "l2")
+	one, m1 := k.start(t, "l1")
+	two, m2 := k.start(t, "l2")
 	one.disabled.Store(true)
 	client := nodeClient(t, newDirectory(m1, m2))
 
 	if _, err := client.GetNodeHealth(t.Context(), &gatewayv1.GetNodeHealthRequest{Name: "nodes/n00"}); err != nil {
-		t.Errorf("GetNodeHealth() = %v although the owner runs the loop", err)
+		t.Errorf("GetNodeHealth() = %v although the holder runs the loop", err)
 	}
 	list, err := client.ListNodeHealth(t.Context(), &gatewayv1.ListNodeHealthRequest{})
 	if err != nil || len(list.Nodes) != 1 || len(list.Missing) != 1 || list.Missing[0].Code != "FAILED_PRECONDITION" {
@@ -175,7 +175,7 @@ func TestNodeReads_LoopDisabledIsSaidOnlyWhenNobodyElseKnows(t *testing.T) {
 	checkReason(t, err, codes.FailedPrecondition, "LOOP_DISABLED")
 }
 
-// names reads all pages of a list of Nodes.
+// names returns the names on all pages of a list of Nodes.
 func names(t *testing.T, client gatewayv1.NodeServiceClient, request *gatewayv1.ListNodeHealthRequest, between func()) []string {
 	t.Helper()
 	var all []string
@@ -199,10 +199,10 @@ func names(t *testing.T, client gatewayv1.NodeServiceClient, request *gatewayv1.
 }
 
 func TestListNodeHealth_PagesOfAllReplicasAreOneList(t *testing.T) {
-	k := filled(40, "l1", "l2", "l3", "l1", "l2")
-	_, m1 := k.hire(t, "l1")
-	_, m2 := k.hire(t, "l2")
-	_, m3 := k.hire(t, "l3")
+	k := newLeasesvcWithNodes(40, "l1", "l2", "l3", "l1", "l2")
+	_, m1 := k.start(t, "l1")
+	_, m2 := k.start(t, "l2")
+	_, m3 := k.start(t, "l3")
 	members := newDirectory(m1, m2, m3)
 	client := nodeClient(t, members)
 	var want []string
@@ -233,9 +233,9 @@ func TestListNodeHealth_PagesOfAllReplicasAreOneList(t *testing.T) {
 }
 
 func TestLists_TokenOfAnotherListIsRefused(t *testing.T) {
-	k := filled(9, "l1", "l2")
-	_, m1 := k.hire(t, "l1")
-	_, m2 := k.hire(t, "l2")
+	k := newLeasesvcWithNodes(9, "l1", "l2")
+	_, m1 := k.start(t, "l1")
+	_, m2 := k.start(t, "l2")
 	client := nodeClient(t, newDirectory(m1, m2))
 	for _, size := range []int32{1, 4} { // both kinds of tokens
 		page, err := client.ListNodeHealth(t.Context(), &gatewayv1.ListNodeHealthRequest{PageSize: size})
@@ -249,11 +249,11 @@ func TestLists_TokenOfAnotherListIsRefused(t *testing.T) {
 	}
 }
 
-func TestLists_NameWhoIsMissing(t *testing.T) {
-	k := filled(12, "l1", "l2")
-	_, m1 := k.hire(t, "l1")
-	two, m2 := k.hire(t, "l2")
-	two.away.Store(true)
+func TestLists_NameMissingReplicas(t *testing.T) {
+	k := newLeasesvcWithNodes(12, "l1", "l2")
+	_, m1 := k.start(t, "l1")
+	two, m2 := k.start(t, "l2")
+	two.unavailable.Store(true)
 	members := newDirectory(m1, m2, dead(t, "leasesvc", "l3"))
 	client := nodeClient(t, members)
 
@@ -275,18 +275,18 @@ func TestLists_NameWhoIsMissing(t *testing.T) {
 
 	members.set(m2)
 	_, err = client.ListLeases(t.Context(), &gatewayv1.ListLeasesRequest{})
-	checkReason(t, err, codes.Unavailable, gateway.NoSourceReason)
+	checkReason(t, err, codes.Unavailable, api.NoSourceReason)
 }
 
-// view is what a client of WatchNodeHealth believes.
-type view struct {
+// watchedNodes is a client of WatchNodeHealth that keeps the Nodes.
+type watchedNodes struct {
 	stream  grpc.ServerStreamingClient[gatewayv1.WatchNodeHealthResponse]
 	health  map[string]leasev1.NodeHealth_Health
 	events  []string
 	missing []string
 }
 
-func watchNodes(t *testing.T, client gatewayv1.NodeServiceClient, zone string) *view {
+func watchNodes(t *testing.T, client gatewayv1.NodeServiceClient, zone string) *watchedNodes {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	t.Cleanup(cancel)
@@ -294,11 +294,11 @@ func watchNodes(t *testing.T, client gatewayv1.NodeServiceClient, zone string) *
 	if err != nil {
 		t.Fatalf("WatchNodeHealth() = %v", err)
 	}
-	return &view{stream: stream, health: map[string]leasev1.NodeHealth_Health{}}
+	return &watchedNodes{stream: stream, health: map[string]leasev1.NodeHealth_Health{}}
 }
 
-// next takes one event and finds contradictions.
-func (v *view) next(t *testing.T) leasev1.WatchNodeHealthResponse_Type {
+// next receives one event. A contradiction fails the test.
+func (v *watchedNodes) next(t *testing.T) leasev1.WatchNodeHealthResponse_Type {
 	t.Helper()
 	event, err := v.stream.Recv()
 	if err != nil {
@@ -325,15 +325,15 @@ func (v *view) next(t *testing.T) leasev1.WatchNodeHealthResponse_Type {
 	return event.Type
 }
 
-// until reads until it is so.
-func (v *view) until(t *testing.T, so func() bool) {
+// until receives events until a condition holds.
+func (v *watchedNodes) until(t *testing.T, condition func() bool) {
 	t.Helper()
-	for !so() {
+	for !condition() {
 		v.next(t)
 	}
 }
 
-func (v *view) bookmark(t *testing.T) {
+func (v *watchedNodes) bookmark(t *testing.T) {
 	t.Helper()
 	for {
 		if v.next(t) == leasev1.WatchNodeHealthResponse_TYPE_BOOKMARK {
@@ -343,11 +343,11 @@ func (v *view) bookmark(t *testing.T) {
 }
 
 func TestWatchNodeHealth_OneStreamForAllReplicas(t *testing.T) {
-	k := filled(20, "l1", "l2", "l3")
+	k := newLeasesvcWithNodes(20, "l1", "l2", "l3")
 	k.put("n99", "z:b", silent)
-	_, m1 := k.hire(t, "l1")
-	_, m2 := k.hire(t, "l2")
-	_, m3 := k.hire(t, "l3")
+	_, m1 := k.start(t, "l1")
+	_, m2 := k.start(t, "l2")
+	_, m3 := k.start(t, "l3")
 	client := nodeClient(t, newDirectory(m1, m2, m3))
 	all, other := watchNodes(t, client, ""), watchNodes(t, client, "z:b")
 
@@ -363,9 +363,9 @@ func TestWatchNodeHealth_OneStreamForAllReplicas(t *testing.T) {
 }
 
 func TestWatchNodeHealth_MoveIsAModification(t *testing.T) {
-	k := filled(6, "l1", "l2")
-	_, m1 := k.hire(t, "l1")
-	_, m2 := k.hire(t, "l2")
+	k := newLeasesvcWithNodes(6, "l1", "l2")
+	_, m1 := k.start(t, "l1")
+	_, m2 := k.start(t, "l2")
 	v := watchNodes(t, nodeClient(t, newDirectory(m1, m2)), "")
 	v.bookmark(t)
 	v.events = nil
@@ -378,34 +378,34 @@ func TestWatchNodeHealth_MoveIsAModification(t *testing.T) {
 	v.until(t, func() bool { return len(v.health) == 5 })
 	for _, event := range v.events {
 		if !strings.HasPrefix(event, "MODIFIED") && event != "DELETED n03" {
-			t.Errorf("a move is told as %q", event)
+			t.Errorf("a move is reported as %q", event)
 		}
 	}
 }
 
-func TestWatchNodeHealth_FailuresAreToldAndHealed(t *testing.T) {
-	k := filled(10, "l1", "l2")
-	_, m1 := k.hire(t, "l1")
-	two, m2 := k.hire(t, "l2")
+func TestWatchNodeHealth_FailedReplicaIsMissingUntilItReports(t *testing.T) {
+	k := newLeasesvcWithNodes(10, "l1", "l2")
+	_, m1 := k.start(t, "l1")
+	two, m2 := k.start(t, "l2")
 	v := watchNodes(t, nodeClient(t, newDirectory(m1, m2)), "")
 	v.bookmark(t)
 
-	two.away.Store(true)
+	two.unavailable.Store(true)
 	k.put("n00", "z:a", ready)
 	v.until(t, func() bool { return slices.Equal(v.missing, []string{"l2"}) })
 	if len(v.health) != 10 {
-		t.Errorf("%d nodes are left after a replica failed, want all 10", len(v.health))
+		t.Errorf("%d nodes are left after one replica failed, want all 10", len(v.health))
 	}
 	v.events = nil
-	two.away.Store(false)
+	two.unavailable.Store(false)
 	v.until(t, func() bool { return len(v.missing) == 0 })
 	v.bookmark(t)
 	if len(v.events) > 0 {
-		t.Errorf("what a replica tells anew, and as it was, is told as %v", v.events)
+		t.Errorf("a repeated report without changes has the events %v", v.events)
 	}
 }
 
-func TestWatchNodeHealth_NobodyAnswers(t *testing.T) {
+func TestWatchNodeHealth_NoReplicaAnswers(t *testing.T) {
 	v := watchNodes(t, nodeClient(t, newDirectory(dead(t, "leasesvc", "l1"))), "")
 
 	_, err := v.stream.Recv()
@@ -414,20 +414,20 @@ func TestWatchNodeHealth_NobodyAnswers(t *testing.T) {
 }
 
 func TestWatchNodeHealth_ManyClientsShareTheStreams(t *testing.T) {
-	k := filled(5, "l1")
-	one, m1 := k.hire(t, "l1")
+	k := newLeasesvcWithNodes(5, "l1")
+	one, m1 := k.start(t, "l1")
 	client := nodeClient(t, newDirectory(m1))
 	for range 20 {
 		watchNodes(t, client, "").bookmark(t)
 	}
 	if streams := one.watches.Load(); streams != 1 {
-		t.Errorf("20 clients have %d streams opened at the replica, want 1", streams)
+		t.Errorf("%d streams for 20 clients, want 1", streams)
 	}
 }
 
-func TestWatchLeases_BeginsAgainWhereItCannotResume(t *testing.T) {
-	k := filled(4, "l1")
-	one, m1 := k.hire(t, "l1")
+func TestWatchLeases_StartsAgainIfItCannotResume(t *testing.T) {
+	k := newLeasesvcWithNodes(4, "l1")
+	one, m1 := k.start(t, "l1")
 	client := nodeClient(t, newDirectory(m1))
 	stream, err := client.WatchLeases(t.Context(), &gatewayv1.WatchLeasesRequest{Parent: "namespaces/kube-node-lease"})
 	if err != nil {
@@ -454,10 +454,10 @@ func TestWatchLeases_BeginsAgainWhereItCannotResume(t *testing.T) {
 	}
 	read(whole)
 
-	one.away.Store(true)
+	one.unavailable.Store(true)
 	k.put("n07", "z:a", ready)
 	read(func(event *gatewayv1.WatchLeasesResponse) bool { return len(event.Missing) == 1 })
-	one.away.Store(false)
+	one.unavailable.Store(false)
 	read(whole)
 
 	if len(seen) != 5 || one.resumed.Load() == 0 {
@@ -466,10 +466,10 @@ func TestWatchLeases_BeginsAgainWhereItCannotResume(t *testing.T) {
 }
 
 func TestRun_StopEndsWatchesOfNodes(t *testing.T) {
-	k := filled(1, "l1")
-	_, m1 := k.hire(t, "l1")
-	service := newGateway(t, newDirectory(m1), patience)
-	stop := start(t, service)
+	k := newLeasesvcWithNodes(1, "l1")
+	_, m1 := k.start(t, "l1")
+	service := newGateway(t, newDirectory(m1), longTimeout)
+	stop := run(t, service)
 	v := watchNodes(t, gatewayv1.NewNodeServiceClient(testkit.Serve(t, service.Register)), "")
 	v.bookmark(t)
 

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/trivet-dev/trivet/gateway"
+	"github.com/trivet-dev/trivet/gateway/internal/api"
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 	"github.com/trivet-dev/trivet/internal/testkit"
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
@@ -21,24 +21,24 @@ import (
 // sliceClient runs a gateway over the members and returns a client of its SliceService.
 func sliceClient(t *testing.T, members *directory) gatewayv1.SliceServiceClient {
 	t.Helper()
-	service := running(t, members, time.Second)
+	service := startGateway(t, members, time.Second)
 	return gatewayv1.NewSliceServiceClient(testkit.Serve(t, service.Register))
 }
 
-// stocked is a pantry with Services shop/s00 to shop/s(count-1).
-func stocked(count int, holders ...string) *pantry {
-	p := newPantry(holders...)
+// newSlicesvcWithServices returns a fake with Services shop/s00 to shop/s(count-1).
+func newSlicesvcWithServices(count int, holders ...string) *fakeSlicesvc {
+	p := newSlicesvc(holders...)
 	for i := range count {
 		p.put(serviceName("shop", fmt.Sprintf("s%02d", i)), int32(i))
 	}
 	return p
 }
 
-func TestGetServiceSlices_TheHolderAnswersElseAnyReplica(t *testing.T) {
-	p := stocked(8, "r1", "r2", "r3", "r2")
-	_, m1 := p.hire(t, "r1")
-	_, m2 := p.hire(t, "r2")
-	_, m3 := p.hire(t, "r3")
+func TestGetServiceSlices_HolderAnswersElseAnyReplica(t *testing.T) {
+	p := newSlicesvcWithServices(8, "r1", "r2", "r3", "r2")
+	_, m1 := p.start(t, "r1")
+	_, m2 := p.start(t, "r2")
+	_, m3 := p.start(t, "r3")
 	client := sliceClient(t, newDirectory(m1, m2, m3))
 	for name := range p.services {
 		answer, err := client.GetServiceSlices(t.Context(), &gatewayv1.GetServiceSlicesRequest{Name: name})
@@ -50,23 +50,23 @@ func TestGetServiceSlices_TheHolderAnswersElseAnyReplica(t *testing.T) {
 		}
 	}
 
-	p.move("")
+	p.moveAll("")
 	answer, err := client.GetServiceSlices(t.Context(), &gatewayv1.GetServiceSlicesRequest{Name: serviceName("shop", "s01")})
 	if err != nil || answer.ServiceSlices.Endpoints != 1 || answer.Freshness.Epoch != 0 {
 		t.Errorf("without a holder the answer is %v (%v), want one all the same", answer, err)
 	}
 }
 
-func TestSliceReads_AHangingHolderCostsItsPartOnly(t *testing.T) {
-	p := stocked(1, "r1")
-	one, m1 := p.hire(t, "r1")
-	_, m2 := p.hire(t, "r2")
-	one.stuck.Store(true)
+func TestSliceReads_HangingHolderDelaysNoOtherReplica(t *testing.T) {
+	p := newSlicesvcWithServices(1, "r1")
+	one, m1 := p.start(t, "r1")
+	_, m2 := p.start(t, "r2")
+	one.hanging.Store(true)
 	client := sliceClient(t, newDirectory(m1, m2))
 
 	answer, err := client.GetServiceSlices(t.Context(), &gatewayv1.GetServiceSlicesRequest{Name: serviceName("shop", "s00")})
 	if err != nil || answer.Freshness.ReplicaId != "r2" {
-		t.Errorf("GetServiceSlices() = %v, %v; want what r2 knows", answer, err)
+		t.Errorf("GetServiceSlices() = %v, %v; want the answer of r2", answer, err)
 	}
 	list, err := client.ListServiceSlices(t.Context(), &gatewayv1.ListServiceSlicesRequest{})
 	if err != nil || len(list.ServiceSlices) != 1 || len(list.Missing) != 1 || list.Missing[0].Replica.Id != "r1" {
@@ -74,10 +74,10 @@ func TestSliceReads_AHangingHolderCostsItsPartOnly(t *testing.T) {
 	}
 }
 
-func TestSliceReads_HandOnWhatReplicasSay(t *testing.T) {
-	p := stocked(1, "r1")
-	_, m1 := p.hire(t, "r1")
-	_, m2 := p.hire(t, "r2")
+func TestSliceReads_AnswersPassUnchanged(t *testing.T) {
+	p := newSlicesvcWithServices(1, "r1")
+	_, m1 := p.start(t, "r1")
+	_, m2 := p.start(t, "r2")
 	client := sliceClient(t, newDirectory(m1, m2))
 	name := serviceName("shop", "s00")
 
@@ -95,51 +95,50 @@ func TestSliceReads_HandOnWhatReplicasSay(t *testing.T) {
 	checkReason(t, err, codes.InvalidArgument, rpcerror.ValidationFailedReason)
 	_, err = client.ListServiceSlices(t.Context(), &gatewayv1.ListServiceSlicesRequest{PageToken: "pforged"})
 	checkReason(t, err, codes.InvalidArgument, rpcerror.InvalidPageTokenReason)
-
 }
 
-// A replica whose watch lags has not seen what is new, and still knows what is gone.
-func TestSliceReads_ThatAServiceDoesNotExistIsForThoseToSayWhoKnow(t *testing.T) {
+// A cache that lags does not have a new object, and still has one that is gone.
+func TestSliceReads_NotFoundNeedsTheHolderOrAllReplicas(t *testing.T) {
 	there, absent := serviceName("shop", "s00"), serviceName("shop", "none")
 	for name, c := range map[string]struct {
-		prepare func(holder, lagging, newest *packer)
+		prepare func(holder, lagging, newest *sliceReplica)
 		service string
-		reason  rpcerror.Reason // none if there is an answer
+		reason  rpcerror.Reason // "" for an answer
 	}{
-		"the holder says so": {
-			prepare: func(_, _, newest *packer) { newest.stuck.Store(true) }, service: absent, reason: "SERVICE_NOT_FOUND",
+		"the holder answers NOT_FOUND": {
+			prepare: func(_, _, newest *sliceReplica) { newest.hanging.Store(true) }, service: absent, reason: "SERVICE_NOT_FOUND",
 		},
-		"one that lags says so, and the holder cannot be asked": {
-			prepare: func(holder, lagging, newest *packer) {
-				holder.stuck.Store(true)
-				newest.stuck.Store(true)
+		"a lagging replica answers NOT_FOUND, the others hang": {
+			prepare: func(holder, lagging, newest *sliceReplica) {
+				holder.hanging.Store(true)
+				newest.hanging.Store(true)
 				lagging.lagging.Store(true)
-			}, service: there, reason: gateway.NoSourceReason,
+			}, service: there, reason: api.NoSourceReason,
 		},
-		"one that lags says so, and another one knows better": {
-			prepare: func(holder, lagging, _ *packer) {
-				holder.stuck.Store(true)
+		"a lagging replica answers NOT_FOUND, a newer one has it": {
+			prepare: func(holder, lagging, _ *sliceReplica) {
+				holder.hanging.Store(true)
 				lagging.lagging.Store(true)
 			}, service: there,
 		},
-		"nobody holds it, and all say so": {
-			prepare: func(holder, _, _ *packer) { holder.pantry.move("") }, service: absent, reason: "SERVICE_NOT_FOUND",
+		"no holder, all replicas answer NOT_FOUND": {
+			prepare: func(holder, _, _ *sliceReplica) { holder.service.moveAll("") }, service: absent, reason: "SERVICE_NOT_FOUND",
 		},
-		"nobody holds it, and the newest says that it has gone": {
-			prepare: func(holder, _, newest *packer) {
-				holder.pantry.move("")
+		"no holder, the newest cache answers NOT_FOUND": {
+			prepare: func(holder, _, newest *sliceReplica) {
+				holder.service.moveAll("")
 				newest.lagging.Store(true)
 			}, service: there, reason: "SERVICE_NOT_FOUND",
 		},
-		"the holder is being filled, and others say so": {
-			prepare: func(holder, _, _ *packer) { holder.filling.Store(true) }, service: absent, reason: gateway.NoSourceReason,
+		"the holder syncs, the others answer NOT_FOUND": {
+			prepare: func(holder, _, _ *sliceReplica) { holder.syncing.Store(true) }, service: absent, reason: api.NoSourceReason,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := stocked(1, "r1")
-			holder, m1 := p.hire(t, "r1")
-			lagging, m2 := p.hire(t, "r2")
-			newest, m3 := p.hire(t, "r3-newest")
+			p := newSlicesvcWithServices(1, "r1")
+			holder, m1 := p.start(t, "r1")
+			lagging, m2 := p.start(t, "r2")
+			newest, m3 := p.start(t, "r3-newest")
 			c.prepare(holder, lagging, newest)
 			_, err := sliceClient(t, newDirectory(m1, m2, m3)).PlanService(t.Context(), &gatewayv1.PlanServiceRequest{Name: c.service})
 			if got := rpcerror.ReasonOf(err); got != c.reason {
@@ -149,10 +148,10 @@ func TestSliceReads_ThatAServiceDoesNotExistIsForThoseToSayWhoKnow(t *testing.T)
 	}
 }
 
-func TestSliceReads_NobodyCanBeAsked(t *testing.T) {
-	p := stocked(1, "r1")
-	filling, m1 := p.hire(t, "r1")
-	filling.filling.Store(true)
+func TestSliceReads_NoReplicaAnswers(t *testing.T) {
+	p := newSlicesvcWithServices(1, "r1")
+	syncing, m1 := p.start(t, "r1")
+	syncing.syncing.Store(true)
 	gone := dead(t, "slicesvc", "r2")
 	client := sliceClient(t, newDirectory(m1, gone))
 	_, err := client.GetServiceSlices(t.Context(), &gatewayv1.GetServiceSlicesRequest{Name: serviceName("shop", "s00")})
@@ -164,32 +163,32 @@ func TestSliceReads_NobodyCanBeAsked(t *testing.T) {
 }
 
 func TestReconcileService_GoesToTheHolder(t *testing.T) {
-	p := stocked(4, "r1", "r2")
-	_, m1 := p.hire(t, "r1")
-	_, m2 := p.hire(t, "r2")
+	p := newSlicesvcWithServices(4, "r1", "r2")
+	_, m1 := p.start(t, "r1")
+	_, m2 := p.start(t, "r2")
 	client := sliceClient(t, newDirectory(m1, m2))
 	for _, holder := range []string{"r1", "r2", "r1"} {
-		p.move(holder)
+		p.moveAll(holder)
 		answer, err := client.ReconcileService(t.Context(), &gatewayv1.ReconcileServiceRequest{Name: serviceName("shop", "s02")})
 		if err != nil || !answer.Applied || answer.Freshness.ReplicaId != holder {
 			t.Errorf("ReconcileService() = %v, %v; want it done by %s", answer, err, holder)
 		}
 	}
-	p.move("")
+	p.moveAll("")
 	_, err := client.ReconcileService(t.Context(), &gatewayv1.ReconcileServiceRequest{Name: serviceName("shop", "s02")})
 	checkReason(t, err, codes.Unavailable, rpcerror.NotLeaderReason)
 	answer, err := client.ReconcileService(t.Context(), &gatewayv1.ReconcileServiceRequest{Name: serviceName("shop", "s02"), ValidateOnly: true})
 	if err != nil || answer.Applied {
-		t.Errorf("validate_only gives %v (%v), want an answer of anybody", answer, err)
+		t.Errorf("validate_only gives %v (%v), want an answer of any replica", answer, err)
 	}
 }
 
-func TestListServiceSlices_EveryServiceOnceAndFromItsHolder(t *testing.T) {
-	p := stocked(25, "r1", "r2", "r3", "r1")
+func TestListServiceSlices_EachServiceOnceFromItsHolder(t *testing.T) {
+	p := newSlicesvcWithServices(25, "r1", "r2", "r3", "r1")
 	p.put(serviceName("else", "far"), 1)
-	_, m1 := p.hire(t, "r1")
-	_, m2 := p.hire(t, "r2")
-	_, m3 := p.hire(t, "r3")
+	_, m1 := p.start(t, "r1")
+	_, m2 := p.start(t, "r2")
+	_, m3 := p.start(t, "r3")
 	client := sliceClient(t, newDirectory(m1, m2, m3))
 	for _, size := range []int32{0, 1, 7, 25, 5000} {
 		var got, want []string
@@ -208,7 +207,7 @@ func TestListServiceSlices_EveryServiceOnceAndFromItsHolder(t *testing.T) {
 			for _, service := range page.ServiceSlices {
 				got = append(got, service.Name)
 				if service.LastPlan == nil {
-					t.Errorf("%s was not told by its holder", service.Name)
+					t.Errorf("%s was not reported by its holder", service.Name)
 				}
 			}
 			if request.PageToken = page.NextPageToken; request.PageToken == "" {
@@ -221,7 +220,7 @@ func TestListServiceSlices_EveryServiceOnceAndFromItsHolder(t *testing.T) {
 	}
 }
 
-// watched is one who watches Services.
+// watchedSlices is a client of WatchServiceSlices that keeps the Services.
 type watchedSlices struct {
 	t      *testing.T
 	stream grpc.ServerStreamingClient[gatewayv1.WatchServiceSlicesResponse]
@@ -237,8 +236,8 @@ func watchSlices(t *testing.T, client gatewayv1.SliceServiceClient, parent strin
 	return &watchedSlices{t: t, stream: stream, seen: map[string]*slicev1.ServiceSlices{}}
 }
 
-// until takes events until it is so; a contradiction among them fails the test.
-func (w *watchedSlices) until(so func(*gatewayv1.WatchServiceSlicesResponse) bool) {
+// until receives events up to one that is accepted. A contradiction fails the test.
+func (w *watchedSlices) until(accepts func(*gatewayv1.WatchServiceSlicesResponse) bool) {
 	w.t.Helper()
 	for {
 		event, err := w.stream.Recv()
@@ -250,16 +249,16 @@ func (w *watchedSlices) until(so func(*gatewayv1.WatchServiceSlicesResponse) boo
 		switch event.Type {
 		case slicev1.WatchServiceSlicesResponse_TYPE_ADDED, slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED:
 			if known != (event.Type == slicev1.WatchServiceSlicesResponse_TYPE_MODIFIED) {
-				w.t.Fatalf("%v though known is %v", event, known)
+				w.t.Fatalf("%v, and the client has it: %v", event, known)
 			}
 			w.seen[name] = event.ServiceSlices
 		case slicev1.WatchServiceSlicesResponse_TYPE_DELETED:
 			if !known {
-				w.t.Fatalf("%v though it was never told", event)
+				w.t.Fatalf("%v although it was never added", event)
 			}
 			delete(w.seen, name)
 		}
-		if so(event) {
+		if accepts(event) {
 			return
 		}
 	}
@@ -269,11 +268,11 @@ func isBookmark(event *gatewayv1.WatchServiceSlicesResponse) bool {
 	return event.Type == slicev1.WatchServiceSlicesResponse_TYPE_BOOKMARK && len(event.Missing) == 0
 }
 
-func TestWatchServiceSlices_IsOneViewOfAllReplicas(t *testing.T) {
-	p := stocked(6, "r1", "r2")
+func TestWatchServiceSlices_MergesAllReplicas(t *testing.T) {
+	p := newSlicesvcWithServices(6, "r1", "r2")
 	p.put(serviceName("else", "far"), 1)
-	_, m1 := p.hire(t, "r1")
-	_, m2 := p.hire(t, "r2")
+	_, m1 := p.start(t, "r1")
+	_, m2 := p.start(t, "r2")
 	members := newDirectory(m1, m2)
 	watcher := watchSlices(t, sliceClient(t, members), "namespaces/shop")
 	watcher.until(isBookmark)
@@ -282,7 +281,7 @@ func TestWatchServiceSlices_IsOneViewOfAllReplicas(t *testing.T) {
 	}
 	for name, service := range watcher.seen {
 		if service.LastPlan == nil || service.Epoch == 0 {
-			t.Errorf("%s was not told by its holder: %v", name, service)
+			t.Errorf("%s was not reported by its holder: %v", name, service)
 		}
 	}
 
@@ -297,11 +296,11 @@ func TestWatchServiceSlices_IsOneViewOfAllReplicas(t *testing.T) {
 		return event.Type == slicev1.WatchServiceSlicesResponse_TYPE_DELETED
 	})
 	if took := time.Since(started); took > 5*time.Second {
-		t.Errorf("that a Service is gone took %s to be told", took)
+		t.Errorf("the removal of a Service took %s", took)
 	}
 
-	// A holder that dies takes nothing with it, and its successor knows most from then on.
-	p.move("r2")
+	// Services of a dead holder stay, and the next holder reports them.
+	p.moveAll("r2")
 	members.set(m2)
 	watcher.until(func(*gatewayv1.WatchServiceSlicesResponse) bool {
 		for _, service := range watcher.seen {
@@ -316,23 +315,23 @@ func TestWatchServiceSlices_IsOneViewOfAllReplicas(t *testing.T) {
 	}
 }
 
-// A fleet whose loop runs nowhere loses no Service when a replica is replaced.
-func TestWatchServiceSlices_WithoutHoldersNothingVanishes(t *testing.T) {
-	p := stocked(3, "")
-	_, m1 := p.hire(t, "r1")
-	_, m2 := p.hire(t, "r2")
+// Without any holder no Service is lost when a replica is replaced.
+func TestWatchServiceSlices_WithoutHoldersServicesStay(t *testing.T) {
+	p := newSlicesvcWithServices(3, "")
+	_, m1 := p.start(t, "r1")
+	_, m2 := p.start(t, "r2")
 	members := newDirectory(m1, m2)
 	watcher := watchSlices(t, sliceClient(t, members), "")
 	watcher.until(isBookmark)
 	members.set(m1)
-	deadline := time.Now().Add(12 * time.Second) // longer than what is doubted lives on
+	deadline := time.Now().Add(12 * time.Second) // longer than merge.Hold
 	watcher.until(func(*gatewayv1.WatchServiceSlicesResponse) bool { return time.Now().After(deadline) })
 	if len(watcher.seen) != 3 {
 		t.Errorf("%d Services are left, want 3", len(watcher.seen))
 	}
 }
 
-func TestWatchServiceSlices_NobodyTells(t *testing.T) {
+func TestWatchServiceSlices_NoReplicaAnswers(t *testing.T) {
 	stream, err := sliceClient(t, newDirectory(dead(t, "slicesvc", "r1"))).WatchServiceSlices(t.Context(), &gatewayv1.WatchServiceSlicesRequest{})
 	if err == nil {
 		_, err = stream.Recv()
@@ -341,9 +340,9 @@ func TestWatchServiceSlices_NobodyTells(t *testing.T) {
 }
 
 func TestHTTP_RoutesOfSlices(t *testing.T) {
-	p := stocked(3, "r1")
-	_, m1 := p.hire(t, "r1")
-	service := running(t, newDirectory(m1), time.Second)
+	p := newSlicesvcWithServices(3, "r1")
+	_, m1 := p.start(t, "r1")
+	service := startGateway(t, newDirectory(m1), time.Second)
 	for path, want := range map[string]string{
 		"/v1/slices":                                               `"name":"namespaces/shop/services/s02"`,
 		"/v1/slices?pageSize=1":                                    `"nextPageToken":"p`,
@@ -353,25 +352,25 @@ func TestHTTP_RoutesOfSlices(t *testing.T) {
 		"/v1/namespaces/shop/services/s01/slices:plan":             `"reason":"ENDPOINTS_CHANGED"`,
 		"/v1/namespaces/shop/services/s01/endpoints/web-0:explain": `"firstBroken":-1`,
 	} {
-		response, body := do(t, request(t, service, http.MethodGet, path))
+		response, body := send(t, service, http.MethodGet, path)
 		if response.StatusCode != http.StatusOK || !strings.Contains(strings.ReplaceAll(string(body), `": `, `":`), want) {
 			t.Errorf("%s: %s: %s, want 200 with %s", path, response.Status, body, want)
 		}
 	}
 }
 
-// The HTTP server is read only: what writes is asked for over gRPC, which knows its callers.
+// The HTTP server is read only.
 func TestHTTP_ReconcilesNothing(t *testing.T) {
-	p := stocked(1, "r1")
-	one, m1 := p.hire(t, "r1")
-	service := running(t, newDirectory(m1), time.Second)
+	p := newSlicesvcWithServices(1, "r1")
+	one, m1 := p.start(t, "r1")
+	service := startGateway(t, newDirectory(m1), time.Second)
 	for _, method := range []string{http.MethodPost, http.MethodGet} {
-		response, body := do(t, request(t, service, method, "/v1/namespaces/shop/services/s00/slices:reconcile"))
+		response, body := send(t, service, method, "/v1/namespaces/shop/services/s00/slices:reconcile")
 		if response.StatusCode != http.StatusMethodNotAllowed && response.StatusCode != http.StatusNotImplemented && response.StatusCode != http.StatusNotFound {
-			t.Errorf("%s: %s: %s, want a refusal", method, response.Status, body)
+			t.Errorf("%s: %s: %s, want an error", method, response.Status, body)
 		}
 	}
 	if calls := one.calls.Load(); calls != 0 {
-		t.Errorf("the replica was asked %d times", calls)
+		t.Errorf("%d calls reached the replica", calls)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/trivet-dev/trivet/services/slicesvc"
 )
 
-// gcPercent lets the heap grow by 50 % between two collections; Go's default is 100 %. Most of
-// slicesvc's memory is long-lived, so the default would reserve memory that is seldom used.
+// gcPercent lets the heap grow by half between two collections. Go's default doubles it, but most
+// objects of slicesvc are long-lived, so the other half would be used rarely.
 const gcPercent = 50
 
 func main() {

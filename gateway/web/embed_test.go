@@ -10,7 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/gateway/web"
 )
 
-// read returns every file of the page by its name.
+// read returns all files of the page by name.
 func read(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -28,7 +28,8 @@ func read(t *testing.T) map[string]string {
 	return files
 }
 
-// Values come from replicas, and a replica may call itself <script>. They stay text as long as nothing parses HTML.
+// Values come from replicas, and the id of a replica may be <script>. They are text unless a script
+// parses HTML.
 func TestPage_NeverParsesHTML(t *testing.T) {
 	parsers := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|setHTML|document\.write|createContextualFragment|DOMParser|srcdoc|\beval\b|new Function|javascript:`)
 	scripts := 0
@@ -38,15 +39,15 @@ func TestPage_NeverParsesHTML(t *testing.T) {
 		}
 		scripts++
 		if found := parsers.FindString(content); found != "" {
-			t.Errorf("%s uses %s, which would take a replica's words for HTML", name, found)
+			t.Errorf("%s uses %s, which parses values as HTML", name, found)
 		}
 	}
 	if scripts == 0 {
-		t.Error("the page has no script to look at")
+		t.Error("the page has no script")
 	}
 }
 
-// What Content-Security-Policy would refuse is a page that does not work; better to hear of it here.
+// The Content-Security-Policy refuses inline code and other servers.
 func TestPage_KeepsItsOwnSecurityPolicy(t *testing.T) {
 	inline := regexp.MustCompile(`(?i)<script(>| [^>]*[^c]>[^<])|<style|\son[a-z]+=|\sstyle=`)
 	foreign := regexp.MustCompile(`(?i)(src|href|url|from|import|fetch)\s*[=(]?\s*["'(]?\s*(https?:)?//`)
@@ -55,12 +56,12 @@ func TestPage_KeepsItsOwnSecurityPolicy(t *testing.T) {
 			t.Errorf("%s has %q inline", name, found)
 		}
 		if found := foreign.FindString(strings.ReplaceAll(content, "http://www.w3.org/2000/svg", "")); found != "" {
-			t.Errorf("%s refers elsewhere: %q", name, found)
+			t.Errorf("%s refers to another server: %q", name, found)
 		}
 	}
 }
 
-// Nothing bundles the modules, so nothing else notices a file that is missing or forgotten.
+// Without a bundler only this test detects a missing or unused file.
 func TestPage_EveryReferenceHasItsFile(t *testing.T) {
 	files := read(t)
 	referenced := map[string]bool{"index.html": true}
@@ -76,7 +77,7 @@ func TestPage_EveryReferenceHasItsFile(t *testing.T) {
 	}
 	for name := range files {
 		if !referenced[name] {
-			t.Errorf("%s is loaded by nothing", name)
+			t.Errorf("no file loads %s", name)
 		}
 	}
 }
@@ -85,6 +86,6 @@ func check(t *testing.T, files map[string]string, referenced map[string]bool, fr
 	t.Helper()
 	referenced[to] = true
 	if _, ok := files[to]; !ok {
-		t.Errorf("%s refers to %s, which is not there", from, to)
+		t.Errorf("%s refers to %s, which does not exist", from, to)
 	}
 }

@@ -29,14 +29,10 @@ var domains = `^(` + strings.Join([]string{
 }, `|`) + `)/`
 
 const (
-	leaseDomains = `class|session|writeback|checkpoint|nodehealth|eviction|explain` +
-		`|column|admission|evidence|pace`
-	bootstrapDomains = `baseline|apiservers|allocation` +
-		`|readiness|advertise`
-	sliceDomains = `index|desired|pack|hints|explain` +
-		`|placement|contention|shard|batch`
-	gatewayDomains = `merge` +
-		`|fleet`
+	leaseDomains     = `class|session|slab|writeback|checkpoint|nodehealth|eviction|explain`
+	bootstrapDomains = `baseline|apiservers|allocation`
+	sliceDomains     = `index|desired|pack|hints|explain`
+	gatewayDomains   = `merge`
 )
 
 var bans = []ban{
@@ -90,7 +86,6 @@ var bans = []ban{
 		from: `^services/`, to: `^` + module + `proto/`,
 		except: []string{
 			`^services/\w+/internal/(api|nodeapi)/`,
-			`^services/\w+/(server|convert|errors|stream|watch)\w*\.go imports `,
 		},
 		because: "only internal/api handles API messages: RPC handlers, conversion and the table of errors",
 	},

@@ -1,10 +1,10 @@
-// Package fanout keeps the connections to the replicas of a cluster and asks all of them for their status at the same time.
+// Package fanout keeps the connections to the replicas, and asks all of them for their status at
+// once.
 //
-// A replica that is slow, dead or unreachable costs its own answer and nothing else: every call has the same deadline, so a
-// round takes no longer than one of them, and each failure is told with its gRPC code. Asking is a read; a replica is never
-// asked twice in one round except by gRPC's own retry of UNAVAILABLE.
+// All calls of a round have the same deadline, so that a replica that hangs delays the round by one
+// timeout. Each failure has its gRPC code. Only gRPC's own retry of UNAVAILABLE repeats a call.
 //
-// Connections are opened when first needed and kept between rounds, one per replica rather than one per address: a process
-// that takes over the address of a dead one must not inherit the connection that is backing off from it. [Pool.Keep] closes
-// those whose replica has left.
+// A connection is made for the first call and kept between rounds. There is one for each process,
+// not for each address: a process at the address of a dead one must not inherit a connection that
+// backs off.
 package fanout

@@ -2,44 +2,64 @@ package fanout
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trivet-dev/trivet/gateway/internal/merge"
 	"github.com/trivet-dev/trivet/internal/term"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// Config is what a Fan needs.
+// Config is what a Fan needs. All of it is required.
 type Config struct {
-	// Pool has the connections. It stays its owner's.
+	// Pool has the connections. The caller closes it.
 	Pool *Pool
-	// Timeout bounds how long one replica may take to answer.
+	// Timeout bounds each call.
 	Timeout time.Duration
-	// Metrics takes the counters of the calls.
 	Metrics prometheus.Registerer
 }
 
-// Fan asks replicas. It is safe for concurrent use.
+// Fan asks replicas for their status. It is safe for concurrent use.
 type Fan struct {
 	pool    *Pool
 	timeout time.Duration
-	metrics *metrics
+	answers *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
 }
 
 // New returns a Fan. The error is a metric that is registered already.
 func New(cfg Config) (*Fan, error) {
-	m, err := newMetrics(cfg.Metrics)
-	if err != nil {
-		return nil, err
+	f := &Fan{
+		pool: cfg.Pool, timeout: cfg.Timeout,
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trivet_gateway_answers_total",
+			Help: "Status questions to replicas, by service and canonical gRPC code.",
+		}, []string{"service", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "trivet_gateway_answer_seconds",
+			Help:    "Time until a replica answered a status question or failed, by service.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 12),
+		}, []string{"service"}),
 	}
-	return &Fan{pool: cfg.Pool, timeout: cfg.Timeout, metrics: m}, nil
+	for _, collector := range []prometheus.Collector{f.answers, f.seconds} {
+		if err := cfg.Metrics.Register(collector); err != nil {
+			return nil, fmt.Errorf("register the metrics of the fan-out: %w", err)
+		}
+	}
+	return f, nil
 }
 
-// Ask asks every member and returns when all have answered or failed, at the latest after the timeout. The sources are in the
-// order of the members.
+// Ask asks all members at once. It returns when each has answered or failed, after the timeout at
+// the latest. The sources have the order of the members.
 func (f *Fan) Ask(ctx context.Context, members []term.Member) []merge.Source {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
@@ -55,12 +75,12 @@ func (f *Fan) Ask(ctx context.Context, members []term.Member) []merge.Source {
 func (f *Fan) ask(ctx context.Context, member term.Member) merge.Source {
 	started := time.Now()
 	answer, err := f.call(ctx, member)
-	source := merge.Source{Replica: replicaOf(member), Answer: answer, Latency: time.Since(started)}
-	source.Code = codeName(err)
+	source := merge.Source{Replica: replicaOf(member), Answer: answer, Code: codeName(err), Latency: time.Since(started)}
 	if err != nil {
-		source.Answer, source.Message = nil, explain(err, f.timeout)
+		source.Answer, source.Message = nil, messageOf(err, f.timeout)
 	}
-	f.metrics.observe(member.Service, source.Code, source.Latency)
+	f.answers.WithLabelValues(member.Service, source.Code).Inc()
+	f.seconds.WithLabelValues(member.Service).Observe(source.Latency.Seconds())
 	return source
 }
 
@@ -70,4 +90,46 @@ func (f *Fan) call(ctx context.Context, member term.Member) (*statusv1.GetStatus
 		return nil, err
 	}
 	return statusv1.NewStatusServiceClient(conn).GetStatus(ctx, &statusv1.GetStatusRequest{})
+}
+
+// Failure describes a call to a member that failed after a time. err must not be nil.
+func Failure(member term.Member, err error, after time.Duration) *gatewayv1.SourceStatus {
+	return &gatewayv1.SourceStatus{
+		Replica: replicaOf(member), Code: codeName(err), Message: messageOf(err, after), Latency: durationpb.New(after),
+	}
+}
+
+// replicaOf describes a member by its key: nothing else is known of a replica that does not answer.
+func replicaOf(member term.Member) *statusv1.Replica {
+	replica := &statusv1.Replica{
+		Id:           member.ID,
+		Service:      member.Service,
+		Cluster:      member.Cluster,
+		Version:      member.Version,
+		GrpcAddress:  member.GRPCAddress,
+		AdminAddress: member.AdminAddress,
+	}
+	if !member.StartTime.IsZero() {
+		replica.StartTime = timestamppb.New(member.StartTime)
+	}
+	return replica
+}
+
+// messageOf returns the message of an error. gRPC's own message for a deadline does not say how
+// long it was.
+func messageOf(err error, after time.Duration) string {
+	if status.Code(err) == codes.DeadlineExceeded {
+		return fmt.Sprintf("no answer within %s", after.Round(time.Millisecond))
+	}
+	return status.Convert(err).Message()
+}
+
+// codeName returns the canonical name of a code, for example DEADLINE_EXCEEDED; codes.Code.String
+// returns camel case.
+func codeName(err error) string {
+	c := int32(status.Code(err))
+	if name, ok := code.Code_name[c]; ok {
+		return name
+	}
+	return fmt.Sprintf("CODE_%d", c)
 }

@@ -25,7 +25,7 @@ import (
 	statusv1 "github.com/trivet-dev/trivet/proto/trivet/status/v1"
 )
 
-// replica answers for its status as it is told to.
+// replica answers status questions by a function.
 type replica struct {
 	statusv1.UnimplementedStatusServiceServer
 	answer func(context.Context) error
@@ -49,16 +49,16 @@ func member(id string) term.Member {
 	return term.Member{ID: id, Service: "leasesvc", Cluster: "c", Version: "v1", GRPCAddress: id + ":1", AdminAddress: id + ":2", StartTime: time.Unix(1_800_000_000, 0)}
 }
 
-// house runs replicas in memory, by their addresses, and dials them.
-type house struct {
+// fixture runs replicas in memory and dials them by tother addresses.
+type fixture struct {
 	t         *testing.T
 	listeners map[string]*bufconn.Listener
-	dialled   atomic.Int64
+	dialed    atomic.Int64
 }
 
-func newHouse(t *testing.T, replicas map[string]func(context.Context) error) *house {
+func newFixture(t *testing.T, replicas map[string]func(context.Context) error) *fixture {
 	t.Helper()
-	h := &house{t: t, listeners: map[string]*bufconn.Listener{}}
+	h := &fixture{t: t, listeners: map[string]*bufconn.Listener{}}
 	for id, answer := range replicas {
 		listener, server := bufconn.Listen(1<<16), grpc.NewServer()
 		statusv1.RegisterStatusServiceServer(server, replica{answer: answer})
@@ -75,8 +75,8 @@ func newHouse(t *testing.T, replicas map[string]func(context.Context) error) *ho
 	return h
 }
 
-func (h *house) dial(m term.Member) (*grpc.ClientConn, error) {
-	h.dialled.Add(1)
+func (h *fixture) dial(m term.Member) (*grpc.ClientConn, error) {
+	h.dialed.Add(1)
 	return grpc.NewClient("passthrough:///"+m.GRPCAddress, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			if listener := h.listeners[address]; listener != nil {
@@ -86,7 +86,7 @@ func (h *house) dial(m term.Member) (*grpc.ClientConn, error) {
 		}))
 }
 
-func (h *house) pool() *fanout.Pool {
+func (h *fixture) pool() *fanout.Pool {
 	pool := fanout.NewPool(h.dial)
 	h.t.Cleanup(func() {
 		if err := pool.Close(); err != nil {
@@ -96,8 +96,8 @@ func (h *house) pool() *fanout.Pool {
 	return pool
 }
 
-func TestAsk_EachReplicaCostsOnlyItself(t *testing.T) {
-	h := newHouse(t, map[string]func(context.Context) error{
+func TestAsk_SlowReplicasDelayNoOthers(t *testing.T) {
+	h := newFixture(t, map[string]func(context.Context) error{
 		"up": answers, "stuck": hangs, "broken": func(context.Context) error { return status.Error(codes.Internal, "a defect") },
 	})
 	metrics := prometheus.NewRegistry()
@@ -106,11 +106,11 @@ func TestAsk_EachReplicaCostsOnlyItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nowhere := member("nowhere")
-	nowhere.GRPCAddress = ""
+	noAddress := member("no-address")
+	noAddress.GRPCAddress = ""
 
 	started := time.Now()
-	sources := fan.Ask(t.Context(), []term.Member{member("stuck"), member("up"), member("down"), nowhere, member("broken")})
+	sources := fan.Ask(t.Context(), []term.Member{member("stuck"), member("up"), member("down"), noAddress, member("broken")})
 
 	if took := time.Since(started); took < timeout || took > 10*timeout {
 		t.Errorf("took %s, want little more than one timeout of %s", took, timeout)
@@ -123,7 +123,7 @@ func TestAsk_EachReplicaCostsOnlyItself(t *testing.T) {
 	for _, source := range sources {
 		message := source.Message
 		if source.Code == "UNAVAILABLE" {
-			message = "" // gRPC's own words
+			message = "" // gRPC's own text
 		}
 		got = append(got, outcome{ID: source.Replica.Id, Code: source.Code, Message: message, Answered: source.Answer != nil})
 	}
@@ -131,7 +131,7 @@ func TestAsk_EachReplicaCostsOnlyItself(t *testing.T) {
 		{ID: "stuck", Code: "DEADLINE_EXCEEDED", Message: "no answer within 500ms"},
 		{ID: "up", Code: "OK", Answered: true},
 		{ID: "down", Code: "UNAVAILABLE"},
-		{ID: "nowhere", Code: "FAILED_PRECONDITION", Message: "it is registered without a gRPC address"},
+		{ID: "no-address", Code: "FAILED_PRECONDITION", Message: "it is registered without a gRPC address"},
 		{ID: "broken", Code: "INTERNAL", Message: "a defect"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -164,8 +164,8 @@ func answersByCode(t *testing.T, metrics *prometheus.Registry) map[string]float6
 	return counted
 }
 
-func TestAsk_NobodyIsNoError(t *testing.T) {
-	fan, err := fanout.New(fanout.Config{Pool: newHouse(t, nil).pool(), Timeout: time.Second, Metrics: prometheus.NewRegistry()})
+func TestAsk_NoMemberIsNoError(t *testing.T) {
+	fan, err := fanout.New(fanout.Config{Pool: newFixture(t, nil).pool(), Timeout: time.Second, Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestAsk_NobodyIsNoError(t *testing.T) {
 
 func TestNew_SameMetricsTwiceIsAnError(t *testing.T) {
 	metrics := prometheus.NewRegistry()
-	cfg := fanout.Config{Pool: newHouse(t, nil).pool(), Timeout: time.Second, Metrics: metrics}
+	cfg := fanout.Config{Pool: newFixture(t, nil).pool(), Timeout: time.Second, Metrics: metrics}
 	if _, err := fanout.New(cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -185,22 +185,22 @@ func TestNew_SameMetricsTwiceIsAnError(t *testing.T) {
 	}
 }
 
-// A process that takes over the address of a dead one must not inherit the connection that is backing off from it.
+// A process at the address of a dead one must not inherit a connection that backs off.
 func TestPool_OneConnectionForEachProcess(t *testing.T) {
-	h := newHouse(t, map[string]func(context.Context) error{"a": answers})
+	h := newFixture(t, map[string]func(context.Context) error{"a": answers})
 	pool := h.pool()
 	first, err := pool.Connection(member("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	again, err := pool.Connection(member("a"))
-	if err != nil || again != first || h.dialled.Load() != 1 {
-		t.Errorf("the second connection is another one (%v), dialled %d times; want the same", err, h.dialled.Load())
+	if err != nil || again != first || h.dialed.Load() != 1 {
+		t.Errorf("the second connection is another one (%v), dialed %d times; want the same", err, h.dialed.Load())
 	}
 	successor := member("b")
 	successor.GRPCAddress = "a:1"
-	heir, err := pool.Connection(successor)
-	if err != nil || heir == first || pool.Connections() != 2 {
+	other, err := pool.Connection(successor)
+	if err != nil || other == first || pool.Connections() != 2 {
 		t.Errorf("another process at the address shares the connection (%v)", err)
 	}
 
@@ -208,15 +208,15 @@ func TestPool_OneConnectionForEachProcess(t *testing.T) {
 		t.Errorf("Keep() = %v and leaves %d connections, want 1", err, pool.Connections())
 	}
 	if _, err := statusv1.NewStatusServiceClient(first).GetStatus(t.Context(), &statusv1.GetStatusRequest{}); status.Code(err) != codes.Canceled {
-		t.Errorf("a call on what was dropped = %v, want CANCELED", err)
+		t.Errorf("a call on a dropped connection = %v, want CANCELED", err)
 	}
-	if _, err := statusv1.NewStatusServiceClient(heir).GetStatus(t.Context(), &statusv1.GetStatusRequest{}); err != nil {
-		t.Errorf("a call on what was kept = %v", err)
+	if _, err := statusv1.NewStatusServiceClient(other).GetStatus(t.Context(), &statusv1.GetStatusRequest{}); err != nil {
+		t.Errorf("a call on a kept connection = %v", err)
 	}
 }
 
-func TestPool_ClosedGivesNothing(t *testing.T) {
-	h := newHouse(t, map[string]func(context.Context) error{"a": answers})
+func TestPool_ClosedHasNoConnections(t *testing.T) {
+	h := newFixture(t, map[string]func(context.Context) error{"a": answers})
 	pool := h.pool()
 	if _, err := pool.Connection(member("a")); err != nil {
 		t.Fatal(err)
@@ -226,8 +226,8 @@ func TestPool_ClosedGivesNothing(t *testing.T) {
 			t.Errorf("Close() = %v and leaves %d connections", err, pool.Connections())
 		}
 	}
-	if _, err := pool.Connection(member("a")); status.Code(err) != codes.Unavailable || h.dialled.Load() != 1 {
-		t.Errorf("Connection() after Close = %v, dialled %d times; want UNAVAILABLE, and no dialling", err, h.dialled.Load())
+	if _, err := pool.Connection(member("a")); status.Code(err) != codes.Unavailable || h.dialed.Load() != 1 {
+		t.Errorf("Connection() after Close = %v, dialed %d times; want UNAVAILABLE, and no dial", err, h.dialed.Load())
 	}
 }
 
@@ -238,11 +238,11 @@ func TestPool_DialThatFailsNamesTheAddress(t *testing.T) {
 		t.Errorf("Connection() = %v, want the address and the cause", err)
 	}
 	if connections := pool.Connections(); connections != 0 {
-		t.Errorf("%d connections are kept", connections)
+		t.Errorf("%d connections", connections)
 	}
 }
 
-func TestFailure_SaysWhoAndHowForPeople(t *testing.T) {
+func TestFailure_HasReplicaCodeAndMessage(t *testing.T) {
 	got := fanout.Failure(member("a"), status.Error(codes.Code(99), "strange"), 20*time.Millisecond)
 	want := &gatewayv1.SourceStatus{
 		Replica: &statusv1.Replica{

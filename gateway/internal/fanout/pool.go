@@ -12,20 +12,19 @@ import (
 	"github.com/trivet-dev/trivet/internal/term"
 )
 
-// Dial makes a connection to a member's gRPC server without contacting it.
+// Dial returns a connection to a member's gRPC server. It does not wait for it.
 type Dial func(member term.Member) (*grpc.ClientConn, error)
 
-// Pool keeps one connection to each replica. It is safe for concurrent use; make it with NewPool.
+// Pool keeps one connection to each replica. Make it with NewPool; it is safe for concurrent use.
 type Pool struct {
 	dial Dial
 
-	mu    sync.Mutex // guards conns and closed; not held during a call
-	conns map[key]*grpc.ClientConn
-	// closed is set once and ends every later call before it dials.
+	mu     sync.Mutex // guards the fields below; not held during a call
+	conns  map[key]*grpc.ClientConn
 	closed bool
 }
 
-// key names one process: its id is new at every start.
+// key identifies a process: its id is new at each start.
 type key struct{ service, id, address string }
 
 // NewPool returns a Pool without connections.
@@ -33,7 +32,8 @@ func NewPool(dial Dial) *Pool {
 	return &Pool{dial: dial, conns: map[key]*grpc.ClientConn{}}
 }
 
-// Connection returns the connection to a member, made when it is first asked for. It stays the pool's.
+// Connection returns the connection to a member, and dials if there is none. The caller must not
+// close it.
 func (p *Pool) Connection(member term.Member) (*grpc.ClientConn, error) {
 	if member.GRPCAddress == "" {
 		return nil, status.Error(codes.FailedPrecondition, "it is registered without a gRPC address")
@@ -54,7 +54,7 @@ func (p *Pool) Connection(member term.Member) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// Keep closes the connections to all but these members. A call under way to one that left fails, as it would anyway.
+// Keep closes the connections to all other members. Their calls in progress fail.
 func (p *Pool) Keep(members []term.Member) error {
 	keep := make(map[key]bool, len(members))
 	for _, member := range members {
@@ -63,7 +63,7 @@ func (p *Pool) Keep(members []term.Member) error {
 	return p.drop(func(k key) bool { return !keep[k] })
 }
 
-// Close closes all connections; asking for one fails from then on. It may be called again.
+// Close closes all connections. Connection fails from then on. Close may be called again.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -71,18 +71,18 @@ func (p *Pool) Close() error {
 	return p.drop(func(key) bool { return true })
 }
 
-// Connections counts the replicas to which a connection is kept.
+// Connections returns the number of connections.
 func (p *Pool) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns)
 }
 
-func (p *Pool) drop(left func(key) bool) error {
+func (p *Pool) drop(unwanted func(key) bool) error {
 	var dropped []*grpc.ClientConn
 	p.mu.Lock()
 	for k, conn := range p.conns {
-		if left(k) {
+		if unwanted(k) {
 			dropped = append(dropped, conn)
 			delete(p.conns, k)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// Reasons of errors that no RPC is involved in.
+// Reasons of errors that come from no RPC.
 const (
 	unknownPathReason      rpcerror.Reason = "UNKNOWN_PATH"
 	methodNotAllowedReason rpcerror.Reason = "METHOD_NOT_ALLOWED"
@@ -18,36 +18,36 @@ const (
 	foreignHostReason      rpcerror.Reason = "FOREIGN_HOST"
 )
 
-// writeError answers a request that reaches no RPC, in the shape in which RPCs answer theirs.
+// writeError answers a request that reaches no RPC, in the format of an RPC error.
 func writeError(w http.ResponseWriter, r *http.Request, code int) {
-	write(w, r, code, refusal(r, code))
+	write(w, r, code, errorOf(r, code))
 }
 
 func write(w http.ResponseWriter, r *http.Request, code int, err error) {
 	body, marshalErr := newMarshaler().Marshal(status.Convert(err).Proto())
-	if marshalErr != nil { // only text that is not UTF-8 could do that, and rpcerror lets none through
+	if marshalErr != nil { // possible only for text that is not UTF-8, which rpcerror repairs
 		http.Error(w, http.StatusText(code), code)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // a client that is gone needs no answer
+		_, _ = w.Write(body) // the client may be gone
 	}
 }
 
-func refusal(r *http.Request, code int) error {
+func errorOf(r *http.Request, code int) error {
 	switch code {
 	case http.StatusNotFound:
 		return rpcerror.New(codes.NotFound, unknownPathReason,
 			fmt.Sprintf("there is nothing at %q; try /, /v1/status, /v1/nodes, /v1/zones, /v1/leases, /v1/slices, /v1/baseline, /v1/apiservers, /v1/findings or /v1/repairs", r.URL.Path))
 	case http.StatusMethodNotAllowed:
-		return rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf("%q is not possible here: this server is read only", r.Method))
+		return rpcerror.New(codes.Unimplemented, methodNotAllowedReason, fmt.Sprintf("%q is not allowed: this server is read only", r.Method))
 	case http.StatusRequestEntityTooLarge:
 		return rpcerror.New(codes.InvalidArgument, unexpectedBodyReason, "requests carry no body")
 	case http.StatusMisdirectedRequest:
 		return rpcerror.New(codes.PermissionDenied, foreignHostReason,
-			fmt.Sprintf("this server listens on loopback and does not answer to the name %q; use 127.0.0.1 or localhost", r.Host))
+			fmt.Sprintf("this server listens on loopback and does not serve the host %q; use 127.0.0.1 or localhost", r.Host))
 	default:
 		return rpcerror.New(codes.InvalidArgument, rpcerror.ValidationFailedReason, http.StatusText(code))
 	}

@@ -8,32 +8,32 @@ import (
 )
 
 const (
-	// writeTimeout is how long one write may wait for a reader; watches live for as long as each is in time.
+	// writeTimeout bounds one write. A watch lasts for as long as each write is in time.
 	writeTimeout = 10 * time.Second
-	// refusedBodyTimeout bounds how long net/http looks for the end of a body that nobody wanted.
-	refusedBodyTimeout = time.Second
+	// rejectedBodyTimeout bounds how long net/http waits for the end of a rejected body.
+	rejectedBodyTimeout = time.Second
 )
 
-// guard is what every request passes first.
+// guard checks each request first.
 type guard struct {
-	// loopback is whether only this machine can connect.
+	// loopback is whether the server listens on loopback.
 	loopback bool
 }
 
 func (g guard) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setSecurityHeaders(w.Header())
-		w = impatientWriter{ResponseWriter: w, controller: http.NewResponseController(w)}
-		if code := g.refuses(r); code != 0 {
-			refuse(w, r, code)
+		w = deadlineWriter{ResponseWriter: w, controller: http.NewResponseController(w)}
+		if code := g.check(r); code != 0 {
+			reject(w, r, code)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// refuses returns the HTTP status to turn a request away with, or 0.
-func (g guard) refuses(r *http.Request) int {
+// check returns the HTTP status with which to reject a request, or 0.
+func (g guard) check(r *http.Request) int {
 	switch {
 	case g.loopback && !isOwnName(r.Host):
 		return http.StatusMisdirectedRequest
@@ -46,18 +46,18 @@ func (g guard) refuses(r *http.Request) int {
 	}
 }
 
-func refuse(w http.ResponseWriter, r *http.Request, code int) {
+func reject(w http.ResponseWriter, r *http.Request, code int) {
 	if code == http.StatusMethodNotAllowed {
 		w.Header().Set("Allow", "GET, HEAD")
 	}
-	// The body, if any, is neither read nor waited for.
+	// The server does not wait for the body.
 	w.Header().Set("Connection", "close")
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(rejectedBodyTimeout))
 	writeError(w, r, code)
 }
 
-// isOwnName says whether host, as a request names it, can only mean the machine it arrived at. Another name may be a foreign
-// site's that resolves to 127.0.0.1, whose scripts the browser would then let read our answers.
+// isOwnName reports whether a host can mean only the machine that it was sent to. Another name may
+// be a website's that resolves to 127.0.0.1: the browser would let its scripts read the answers.
 func isOwnName(host string) bool {
 	name := host
 	if without, _, err := net.SplitHostPort(host); err == nil {
@@ -67,8 +67,8 @@ func isOwnName(host string) bool {
 	return strings.EqualFold(name, "localhost") || net.ParseIP(name) != nil
 }
 
-// setSecurityHeaders lets the page load from here only, and nobody embed it or guess at its types. There is no CORS header:
-// scripts of other origins read nothing.
+// setSecurityHeaders lets the page load only from this server, and forbids embedding and type
+// sniffing. Without a CORS header scripts of other origins read nothing.
 func setSecurityHeaders(header http.Header) {
 	header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
@@ -80,26 +80,26 @@ func setSecurityHeaders(header http.Header) {
 	header.Set("Cache-Control", "no-store")
 }
 
-// impatientWriter gives each write its own deadline, so that a reader who stands still is let go while one who reads may
-// watch for ever.
-type impatientWriter struct {
+// deadlineWriter gives each write its own deadline: it ends a client that does not read, and lets
+// others watch for any time.
+type deadlineWriter struct {
 	http.ResponseWriter
 	controller *http.ResponseController
 }
 
-func (w impatientWriter) WriteHeader(code int) {
+func (w deadlineWriter) WriteHeader(code int) {
 	w.extend()
 	w.ResponseWriter.WriteHeader(code)
 }
 
-func (w impatientWriter) Write(data []byte) (int, error) {
+func (w deadlineWriter) Write(data []byte) (int, error) {
 	w.extend()
 	return w.ResponseWriter.Write(data)
 }
 
 // Unwrap lets http.ResponseController reach the connection.
-func (w impatientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w deadlineWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (w impatientWriter) extend() {
-	_ = w.controller.SetWriteDeadline(time.Now().Add(writeTimeout)) // unsupported only by writers without a connection
+func (w deadlineWriter) extend() {
+	_ = w.controller.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails only without a connection
 }

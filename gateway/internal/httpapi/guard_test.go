@@ -2,7 +2,7 @@ package httpapi
 
 import "testing"
 
-// A name that somebody else can point at 127.0.0.1 must not count as this machine's.
+// A name that a website can resolve to 127.0.0.1 is not a name of this machine.
 func TestIsOwnName(t *testing.T) {
 	for host, want := range map[string]bool{
 		"localhost": true, "LocalHost:80": true, "127.0.0.1": true, "127.0.0.1:7680": true, "[::1]": true, "[::1]:7680": true, "::1": true, "10.0.0.1": true,

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// page is the static page, held in memory. It never changes while the process lives.
+// page is the static page in memory. It does not change.
 type page struct {
 	index  file
 	assets map[string]file
@@ -20,7 +20,7 @@ type page struct {
 type file struct {
 	content     []byte
 	contentType string
-	// etag lets a browser keep its copy until a new build changes the file.
+	// etag lets a browser keep its copy until a build changes the file.
 	etag string
 }
 
@@ -55,7 +55,7 @@ func loadFile(files fs.FS, name string) (file, error) {
 	return file{content: content, contentType: contentType, etag: `"` + hex.EncodeToString(sum[:8]) + `"`}, nil
 }
 
-// contentTypeOf does not ask the operating system, whose tables differ, and refuses to guess.
+// contentTypeOf does not use the tables of the operating system, which differ, and does not guess.
 func contentTypeOf(name string) (string, error) {
 	switch extension := path.Ext(name); extension {
 	case ".html":
@@ -84,7 +84,7 @@ func (p *page) serveAsset(w http.ResponseWriter, r *http.Request) {
 
 func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", f.contentType)
-	w.Header().Set("Cache-Control", "no-cache") // keep it, but ask
+	w.Header().Set("Cache-Control", "no-cache") // cached, but revalidated
 	w.Header().Set("ETag", f.etag)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.content))
 }

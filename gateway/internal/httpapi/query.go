@@ -15,10 +15,10 @@ import (
 	"github.com/trivet-dev/trivet/internal/rpcerror"
 )
 
-// parameters are the names of the query parameters that each path takes, by its pattern.
+// parameters has the names of the query parameters of each path, by pattern.
 type parameters map[string][]string
 
-// parametersOf are the fields of the requests of all RPCs that HTTP reaches, but for those that are in the path.
+// parametersOf returns the fields of all requests that HTTP reaches, except those in the path.
 func parametersOf(files ...protoreflect.FileDescriptor) parameters {
 	all := parameters{}
 	for _, file := range files {
@@ -35,7 +35,7 @@ func parametersOf(files ...protoreflect.FileDescriptor) parameters {
 func (p parameters) add(method protoreflect.MethodDescriptor) {
 	rule, _ := proto.GetExtension(method.Options(), annotations.E_Http).(*annotations.HttpRule)
 	for _, binding := range slices.Concat([]*annotations.HttpRule{rule}, rule.GetAdditionalBindings()) {
-		if path := binding.GetGet(); path != "" { // nothing else is served
+		if path := binding.GetGet(); path != "" { // the other methods are not served
 			p[path] = namesOf(method.Input().Fields(), path)
 		}
 	}
@@ -53,7 +53,7 @@ func namesOf(fields protoreflect.FieldDescriptors, path string) []string {
 	return names
 }
 
-// check refuses requests with other parameters, which grpc-gateway passes over: of a filter that is misspelt, it would answer
+// check rejects other parameters. grpc-gateway ignores them, and would answer a misspelt filter
 // with everything.
 func (p parameters) check(next runtime.HandlerFunc) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, inPath map[string]string) {
@@ -61,7 +61,7 @@ func (p parameters) check(next runtime.HandlerFunc) runtime.HandlerFunc {
 		for name := range r.URL.Query() {
 			if !slices.Contains(p[pattern.String()], name) {
 				write(w, r, http.StatusBadRequest, rpcerror.New(codes.InvalidArgument, rpcerror.ValidationFailedReason,
-					fmt.Sprintf("%q takes no parameter %q", r.URL.Path, name)))
+					fmt.Sprintf("%q has no parameter %q", r.URL.Path, name)))
 				return
 			}
 		}

@@ -16,7 +16,7 @@ import (
 	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
 )
 
-// handler puts the API and the page behind the guard.
+// handler returns the API and the page behind the guard.
 func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net.Addr) (http.Handler, error) {
 	api := newAPI()
 	if err := errors.Join(
@@ -33,7 +33,7 @@ func (s *Server) handler(ctx context.Context, conn *grpc.ClientConn, address net
 	return guard{loopback: isLoopback(address)}.wrap(mux), nil
 }
 
-// newAPI is the JSON mapping of the RPCs. Nothing passes between HTTP headers and gRPC metadata in either direction.
+// newAPI returns the JSON mapping of the RPCs. HTTP headers and gRPC metadata are not converted.
 func newAPI() *runtime.ServeMux {
 	drop := func(string) (string, bool) { return "", false }
 	return runtime.NewServeMux(
@@ -52,7 +52,7 @@ func newAPI() *runtime.ServeMux {
 	)
 }
 
-// newMarshaler writes every field, also empty ones, so that a script may rely on each being there.
+// newMarshaler writes empty fields, too, so that scripts can rely on each field.
 func newMarshaler() runtime.Marshaler {
 	return &runtime.JSONPb{
 		MarshalOptions:   protojson.MarshalOptions{EmitUnpopulated: true},
@@ -60,7 +60,8 @@ func newMarshaler() runtime.Marshaler {
 	}
 }
 
-// answerError gives an ErrorInfo to the errors that arise before the RPC: a query parameter that cannot be read.
+// answerError adds an ErrorInfo to errors before the RPC, such as a query parameter that is
+// malformed.
 func answerError(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	st := status.Convert(err)
 	if st.Code() == codes.InvalidArgument && len(st.Details()) == 0 {
@@ -69,7 +70,8 @@ func answerError(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.M
 	runtime.DefaultHTTPErrorHandler(ctx, mux, marshaler, w, r, err)
 }
 
-// withoutHeaders hides a request's headers from the API, which would make some of them metadata, a deadline or a trailer.
+// withoutHeaders hides the headers from the API, which converts some to metadata, a deadline or a
+// trailer.
 func withoutHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		bare := r.WithContext(r.Context())
@@ -78,7 +80,7 @@ func withoutHeaders(next http.Handler) http.Handler {
 	})
 }
 
-// onlyGET refuses HEAD, which the API does not know and which would never end for a watch.
+// onlyGET rejects HEAD, which the API does not have and which would not end for a watch.
 func onlyGET(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {

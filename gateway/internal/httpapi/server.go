@@ -21,21 +21,21 @@ import (
 )
 
 const (
-	// headerTimeout bounds a client that opens a connection and says little.
+	// headerTimeout bounds the time of a request header.
 	headerTimeout = 5 * time.Second
 	// idleTimeout is how long a connection may wait for its next request.
 	idleTimeout = time.Minute
 	// maxHeaderBytes bounds request line and headers; net/http adds 4 KiB.
 	maxHeaderBytes = 16 << 10
-	// maxConnections bounds the clients that are served at a time; further ones wait to be accepted.
+	// maxConnections bounds the clients that are served; others wait to be accepted.
 	maxConnections = 1000
-	// stopTimeout is how long requests in progress may take to finish after a stop has begun.
+	// stopTimeout is how long requests in progress may take after a stop.
 	stopTimeout = 5 * time.Second
-	// memoryBuffer is what fits into the in-memory connection before a writer waits.
+	// memoryBuffer is the capacity of the in-memory connection.
 	memoryBuffer = 256 << 10
 )
 
-// Config is what a Server serves.
+// Config is what a Server serves. All of it is required.
 type Config struct {
 	// Register adds the gateway's services to the in-memory gRPC server.
 	Register func(grpc.ServiceRegistrar)
@@ -51,19 +51,19 @@ type Server struct {
 	page   *page
 }
 
-// New prepares a server; it starts nothing. The error is a page that cannot be read.
+// New returns a Server. It starts nothing. The error is a page that cannot be read.
 func New(cfg Config) (*Server, error) {
 	page, err := loadPage(cfg.Page)
 	if err != nil {
 		return nil, err
 	}
 	rpcConfig := rpcserver.DefaultConfig("127.0.0.1:0") // never listened on
-	rpcConfig.Insecure = true                           // its connections never leave the process
+	rpcConfig.Insecure = true                           // the connections stay in the process
 	rpcConfig.MaxConcurrentStreams = maxConnections     // all requests share one connection
-	rpcConfig.MaxConnectionAge = 0                      // which serves for as long as the process does
+	rpcConfig.MaxConnectionAge = 0                      // it serves until the process ends
 	rpcConfig.DrainTimeout = stopTimeout
-	// No metrics: the process's gRPC server has registered its own under the same names, and every request here would be
-	// counted as one more caller of it.
+	// No metrics: the process's gRPC server has registered them under the same names, and would
+	// count each HTTP request, too.
 	rpc, err := rpcserver.New(rpcConfig, rpcserver.Deps{Logger: cfg.Logger.With("via", "http")})
 	if err != nil {
 		return nil, err
@@ -72,13 +72,13 @@ func New(cfg Config) (*Server, error) {
 	return &Server{logger: cfg.Logger, rpc: rpc, page: page}, nil
 }
 
-// Serve serves on the listener, which it closes, until ctx ends; then watches end with SHUTTING_DOWN, requests in progress
-// finish, and it returns.
+// Serve serves on the listener until ctx ends, and closes it. Watches then end with SHUTTING_DOWN,
+// and requests in progress finish.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	memory := bufconn.Listen(memoryBuffer)
 	conn, err := grpc.NewClient("passthrough:///gateway", // no retries: NO_SOURCE is an answer
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)), // what comes was made in this process
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)), // responses come from this process
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return memory.DialContext(ctx) }))
 	if err != nil {
 		return errors.Join(fmt.Errorf("connect HTTP to gRPC: %w", err), listener.Close())
@@ -100,11 +100,11 @@ func (s *Server) serve(ctx context.Context, handler http.Handler, listener net.L
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug), // what strangers do wrong
+		ErrorLog:          slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug), // mistakes of clients
 	}
 	s.logger.Info("serving page and HTTP API", "address", listener.Addr().String())
 	if !isLoopback(listener.Addr()) {
-		s.logger.Warn("HTTP is served beyond this machine, without TLS and without asking who reads", "address", listener.Addr().String())
+		s.logger.Warn("serving HTTP beyond this machine, without TLS and authentication", "address", listener.Addr().String())
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan error, 1)
@@ -124,7 +124,7 @@ func stop(server *http.Server) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil {
-		return server.Close() // a reader that stands still has had its chance
+		return server.Close() // the remaining clients do not read
 	}
 	return nil
 }

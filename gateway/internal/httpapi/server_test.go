@@ -28,7 +28,7 @@ import (
 
 var page = fstest.MapFS{"index.html": {Data: []byte("<!doctype html>")}, "assets/a.js": {Data: []byte("1")}}
 
-// serving runs a server for what is registered and returns its address and what ends it.
+// serving runs a server until the test ends or stop is called.
 func serving(t *testing.T, register func(grpc.ServiceRegistrar)) (address string, stop func() error) {
 	t.Helper()
 	server, err := httpapi.New(httpapi.Config{Register: register, Page: page, Logger: slog.New(slog.DiscardHandler)})
@@ -59,7 +59,7 @@ func serving(t *testing.T, register func(grpc.ServiceRegistrar)) (address string
 	return "http://" + listener.Addr().String(), stop
 }
 
-// get asks once and returns the HTTP status, the reason of the error and the body.
+// get sends a request and returns the HTTP status, the reason of the error and the body.
 func get(t *testing.T, method, url string, header http.Header) (code int, reason, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -76,25 +76,25 @@ func get(t *testing.T, method, url string, header http.Header) (code int, reason
 	if err != nil {
 		t.Fatal(err)
 	}
-	var refusal struct {
-		Error   json.RawMessage `json:"error"` // of a stream's first line
+	var answer struct {
+		Error   json.RawMessage `json:"error"` // on the first line of a stream
 		Details []struct {
 			Reason string `json:"reason"`
 		} `json:"details"`
 	}
-	if err := json.Unmarshal(content, &refusal); err == nil && refusal.Error != nil {
-		err = json.Unmarshal(refusal.Error, &refusal)
+	if err := json.Unmarshal(content, &answer); err == nil && answer.Error != nil {
+		err = json.Unmarshal(answer.Error, &answer)
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(refusal.Details) > 0 {
-		reason = refusal.Details[0].Reason
+	if len(answer.Details) > 0 {
+		reason = answer.Details[0].Reason
 	}
 	return response.StatusCode, reason, string(content)
 }
 
-// gets are all RPCs of the gateway, each with the paths by which HTTP reaches it with GET, variables filled in.
+// gets returns all RPCs of the gateway with their GET paths, variables filled in.
 func gets(t *testing.T) map[protoreflect.FullName][]string {
 	t.Helper()
 	all := map[protoreflect.FullName][]string{}
@@ -122,7 +122,7 @@ func gets(t *testing.T) map[protoreflect.FullName][]string {
 
 var variable = regexp.MustCompile(`\{\w+(?:=([^}]+))?\}`)
 
-// filled puts x where a path takes anything.
+// filled replaces each variable of a path by x.
 func filled(path string) string {
 	return variable.ReplaceAllStringFunc(path, func(match string) string {
 		template := variable.FindStringSubmatch(match)[1]
@@ -133,8 +133,8 @@ func filled(path string) string {
 	})
 }
 
-// The HTTP server knows no users: what writes, or works for long, is for gRPC.
-func TestAPI_ReachesOnlyWhatReads(t *testing.T) {
+// The HTTP server does not authenticate users: it has no RPC that writes or works for long.
+func TestAPI_HasOnlyReads(t *testing.T) {
 	unreached := map[protoreflect.Name]bool{}
 	for name, paths := range gets(t) {
 		if len(paths) == 0 {
@@ -154,29 +154,29 @@ func TestAPI_ReachesOnlyWhatReads(t *testing.T) {
 	}
 }
 
-// A service of the gateway that is forgotten here would be missing without anybody noticing, and so would the check of its parameters.
+// This test detects a service that is not registered, and a path without a check of its parameters.
 func TestAPI_EveryPathIsServedAndKnowsItsParameters(t *testing.T) {
-	address, _ := serving(t, func(grpc.ServiceRegistrar) {}) // whatever arrives is UNKNOWN_METHOD
+	address, _ := serving(t, func(grpc.ServiceRegistrar) {}) // each call that arrives is UNKNOWN_METHOD
 	for name, paths := range gets(t) {
 		for _, path := range paths {
 			if code, reason, body := get(t, http.MethodGet, address+path, nil); reason != "UNKNOWN_METHOD" {
 				t.Errorf("%s: %d, %s; want that it reaches %s", path, code, body, name)
 			}
 			if code, reason, body := get(t, http.MethodGet, address+path+"?colour=red", nil); code != http.StatusBadRequest || reason != "VALIDATION_FAILED" {
-				t.Errorf("%s?colour=red: %d, %s; want that the parameter is refused", path, code, body)
+				t.Errorf("%s?colour=red: %d, %s; want an error for the parameter", path, code, body)
 			}
 		}
 	}
 }
 
-// clerk remembers what came with a call.
-type clerk struct {
+// recorder records the metadata and the deadline of a call.
+type recorder struct {
 	gatewayv1.UnimplementedGatewayServiceServer
 	metadata chan metadata.MD
 	deadline chan bool
 }
 
-func (c clerk) GetClusterStatus(ctx context.Context, _ *gatewayv1.GetClusterStatusRequest) (*gatewayv1.GetClusterStatusResponse, error) {
+func (c recorder) GetClusterStatus(ctx context.Context, _ *gatewayv1.GetClusterStatusRequest) (*gatewayv1.GetClusterStatusResponse, error) {
 	came, _ := metadata.FromIncomingContext(ctx)
 	_, limited := ctx.Deadline()
 	c.metadata <- came
@@ -184,7 +184,7 @@ func (c clerk) GetClusterStatus(ctx context.Context, _ *gatewayv1.GetClusterStat
 	return &gatewayv1.GetClusterStatusResponse{}, nil
 }
 
-func (c clerk) WatchClusterStatus(_ *gatewayv1.WatchClusterStatusRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchClusterStatusResponse]) error {
+func (c recorder) WatchClusterStatus(_ *gatewayv1.WatchClusterStatusRequest, wire grpc.ServerStreamingServer[gatewayv1.WatchClusterStatusResponse]) error {
 	if err := wire.Send(&gatewayv1.WatchClusterStatusResponse{}); err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (c clerk) WatchClusterStatus(_ *gatewayv1.WatchClusterStatusRequest, wire g
 }
 
 func TestAPI_NoHeaderReachesACall(t *testing.T) {
-	c := clerk{metadata: make(chan metadata.MD, 1), deadline: make(chan bool, 1)}
+	c := recorder{metadata: make(chan metadata.MD, 1), deadline: make(chan bool, 1)}
 	address, _ := serving(t, func(r grpc.ServiceRegistrar) { gatewayv1.RegisterGatewayServiceServer(r, c) })
 	header := http.Header{
 		"Authorization": {"Bearer secret"}, "Cookie": {"secret=1"}, "Grpc-Metadata-Secret": {"secret"}, "Grpc-Timeout": {"1n"},
@@ -213,8 +213,7 @@ func TestAPI_NoHeaderReachesACall(t *testing.T) {
 	}
 }
 
-// A body whose length is not announced is a body.
-func TestServe_BodyOfUnknownLengthIsRefused(t *testing.T) {
+func TestServe_BodyOfUnknownLengthIsRejected(t *testing.T) {
 	address, _ := serving(t, func(grpc.ServiceRegistrar) {})
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/v1/status", io.MultiReader(strings.NewReader("{}")))
 	if err != nil {
@@ -231,7 +230,7 @@ func TestServe_BodyOfUnknownLengthIsRefused(t *testing.T) {
 }
 
 func TestServe_StopEndsWatchesInTime(t *testing.T) {
-	address, stop := serving(t, func(r grpc.ServiceRegistrar) { gatewayv1.RegisterGatewayServiceServer(r, clerk{}) })
+	address, stop := serving(t, func(r grpc.ServiceRegistrar) { gatewayv1.RegisterGatewayServiceServer(r, recorder{}) })
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/v1/status:watch", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +247,7 @@ func TestServe_StopEndsWatchesInTime(t *testing.T) {
 	}
 
 	if took := time.Since(started); took > 4*time.Second {
-		t.Errorf("the stop took %s for a watcher who reads", took)
+		t.Errorf("the stop took %s with a client that reads", took)
 	}
 	rest, err := io.ReadAll(response.Body)
 	if err != nil || !strings.Contains(string(rest), "SHUTTING_DOWN") {
@@ -256,12 +255,12 @@ func TestServe_StopEndsWatchesInTime(t *testing.T) {
 	}
 }
 
-func TestNew_PageThatCannotBeServedIsAnError(t *testing.T) {
+func TestNew_InvalidPageIsAnError(t *testing.T) {
 	for name, files := range map[string]fs.FS{
-		"no index":             fstest.MapFS{"assets/a.js": {Data: []byte("1")}},
-		"no assets":            fstest.MapFS{"index.html": {Data: []byte("1")}},
-		"an unknown type":      fstest.MapFS{"index.html": {Data: []byte("1")}, "assets/a.exe": {Data: []byte("1")}},
-		"a type left to guess": fstest.MapFS{"index.html": {Data: []byte("1")}, "assets/readme": {Data: []byte("1")}},
+		"no index":        fstest.MapFS{"assets/a.js": {Data: []byte("1")}},
+		"no assets":       fstest.MapFS{"index.html": {Data: []byte("1")}},
+		"an unknown type": fstest.MapFS{"index.html": {Data: []byte("1")}, "assets/a.exe": {Data: []byte("1")}},
+		"no extension":    fstest.MapFS{"index.html": {Data: []byte("1")}, "assets/readme": {Data: []byte("1")}},
 	} {
 		if _, err := httpapi.New(httpapi.Config{Register: func(grpc.ServiceRegistrar) {}, Page: files, Logger: slog.New(slog.DiscardHandler)}); err == nil {
 			t.Errorf("New() with %s = nil", name)

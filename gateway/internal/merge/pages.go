@@ -9,38 +9,38 @@ import (
 	"strings"
 )
 
-// Named is what lists are made of.
+// Named is an item of a list or of a View.
 type Named interface {
 	// GetName orders the list.
 	GetName() string
-	// GetEpoch tells which of two reports about one name is the later one.
+	// GetEpoch returns the epoch of the term that reports the item: a higher one is later.
 	GetEpoch() int64
 }
 
 // Page is one replica's page, ordered by name.
 type Page[T Named] struct {
 	Items []T
-	// Token asks for what follows the last item, at any replica; empty when nothing follows here. A page with a token is not
-	// empty.
+	// Token continues after the last item, at any replica; it is empty on the last page of the
+	// replica. A page with a token is not empty.
 	Token string
 }
 
 // Position is a place in the merged list.
 type Position struct {
-	// Token is a token of a replica, from which to ask all of them; empty for the beginning.
+	// Token is a token of a replica, which all replicas accept; empty at the start.
 	Token string
-	// After is the last name that was given out already, where that is behind Token.
+	// After is the last name that was returned, if it is after Token.
 	After string
 }
 
-// Cut merges pages that were all asked for from the same position, and gives at most limit items.
+// Cut merges pages that start at the same position and returns at most limit items.
 //
-// What is known for certain reaches as far as the page that ends first: behind it its replica may have more. There the merged
-// page ends as well, and the token of that replica, which all of them understand, goes on. Only where that would be more than
-// limit does the list end in the middle of what was read, and the next page begins by reading it again.
+// The merged page ends where the first page with a token ends, because its replica may have further
+// items there. The token of that replica is the next position. If the merged page has more than
+// limit items, it ends at limit, and the next page reads the remaining items again.
 //
-// Of two items with one name the one with the higher epoch counts. more says whether the list goes on at next, which may be so
-// also when there is no item yet.
+// Of two items with one name the one with the higher epoch counts. more reports whether the list
+// continues at next, which is possible without any item.
 func Cut[T Named](pages []Page[T], from Position, limit int) (items []T, next Position, more bool) {
 	for _, page := range pages {
 		if page.Token == "" || len(page.Items) == 0 {
@@ -63,14 +63,14 @@ func Cut[T Named](pages []Page[T], from Position, limit int) (items []T, next Po
 		return items, Position{Token: from.Token, After: items[limit-1].GetName()}, true
 	}
 	if next.After >= from.After {
-		next.After = "" // the token says it
+		next.After = "" // the token implies it
 	} else if more {
-		next.After = from.After // these pages were shorter than those before and end within what was given out
+		next.After = from.After // these pages end within what was returned before
 	}
 	return items, next, more
 }
 
-// distinct orders by name and keeps the latest report about each.
+// distinct orders by name and keeps the latest report of each name.
 func distinct[T Named](items []T) []T {
 	slices.SortStableFunc(items, func(a, b T) int {
 		return cmp.Or(cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(b.GetEpoch(), a.GetEpoch()))
@@ -78,11 +78,11 @@ func distinct[T Named](items []T) []T {
 	return slices.CompactFunc(items, func(a, b T) bool { return a.GetName() == b.GetName() })
 }
 
-// ErrToken is a page token that no gateway made for a list with the same arguments.
+// ErrToken means that a page token is not from a list with the same arguments.
 var ErrToken = errors.New("page_token is not from a list with the same arguments; list again without it")
 
-// Two kinds of token: a replica's own behind plainMark, which the replicas check; and behind cutMark the last name under a
-// checksum, a dot, and the replica's token, if any. They grant nothing: they only say where to go on.
+// A token is plainMark and the token of a replica, which the replicas check; or cutMark, a checksum
+// with the last name, a dot, and the token of a replica, if any. A token grants nothing.
 const (
 	plainMark = "p"
 	cutMark   = "c"
@@ -90,7 +90,8 @@ const (
 	checksumLength = 8
 )
 
-// Encode writes the position down. arguments are what the list is of: all of its request but page size and token.
+// Encode returns the position as a page token. arguments is everything in the request but the page
+// size and the token.
 func (p Position) Encode(arguments string) string {
 	if p.After == "" {
 		return plainMark + p.Token
@@ -99,7 +100,8 @@ func (p Position) Encode(arguments string) string {
 	return cutMark + base64.RawURLEncoding.EncodeToString(append(seal, p.After...)) + "." + p.Token
 }
 
-// ParsePosition reads what Encode wrote for the same arguments, and the empty token as the beginning. The error is ErrToken.
+// ParsePosition parses a token of Encode with the same arguments; the empty token is the start. The
+// error is ErrToken.
 func ParsePosition(token, arguments string) (Position, error) {
 	switch {
 	case token == "":

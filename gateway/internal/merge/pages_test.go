@@ -21,7 +21,7 @@ type entry struct {
 func (e entry) GetName() string { return e.name }
 func (e entry) GetEpoch() int64 { return e.epoch }
 
-// pageOf is a replica's page behind the name that its token says, as any replica understands it.
+// pageOf returns a replica's page after the name in the token.
 func pageOf(own []entry, token string, size int) merge.Page[entry] {
 	var page merge.Page[entry]
 	for _, item := range own {
@@ -37,9 +37,9 @@ func pageOf(own []entry, token string, size int) merge.Page[entry] {
 	return page
 }
 
-// Whatever the sizes and however replicas come and go between pages: what is always there is listed exactly once, in order, and
+// Page sizes change and replicas join between pages; still each item is listed once, in order, and
 // no page is too long.
-func TestCut_PagesAreTheListWhoeverAnswers(t *testing.T) {
+func TestCut_PagesAreTheList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		replicas := make([][]entry, rapid.IntRange(1, 5).Draw(t, "replicas"))
 		var want []string
@@ -58,7 +58,7 @@ func TestCut_PagesAreTheListWhoeverAnswers(t *testing.T) {
 			}
 			limit := rapid.IntRange(1, 9).Draw(t, "limit")
 			asked := slices.Clone(replicas)
-			if rapid.Bool().Draw(t, "somebody joins") {
+			if rapid.Bool().Draw(t, "a replica joins") {
 				asked = append(asked, nil)
 			}
 			var pages []merge.Page[entry]
@@ -77,7 +77,7 @@ func TestCut_PagesAreTheListWhoeverAnswers(t *testing.T) {
 			}
 			var err error
 			if at, err = merge.ParsePosition(next.Encode("all"), "all"); err != nil {
-				t.Fatalf("a token of our own is refused: %v", err)
+				t.Fatalf("its own token is rejected: %v", err)
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -86,10 +86,10 @@ func TestCut_PagesAreTheListWhoeverAnswers(t *testing.T) {
 	})
 }
 
-func TestCut_EndsWhereTheFirstReplicaEnds(t *testing.T) {
+func TestCut_EndsWithTheShortestPage(t *testing.T) {
 	pages := []merge.Page[entry]{
-		{Items: []entry{{name: "a"}, {name: "d"}}, Token: "behind d"},
-		{Items: []entry{{name: "b"}, {name: "f"}}, Token: "behind f"},
+		{Items: []entry{{name: "a"}, {name: "d"}}, Token: "after d"},
+		{Items: []entry{{name: "b"}, {name: "f"}}, Token: "after f"},
 		{Items: []entry{{name: "c"}, {name: "e"}}},
 	}
 
@@ -98,12 +98,12 @@ func TestCut_EndsWhereTheFirstReplicaEnds(t *testing.T) {
 	if diff := cmp.Diff([]entry{{name: "a"}, {name: "b"}, {name: "c"}, {name: "d"}}, items, cmp.AllowUnexported(entry{})); diff != "" {
 		t.Errorf("items (-want +got):\n%s", diff)
 	}
-	if want := (merge.Position{Token: "behind d"}); next != want || !more {
+	if want := (merge.Position{Token: "after d"}); next != want || !more {
 		t.Errorf("next = %+v, %v, want %+v", next, more, want)
 	}
 }
 
-func TestCut_OfTwoReportsTheLaterCounts(t *testing.T) {
+func TestCut_HigherEpochWins(t *testing.T) {
 	moved := []merge.Page[entry]{{Items: []entry{{name: "a", epoch: 3}}}, {Items: []entry{{name: "a", epoch: 5}}}}
 
 	items, _, more := merge.Cut(moved, merge.Position{}, 10)
@@ -113,12 +113,12 @@ func TestCut_OfTwoReportsTheLaterCounts(t *testing.T) {
 	}
 }
 
-func TestParsePosition_RefusesWhatNoGatewayMade(t *testing.T) {
+func TestParsePosition_RejectsOtherTokens(t *testing.T) {
 	cut := merge.Position{Token: "t", After: "nodes/a"}
 	for name, token := range map[string]string{
 		"noise": "!!", "a mark alone": "p", "another mark alone": "c", "no checksum": "cbm9kZXM.t",
 		"other arguments": cut.Encode("others"), "shortened": strings.TrimSuffix(cut.Encode("all"), "t"),
-		"another token behind it": cut.Encode("all") + "x",
+		"extended": cut.Encode("all") + "x",
 	} {
 		t.Run(name, func(t *testing.T) {
 			if p, err := merge.ParsePosition(token, "all"); !errors.Is(err, merge.ErrToken) {
@@ -128,7 +128,7 @@ func TestParsePosition_RefusesWhatNoGatewayMade(t *testing.T) {
 	}
 }
 
-// The longest names still make a token that the API takes back.
+// The API limits tokens to 1024 characters.
 func TestEncode_FitsIntoAToken(t *testing.T) {
 	name := "namespaces/" + strings.Repeat("n", 63) + "/leases/" + strings.Repeat("l", 253)
 	replicas := strings.Repeat("t", (8+len(name)+2)/3*4)

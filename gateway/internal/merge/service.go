@@ -25,7 +25,7 @@ func serviceStatus(service string, sources []Source) *gatewayv1.ServiceStatus {
 	return status
 }
 
-// mergeTerms keeps the best report about each shard, ordered by shard.
+// mergeTerms returns the best report about each shard, ordered by shard.
 func mergeTerms(answers []*statusv1.GetStatusResponse) []*statusv1.Term {
 	best := map[int32]*statusv1.Term{}
 	for _, answer := range answers {
@@ -43,7 +43,7 @@ func mergeTerms(answers []*statusv1.GetStatusResponse) []*statusv1.Term {
 	return terms
 }
 
-// better prefers the later claim and, for the same claim, the word of its holder.
+// better prefers the higher epoch and, for equal epochs, the report of the holder itself.
 func better(term, known *statusv1.Term) bool {
 	if term.GetEpoch() != known.GetEpoch() {
 		return term.GetEpoch() > known.GetEpoch()
@@ -89,25 +89,26 @@ func unreadyReasons(answer *statusv1.GetStatusResponse) string {
 	return cmp.Or(strings.Join(answer.GetUnreadyReasons(), "; "), "it gives no reason")
 }
 
-// termProblems finds the shards nobody carries. Without a single answer it stays silent: that nobody answered is
-// told already, and who leads is then unknown rather than nobody.
+// termProblems finds shards without a registered holder. Without an answer it reports nothing: the
+// holders are unknown then, and replicaProblems has the cause.
 func termProblems(status *gatewayv1.ServiceStatus, sources []Source) []string {
 	if status.Service == "gateway" || len(status.Replicas) == 0 {
 		return nil
 	}
 	if len(status.Terms) == 0 {
-		return []string{"no replica knows of a shard, so nobody leads"}
+		return []string{"no replica reports a shard, so there is no leader"}
 	}
 	var problems []string
 	if vacant := vacantShards(status.Terms); len(vacant) > 0 {
 		problems = append(problems, vacant.sentence("has no leader", "have no leader"))
 	}
-	return append(problems, strayHolders(status.Terms, sources)...)
+	return append(problems, unregisteredHolders(status.Terms, sources)...)
 }
 
-// vacantShards finds shards that nobody holds and shards that are missing below the highest known one.
-func vacantShards(terms []*statusv1.Term) spans {
-	var vacant spans
+// vacantShards returns the shards without a holder, and those that are missing below the highest
+// known shard.
+func vacantShards(terms []*statusv1.Term) shardRanges {
+	var vacant shardRanges
 	next := int64(0)
 	for _, term := range terms {
 		shard := int64(term.GetShard())
@@ -122,22 +123,23 @@ func vacantShards(terms []*statusv1.Term) spans {
 	return vacant
 }
 
-// strayHolders finds holders that are not registered: they ended a moment ago or live in a stale view.
-func strayHolders(terms []*statusv1.Term, sources []Source) []string {
-	shards := map[string]spans{}
-	var strays []string
+// unregisteredHolders finds holders that are not registered: they ended a moment ago, or a replica
+// reports stale terms.
+func unregisteredHolders(terms []*statusv1.Term, sources []Source) []string {
+	shards := map[string]shardRanges{}
+	var holders []string
 	for _, term := range terms {
 		holder := term.GetReplicaId()
 		if holder == "" || isRegistered(sources, holder) {
 			continue
 		}
 		if _, seen := shards[holder]; !seen {
-			strays = append(strays, holder)
+			holders = append(holders, holder)
 		}
 		shards[holder] = shards[holder].with(int64(term.GetShard()), int64(term.GetShard()))
 	}
 	var problems []string
-	for _, holder := range strays {
+	for _, holder := range holders {
 		problems = append(problems, fmt.Sprintf("%s by %s, which is not registered", shards[holder].sentence("is held", "are held"), holder))
 	}
 	return problems
@@ -145,4 +147,32 @@ func strayHolders(terms []*statusv1.Term, sources []Source) []string {
 
 func isRegistered(sources []Source, id string) bool {
 	return slices.ContainsFunc(sources, func(source Source) bool { return source.Replica.GetId() == id })
+}
+
+// shardRanges is an ascending list of shard ranges, both ends included. Shard numbers come from the
+// wire: a gap below a wrong number may span two billion shards.
+type shardRanges [][2]int64
+
+// with appends a range that begins after all others; it extends the last range if they touch.
+func (r shardRanges) with(first, last int64) shardRanges {
+	if n := len(r); n > 0 && r[n-1][1]+1 == first {
+		r[n-1][1] = last
+		return r
+	}
+	return append(r, [2]int64{first, last})
+}
+
+// sentence names the shards, followed by one of the two predicates.
+func (r shardRanges) sentence(one, many string) string {
+	if len(r) == 1 && r[0][0] == r[0][1] {
+		return fmt.Sprintf("shard %d %s", r[0][0], one)
+	}
+	texts := make([]string, len(r))
+	for i, shards := range r {
+		texts[i] = fmt.Sprintf("%d-%d", shards[0], shards[1])
+		if shards[0] == shards[1] {
+			texts[i] = fmt.Sprint(shards[0])
+		}
+	}
+	return fmt.Sprintf("shards %s %s", strings.Join(texts, ", "), many)
 }

@@ -1,31 +1,26 @@
-// The page: follows the status and hands it to the elements of the document; the others follow by themselves what they show.
+// The page. It follows the status and hands it to the elements that show it; the other sections
+// follow their own streams.
 
-import "./apiservers.js";
-import "./banner.js";
-import "./baseline.js";
+import "./bootstrap.js";
 import "./findings.js";
-import "./fleet.js";
-import "./node.js";
-import "./plan.js";
-import "./pot.js";
-import "./repairs.js";
-import "./shelf.js";
+import "./nodepanel.js";
+import "./nodes.js";
+import "./planpanel.js";
+import "./servicepanel.js";
 import "./slices.js";
-import "./sources.js";
-import "./summary.js";
-import { Clock } from "./clock.js";
+import { Clock } from "./format.js";
 import { healthOf } from "./service.js";
+import "./status.js";
 import { Stream } from "./stream.js";
 
 const banner = document.querySelector("trivet-banner");
 const views = document.querySelectorAll("trivet-summary, trivet-pot, trivet-service, trivet-findings, trivet-sources");
-let clock = null;
-
-const fleet = document.querySelector("trivet-fleet");
-const node = document.querySelector("trivet-node");
+const nodes = document.querySelector("trivet-nodes");
 const slices = document.querySelector("trivet-slices");
 const findings = document.querySelector("trivet-findings");
-const shelf = document.querySelector("trivet-shelf");
+const nodePanel = document.querySelector("trivet-node-panel");
+const servicePanel = document.querySelector("trivet-service-panel");
+let clock = null;
 
 const stream = new Stream("/v1/status:watch?interval=1s", {
   message({ status, partial }) {
@@ -34,7 +29,7 @@ const stream = new Stream("/v1/status:watch?interval=1s", {
     document.title = status.healthy ? `Trivet · ${status.cluster}` : `▲ Trivet · ${status.cluster}`;
     banner.hide();
     for (const view of views) view.show(status, { clock, partial });
-    colourLegs(status);
+    colorDrawing(status);
   },
   broken({ cause }, retryAt) {
     document.documentElement.dataset.stale = "yes";
@@ -43,39 +38,39 @@ const stream = new Stream("/v1/status:watch?interval=1s", {
   },
 });
 
-// The drawing's legs take the colour of the services below them.
-function colourLegs(status) {
-  for (const leg of document.querySelectorAll("[data-leg]")) {
-    const service = status.services.find(({ service }) => service === leg.dataset.leg);
-    leg.dataset.health = service ? healthOf(service) : "bad";
+// Each line of the drawing has the color of the service below.
+function colorDrawing(status) {
+  for (const line of document.querySelectorAll("[data-service]")) {
+    const service = status.services.find(({ service }) => service === line.dataset.service);
+    line.dataset.health = service ? healthOf(service) : "bad";
   }
 }
 
 banner.addEventListener("retry", () => stream.retryNow());
-addEventListener("online", retryAll);
-fleet.addEventListener("news", ({ detail }) => node.heard(detail));
-node.addEventListener("chosen", ({ detail }) => fleet.choose(detail));
-fleet.choose(node.subject);
-slices.addEventListener("news", ({ detail }) => shelf.heard(detail));
+addEventListener("online", resume);
+nodes.addEventListener("news", ({ detail }) => nodePanel.refreshSoon(detail));
+nodePanel.addEventListener("chosen", ({ detail }) => nodes.choose(detail));
+nodes.choose(nodePanel.subject);
+slices.addEventListener("news", ({ detail }) => servicePanel.refreshSoon(detail));
 
-// A browser opens few connections to one server. Pages that nobody looks at leave them to the others.
-const patience = 15000;
-let resting = 0;
+// A browser opens few connections to one server. A hidden page keeps only the status stream.
+const hiddenLimit = 15000;
+let hiding = 0;
 document.addEventListener("visibilitychange", () => {
-  clearTimeout(resting);
-  if (!document.hidden) return retryAll();
-  resting = setTimeout(() => {
-    fleet.rest();
-    slices.rest();
-    findings.rest();
-  }, patience);
+  clearTimeout(hiding);
+  if (!document.hidden) return resume();
+  hiding = setTimeout(() => {
+    nodes.pause();
+    slices.pause();
+    findings.pause();
+  }, hiddenLimit);
 });
 
-function retryAll() {
+function resume() {
   stream.retryNow();
-  fleet.wake();
-  slices.wake();
-  findings.wake();
+  nodes.resume();
+  slices.resume();
+  findings.resume();
 }
 
 stream.follow();

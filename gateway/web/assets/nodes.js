@@ -1,91 +1,168 @@
-// The Nodes as the stream tells of them. Nothing here touches the document.
+// <trivet-nodes> is the section of all Nodes: a count of each health, and each Node as a cell of a
+// grid or a line of a list.
 
-import { healths, rankOf } from "./health.js";
+import { count } from "./format.js";
+import "./nodegrid.js";
+import { colorOf, healths, onThemeChange, spritesOf } from "./nodehealth.js";
+import { NodeModel } from "./nodemodel.js";
+import { WatchSection } from "./section.js";
+import { ask } from "./stream.js";
+import { h, muted, notice, render } from "./view.js";
 
-export class Nodes {
-  constructor() {
-    this.byName = new Map();
-    // counts says how many Nodes have each health, by rank.
-    this.counts = healths.map(() => 0);
-    // complete is whether the stream has told of all that there are, as far as anybody tells of them; settled whether what it did
-    // not tell of was taken out.
-    this.complete = this.settled = false;
-    this.missing = [];
-    this.round = 0;
-    // changed are Nodes that look different since the last call of taken; moved is whether Nodes came, went or changed zones.
-    this.changed = new Set();
-    this.moved = false;
+const longestList = 200;
+const zonesPause = 5000;
+const symbolSize = 28;
+
+class Nodes extends WatchSection {
+  path = "/v1/nodes:watch";
+
+  prepare() {
+    this.nodes = new NodeModel();
+    this.emphasis = null; // rank of the health that is emphasized
+    this.asList = false;
+    this.grid = this.querySelector("trivet-node-grid");
+    this.addEventListener("click", (event) => this.click(event));
+    onThemeChange(() => this.draw());
+    this.askForZones();
   }
 
-  // begin says that a stream tells everything anew. What it does not mention until its bookmark is gone, unless it may be in a part
-  // that is missing.
+  // choose marks the Node of the open panel; null marks none.
+  choose(name) {
+    this.grid.choose(name);
+  }
+
   begin() {
-    this.round++;
-    this.complete = this.settled = false;
+    this.nodes.begin();
   }
 
-  take({ type, node, missing }) {
-    if (type === "TYPE_BOOKMARK") this.bookmark(missing);
-    else if (type === "TYPE_DELETED") this.remove(node.name);
-    else this.put(node);
+  apply(event) {
+    this.nodes.take(event);
+    this.grid.show(this.nodes);
   }
 
-  bookmark(missing) {
-    this.missing = missing;
-    this.complete = true;
-    if (this.settled || missing.length > 0) return;
-    this.settled = true;
-    for (const [name, { round }] of this.byName) {
-      if (round !== this.round) this.remove(name);
+  subjectOf({ node }) {
+    return node;
+  }
+
+  newsOf({ name }) {
+    return name.replace(/^nodes\//, "");
+  }
+
+  async askForZones() {
+    for (;;) {
+      const follows = !document.hidden && !this.failure && this.nodes.complete;
+      if (follows) {
+        try {
+          const { zones, blindBy } = await ask("/v1/zones", AbortSignal.timeout(zonesPause));
+          this.blindBy = blindBy;
+          this.grid.showZones(zones);
+        } catch {
+          this.blindBy = "";
+          this.grid.showZones([]); // no state is better than an old one
+        }
+        this.redrawSoon();
+      }
+      await new Promise((resolve) => setTimeout(resolve, follows ? zonesPause : 500));
     }
   }
 
-  put({ name, zone, health, reason, heldBy }) {
-    const rank = rankOf(health);
-    let known = this.byName.get(name);
-    if (!known) {
-      const short = name.replace(/^nodes\//, "");
-      known = { name: short, zone, rank, order: orderOf(short) };
-      this.byName.set(name, known);
-      this.counts[rank]++;
-      this.moved = true;
+  click({ target }) {
+    const button = target.closest("button");
+    if (!button) return;
+    if (button.dataset.rank !== undefined) {
+      const rank = Number(button.dataset.rank);
+      this.emphasis = this.emphasis === rank ? null : rank;
+      this.grid.emphasize(this.emphasis);
+    } else if (button.dataset.as) {
+      this.asList = button.dataset.as === "list";
     }
-    if (known.zone !== zone) this.moved = true;
-    if (known.rank !== rank) {
-      this.counts[known.rank]--;
-      this.counts[rank]++;
-      this.changed.add(known);
-    }
-    Object.assign(known, { zone, rank, reason, heldBy, round: this.round });
+    this.draw();
+    if (button.dataset.as === "grid") this.grid.repaint();
   }
 
-  remove(name) {
-    const known = this.byName.get(name);
-    if (!known) return;
-    this.byName.delete(name);
-    this.counts[known.rank]--;
-    this.moved = true;
-  }
-
-  // zones are the Nodes by zone, both ordered by name; numbers in names count as numbers.
-  zones() {
-    const zones = new Map();
-    for (const node of this.byName.values()) {
-      if (!zones.has(node.zone)) zones.set(node.zone, []);
-      zones.get(node.zone).push(node);
+  draw() {
+    const { byName, complete } = this.nodes;
+    const off = this.failure?.reason === "LOOP_DISABLED";
+    const known = byName.size > 0 && !off;
+    this.dataset.old = this.failure && known ? "yes" : "no";
+    render(this.part("count"), known ? `${count(byName.size)}${complete ? "" : "…"}` : "");
+    render(this.part("notice"), off ? disabled() : this.notices());
+    this.part("modes").hidden = this.part("legend").hidden = !known;
+    this.grid.hidden = !known || this.asList;
+    this.part("list").hidden = !known || !this.asList;
+    if (known) {
+      this.drawModes();
+      this.drawLegend();
+      if (this.asList) this.drawList();
     }
-    for (const members of zones.values()) members.sort((a, b) => (a.order < b.order ? -1 : 1));
-    return new Map([...zones].sort(([a], [b]) => (orderOf(a) < orderOf(b) ? -1 : 1)));
   }
 
-  // worst are at most so many Nodes that fit, those first that want to be looked at.
-  worst(limit, fits) {
-    const found = [...this.byName.values()].filter(fits);
-    found.sort((a, b) => a.rank - b.rank || (a.order < b.order ? -1 : 1));
-    return { nodes: found.slice(0, limit), more: Math.max(0, found.length - limit) };
+  notices() {
+    const { byName, complete, missing } = this.nodes;
+    const notices = [];
+    if (this.failure) {
+      notices.push(this.failureNotice(byName.size > 0));
+    } else if (!complete && byName.size === 0) {
+      notices.push(muted("waiting", "Waiting for the first answer…"));
+    } else if (complete && byName.size === 0 && missing.length === 0) {
+      notices.push(muted("empty", "The cluster has no Node."));
+    }
+    if (this.blindBy) {
+      notices.push(notice("blind", "fair", h("strong", {}, "No Node is set to Unknown at present. "), this.blindBy));
+    }
+    if (missing.length > 0) {
+      const silent = missing.length === 1 ? "One replica of leasesvc does" : `${count(missing.length)} replicas of leasesvc do`;
+      notices.push(h("div", { key: "missing", class: "notice", role: "status", "data-health": "fair" },
+        h("p", {}, h("strong", {}, "Incomplete. "), `${silent} not answer; their Nodes are missing or old.`),
+        h("ul", {}, missing.map(({ replica, code, message }) => h("li", { key: replica.id }, h("code", {}, replica.id), ` ${code}: ${message}`)))));
+    }
+    return notices;
+  }
+
+  drawModes() {
+    for (const button of this.part("modes").querySelectorAll("button")) {
+      button.setAttribute("aria-pressed", String((button.dataset.as === "list") === this.asList));
+    }
+  }
+
+  drawLegend() {
+    const legend = this.part("legend");
+    render(legend, healths.map(({ word, meaning }, rank) =>
+      h("li", { key: word },
+        h("button", { type: "button", "data-rank": rank, title: meaning, "aria-pressed": String(this.emphasis === rank) },
+          h("canvas", { "aria-hidden": "true", width: symbolSize, height: symbolSize }), h("span", {}, word), h("b", {}, count(this.nodes.counts[rank]))))));
+    if (this.painted === colorOf(healths[0])) return;
+    this.painted = colorOf(healths[0]);
+    const sprites = spritesOf(symbolSize);
+    legend.querySelectorAll("canvas").forEach((canvas, rank) => {
+      const context = canvas.getContext("2d");
+      context.clearRect(0, 0, symbolSize, symbolSize);
+      context.drawImage(sprites[rank], 0, 0);
+    });
+  }
+
+  drawList() {
+    const fits = ({ name, zone, rank }) => (this.emphasis === null || rank === this.emphasis) && (name.includes(this.search) || zone.includes(this.search));
+    const { nodes, more } = this.nodes.worst(longestList, fits);
+    render(
+      this.part("lines"),
+      nodes.map(({ name, rank, zone, reason }) =>
+        h("li", { key: name },
+          h("a", { href: `#node/${name}` }, h("span", { class: "id" }, name)),
+          h("span", { class: `health health-${rank}` }, healths[rank].word),
+          h("span", { class: "muted" }, zone),
+          h("span", { class: "muted" }, reason))),
+      nodes.length === 0 && h("li", { key: "none", class: "muted" }, "No Node matches."),
+      more > 0 && h("li", { key: "more", class: "muted" }, `And ${count(more)} more: search, or choose a state above.`),
+    );
   }
 }
 
-function orderOf(name) {
-  return name.replace(/\d+/g, (digits) => digits.padStart(10, "0"));
+// disabled says what to do if the loop is off.
+function disabled() {
+  return h("div", { class: "notice", "data-health": "off" },
+    h("p", {}, h("strong", {}, "Node health is off. "), "The node-lifecycle controller of kube-controller-manager watches Nodes; leasesvc keeps sessions and Leases only."),
+    h("p", {}, "To enable it, start kube-controller-manager with ", h("code", {}, "--controllers=*,-node-lifecycle-controller"), ", and every leasesvc with ", h("code", {}, "--loops=*,node-health"), "."));
 }
+
+customElements.define("trivet-nodes", Nodes);

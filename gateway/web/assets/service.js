@@ -1,12 +1,22 @@
-// <trivet-service name="leasesvc" carries="…"> is one service: who leads, what it counts, how its replicas and loops fare.
+// <trivet-service name="leasesvc" description="…"> is one service: its leader, its counts, its
+// replicas and their loops.
 
-import { count } from "./clock.js";
-import { replicaView, silentView } from "./replica.js";
-import { h, render } from "./view.js";
+import { ago, count } from "./format.js";
+import { h, muted, render } from "./view.js";
+
+const healthWords = { good: "Healthy", fair: "Degraded", bad: "Down" };
+
+const loopStates = {
+  STATE_DISABLED: { word: "off", health: "off" },
+  STATE_STANDBY: { word: "standby", health: "off" },
+  STATE_RUNNING: { word: "running", health: "good" },
+  STATE_FAILING: { word: "failing", health: "fair" },
+  STATE_STALLED: { word: "stalled", health: "bad" },
+};
 
 class Service extends HTMLElement {
   connectedCallback() {
-    this.draw({ problems: [], body: [h("p", { class: "quiet" }, "Waiting for the first answer…")] });
+    this.draw({ problems: [], body: [muted("waiting", "Waiting for the first answer…")] });
   }
 
   show(status, { clock }) {
@@ -19,57 +29,57 @@ class Service extends HTMLElement {
   }
 
   draw({ problems, body }) {
-    const words = { good: "Standing", fair: "Unsteady", bad: "Down" };
     render(
       this,
       h("header", {},
         h("h2", {}, this.getAttribute("name")),
-        h("span", { class: "pill", "data-health": this.dataset.health }, words[this.dataset.health] ?? "…"),
-        h("p", { class: "quiet" }, this.getAttribute("carries"))),
+        h("span", { class: "pill", "data-health": this.dataset.health }, healthWords[this.dataset.health] ?? "…"),
+        h("p", { class: "muted" }, this.getAttribute("description"))),
       problems.length > 0 && h("ul", { class: "problems" }, problems.map((problem) => h("li", {}, problem))),
       body,
     );
   }
 }
 
-// healthOf is good when nothing is wrong, and bad when nobody answers.
+// healthOf is bad if no replica answers.
 export function healthOf({ healthy, replicas }) {
   if (healthy) return "good";
   return replicas.length > 0 ? "fair" : "bad";
 }
 
-// leadership names the holder of the only shard, or how many shards each replica holds.
+// leadership shows the holder of the only shard, or how many shards each replica holds. Without a
+// replica that answers, the holders are unknown.
 function leadership({ service, leader, terms, replicas }, clock) {
-  if (service === "gateway" || replicas.length === 0) return null; // nobody to ask is not nobody leading
+  if (service === "gateway" || replicas.length === 0) return null;
   if (terms.length <= 1) {
     const [term] = terms;
     return h("dl", { class: "facts" },
-      fact("Leader", leader || "nobody", !leader),
-      term && leader && fact("Epoch", term.epoch),
-      term && leader && fact("For", clock.age(term.acquireTime)));
+      titledFact("Leader", leader || "none", !leader && "bad"),
+      term && leader && titledFact("Epoch", term.epoch),
+      term && leader && titledFact("Age", clock.age(term.acquireTime)));
   }
-  const shares = sharesOf(terms);
   return h("div", { class: "shards" },
-    h("p", {}, `${count(terms.length)} shards`, h("span", { class: "quiet" }, ` · newest epoch ${Math.max(...terms.map(({ epoch }) => Number(epoch)))}`)),
-    h("ul", {}, shares.map(([holder, held]) =>
+    h("p", {}, `${count(terms.length)} shards`, h("span", { class: "muted" }, ` · newest epoch ${Math.max(...terms.map(({ epoch }) => Number(epoch)))}`)),
+    h("ul", {}, sharesOf(terms).map(([holder, held]) =>
       h("li", { key: holder, "data-health": holder ? "good" : "bad" },
-        h("span", { class: "id" }, holder || "nobody"),
-        h("meter", { min: 0, max: terms.length, value: held, "aria-label": `shards of ${holder || "nobody"}` }),
+        h("span", { class: "id" }, holder || "no leader"),
+        h("meter", { min: 0, max: terms.length, value: held, "aria-label": holder ? `shards of ${holder}` : "shards without a leader" }),
         h("span", { class: "number" }, count(held))))));
 }
 
+function titledFact(name, value, health) {
+  return h("div", { "data-health": health }, h("dt", {}, name), h("dd", { title: value }, value));
+}
+
+// sharesOf counts the shards of each holder.
 function sharesOf(terms) {
   const shares = new Map();
   for (const { replicaId } of terms) shares.set(replicaId, (shares.get(replicaId) ?? 0) + 1);
   return [...shares].sort(([a], [b]) => (a < b ? -1 : 1));
 }
 
-function fact(name, value, alarming) {
-  return h("div", { "data-health": alarming && "bad" }, h("dt", {}, name), h("dd", { title: value }, value));
-}
-
-// counts adds up what the holders of terms report, for each counts its own shards; a service without terms has no holders,
-// and there the first replica speaks.
+// counts adds up the counts of the holders, because each counts its own shards. A service without
+// terms has no holders: there the first replica counts.
 function counts({ replicas }) {
   const holders = replicas.filter(({ terms }) => terms.some(({ heldHere }) => heldHere));
   const totals = new Map();
@@ -85,14 +95,48 @@ function replicaList(service, silent, clock) {
   const shares = new Map(sharesOf(service.terms));
   const only = service.replicas.length === 1;
   return h("div", { class: "replicas" },
-    service.replicas.map((replica) => replicaView(replica, { clock, duty: dutyOf(shares.get(replica.replica.id) ?? 0, service.terms.length), only })),
-    silent.map((source) => silentView(source)));
+    service.replicas.map((replica) => replicaView(replica, { clock, role: roleOf(shares.get(replica.replica.id) ?? 0, service.terms.length), only })),
+    silent.map(silentView));
 }
 
-// dutyOf says what a replica does in its service; nothing of one that stands by. Where there are shards, nobody leads.
-function dutyOf(held, shards) {
+// roleOf is "" for a standby.
+function roleOf(held, shards) {
   if (held === 0) return "";
-  return shards === 1 ? "leads" : `holds ${count(held)} of ${count(shards)} shards`;
+  return shards === 1 ? "leader" : `${count(held)} of ${count(shards)} shards`;
+}
+
+// replicaView shows a replica that answered. Its details are open if it has a role or is the only
+// one. The problems of the service say why it is not ready.
+function replicaView({ replica, ready, loops }, { clock, role, only }) {
+  return h("details", { key: `replica ${replica.id}`, initial: { open: role !== "" || only }, class: "replica" },
+    h("summary", {},
+      h("span", { class: "dot", "data-health": ready ? "good" : "fair" }),
+      h("span", { class: "id", title: `${replica.id}\n${replica.grpcAddress}\n${replica.version}` }, replica.id),
+      role && h("span", { class: "badge" }, role),
+      h("span", { class: "muted end" }, `${ready ? "ready" : "not ready"}, up ${clock.age(replica.startTime)}`)),
+    loops.length > 0 && h("ul", { class: "loops" }, loops.map((loop) => loopView(loop, clock))),
+    h("p", { class: "muted address" }, `${replica.grpcAddress} · ${replica.version}`));
+}
+
+// silentView shows a replica that is registered and did not answer.
+function silentView({ replica, code }) {
+  return h("div", { key: `silent ${replica.id}`, class: "replica silent" },
+    h("p", {},
+      h("span", { class: "dot", "data-health": "bad" }),
+      h("span", { class: "id", title: replica.id }, replica.id),
+      h("span", { class: "muted end" }, "no answer")),
+    h("p", { class: "muted address" }, `${replica.grpcAddress} · `, h("code", {}, code)));
+}
+
+function loopView({ name, state, lastRunTime, lastError, runs, failures }, clock) {
+  const { word, health } = loopStates[state] ?? { word: state, health: "off" };
+  const passes = `${count(runs)} passes, ${count(failures)} failed`;
+  return h("li", { key: name, "data-health": health, title: passes },
+    h("span", { class: "dot", "data-health": health }),
+    h("span", { class: "id" }, name),
+    h("span", { class: "muted" }, word),
+    h("span", { class: "muted end" }, health === "off" ? "" : ago(lastRunTime ? clock.age(lastRunTime) : "")),
+    lastError && h("p", { class: "error" }, lastError));
 }
 
 customElements.define("trivet-service", Service);

@@ -1,14 +1,15 @@
-// Following something that the gateway streams.
-//
-// A watch answers with one JSON object per line. It is opened again whenever it ends, first at once, then after pauses that
-// grow to ten seconds; one that stays silent counts as broken, because a cut cable tells nobody.
+// Requests to the gateway: one answer, or a watch.
 
+// A watch that is silent for so long is broken; a cut connection reports nothing.
 const silenceLimit = 8000;
 const longestPause = 10000;
 
+// Stream follows a watch, which answers with one JSON object per line. It opens the watch again
+// whenever it ends: at once, then after pauses that grow to ten seconds.
 export class Stream {
-  // on.opened() comes when a stream begins, on.message(result) with every line, and on.broken({cause, reason}, retryAt) after
-  // every failure; reason is the stable code of the gateway's error, if it gave one, and retryAt is by performance.now().
+  // The callbacks are on.opened() when a stream starts, on.message(result) for each line, and
+  // on.broken({cause, reason}, retryAt) after each failure. reason is the reason of the gateway's
+  // error, if any; retryAt is a time of performance.now().
   constructor(path, on) {
     this.path = path;
     this.on = on;
@@ -18,32 +19,32 @@ export class Stream {
     this.stop = () => {};
   }
 
-  // follow never returns.
+  // follow does not return.
   async follow() {
     for (;;) {
       const failure = await this.readUntilBroken();
       const pause = this.failures === 0 ? 250 : Math.min(longestPause, 500 * 2 ** this.failures) * (0.8 + 0.4 * Math.random());
       this.failures++;
       if (!this.paused) this.on.broken(failure, performance.now() + pause);
-      if (!this.paused) await this.rest(pause);
-      while (this.paused) await this.rest(null); // it may also have been paused during the pause
+      if (!this.paused) await this.wait(pause);
+      while (this.paused) await this.wait(null); // it may also have been paused while it waited
     }
   }
 
-  // retryNow cuts a pause short and ends a rest.
+  // retryNow opens the watch at once, also if it is paused.
   retryNow() {
     this.paused = false;
     this.wake();
   }
 
-  // pause ends the stream until retryNow is called.
+  // pause closes the watch until retryNow is called.
   pause() {
     this.paused = true;
     this.stop();
   }
 
-  // rest waits; for ever when it is not told how long.
-  rest(pause) {
+  // wait ends after a pause, or when wake is called; null is for ever.
+  wait(pause) {
     return new Promise((resolve) => {
       const timer = pause === null ? 0 : setTimeout(resolve, pause);
       this.wake = () => {
@@ -55,11 +56,11 @@ export class Stream {
 
   async readUntilBroken() {
     const abort = new AbortController();
-    this.stop = () => abort.abort(new Error("nobody looks at it"));
-    const silence = new Deadline(silenceLimit, () => abort.abort(new Error("the gateway has been silent for too long")));
+    this.stop = () => abort.abort(new Error("the page is hidden"));
+    const silence = new Deadline(silenceLimit, () => abort.abort(new Error("the gateway sends nothing")));
     try {
       const response = await fetch(this.path, { signal: abort.signal, cache: "no-store" });
-      if (!response.ok) return await refusal(response);
+      if (!response.ok) return await errorOf(response);
       this.on.opened?.();
       await this.readLines(response.body, silence);
       return { cause: "the gateway ended the stream" };
@@ -111,16 +112,16 @@ class Deadline {
   }
 }
 
-// ask asks once and returns the answer, or throws an Error with the reason of the gateway's.
+// ask returns one answer, or throws an Error with the reason of the gateway's error.
 export async function ask(path, signal) {
   const response = await fetch(path, { signal, cache: "no-store" });
   if (response.ok) return response.json();
-  const { cause, reason } = await refusal(response);
+  const { cause, reason } = await errorOf(response);
   throw Object.assign(new Error(cause), { reason });
 }
 
-// refusal reads why an answer did not begin: an error of a stream's own comes as its first line, any other bare.
-async function refusal(response) {
+// errorOf reads an error answer. A watch wraps its own errors as its first line.
+async function errorOf(response) {
   try {
     const body = await response.json();
     const failure = failureOf(body.error ?? body);
@@ -134,7 +135,7 @@ function failureOf({ message, details }) {
   return Object.assign(new Error(message), { reason: details?.find(({ domain }) => domain === "trivet.dev")?.reason });
 }
 
-// plain replaces what browsers say when nobody listens: "Failed to fetch" and its kin.
+// plain replaces what browsers report without a connection, such as "Failed to fetch".
 export function plain(error) {
   return error instanceof TypeError ? "the gateway cannot be reached" : error.message;
 }

@@ -1,10 +1,11 @@
-// Describing and updating the document.
+// Describes and updates the document.
 //
-// A view is described with h() and put in place by render(), which changes only what differs, so that focus, selection and
-// opened details survive every update. Values become text nodes and attribute values; nothing here parses HTML.
+// h() describes an element and render() applies the description. It changes only what differs, so
+// that focus, selection and open details survive each update. Values become text nodes and
+// attribute values; nothing here parses HTML.
 
-// h describes an element. Attributes that are false, null or undefined are left out; those in `initial` are set when the
-// element is made and then belong to the reader.
+// h describes an element. Attributes that are false, null or undefined are left out; those in
+// `initial` are set only when the element is created.
 export function h(tag, attributes, ...children) {
   const { key, initial, ...rest } = attributes ?? {};
   return { tag, key, initial, attributes: rest, children: children.flat(Infinity).filter(isShown) };
@@ -14,7 +15,7 @@ function isShown(child) {
   return child !== null && child !== undefined && child !== false;
 }
 
-// render makes the children of parent what the descriptions say.
+// render makes the children of parent match the descriptions.
 export function render(parent, ...descriptions) {
   const wanted = descriptions.flat(Infinity).filter(isShown);
   const keyed = new Map([...parent.childNodes].filter((node) => node.trivetKey !== undefined).map((node) => [node.trivetKey, node]));
@@ -81,4 +82,19 @@ function updateAttributes(element, { attributes, initial }) {
 
 function isSet(value) {
   return value !== undefined && value !== null && value !== false;
+}
+
+// fact is a line of a dl; nothing without a value.
+export function fact(name, value, health) {
+  return value ? h("div", { key: name, "data-health": health }, h("dt", {}, name), h("dd", {}, value)) : null;
+}
+
+// notice is a highlighted paragraph.
+export function notice(key, health, ...content) {
+  return h("p", { key, class: "notice", role: "status", "data-health": health }, content);
+}
+
+// muted is a paragraph of secondary text.
+export function muted(key, ...content) {
+  return h("p", { key, class: "muted" }, content);
 }

@@ -1,0 +1,72 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
+	"github.com/trivet-dev/trivet/internal/term"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+)
+
+// Directory has the registered replicas. Its methods return at once and are safe for concurrent
+// use.
+type Directory interface {
+	// Members returns the replicas that were known last, ordered by service and id, also while etcd
+	// is unreachable. The caller must not change the slice.
+	Members() []term.Member
+	// Check returns why Members may be out of date, or nil.
+	Check() error
+	// Changed returns a channel that is closed at the next change of Members.
+	Changed() <-chan struct{}
+}
+
+// Config is what the handlers need. All of it is required.
+type Config struct {
+	// Cluster is the name of the cluster.
+	Cluster   string
+	Directory Directory
+	// Fan asks all replicas for their status.
+	Fan *fanout.Fan
+	// Connections must not retry: NOT_LEADER is an answer, and a retry only takes time.
+	Connections *fanout.Pool
+	// Timeout bounds each call to a replica.
+	Timeout time.Duration
+}
+
+// Server has the handlers. Make it with New.
+type Server struct {
+	status    *statusServer
+	nodes     *nodeServer
+	slices    *sliceServer
+	bootstrap *bootstrapServer
+}
+
+// New returns a Server. It starts nothing and calls no replica.
+func New(cfg Config) *Server {
+	return &Server{
+		status: newStatusServer(cfg), nodes: newNodeServer(cfg), slices: newSliceServer(cfg), bootstrap: newBootstrapServer(cfg),
+	}
+}
+
+// Register adds the services.
+func (s *Server) Register(registrar grpc.ServiceRegistrar) {
+	gatewayv1.RegisterGatewayServiceServer(registrar, s.status)
+	gatewayv1.RegisterNodeServiceServer(registrar, s.nodes)
+	gatewayv1.RegisterSliceServiceServer(registrar, s.slices)
+	gatewayv1.RegisterBootstrapServiceServer(registrar, s.bootstrap)
+}
+
+// Run serves the watches until ctx ends. Watches without it wait; unary calls do not need it.
+func (s *Server) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{
+		s.status.poller.Run, s.nodes.nodes.Run, s.nodes.leases.Run, s.slices.slices.Run, s.bootstrap.findings.Run, s.bootstrap.apiservers.Run,
+	} {
+		group.Go(func() error { return run(ctx) })
+	}
+	return group.Wait()
+}

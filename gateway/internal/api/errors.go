@@ -1,0 +1,111 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/trivet-dev/trivet/gateway/internal/fanin"
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
+	"github.com/trivet-dev/trivet/gateway/internal/leader"
+	"github.com/trivet-dev/trivet/gateway/internal/merge"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+)
+
+// NoSourceReason means that no replica answered, or not the only one that has the answer. The
+// message names each replica that was asked, with the cause.
+const NoSourceReason rpcerror.Reason = "NO_SOURCE"
+
+// Reasons of leasesvc that the gateway reads.
+const (
+	loopDisabledReason  rpcerror.Reason = "LOOP_DISABLED"
+	versionTooOldReason rpcerror.Reason = "VERSION_TOO_OLD"
+)
+
+// noAnswer is the summary of noSource if no replica answered.
+const noAnswer = "no replica answered"
+
+// maxCause bounds the cause of one replica in a message, because all of them go into gRPC trailers.
+// rpcerror repairs a character that is cut in two.
+const maxCause = 200
+
+// noSource returns the error for an answer without a source. outdated is why the list of replicas
+// may be out of date, or nil.
+func noSource(cluster, summary string, sources []*gatewayv1.SourceStatus, outdated error) error {
+	var causes []string
+	for _, source := range sources {
+		cause := source.Message
+		if len(cause) > maxCause {
+			cause = cause[:maxCause] + "…"
+		}
+		causes = append(causes, fmt.Sprintf("%s %s at %s: %s: %s",
+			source.Replica.GetService(), source.Replica.GetId(), source.Replica.GetGrpcAddress(), source.Code, cause))
+	}
+	message := "no replica is registered in etcd"
+	if len(causes) > 0 {
+		message = summary + ": " + strings.Join(causes, "; ")
+	}
+	if outdated != nil {
+		message += fmt.Sprintf("; the members may be out of date: %s", outdated)
+	}
+	return rpcerror.New(codes.Unavailable, NoSourceReason, message, rpcerror.WithMetadata("cluster", cluster))
+}
+
+// askFailed converts an error of package leader.
+func (s *service) askFailed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // the replicas did not fail: the caller left
+	}
+	var unreachable leader.UnreachableError
+	if errors.As(err, &unreachable) {
+		return noSource(s.cluster, unreachable.Error(), unreachable.Failures, s.directory.Check())
+	}
+	return err
+}
+
+// allFailed converts the failures of all replicas. LOOP_DISABLED passes if it is the only reason; a
+// replica without a reason did not answer.
+func (s *service) allFailed(failures []fanin.Failure) error {
+	var disabled error
+	for _, failure := range failures {
+		switch rpcerror.ReasonOf(failure.Err) {
+		case loopDisabledReason:
+			disabled = failure.Err
+		case "":
+		default:
+			return noSource(s.cluster, noAnswer, sourceStatuses(failures), s.directory.Check())
+		}
+	}
+	if disabled != nil {
+		return disabled
+	}
+	return noSource(s.cluster, noAnswer, sourceStatuses(failures), s.directory.Check())
+}
+
+func sourceStatuses(failures []fanin.Failure) []*gatewayv1.SourceStatus {
+	var statuses []*gatewayv1.SourceStatus
+	for _, failure := range failures {
+		statuses = append(statuses, fanout.Failure(failure.Source, failure.Err, failure.After))
+	}
+	return statuses
+}
+
+// watchEnded converts an error of a reader's Next. The cause of a context is SHUTTING_DOWN when the
+// server ends its streams.
+func watchEnded(err error) error {
+	if errors.Is(err, fanin.ErrStopped) {
+		return rpcerror.ShuttingDown()
+	}
+	return err
+}
+
+func pageTokenError(err error) error {
+	if !errors.Is(err, merge.ErrToken) {
+		return err
+	}
+	return rpcerror.New(codes.InvalidArgument, rpcerror.InvalidPageTokenReason, err.Error(), rpcerror.WithField("page_token", err.Error()))
+}

@@ -1,4 +1,0 @@
-package fleet
-
-// Places counts the places that are kept, free ones included.
-func (s *State[T]) Places() int { return len(s.slots) }

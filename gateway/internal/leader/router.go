@@ -1,0 +1,245 @@
+package leader
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/trivet-dev/trivet/gateway/internal/fanout"
+	"github.com/trivet-dev/trivet/internal/rpcerror"
+	"github.com/trivet-dev/trivet/internal/term"
+	gatewayv1 "github.com/trivet-dev/trivet/proto/trivet/gateway/v1"
+)
+
+const (
+	// maxRedirects is how often one question follows NOT_LEADER: once to the holder, and once more
+	// if the shard has just moved.
+	maxRedirects = 2
+	// maxHolders bounds the memory of holders. A full memory is emptied: one call finds a holder
+	// again.
+	maxHolders = 4096
+	// callsPerQuestion bounds a question, in timeouts of one call.
+	callsPerQuestion = 3
+)
+
+// Reasons with which a replica says that it cannot tell, whether or not it holds the shard.
+const (
+	loopDisabledReason   rpcerror.Reason = "LOOP_DISABLED"
+	cacheNotSyncedReason rpcerror.Reason = "CACHE_NOT_SYNCED"
+)
+
+// Config describes the service. All of it is required.
+type Config struct {
+	// Members returns the replicas of the service.
+	Members func() []term.Member
+	// Connections must not retry: NOT_LEADER is an answer.
+	Connections *fanout.Pool
+	// Timeout bounds each call.
+	Timeout time.Duration
+}
+
+// Router finds holders. It is safe for concurrent use.
+type Router struct {
+	cfg     Config
+	holders *holders
+}
+
+// holders remembers which replica answered last.
+type holders struct {
+	mu    sync.Mutex        // guards byKey
+	byKey map[string]string // replica id by the key of a question
+}
+
+// New returns a Router. It calls no replica.
+func New(cfg Config) *Router {
+	return &Router{cfg: cfg, holders: &holders{byKey: map[string]string{}}}
+}
+
+// WithTimeout returns a Router with another timeout and the same memory of holders.
+func (r *Router) WithTimeout(timeout time.Duration) *Router {
+	other := *r
+	other.cfg.Timeout = timeout
+	return &other
+}
+
+// Call is one question to one replica.
+type Call[Answer any] func(context.Context, grpc.ClientConnInterface) (Answer, error)
+
+// UnreachableError means that the holder could not be asked.
+type UnreachableError struct {
+	// Failures are the replicas that did not answer, in the order in which they were asked.
+	Failures []*gatewayv1.SourceStatus
+	// OthersAnswered is whether other replicas answered that they do not hold the shard.
+	OthersAnswered bool
+}
+
+func (e UnreachableError) Error() string {
+	if e.OthersAnswered {
+		return "the replica that owns the answer cannot be reached"
+	}
+	return "no replica answered"
+}
+
+// Ask asks the holder of a key. The error is what the holder answered, with its ErrorInfo; what
+// another replica answered, if there is no holder; or UnreachableError.
+func Ask[Answer any](ctx context.Context, r *Router, key string, call Call[Answer]) (Answer, error) {
+	search := r.search(key)
+	answer, by, err := run(ctx, r, search, search.isAnswer, call)
+	if err == nil {
+		r.holders.set(key, by.ID)
+	}
+	return answer, err
+}
+
+// AskAny asks any replica, the last known holder of the key first, because its state is the newest.
+// A replica that is unavailable is skipped. The error is the answer of one that was not, or
+// UnreachableError.
+func AskAny[Answer any](ctx context.Context, r *Router, key string, call Call[Answer]) (Answer, error) {
+	search := r.search(key)
+	answer, _, err := run(ctx, r, search, search.isAnyAnswer, call)
+	return answer, err
+}
+
+// run asks one replica after the other, until one answers or its error is an answer.
+func run[Answer any](ctx context.Context, r *Router, search *search, isAnswer func(term.Member, error, time.Duration) bool,
+	call Call[Answer],
+) (Answer, term.Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, callsPerQuestion*r.cfg.Timeout)
+	defer cancel()
+	var none Answer
+	for member, ok := search.next(); ok; member, ok = search.next() {
+		started := time.Now()
+		answer, err := askOne(ctx, r, member, call)
+		if err == nil || isAnswer(member, err, time.Since(started)) {
+			return answer, member, err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return none, term.Member{}, search.failure()
+}
+
+func askOne[Answer any](ctx context.Context, r *Router, member term.Member, call Call[Answer]) (Answer, error) {
+	conn, err := r.cfg.Connections.Connection(member)
+	if err != nil {
+		var none Answer
+		return none, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	return call(ctx, conn)
+}
+
+func (h *holders) set(key, id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.byKey) >= maxHolders {
+		clear(h.byKey)
+	}
+	h.byKey[key] = id
+}
+
+func (h *holders) get(key string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.byKey[key]
+}
+
+// search is the state of one question.
+type search struct {
+	members   []term.Member
+	queue     []term.Member // the replicas to ask, in order
+	redirects int
+	// unreached are the replicas that did not answer; rejection is the best error of one that did.
+	unreached []*gatewayv1.SourceStatus
+	rejection error
+}
+
+// search orders the replicas: the last known holder comes first.
+func (r *Router) search(key string) *search {
+	members := slices.Clone(r.cfg.Members())
+	last := r.holders.get(key)
+	if i := slices.IndexFunc(members, func(m term.Member) bool { return m.ID == last }); i > 0 {
+		members[0], members[i] = members[i], members[0]
+	}
+	return &search{members: members, queue: slices.Clone(members)}
+}
+
+func (s *search) next() (term.Member, bool) {
+	if len(s.queue) == 0 {
+		return term.Member{}, false
+	}
+	member := s.queue[0]
+	s.queue = s.queue[1:]
+	return member, true
+}
+
+// isAnswer reports whether an error is the answer to a question for the holder, and prepares the
+// next call if it is not.
+func (s *search) isAnswer(member term.Member, err error, after time.Duration) bool {
+	if s.isUnreached(member, err, after) {
+		return false
+	}
+	switch rpcerror.ReasonOf(err) {
+	case rpcerror.NotLeaderReason:
+		s.redirect(rpcerror.MetadataOf(err, rpcerror.GRPCAddressKey))
+		if s.rejection == nil {
+			s.rejection = err
+		}
+	case rpcerror.ShuttingDownReason, rpcerror.UnknownMethodReason, loopDisabledReason, cacheNotSyncedReason:
+		s.rejection = err // another replica may be able to tell
+	default:
+		return true
+	}
+	return false
+}
+
+// isAnyAnswer reports whether an error is the answer to a question for any replica.
+func (s *search) isAnyAnswer(member term.Member, err error, after time.Duration) bool {
+	if s.isUnreached(member, err, after) {
+		return false
+	}
+	if status.Code(err) != codes.Unavailable && rpcerror.ReasonOf(err) != rpcerror.UnknownMethodReason {
+		return true
+	}
+	if s.rejection == nil {
+		s.rejection = err // another replica may reach its kube-apiserver, for example
+	}
+	return false
+}
+
+// isUnreached records a replica that did not answer in time, or not at all.
+func (s *search) isUnreached(member term.Member, err error, after time.Duration) bool {
+	if rpcerror.ReasonOf(err) != "" && status.Code(err) != codes.DeadlineExceeded {
+		return false
+	}
+	s.unreached = append(s.unreached, fanout.Failure(member, err, after))
+	return true
+}
+
+// redirect asks the replica at an address next, even if it was asked before.
+func (s *search) redirect(address string) {
+	i := slices.IndexFunc(s.members, func(m term.Member) bool { return m.GRPCAddress == address && address != "" })
+	if i < 0 || s.redirects == maxRedirects {
+		return
+	}
+	s.redirects++
+	holder := s.members[i]
+	s.queue = slices.DeleteFunc(s.queue, func(m term.Member) bool { return m.ID == holder.ID })
+	s.queue = slices.Insert(s.queue, 0, holder)
+}
+
+// failure is the error of a question without an answer. NOT_LEADER does not help if the holder is
+// among the replicas that did not answer.
+func (s *search) failure() error {
+	if s.rejection == nil || len(s.unreached) > 0 && rpcerror.ReasonOf(s.rejection) == rpcerror.NotLeaderReason {
+		return UnreachableError{Failures: s.unreached, OthersAnswered: s.rejection != nil}
+	}
+	return s.rejection
+}

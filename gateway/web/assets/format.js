@@ -1,0 +1,93 @@
+// Formats times, numbers, names and sentences.
+
+// Clock tells ages by the gateway's clock: its time when it merged the status, and what has passed
+// here since. The browser's own clock may be wrong.
+
+export class Clock {
+  constructor(mergeTime) {
+    this.merged = Date.parse(mergeTime);
+    this.received = performance.now();
+  }
+
+  // sinceMerge is the age of the status in seconds.
+  sinceMerge() {
+    return (performance.now() - this.received) / 1000;
+  }
+
+  // age formats how long ago a time was; "" if it is unknown. Clocks of replicas may be ahead a
+  // little.
+  age(time) {
+    const seconds = (this.merged - Date.parse(time)) / 1000 + this.sinceMerge();
+    return Number.isFinite(seconds) ? duration(Math.max(0, seconds)) : "";
+  }
+
+  // until is the number of seconds until a time; negative if it has passed.
+  until(time) {
+    return (Date.parse(time) - this.merged) / 1000 - this.sinceMerge();
+  }
+
+  // timeOfDay is when the status was merged.
+  timeOfDay() {
+    return new Date(this.merged).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  }
+}
+
+// duration formats seconds in one unit, or two where one is coarse: "now", "42s", "5m", "3h 10m".
+export function duration(seconds) {
+  if (seconds < 1) return "now";
+  if (seconds < 60) return `${Math.floor(seconds)}s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}m`;
+  const hours = Math.floor(seconds / 3600);
+  if (hours < 24) return pair(hours, "h", Math.floor((seconds % 3600) / 60), "m");
+  return pair(Math.floor(hours / 24), "d", hours % 24, "h");
+}
+
+function pair(large, largeUnit, small, smallUnit) {
+  return small === 0 ? `${large}${largeUnit}` : `${large}${largeUnit} ${small}${smallUnit}`;
+}
+
+// ago formats a duration in the past.
+export function ago(text) {
+  if (text === "") return "never";
+  return text === "now" ? "just now" : `${text} ago`;
+}
+
+// milliseconds formats a protobuf duration such as "0.0021s".
+export function milliseconds(text) {
+  const seconds = Number.parseFloat(text ?? "");
+  if (!Number.isFinite(seconds)) return "";
+  const ms = seconds * 1000;
+  return ms < 10 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`;
+}
+
+// count groups the digits of a number; JSON has 64-bit numbers as strings.
+export function count(value) {
+  return Number(value).toLocaleString();
+}
+
+// plural formats a number and its noun: "1 replica", "2 replicas".
+export function plural(number, noun, nouns = `${noun}s`) {
+  return `${count(number)} ${number === 1 ? noun : nouns}`;
+}
+
+// sentence capitalizes a text and ends it with a full stop.
+export function sentence(text) {
+  if (!text) return "";
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+}
+
+// label turns LAST_BEAT into "Last beat".
+export function label(code) {
+  const words = code.toLowerCase().replaceAll("_", " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+// nameOf formats an object reference: "Service shop/web".
+export function nameOf({ kind, namespace, name }) {
+  return `${kind} ${namespace ? `${namespace}/` : ""}${name}`;
+}
+
+// order is a sort key in which numbers inside a name count as numbers.
+export function order(name) {
+  return name.replace(/\d+/g, (digits) => digits.padStart(10, "0"));
+}

@@ -1,0 +1,147 @@
+// The base classes of sections: one follows a watch, the other polls.
+
+import { ask, plain, Stream } from "./stream.js";
+import { h, muted, notice, render } from "./view.js";
+
+const redrawPause = 250;
+const pollLimit = 16000; // the gateway may ask several replicas in turn
+
+// WatchSection follows a watch by name.
+//
+// A subclass sets path, and has subjectOf(event), summaryOf(subject), newsOf(subject) and draw().
+// It may override removed(subject), and apply(event) with begin() to keep its own model.
+export class WatchSection extends HTMLElement {
+  connectedCallback() {
+    this.byName = new Map();
+    this.missing = [];
+    this.round = 0;
+    this.complete = false; // the stream has sent its bookmark
+    this.search = "";
+    this.prepare?.();
+    this.stream = new Stream(this.path, {
+      opened: () => this.begin(),
+      message: (event) => this.take(event),
+      broken: (failure) => {
+        this.failure = failure;
+        this.redrawSoon();
+      },
+    });
+    this.addEventListener("input", ({ target }) => {
+      this.search = target.value.trim().toLowerCase();
+      this.draw();
+    });
+    this.draw();
+    this.stream.follow();
+  }
+
+  part(name) {
+    return this.querySelector(`[data-part="${name}"]`);
+  }
+
+  // pause closes the stream while the page is hidden; resume opens it again.
+  pause() {
+    this.stream.pause();
+  }
+
+  resume() {
+    this.stream.retryNow();
+  }
+
+  // begin starts a stream that reports everything again.
+  begin() {
+    this.round++;
+    this.complete = false;
+  }
+
+  take(event) {
+    this.failure = null;
+    this.apply(event);
+    this.redrawSoon();
+    const subject = this.subjectOf(event);
+    if (subject) this.dispatchEvent(new CustomEvent("news", { detail: this.newsOf(subject) }));
+  }
+
+  apply(event) {
+    const subject = this.subjectOf(event);
+    if (event.type === "TYPE_BOOKMARK") this.bookmark(event.missing);
+    else if (event.type === "TYPE_DELETED") this.removed(subject);
+    else this.keep(subject);
+  }
+
+  keep(subject) {
+    this.byName.set(subject.name, { ...this.summaryOf(subject), round: this.round });
+  }
+
+  removed(subject) {
+    this.byName.delete(subject.name);
+  }
+
+  // bookmark removes what the stream did not report.
+  bookmark(missing) {
+    this.missing = missing;
+    if (this.complete || (this.needsAllSources && missing.length > 0)) return;
+    this.complete = true;
+    for (const [name, { round }] of this.byName) {
+      if (round !== this.round) this.byName.delete(name);
+    }
+  }
+
+  // redrawSoon draws four times a second at most.
+  redrawSoon() {
+    if (this.timer) return;
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      this.draw();
+    }, redrawPause);
+  }
+
+  // failureNotice says that the section has old data, or none.
+  failureNotice(hasData) {
+    return notice("failure", "bad", hasData ? "Old data: " : "No data: ", this.failure.cause);
+  }
+}
+
+// PollSection asks again and again while the page is shown.
+//
+// A subclass sets path and period, and has heading(answer) and body(answer), which describe it.
+export class PollSection extends HTMLElement {
+  connectedCallback() {
+    this.draw();
+    this.poll();
+  }
+
+  async poll() {
+    for (;;) {
+      if (document.hidden) await shown();
+      await this.askOnce();
+      await new Promise((resolve) => setTimeout(resolve, this.period * (0.9 + 0.2 * Math.random())));
+    }
+  }
+
+  async askOnce() {
+    try {
+      this.answer = await ask(this.path, AbortSignal.timeout(pollLimit));
+      this.failure = null;
+    } catch (error) {
+      this.failure = error.name === "TimeoutError" ? "the gateway did not answer in time" : plain(error);
+    }
+    this.draw();
+  }
+
+  draw() {
+    const { answer, failure } = this;
+    this.dataset.old = failure && answer ? "yes" : "no";
+    render(
+      this,
+      h("header", {}, this.heading(answer)),
+      failure && notice("failure", "bad", answer ? "Old data: " : "No data: ", failure),
+      !answer && !failure && muted("waiting", "Waiting for the first answer…"),
+      answer && this.body(answer),
+    );
+  }
+}
+
+// shown waits until the page is visible.
+function shown() {
+  return new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+}
