@@ -16,7 +16,7 @@ import (
 )
 
 // claimant asks kube-apiserver's own allocator: it wants a Service with exactly this address or port.
-func claimant(name, wanted string) *corev1.Service {
+func probeService(name, wanted string) *corev1.Service {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	service.Spec.Ports = []corev1.ServicePort{{Port: 80}}
 	if _, err := netip.ParseAddr(wanted); err == nil {
@@ -29,15 +29,15 @@ func claimant(name, wanted string) *corev1.Service {
 	return service
 }
 
-func claimantName(wanted string) string {
+func probeName(wanted string) string {
 	return "claims-" + strings.NewReplacer(".", "-", ":", "-").Replace(wanted)
 }
 
 // refuses returns an error unless the allocator says that the address or port is taken.
-func refuses(t *testing.T, kube kubernetes.Interface, namespace, wanted string) error {
+func checkRefused(t *testing.T, kube kubernetes.Interface, namespace, wanted string) error {
 	t.Helper()
 	services := kube.CoreV1().Services(namespace)
-	given, err := services.Create(t.Context(), claimant(claimantName(wanted), wanted), metav1.CreateOptions{})
+	given, err := services.Create(t.Context(), probeService(probeName(wanted), wanted), metav1.CreateOptions{})
 	if err == nil {
 		deletion := services.Delete(t.Context(), given.Name, metav1.DeleteOptions{})
 		return fmt.Errorf("%s is used, and the allocator gave it to another Service (deleted: %v)", wanted, deletion)
@@ -50,14 +50,14 @@ func refuses(t *testing.T, kube kubernetes.Interface, namespace, wanted string) 
 
 // grants fails the test unless the allocator gives the address or port within a short while: other kube-apiservers and its own
 // caches may lag.
-func grants(t *testing.T, kube kubernetes.Interface, namespace, wanted string) {
+func checkGranted(t *testing.T, kube kubernetes.Interface, namespace, wanted string) {
 	t.Helper()
 	services := kube.CoreV1().Services(namespace)
-	testkit.Eventually(t, soon, func() error {
-		_, err := services.Create(t.Context(), claimant(claimantName(wanted), wanted), metav1.CreateOptions{})
+	testkit.Eventually(t, waitTimeout, func() error {
+		_, err := services.Create(t.Context(), probeService(probeName(wanted), wanted), metav1.CreateOptions{})
 		return err
 	})
-	if err := services.Delete(t.Context(), claimantName(wanted), metav1.DeleteOptions{}); err != nil {
+	if err := services.Delete(t.Context(), probeName(wanted), metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // lives are how many Services live at one time, each after the other of its own.
-const lives = 8
+const concurrency = 8
 
 // churn is Services that come, change and go as fast as kube-apiserver lets them.
 type churn struct {
@@ -25,7 +25,7 @@ type churn struct {
 	namespace string
 	made      atomic.Int64
 	stop      context.CancelFunc
-	living    sync.WaitGroup
+	workers   sync.WaitGroup
 	mu        sync.Mutex // guards errs
 	errs      []error
 }
@@ -37,15 +37,15 @@ func startChurn(t *testing.T, kube kubernetes.Interface, namespace string, count
 	ctx, stop := context.WithCancel(context.Background())
 	c := &churn{kube: kube, namespace: namespace, stop: stop}
 	var next atomic.Int64
-	for line := range lives {
+	for line := range concurrency {
 		random := rand.New(rand.NewPCG(uint64(line), 0)) // the same Services in every run
-		c.living.Go(func() {
+		c.workers.Go(func() {
 			for ctx.Err() == nil {
 				n := next.Add(1)
 				if n > int64(count) {
 					return
 				}
-				if err := c.live(ctx, fmt.Sprintf("churn-%d", n), random); err != nil && ctx.Err() == nil {
+				if err := c.runService(ctx, fmt.Sprintf("churn-%d", n), random); err != nil && ctx.Err() == nil {
 					c.mu.Lock()
 					c.errs = append(c.errs, err)
 					c.mu.Unlock()
@@ -55,20 +55,20 @@ func startChurn(t *testing.T, kube kubernetes.Interface, namespace string, count
 	}
 	t.Cleanup(func() {
 		stop()
-		c.living.Wait()
+		c.workers.Wait()
 	})
 	return c
 }
 
 // live is the life of one Service.
-func (c *churn) live(ctx context.Context, name string, random *rand.Rand) error {
+func (c *churn) runService(ctx context.Context, name string, random *rand.Rand) error {
 	services := c.kube.CoreV1().Services(c.namespace)
 	if _, err := services.Create(ctx, serviceOfKind(name, random.IntN(serviceKinds)), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
 	c.made.Add(1)
 	if random.IntN(3) == 0 {
-		if err := c.turn(ctx, name, random); err != nil {
+		if err := c.changeType(ctx, name, random); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func (c *churn) live(ctx context.Context, name string, random *rand.Rand) error 
 }
 
 // turn makes another kind of Service of it, which takes and gives back ports and, for ExternalName, the address.
-func (c *churn) turn(ctx context.Context, name string, random *rand.Rand) error {
+func (c *churn) changeType(ctx context.Context, name string, random *rand.Rand) error {
 	services := c.kube.CoreV1().Services(c.namespace)
 	service, err := services.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *churn) turn(ctx context.Context, name string, random *rand.Rand) error 
 // end waits until all have lived and reports what went wrong for them.
 func (c *churn) end(t *testing.T) {
 	t.Helper()
-	c.living.Wait()
+	c.workers.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.Logf("%d Services came and went", c.made.Load())

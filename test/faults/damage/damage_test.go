@@ -10,75 +10,75 @@ import (
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
-	"github.com/trivet-dev/trivet/test/faults/damage/internal/custody"
+	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 )
 
 // mendedWithin is what is promised of damage that is mended without asking; upstream's repairers take up to three minutes.
-const mendedWithin = time.Second
+const repairTime = time.Second
 
-func TestDamage_IsFoundAndMendedWhileServicesComeAndGo(t *testing.T) {
-	h := newHand(t)
+func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
+	inj := newInjector(t)
 	replica := startReplica(t, setting{})
-	replica.audits(t)
-	diary := keepDiary(t, replica)
-	if err := diary.open(nil); err != nil {
+	replica.waitForAudit(t)
+	recorder := recordFindings(t, replica)
+	if err := recorder.checkOpen(nil); err != nil {
 		t.Fatalf("before any damage: %v", err)
 	}
-	crowd := startChurn(t, h.kube, testkit.Namespace(t, h.kube), *services)
+	load := startChurn(t, inj.kube, testkit.Namespace(t, inj.kube), *services)
 
-	injuries := map[string]injury{}
+	damages := map[string]damage{}
 	planted := map[subject]bool{}
-	for _, name := range slices.Sorted(maps.Keys(kinds())) {
-		done := kinds()[name](h)
+	for _, name := range slices.Sorted(maps.Keys(damageKinds())) {
+		done := damageKinds()[name](inj)
 		began := time.Now()
-		injuries[name], planted[done.subject], planted[done.or] = done, true, true
+		damages[name], planted[done.subject], planted[done.or] = done, true, true
 		t.Run(name, func(t *testing.T) {
-			testkit.Eventually(t, soon, func() error { return diary.sees(done.subject, done.or) })
-			if done.fate == mended {
-				testkit.Eventually(t, soon, func() error { return errors.Join(diary.lacks(done.subject), heldAll(h, done.used)) })
-				held(t, mendedWithin, time.Since(began))
+			testkit.Eventually(t, waitTimeout, func() error { return recorder.hasSeen(done.subject, done.or) })
+			if done.outcome == repairedAtOnce {
+				testkit.Eventually(t, waitTimeout, func() error { return errors.Join(recorder.isGone(done.subject), allAllocated(inj, done.used)) })
+				checkRepairTime(t, repairTime, time.Since(began))
 			}
 		})
 	}
-	crowd.end(t)
-	checkPending(t, h, diary)
+	load.end(t)
+	checkUnused(t, inj, recorder)
 
-	checkWhatWaits(t, diary, injuries)
-	checkAllocator(t, h, injuries)
+	checkUnrepaired(t, recorder, damages)
+	checkAllocator(t, inj, damages)
 	if *long {
-		awaitRipe(t, h, diary, injuries)
+		waitForLeakRepairs(t, inj, recorder, damages)
 	}
-	decide(t, h, diary, injuries, planted)
-	for _, about := range diary.falseFindings(planted) {
-		if !h.witness.yielded(about) {
+	resolveRemaining(t, inj, recorder, damages, planted)
+	for _, about := range recorder.unexpectedFindings(planted) {
+		if !inj.observer.releasedByUpdate(about) {
 			t.Errorf("nobody planted %v, and it was called open", about)
 		}
 	}
-	h.witness.verdict(t, func(b custody.Breach) bool { return b.Healed > 0 && isReseated(injuries, b.Subject) })
+	inj.observer.checkViolations(t, func(b oracle.Violation) bool { return b.ReallocatedAt > 0 && isFreedByRepair(damages, b.Subject) })
 }
 
 // held compares a time with what is promised.
-func held(t *testing.T, promise, took time.Duration) {
+func checkRepairTime(t *testing.T, promise, took time.Duration) {
 	t.Helper()
 	t.Logf("mended after %v, promised within %v", took.Round(time.Millisecond), promise)
-	if took > promise+starved {
+	if took > promise+loadMargin {
 		t.Errorf("mended after %v, promised within %v", took.Round(time.Millisecond), promise)
 	}
 }
 
 // heldAll returns an error unless all subjects are allocated.
-func heldAll(h *hand, subjects []string) error {
+func allAllocated(inj *injector, subjects []string) error {
 	for _, text := range subjects {
-		if !h.witness.isHeld(text) {
+		if !inj.observer.isAllocated(text) {
 			return errors.New(text + " is not allocated")
 		}
 	}
 	return nil
 }
 
-func isReseated(injuries map[string]injury, text string) bool {
-	for _, done := range injuries {
-		if done.reseated && done.text == text {
+func isFreedByRepair(damages map[string]damage, text string) bool {
+	for _, done := range damages {
+		if done.freedByRepair && done.text == text {
 			return true
 		}
 	}
@@ -86,12 +86,12 @@ func isReseated(injuries map[string]injury, text string) bool {
 }
 
 // checkPending compares what seems to be allocated and unused with what is.
-func checkPending(t *testing.T, h *hand, diary *diary) {
+func checkUnused(t *testing.T, inj *injector, recorder *findingRecorder) {
 	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		h.witness.caughtUp(t)
-		unused := h.witness.unused()
-		if seeming := diary.unused(); !slices.Equal(seeming, unused) {
+	testkit.Eventually(t, waitTimeout, func() error {
+		inj.observer.waitUntilCurrent(t)
+		unused := inj.observer.unused()
+		if seeming := recorder.unused(); !slices.Equal(seeming, unused) {
 			return fmt.Errorf("seemingly unused are %v, unused are %v", seeming, unused)
 		}
 		return nil
@@ -99,18 +99,18 @@ func checkPending(t *testing.T, h *hand, diary *diary) {
 }
 
 // checkWhatWaits holds findings to what is promised of those that nobody mends at once: with a reason, and not safe.
-func checkWhatWaits(t *testing.T, diary *diary, injuries map[string]injury) {
+func checkUnrepaired(t *testing.T, recorder *findingRecorder, damages map[string]damage) {
 	t.Helper()
-	for name, done := range injuries {
-		if done.fate == mended {
+	for name, done := range damages {
+		if done.outcome == repairedAtOnce {
 			continue
 		}
-		finding := diary.of(done.subject)
+		finding := recorder.current(done.subject)
 		switch {
-		case finding == nil && done.fate == ripens: // kube-apiserver's own repairer may have been there first
+		case finding == nil && done.outcome == repairedAfterGrace: // kube-apiserver's own repairer may have been there first
 		case finding == nil:
 			t.Errorf("%s: there is no finding", name)
-		case finding.GetSafe() && finding.GetState() == bootstrapv1.Finding_STATE_PENDING || finding.GetSafe() && done.fate == stays:
+		case finding.GetSafe() && finding.GetState() == bootstrapv1.Finding_STATE_PENDING || finding.GetSafe() && done.outcome == needsDecision:
 			t.Errorf("%s: it is called safe to mend: %v", name, finding)
 		case !finding.GetSafe() && finding.GetUnsafeReason() == "" || finding.GetMessage() == "":
 			t.Errorf("%s: it does not say what is wrong, or why nobody may mend it: %v", name, finding)
@@ -119,11 +119,11 @@ func checkWhatWaits(t *testing.T, diary *diary, injuries map[string]injury) {
 }
 
 // checkAllocator asks kube-apiserver for what is used.
-func checkAllocator(t *testing.T, h *hand, injuries map[string]injury) {
+func checkAllocator(t *testing.T, inj *injector, damages map[string]damage) {
 	t.Helper()
-	for name, done := range injuries {
+	for name, done := range damages {
 		for _, used := range done.used {
-			if err := refuses(t, h.kube, h.namespace, used); err != nil {
+			if err := checkRefused(t, inj.kube, inj.namespace, used); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -131,41 +131,41 @@ func checkAllocator(t *testing.T, h *hand, injuries map[string]injury) {
 }
 
 // ripeWithin is the longest that a leak may last: it must have been watched for more than a request can take.
-const ripeWithin = 2 * time.Minute
+const leakRepairTimeout = 2 * time.Minute
 
 // awaitRipe waits until leaks are freed and asks the allocator for them.
-func awaitRipe(t *testing.T, h *hand, diary *diary, injuries map[string]injury) {
+func waitForLeakRepairs(t *testing.T, inj *injector, recorder *findingRecorder, damages map[string]damage) {
 	t.Helper()
 	began := time.Now()
-	for name, done := range injuries {
-		if done.fate != ripens {
+	for name, done := range damages {
+		if done.outcome != repairedAfterGrace {
 			continue
 		}
-		testkit.Eventually(t, ripeWithin, func() error {
-			if h.witness.isHeld(done.text) {
+		testkit.Eventually(t, leakRepairTimeout, func() error {
+			if inj.observer.isAllocated(done.text) {
 				return errors.New(done.text + " is still allocated")
 			}
-			return diary.lacks(done.subject)
+			return recorder.isGone(done.subject)
 		})
 		t.Logf("%s: freed %v after everything else", name, time.Since(began).Round(time.Second))
-		grants(t, h.kube, h.namespace, done.text)
+		checkGranted(t, inj.kube, inj.namespace, done.text)
 	}
 }
 
 // decide does what a person would about damage that waits for one. Deleting one of two Services that share something makes
 // kube-apiserver free it under the other: that is mended at once.
-func decide(t *testing.T, h *hand, diary *diary, injuries map[string]injury, planted map[subject]bool) {
+func resolveRemaining(t *testing.T, inj *injector, recorder *findingRecorder, damages map[string]damage, planted map[subject]bool) {
 	t.Helper()
-	for name, done := range injuries {
-		if done.mend == nil {
+	for name, done := range damages {
+		if done.resolve == nil {
 			continue
 		}
-		done.mend()
+		done.resolve()
 		for _, text := range done.used {
 			planted[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: done.store, text: text}] = true
 		}
-		testkit.Eventually(t, soon, func() error { return errors.Join(diary.lacks(done.subject), heldAll(h, done.used)) })
+		testkit.Eventually(t, waitTimeout, func() error { return errors.Join(recorder.isGone(done.subject), allAllocated(inj, done.used)) })
 		t.Logf("%s: decided", name)
 	}
-	testkit.Eventually(t, soon, func() error { return diary.open(nil) })
+	testkit.Eventually(t, waitTimeout, func() error { return recorder.checkOpen(nil) })
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // untouchedFor is how long it is watched that something stays as it is: more passes than a decision takes, but for leaks.
-func untouchedFor() time.Duration {
+func observationTime() time.Duration {
 	if *long {
 		return 100 * time.Second
 	}
@@ -28,10 +28,10 @@ func untouchedFor() time.Duration {
 }
 
 // What others keep in IPAddress objects is theirs, however odd it looks.
-func TestForeign_AddressesOfOthersAreNeverTouched(t *testing.T) {
-	h := newHand(t)
+func TestForeign_AddressesOfOtherControllersAreNeverChanged(t *testing.T) {
+	inj := newInjector(t)
 	replica := startReplica(t, setting{})
-	replica.audits(t)
+	replica.waitForAudit(t)
 	others := map[string]*networkingv1.IPAddress{}
 	for _, change := range []func(*networkingv1.IPAddress){
 		func(a *networkingv1.IPAddress) {
@@ -41,18 +41,18 @@ func TestForeign_AddressesOfOthersAreNeverTouched(t *testing.T) {
 		func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelManagedBy] = "somebody.example.com" },
 		func(a *networkingv1.IPAddress) { a.Labels = nil },
 	} {
-		object := ipAddress(h.freeAddress(), &networkingv1.ParentReference{Resource: "services", Namespace: h.namespace, Name: "nobody"})
+		object := ipAddress(inj.freeAddress(), &networkingv1.ParentReference{Resource: "services", Namespace: inj.namespace, Name: "nobody"})
 		change(object)
-		made, err := h.kube.NetworkingV1().IPAddresses().Create(t.Context(), object, metav1.CreateOptions{})
+		made, err := inj.kube.NetworkingV1().IPAddresses().Create(t.Context(), object, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.planted = append(h.planted, addressKey(made.Name))
+		inj.planted = append(inj.planted, addressKey(made.Name))
 		others[made.Name] = made
 	}
-	pause(t.Context(), untouchedFor())
+	pause(t.Context(), observationTime())
 	for name, before := range others {
-		after, err := h.kube.NetworkingV1().IPAddresses().Get(t.Context(), name, metav1.GetOptions{})
+		after, err := inj.kube.NetworkingV1().IPAddresses().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil || after.ResourceVersion != before.ResourceVersion {
 			t.Errorf("IPAddress %s of somebody else is now %v, %v, was %v", name, after, err, before)
 		}
@@ -69,7 +69,7 @@ func TestForeign_AddressesOfOthersAreNeverTouched(t *testing.T) {
 }
 
 // ownCluster is a control plane that a test may break, and its clients.
-func ownCluster(t *testing.T, cfg devcluster.Config) (*devcluster.Cluster, *clientv3.Client, kubernetes.Interface) {
+func startCluster(t *testing.T, cfg devcluster.Config) (*devcluster.Cluster, *clientv3.Client, kubernetes.Interface) {
 	t.Helper()
 	cluster, err := devcluster.Start(t.Context(), cfg)
 	if err != nil {
@@ -92,8 +92,8 @@ func ownCluster(t *testing.T, cfg devcluster.Config) (*devcluster.Cluster, *clie
 }
 
 // A range that cannot be read, or is not the one that is expected, is reported and stays byte for byte what it is.
-func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
-	cluster, etcd, kube := ownCluster(t, devcluster.Config{})
+func TestForeign_UnreadableRangesAreNeverRewritten(t *testing.T) {
+	cluster, etcd, kube := startCluster(t, devcluster.Config{})
 	service, err := kube.CoreV1().Services("default").Create(t.Context(), serviceOfKind("web", withPorts), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	replica := startReplica(t, setting{cluster: cluster, ports: well.object.Range})
-	replica.audits(t)
+	replica.waitForAudit(t)
 	good := encode(t, well.object, asProtobuf)
 	other := well.object.DeepCopy()
 	other.Range = "30000-31000"
@@ -123,12 +123,12 @@ func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
 			if _, err := etcd.Put(t.Context(), portsKey, good); err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, soon, func() error { return nothingFound(t, replica) })
+			testkit.Eventually(t, waitTimeout, func() error { return noFindings(t, replica) })
 			put, err := etcd.Put(t.Context(), portsKey, c.value)
 			if err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, soon, func() error { return reported(t, replica, codes) })
+			testkit.Eventually(t, waitTimeout, func() error { return unreadableReported(t, replica, codes) })
 			after, err := etcd.Get(t.Context(), portsKey)
 			if err != nil {
 				t.Fatal(err)
@@ -143,7 +143,7 @@ func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
 	if _, err := etcd.Put(t.Context(), portsKey, encode(t, well.object, asJSON)); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, waitTimeout, func() error {
 		now, err := readBitmap(t.Context(), etcd)
 		if err == nil && !now.has(service.Spec.Ports[0].NodePort) {
 			err = fmt.Errorf("the bit of port %d is not set", service.Spec.Ports[0].NodePort)
@@ -153,7 +153,7 @@ func TestForeign_RangesThatCannotBeReadAreNeverRewritten(t *testing.T) {
 }
 
 // nothingFound returns an error while there is a finding.
-func nothingFound(t *testing.T, replica *replica) error {
+func noFindings(t *testing.T, replica *replica) error {
 	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
 	if err == nil && len(list.GetFindings()) > 0 {
 		err = fmt.Errorf("still there: %v", list.GetFindings())
@@ -162,7 +162,7 @@ func nothingFound(t *testing.T, replica *replica) error {
 }
 
 // reported returns an error unless exactly the range of ports is what is wrong, and nobody may mend it alone.
-func reported(t *testing.T, replica *replica, codes []bootstrapv1.Finding_Code) error {
+func unreadableReported(t *testing.T, replica *replica, codes []bootstrapv1.Finding_Code) error {
 	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
 	if err != nil {
 		return err
@@ -181,8 +181,8 @@ func reported(t *testing.T, replica *replica, codes []bootstrapv1.Finding_Code) 
 }
 
 // Both families are looked after, and bitmaps of ClusterIPs that no kube-apiserver reads any more lead to nothing.
-func TestForeign_BothFamiliesAndStaleBitmaps(t *testing.T) {
-	cluster, etcd, kube := ownCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
+func TestForeign_DualStackAndStaleBitmaps(t *testing.T) {
+	cluster, etcd, kube := startCluster(t, devcluster.Config{ServiceCIDR: "10.0.0.0/16,fd00:10::/112"})
 	stale := encode(t, &corev1.RangeAllocation{Range: "10.0.0.0/16", Data: []byte{0xff, 0xff}}, asProtobuf)
 	for _, name := range []string{"serviceips", "secondaryserviceips"} {
 		if _, err := etcd.Put(t.Context(), "/registry/ranges/"+name, stale); err != nil {
@@ -197,12 +197,12 @@ func TestForeign_BothFamiliesAndStaleBitmaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	replica := startReplica(t, setting{cluster: cluster})
-	replica.audits(t)
+	replica.waitForAudit(t)
 	for _, ip := range dual.Spec.ClusterIPs {
 		if err := kube.NetworkingV1().IPAddresses().Delete(t.Context(), ip, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, soon, func() error {
+		testkit.Eventually(t, waitTimeout, func() error {
 			made, err := kube.NetworkingV1().IPAddresses().Get(t.Context(), ip, metav1.GetOptions{})
 			if err == nil && (made.Spec.ParentRef == nil || *made.Spec.ParentRef != *parentOf(dual)) {
 				err = fmt.Errorf("%s has the parent %v", ip, made.Spec.ParentRef)

@@ -15,9 +15,9 @@ var (
 
 const (
 	// soon is when what happens at once must have happened on a starved machine.
-	soon = 30 * time.Second
+	waitTimeout = 30 * time.Second
 	// starved is what a machine may add to a promise that runs all of this on two cores.
-	starved = 4 * time.Second
+	loadMargin = 4 * time.Second
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

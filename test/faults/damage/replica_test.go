@@ -25,10 +25,10 @@ import (
 // replica is one bootstrapsvc that keeps nothing but allocations: who is published is another matter.
 type replica struct {
 	bootstrapv1.BootstrapServiceClient
-	etcd  *clientv3.Client
-	blade *blade
-	stop  context.CancelFunc
-	done  chan struct{}
+	etcd   *clientv3.Client
+	cutter *cutter
+	stop   context.CancelFunc
+	done   chan struct{}
 }
 
 // setting is what a test decides of a replica.
@@ -38,7 +38,7 @@ type setting struct {
 	auto    bootstrapsvc.AutoRepair // empty: its default
 	ports   string                  // --service-node-port-range; empty: as stored
 	ttl     time.Duration           // of the session; 0: its default
-	blade   *blade                  // cuts its writes off; nil: nobody does
+	cutter  *cutter                 // cuts its writes off; nil: nobody does
 }
 
 var replicas atomic.Int64
@@ -49,7 +49,7 @@ func startReplica(t *testing.T, s setting) *replica {
 	if s.cluster == nil {
 		s.cluster = testkit.Cluster(t)
 	}
-	etcd, config := s.blade.over(t, s.cluster)
+	etcd, config := s.cutter.over(t, s.cluster)
 	if s.name == "" {
 		s.name, _, _ = strings.Cut(t.Name(), "/")
 	}
@@ -81,12 +81,12 @@ func startReplica(t *testing.T, s setting) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{etcd: etcd, blade: s.blade, done: make(chan struct{})}
+	r := &replica{etcd: etcd, cutter: s.cutter, done: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {
 		defer close(r.done)
-		if err := service.Run(ctx); err != nil && s.blade == nil {
+		if err := service.Run(ctx); err != nil && s.cutter == nil {
 			t.Errorf("Run = %v", err)
 		}
 	}()
@@ -105,10 +105,10 @@ func (r *replica) end() {
 }
 
 // audits waits until the replica leads and has compared everything once, without trouble.
-func (r *replica) audits(t *testing.T) *bootstrapv1.AuditResponse {
+func (r *replica) waitForAudit(t *testing.T) *bootstrapv1.AuditResponse {
 	t.Helper()
 	var audit *bootstrapv1.AuditResponse
-	testkit.Eventually(t, soon, func() (err error) {
+	testkit.Eventually(t, waitTimeout, func() (err error) {
 		audit, err = r.Audit(t.Context(), &bootstrapv1.AuditRequest{})
 		return err
 	})
@@ -121,12 +121,12 @@ func startTwo(t *testing.T, s setting) (leader, other *replica) {
 	t.Helper()
 	var both [2]*replica
 	for i := range both {
-		s.blade = newBlade()
+		s.cutter = newCutter()
 		both[i] = startReplica(t, s)
 	}
-	for since := time.Now(); time.Since(since) < settledFor; {
+	for since := time.Now(); time.Since(since) < leadershipSettleTime; {
 		before := leader
-		testkit.Eventually(t, soon, func() (err error) {
+		testkit.Eventually(t, waitTimeout, func() (err error) {
 			for i, r := range both {
 				if _, err = r.Audit(t.Context(), &bootstrapv1.AuditRequest{}); err == nil {
 					leader, other = r, both[1-i]
@@ -144,4 +144,4 @@ func startTwo(t *testing.T, s setting) (leader, other *replica) {
 }
 
 // settledFor is how long a replica must have led not to lose the term to one that has just joined.
-const settledFor = time.Second
+const leadershipSettleTime = time.Second

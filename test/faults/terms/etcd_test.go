@@ -19,10 +19,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/trivet-dev/trivet/internal/etcdconn"
+	"github.com/trivet-dev/trivet/test/faults/internal/child"
 )
 
 // readyWithin is far beyond what a start of etcd takes, even on a starved machine.
-const readyWithin = 60 * time.Second
+const readyTimeout = 60 * time.Second
 
 // etcdMember is one etcd that can be killed and started again; its ports and its data stay. It speaks without TLS, on
 // loopback.
@@ -30,7 +31,7 @@ type etcdMember struct {
 	name, dir, binary string
 	client, peer      string // host:port
 	args              []string
-	process           *process
+	process           *child.Process
 }
 
 // startEtcd starts a cluster of n members below dir, which end with the test.
@@ -81,19 +82,19 @@ func (m *etcdMember) start() error {
 	command := exec.Command(m.binary, m.args...)
 	command.Env = []string{"HOME=" + m.dir}
 	command.Stdout, command.Stderr = log, log
-	m.process, err = launch(command)
+	m.process, err = child.Start(command)
 	return err
 }
 
 func (m *etcdMember) kill() {
 	if m.process != nil {
-		m.process.kill()
+		m.process.Kill()
 	}
 }
 
 // ready waits until the member serves; a member without a quorum does not.
 func (m *etcdMember) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	for {
 		err := m.serves(ctx)
@@ -103,7 +104,7 @@ func (m *etcdMember) ready(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not serve: %w", m.name, err)
-		case <-m.process.exited:
+		case <-m.process.Exited():
 			log, _ := os.ReadFile(filepath.Join(m.dir, m.name+".log"))
 			return fmt.Errorf("%s died; its log: %s", m.name, log[max(0, len(log)-2000):])
 		case <-time.After(20 * time.Millisecond):

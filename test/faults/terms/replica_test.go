@@ -13,6 +13,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
 
 	"github.com/trivet-dev/trivet/internal/term"
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
@@ -51,7 +52,7 @@ type replica struct {
 	// Log is the file that takes its events.
 	Log string
 	// Careless replicas neither ask whether their terms go on nor guard what they write. They show that the judge finds it.
-	Careless bool
+	Unguarded bool
 }
 
 // runReplica runs the replica that the environment describes until it is told to end, and returns the exit code.
@@ -88,7 +89,7 @@ func (r replica) run() error {
 	if err != nil {
 		return err
 	}
-	w := &worker{replica: r, client: client, file: file}
+	w := &replicaWorker{replica: r, client: client, file: file}
 	var reading sync.WaitGroup
 	reading.Go(func() { w.read(ctx) })
 	err = candidate.Run(ctx, w.body)
@@ -97,14 +98,14 @@ func (r replica) run() error {
 }
 
 // worker does what the bodies of one process do.
-type worker struct {
+type replicaWorker struct {
 	replica
 	client *clientv3.Client
 	file   *os.File
 }
 
 // note appends an event by one write, which is whole even if a kill follows at once.
-func (w *worker) note(e history.Event) {
+func (w *replicaWorker) logEvent(e history.Event) {
 	line, err := json.Marshal(e)
 	if err == nil {
 		_, err = w.file.Write(append(line, '\n'))
@@ -115,8 +116,8 @@ func (w *worker) note(e history.Event) {
 }
 
 // body writes and, beside that, checks again and again whether it may act.
-func (w *worker) body(ctx context.Context, t *term.Term) error {
-	if w.Careless {
+func (w *replicaWorker) body(ctx context.Context, t *term.Term) error {
+	if w.Unguarded {
 		var unstoppable context.CancelFunc
 		ctx, unstoppable = context.WithCancel(context.WithoutCancel(ctx))
 		defer unstoppable()
@@ -140,25 +141,25 @@ func (w *worker) body(ctx context.Context, t *term.Term) error {
 }
 
 // check asks whether the body may act and notes it if so.
-func (w *worker) check(t *term.Term) bool {
+func (w *replicaWorker) check(t *term.Term) bool {
 	from := clock()
-	if !w.Careless && t.Check() != nil {
+	if !w.Unguarded && t.Check() != nil {
 		return false
 	}
-	w.note(history.Event{Kind: history.Passed, Shard: t.Shard(), Value: history.Register{Epoch: t.Epoch()}, From: from, To: clock()})
+	w.logEvent(history.Event{Kind: history.Passed, Shard: t.Shard(), Value: history.Register{Epoch: t.Epoch()}, From: from, To: clock()})
 	return true
 }
 
 // write puts a value into the shard's register if the guard holds, and else reads what is there. The end of the term does not
 // hold it back: it stands for all writes that are on their way just then, so that the guard is all there is against them.
-func (w *worker) write(t *term.Term, value history.Register) {
+func (w *replicaWorker) write(t *term.Term, value history.Register) {
 	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
 	event := history.Event{Kind: history.Wrote, Shard: t.Shard(), Value: value, From: clock()}
-	w.note(event)
+	w.logEvent(event)
 	key := registerKey(t.Shard())
 	var guards []clientv3.Cmp
-	if !w.Careless {
+	if !w.Unguarded {
 		guards = append(guards, t.Guard())
 	}
 	answer, err := w.client.Txn(ctx).If(guards...).
@@ -169,30 +170,30 @@ func (w *worker) write(t *term.Term, value history.Register) {
 	}
 	if event.Outcome = history.Applied; !answer.Succeeded {
 		event.Outcome = history.Refused
-		event.Seen = contents((*clientv3.GetResponse)(answer.Responses[0].GetResponseRange()))
+		event.Seen = registerIn((*clientv3.GetResponse)(answer.Responses[0].GetResponseRange()))
 	}
-	w.note(event)
+	w.logEvent(event)
 }
 
 // read reads registers, held here or not, until ctx ends.
-func (w *worker) read(ctx context.Context) {
+func (w *replicaWorker) read(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		event := history.Event{Kind: history.Read, Shard: rand.IntN(w.Shards), ID: fmt.Sprintf("%s/%d", w.ID, n), From: clock()}
 		if answer, err := w.get(ctx, event.Shard); err == nil {
-			event.To, event.Outcome, event.Seen = clock(), history.Answered, contents(answer)
-			w.note(event)
+			event.To, event.Outcome, event.Seen = clock(), history.Answered, registerIn(answer)
+			w.logEvent(event)
 		}
 		pause(ctx, 20*time.Millisecond+rand.N(40*time.Millisecond))
 	}
 }
 
-func (w *worker) get(ctx context.Context, shard int) (*clientv3.GetResponse, error) {
+func (w *replicaWorker) get(ctx context.Context, shard int) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	return w.client.Get(ctx, registerKey(shard))
 }
 
-func contents(answer *clientv3.GetResponse) history.Register {
+func registerIn(answer *clientv3.GetResponse) history.Register {
 	if len(answer.Kvs) == 0 {
 		return history.Register{}
 	}
@@ -211,4 +212,13 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
+}
+
+// clock reads the monotonic clock, which all processes of a machine share. It runs on while a process is frozen.
+func clock() int64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(err) // Only an unknown clock or a bad address can fail.
+	}
+	return now.Nano()
 }

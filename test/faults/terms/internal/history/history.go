@@ -58,7 +58,7 @@ const (
 )
 
 // Electing is etcd's election timeout. A new leader prolongs all leases by as much.
-const Electing = time.Second
+const ElectionTimeout = time.Second
 
 // Bound is how long a shard may be without a holder for one reason.
 func (h History) Bound() time.Duration { return h.TTL + time.Second }

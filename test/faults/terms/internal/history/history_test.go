@@ -64,22 +64,22 @@ func good() history.History {
 	}
 }
 
-func TestJudge_GoodHistory(t *testing.T) {
-	want := history.Verdict{
-		Applied: 2, Refused: 1, Unanswered: 1, Reads: 2, Checks: 4, Terms: 2, Quietest: 2,
-		Bound: 3 * time.Second, Longest: 2510 * time.Millisecond, Undisturbed: 2500 * time.Millisecond,
+func TestAnalyze_GoodHistory(t *testing.T) {
+	want := history.Report{
+		Applied: 2, Refused: 1, Unanswered: 1, Reads: 2, Checks: 4, Terms: 2, FewestApplied: 2,
+		Bound: 3 * time.Second, LongestGap: 2510 * time.Millisecond, LongestWithoutFault: 2500 * time.Millisecond,
 	}
-	got := history.Judge(good())
+	got := history.Analyze(good())
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("verdict (-want +got):\n%s", diff)
 	}
-	if err := got.Err(history.Floor{Applied: 2, Reads: 2, Terms: 2}); err != nil {
+	if err := got.Err(history.Minimum{Applied: 2, Reads: 2, Terms: 2}); err != nil {
 		t.Errorf("Err = %v", err)
 	}
 }
 
 // Each case breaks the good history in one way, so that no question of the judge can sleep.
-func TestJudge_EveryViolationIsFound(t *testing.T) {
+func TestAnalyze_EveryViolationIsFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(*history.History)
 		want  string
@@ -140,7 +140,7 @@ func TestJudge_EveryViolationIsFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := good()
 			c.spoil(&h)
-			if err := history.Judge(h).Err(history.Floor{}); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := history.Analyze(h).Err(history.Minimum{}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("Err = %v, want it to say %q", err, c.want)
 			}
 		})
@@ -152,42 +152,42 @@ func add(h *history.History, log int, e history.Event) {
 }
 
 // A write whose answer was lost may take effect at any time, or never.
-func TestJudge_WriteWithoutAnswerMayHaveTakenEffect(t *testing.T) {
+func TestAnalyze_WriteWithoutAnswerMayHaveTakenEffect(t *testing.T) {
 	h := good()
 	add(&h, 1, read("r3", register(10, "a2"), 1500, 1600))
 	h.Versions = slices.Insert(h.Versions, 1, version(12, register(10, "a2")))
-	got := history.Judge(h)
-	if err := got.Err(history.Floor{}); err != nil || got.Late != 1 {
-		t.Errorf("Err = %v, %d late, want none and 1", err, got.Late)
+	got := history.Analyze(h)
+	if err := got.Err(history.Minimum{}); err != nil || got.LateApplied != 1 {
+		t.Errorf("Err = %v, %d late, want none and 1", err, got.LateApplied)
 	}
 }
 
 // After a forced revocation a holder that cannot hear of it may trust its lease, but no longer than the TTL.
-func TestJudge_ForcedRevocationExcusesOverlapsWithinTheTTL(t *testing.T) {
+func TestAnalyze_ForcedRevocationExcusesOverlapsWithinTheTTL(t *testing.T) {
 	for until, excused := range map[int64]int{4900: 1, 5100: 0} {
 		h := good()
 		h.End = ms(4000)
 		add(&h, 0, passed(10, until, until+1))
 		h.Faults = []history.Fault{{Kind: history.Revocation, Replica: "a", From: ms(2990), To: ms(3000)}}
-		got := history.Judge(h)
-		if got.Excused != excused || len(got.Overlaps) != 1-excused {
-			t.Errorf("acting until %d: %d excused, overlaps %v", until, got.Excused, got.Overlaps)
+		got := history.Analyze(h)
+		if got.ExcusedOverlaps != excused || len(got.Overlaps) != 1-excused {
+			t.Errorf("acting until %d: %d excused, overlaps %v", until, got.ExcusedOverlaps, got.Overlaps)
 		}
 	}
 }
 
 // A fault resets the time that a shard may be without a holder, but what was too long before it stays too long.
-func TestJudge_GapBeforeAFaultCounts(t *testing.T) {
+func TestAnalyze_GapBeforeAFaultCounts(t *testing.T) {
 	h := good()
 	h.Faults = []history.Fault{{Kind: history.Other, From: ms(3400), To: ms(3450)}}
 	h.TTL = time.Second
-	if got := history.Judge(h); got.Undisturbed != 2410*time.Millisecond || len(got.Gaps) != 1 {
-		t.Errorf("undisturbed for %v, gaps %v", got.Undisturbed, got.Gaps)
+	if got := history.Analyze(h); got.LongestWithoutFault != 2410*time.Millisecond || len(got.Gaps) != 1 {
+		t.Errorf("undisturbed for %v, gaps %v", got.LongestWithoutFault, got.Gaps)
 	}
 }
 
-func TestVerdict_TooLittleProvesNothing(t *testing.T) {
-	err := history.Judge(good()).Err(history.Floor{Applied: 3, Reads: 3, Terms: 3})
+func TestReport_TooLittleProvesNothing(t *testing.T) {
+	err := history.Analyze(good()).Err(history.Minimum{Applied: 3, Reads: 3, Terms: 3})
 	for _, want := range []string{"2 writes applied", "2 reads, want 3", "2 terms, want 3"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Err = %v, want it to say %q", err, want)
@@ -195,12 +195,12 @@ func TestVerdict_TooLittleProvesNothing(t *testing.T) {
 	}
 }
 
-func TestVerdict_PlusAddsUpAndKeepsTheWorst(t *testing.T) {
-	one := history.Judge(good())
+func TestReport_PlusAddsUpAndKeepsTheWorst(t *testing.T) {
+	one := history.Analyze(good())
 	two := one
-	two.Longest, two.Quietest = time.Minute, 1
-	got := history.Verdict{}.Plus(one).Plus(two)
-	if got.Applied != 4 || got.Reads != 4 || got.Terms != 4 || got.Longest != time.Minute || got.Quietest != 1 {
+	two.LongestGap, two.FewestApplied = time.Minute, 1
+	got := history.Report{}.Plus(one).Plus(two)
+	if got.Applied != 4 || got.Reads != 4 || got.Terms != 4 || got.LongestGap != time.Minute || got.FewestApplied != 1 {
 		t.Errorf("sum = %+v", got)
 	}
 }
@@ -219,8 +219,8 @@ func TestReadLog_LastLineMayBeCutShort(t *testing.T) {
 	}
 }
 
-func ExampleVerdict_String() {
-	fmt.Println(history.Judge(good()))
+func ExampleReport_String() {
+	fmt.Println(history.Analyze(good()))
 	// Output:
 	// 2 writes applied (2 at least to each shard), 1 refused, 1 unanswered (0 of them took effect), 2 reads, 4 checks, 2 terms; not linearizable 0, stale writes 0, contradictions 0, two holders 0 (and 0 after a forced revocation), no holder beyond 3s: 0 (longest 2.51s, of that undisturbed 2.5s; 0 stalls)
 }

@@ -129,7 +129,7 @@ func (h History) contradictions(shard int) []string {
 			found = append(found, fmt.Sprintf("shard %d: write %v was answered %q, took effect: %t", shard, op.Value, op.Outcome, took[op.Value.ID]))
 		}
 	}
-	for _, a := range h.actings(shard) {
+	for _, a := range h.activities(shard) {
 		claimed := slices.ContainsFunc(h.Claims, func(c Claim) bool {
 			return c.Shard == shard && c.Epoch == a.epoch && c.Holder == a.replica
 		})

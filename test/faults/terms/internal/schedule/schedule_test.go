@@ -45,7 +45,7 @@ func TestDraw_TwentyShortHistoriesMeetEveryKind(t *testing.T) {
 		}
 	}
 	for _, kind := range []schedule.Kind{
-		schedule.Kill, schedule.Freeze, schedule.FreezeLong, schedule.Deaf, schedule.DeafLong, schedule.Mute, schedule.MuteLong,
+		schedule.Kill, schedule.Freeze, schedule.FreezeLong, schedule.BlockReceive, schedule.BlockReceiveLong, schedule.BlockSend, schedule.BlockSendLong,
 		schedule.Revoke, schedule.Compact, schedule.Outage, schedule.OutageLong,
 	} {
 		if counts[kind] < 5 {
@@ -65,11 +65,11 @@ func TestDraw_NoTargetIsStruckTwiceAtOnce(t *testing.T) {
 		drawn := schedule.Draw(seed, schedule.Setting{Replicas: 3, Faults: 30, TTL: 2 * time.Second})
 		for i, a := range drawn {
 			for _, b := range drawn[i+1:] {
-				if b.At < a.At {
+				if b.Start < a.Start {
 					t.Fatalf("seed %d: %v comes after %v", seed, a, b)
 				}
 				together := etcd(a.Kind) && etcd(b.Kind) || !outage(a.Kind) && !outage(b.Kind) && a.Replica == b.Replica
-				if together && b.At <= a.At+a.Lasts {
+				if together && b.Start <= a.Start+a.Duration {
 					t.Errorf("seed %d: %v while %v", seed, b, a)
 				}
 			}
@@ -78,11 +78,11 @@ func TestDraw_NoTargetIsStruckTwiceAtOnce(t *testing.T) {
 }
 
 func TestEnds_IsWhenTheLastIsOver(t *testing.T) {
-	faults := []schedule.Fault{{At: time.Second, Lasts: 5 * time.Second}, {At: 3 * time.Second, Lasts: time.Second}}
-	if got := schedule.Ends(faults); got != 6*time.Second {
+	faults := []schedule.Fault{{Start: time.Second, Duration: 5 * time.Second}, {Start: 3 * time.Second, Duration: time.Second}}
+	if got := schedule.End(faults); got != 6*time.Second {
 		t.Errorf("Ends = %v, want 6s", got)
 	}
-	if got := schedule.Ends(nil); got != 0 {
+	if got := schedule.End(nil); got != 0 {
 		t.Errorf("Ends of nothing = %v", got)
 	}
 }

@@ -14,12 +14,12 @@ import (
 )
 
 // cut is where the first replica's life ends: at which of its writes, and on which side of it.
-type cut struct {
+type cutPoint struct {
 	at    int
 	after bool
 }
 
-func (c cut) String() string {
+func (c cutPoint) String() string {
 	side := "before"
 	if c.after {
 		side = "after"
@@ -28,39 +28,39 @@ func (c cut) String() string {
 }
 
 // cuts are all that a repair of four steps offers, and more: where there is no such write, the repair ends as it should.
-func cuts() []cut {
+func cutPoints() []cutPoint {
 	if !*long {
-		return []cut{{at: 1, after: true}, {at: 2, after: true}, {at: 5}, {at: 6, after: true}}
+		return []cutPoint{{at: 1, after: true}, {at: 2, after: true}, {at: 5}, {at: 6, after: true}}
 	}
-	var all []cut
+	var all []cutPoint
 	for at := 1; at <= 12; at++ {
-		all = append(all, cut{at: at}, cut{at: at, after: true})
+		all = append(all, cutPoint{at: at}, cutPoint{at: at, after: true})
 	}
 	return all
 }
 
-func TestCrash_RepairIsFinishedByTheNextReplica(t *testing.T) {
-	for i, where := range cuts() {
+func TestInterruption_NextReplicaCompletesTheRepair(t *testing.T) {
+	for i, where := range cutPoints() {
 		t.Run(where.String(), func(t *testing.T) {
-			h := newHand(t)
-			repairAcross(t, h, where, fmt.Sprintf("crash-%d", i))
-			h.witness.verdict(t, nil)
+			inj := newInjector(t)
+			checkInterruptedRepair(t, inj, where, fmt.Sprintf("crash-%d", i))
+			inj.observer.checkViolations(t, nil)
 		})
 	}
 }
 
 // repairAcross begins a repair under one replica, cuts that off, and lets the next one end it.
-func repairAcross(t *testing.T, h *hand, where cut, cluster string) {
+func checkInterruptedRepair(t *testing.T, inj *injector, where cutPoint, cluster string) {
 	t.Helper()
 	const ttl = 2 * time.Second
 	// Only who is asked mends: else nothing would be left to be cut.
 	first, second := startTwo(t, setting{name: cluster, auto: bootstrapsvc.AutoRepairOff, ttl: ttl})
-	used := fourInjuries(h)
+	used := injectFour(inj)
 
-	plan := planFor(t, first, 4)
-	first.blade.arm(where.at, where.after)
+	plan := waitForPlan(t, first, 4)
+	first.cutter.arm(where.at, where.after)
 	answer, err := first.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
-	writes := first.blade.seen()
+	writes := first.cutter.writesSeen()
 	t.Logf("writes of the first replica: %q, then %v", writes, err)
 	if len(writes) < where.at {
 		if err != nil || !answer.GetRepair().GetComplete() {
@@ -72,7 +72,7 @@ func repairAcross(t *testing.T, h *hand, where cut, cluster string) {
 	}
 
 	var repair *bootstrapv1.Repair
-	testkit.Eventually(t, soon, func() error {
+	testkit.Eventually(t, waitTimeout, func() error {
 		answer, err := second.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
 		if repair = answer.GetRepair(); err == nil && !repair.GetComplete() {
 			err = fmt.Errorf("the repair is not complete: %v", repair)
@@ -87,27 +87,27 @@ func repairAcross(t *testing.T, h *hand, where cut, cluster string) {
 	if len(repair.GetSteps()) != len(plan.GetSteps()) {
 		t.Errorf("%d steps were planned and %d are recorded", len(plan.GetSteps()), len(repair.GetSteps()))
 	}
-	settled(t, h, second, used)
-	recordedOnce(t, second, repair)
+	checkRepaired(t, inj, second, used)
+	checkRecordedOnce(t, second, repair)
 }
 
 // fourInjuries are mended by four steps in three stores' ways.
-func fourInjuries(h *hand) (used []string) {
-	h.Helper()
-	addresses := []string{h.service(plain).Spec.ClusterIP, h.service(plain).Spec.ClusterIP, h.service(plain).Spec.ClusterIP}
-	number := h.service(withPorts).Spec.Ports[0].NodePort
-	h.loseAddress(addresses[0])
-	h.loseAddressInEtcd(addresses[1])
-	h.rename(addresses[2], func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelIPAddressFamily] = "IPv6" }, asProtobuf)
-	h.setPort(number, 0)
+func injectFour(inj *injector) (used []string) {
+	inj.Helper()
+	addresses := []string{inj.createService(plain).Spec.ClusterIP, inj.createService(plain).Spec.ClusterIP, inj.createService(plain).Spec.ClusterIP}
+	number := inj.createService(withPorts).Spec.Ports[0].NodePort
+	inj.deleteAddress(addresses[0])
+	inj.deleteAddressInEtcd(addresses[1])
+	inj.replaceAddress(addresses[2], func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelIPAddressFamily] = "IPv6" }, asProtobuf)
+	inj.setPortBit(number, 0)
 	return append(addresses, fmt.Sprint(number))
 }
 
 // planFor waits until a plan of everything has as many steps.
-func planFor(t *testing.T, replica *replica, steps int) *bootstrapv1.PlanRepairResponse {
+func waitForPlan(t *testing.T, replica *replica, steps int) *bootstrapv1.PlanRepairResponse {
 	t.Helper()
 	var plan *bootstrapv1.PlanRepairResponse
-	testkit.Eventually(t, soon, func() (err error) {
+	testkit.Eventually(t, waitTimeout, func() (err error) {
 		plan, err = replica.PlanRepair(t.Context(), &bootstrapv1.PlanRepairRequest{})
 		if err == nil && len(plan.GetSteps()) != steps {
 			err = fmt.Errorf("the plan has %d steps, want %d: %v; it leaves %v", len(plan.GetSteps()), steps, plan.GetSteps(), plan.GetLeft())
@@ -118,20 +118,20 @@ func planFor(t *testing.T, replica *replica, steps int) *bootstrapv1.PlanRepairR
 }
 
 // settled waits until nothing is wrong any more, and asks the allocator.
-func settled(t *testing.T, h *hand, replica *replica, used []string) {
+func checkRepaired(t *testing.T, inj *injector, replica *replica, used []string) {
 	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		return errors.Join(nothingFound(t, replica), heldAll(h, used))
+	testkit.Eventually(t, waitTimeout, func() error {
+		return errors.Join(noFindings(t, replica), allAllocated(inj, used))
 	})
 	for _, text := range used {
-		if err := refuses(t, h.kube, h.namespace, text); err != nil {
+		if err := checkRefused(t, inj.kube, inj.namespace, text); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
 // recordedOnce checks that the history has the repair once, as it was answered.
-func recordedOnce(t *testing.T, replica *replica, want *bootstrapv1.Repair) {
+func checkRecordedOnce(t *testing.T, replica *replica, want *bootstrapv1.Repair) {
 	t.Helper()
 	list, err := replica.ListRepairs(t.Context(), &bootstrapv1.ListRepairsRequest{})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -15,7 +16,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/trivet-dev/trivet/internal/devcluster"
+	"github.com/trivet-dev/trivet/internal/process"
 	"github.com/trivet-dev/trivet/internal/testkit"
+	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
+	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
 const (
@@ -25,8 +29,19 @@ const (
 	readTimeout = 5 * time.Second
 )
 
+// sidecarVariable makes this test binary a bootstrapsvc and nothing else.
+const sidecarVariable = "TRIVET_APISERVERS_SIDECAR"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(sidecarVariable) != "" {
+		cfg := bootstrapsvc.DefaultConfig()
+		os.Exit(process.Main(os.Args[1:], bootstrapsvc.Program(&cfg)))
+	}
+	testkit.Main(m)
+}
+
 // plane is a control plane in which machines come and go, and what is published of them.
-type plane struct {
+type fixture struct {
 	*testing.T
 	cluster *devcluster.Cluster
 	// kube reaches the kube-apiserver that no fault strikes.
@@ -36,34 +51,34 @@ type plane struct {
 }
 
 // newPlane is the control plane that all tests share.
-func newPlane(t *testing.T) plane {
+func newFixture(t *testing.T) fixture {
 	t.Helper()
-	return plane{T: t, cluster: testkit.Cluster(t), kube: testkit.Kube(t), name: strings.ToLower(strings.NewReplacer("_", "-", "/", "-", "=", "-").Replace(t.Name()))}
+	return fixture{T: t, cluster: testkit.Cluster(t), kube: testkit.Kube(t), name: strings.ToLower(strings.NewReplacer("_", "-", "/", "-", "=", "-").Replace(t.Name()))}
 }
 
 // machine is a kube-apiserver and the bootstrapsvc beside it, which reaches Kubernetes through that server only.
 type machine struct {
 	*sidecar
-	plane   plane
+	fixture fixture
 	address string
 	server  *devcluster.Peer
 	args    []string
 }
 
 // machines starts kube-apiservers, all at once, and no sidecar yet.
-func (p plane) machines(addresses ...string) []*machine {
-	p.Helper()
+func (f fixture) machines(addresses ...string) []*machine {
+	f.Helper()
 	machines := make([]*machine, len(addresses))
 	problems := make([]error, len(addresses))
 	var starting sync.WaitGroup
 	for i, address := range addresses {
-		machines[i] = &machine{plane: p, address: address}
+		machines[i] = &machine{fixture: f, address: address}
 		starting.Go(func() {
-			machines[i].server, problems[i] = p.cluster.AddAPIServer(p.Context(), devcluster.PeerConfig{AdvertiseAddress: address})
+			machines[i].server, problems[i] = f.cluster.AddAPIServer(f.Context(), devcluster.PeerConfig{AdvertiseAddress: address})
 		})
 	}
 	starting.Wait()
-	p.Cleanup(func() {
+	f.Cleanup(func() {
 		for _, m := range machines {
 			if m.server != nil {
 				m.server.Kill()
@@ -71,20 +86,20 @@ func (p plane) machines(addresses ...string) []*machine {
 		}
 	})
 	if err := errors.Join(problems...); err != nil {
-		p.Fatal(err)
+		f.Fatal(err)
 	}
 	return machines
 }
 
 // attend starts a sidecar on the machine.
-func (m *machine) attend() {
-	m.plane.Helper()
-	m.sidecar = m.plane.sidecar(m.server.Kubeconfig(),
+func (m *machine) startSidecar() {
+	m.fixture.Helper()
+	m.sidecar = m.fixture.sidecar(m.server.Kubeconfig(),
 		append([]string{"--apiserver-advertise-address=" + m.address, "--apiserver-port=" + port}, m.args...)...)
 }
 
 // lose ends both at once, as a power cut does.
-func (m *machine) lose() {
+func (m *machine) powerOff() {
 	m.kill()
 	m.server.Kill()
 }
@@ -112,7 +127,7 @@ func published(ctx context.Context, kube kubernetes.Interface) ([]string, error)
 	return addresses, nil
 }
 
-func inEndpoints(ctx context.Context, kube kubernetes.Interface) ([]string, error) {
+func publishedInEndpoints(ctx context.Context, kube kubernetes.Interface) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	endpoints, err := kube.CoreV1().Endpoints("default").Get(ctx, "kubernetes", metav1.GetOptions{})
@@ -130,13 +145,13 @@ func inEndpoints(ctx context.Context, kube kubernetes.Interface) ([]string, erro
 }
 
 // becomes waits until exactly the machines are published, in slices and in Endpoints, and returns how long that took.
-func (p plane) becomes(within time.Duration, want ...*machine) time.Duration {
-	p.Helper()
+func (f fixture) waitForPublished(within time.Duration, want ...*machine) time.Duration {
+	f.Helper()
 	addresses := addressesOf(want...)
 	began := time.Now()
-	testkit.Eventually(p, within, func() error {
-		inSlices, err1 := published(p.Context(), p.kube)
-		old, err2 := inEndpoints(p.Context(), p.kube)
+	testkit.Eventually(f, within, func() error {
+		inSlices, err1 := published(f.Context(), f.kube)
+		old, err2 := publishedInEndpoints(f.Context(), f.kube)
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
@@ -159,30 +174,48 @@ func addressesOf(machines ...*machine) []string {
 
 // stays reports an error if an address is missing from the slices at any look, until the returned function is called: whoever
 // is well must not suffer from what happens to others.
-func (p plane) stays(who ...*machine) (end func()) {
-	p.Helper()
-	ctx, cancel := context.WithCancel(p.Context())
-	var looking sync.WaitGroup
-	looking.Go(func() {
-		looks := 0
-		for ; ctx.Err() == nil; looks++ {
-			has, err := published(ctx, p.kube)
-			for _, want := range addressesOf(who...) {
+func (f fixture) requirePublished(machines ...*machine) (end func()) {
+	f.Helper()
+	ctx, cancel := context.WithCancel(f.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		reads := 0
+		for ; ctx.Err() == nil; reads++ {
+			has, err := published(ctx, f.kube)
+			for _, want := range addressesOf(machines...) {
 				if err == nil && !slices.Contains(has, want) {
-					p.Errorf("%s is well and was not published; %v were", want, has)
+					f.Errorf("%s is well and was not published; %v were", want, has)
 					return
 				}
 			}
 			pause(ctx, 20*time.Millisecond)
 		}
-		if looks == 0 {
-			p.Error("nobody looked at what was published")
+		if reads == 0 {
+			f.Error("nobody looked at what was published")
 		}
 	})
 	return func() {
 		cancel()
-		looking.Wait()
+		watching.Wait()
 	}
+}
+
+// whoLeads returns first the machine whose sidecar leads, of two: it alone takes a call that writes.
+func (f fixture) leaderAndOther(machines []*machine) (leader, other *machine) {
+	f.Helper()
+	testkit.Eventually(f, waitTimeout, func() error {
+		var problems []error
+		for i, m := range machines {
+			_, err := m.client.ReconcileBaseline(f.Context(), &bootstrapv1.ReconcileBaselineRequest{})
+			if err == nil {
+				leader, other = m, machines[1-i]
+				return nil
+			}
+			problems = append(problems, err)
+		}
+		return errors.Join(problems...)
+	})
+	return leader, other
 }
 
 // pause lets time pass on a real system; nothing is expected to be over afterwards.

@@ -21,21 +21,21 @@ import (
 
 // A kube-apiserver that still keeps the endpoints itself is published by the keys that it writes, and the two do not undo
 // each other's work.
-func TestMoving_KeysOfKubeAPIServerAreAdopted(t *testing.T) {
-	p := newPlane(t)
-	server, err := p.cluster.AddAPIServer(t.Context(), devcluster.PeerConfig{
+func TestMigration_MasterLeasesAreAdopted(t *testing.T) {
+	f := newFixture(t)
+	server, err := f.cluster.AddAPIServer(t.Context(), devcluster.PeerConfig{
 		AdvertiseAddress: "10.99.5.1", Args: []string{"--endpoint-reconciler-type=lease"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Kill)
-	old := &machine{plane: p, address: "10.99.5.1", server: server}
-	observer := p.sidecar(p.cluster.Kubeconfig(), "--loops=*,-apiserver-probe", "--apiserver-port="+port, "--adopt-master-leases")
-	p.becomes(soon, old)
-	p.Helper()
-	testkit.Eventually(t, soon, func() error {
-		found, err := serverOf(t, observer, old.address)
+	old := &machine{fixture: f, address: "10.99.5.1", server: server}
+	observer := f.sidecar(f.cluster.Kubeconfig(), "--loops=*,-apiserver-probe", "--apiserver-port="+port, "--adopt-master-leases")
+	f.waitForPublished(waitTimeout, old)
+	f.Helper()
+	testkit.Eventually(t, waitTimeout, func() error {
+		found, err := apiServerAt(t, observer, old.address)
 		if err == nil && (found.GetSource() != bootstrapv1.APIServer_SOURCE_MASTER_LEASE || !found.GetPublished()) {
 			err = fmt.Errorf("what is known of %s: %v", old.address, found)
 		}
@@ -43,37 +43,37 @@ func TestMoving_KeysOfKubeAPIServerAreAdopted(t *testing.T) {
 	})
 
 	// The kube-apiserver has published its own port, which is repaired once: nobody else does.
-	testkit.Eventually(t, soon, func() error {
-		if published := portsOf(t, p.kube); !slices.Equal(published, []string{port}) {
+	testkit.Eventually(t, waitTimeout, func() error {
+		if published := publishedPorts(t, f.kube); !slices.Equal(published, []string{port}) {
 			return fmt.Errorf("ports %v are published, want %s", published, port)
 		}
 		return nil
 	})
 
-	before := writesOf(t, p.kube)
-	end := p.stays(old)
+	before := resourceVersions(t, f.kube)
+	end := f.requirePublished(old)
 	pause(t.Context(), 25*time.Second) // two and a half rounds of both
 	end()
-	if after := writesOf(t, p.kube); after != before {
+	if after := resourceVersions(t, f.kube); after != before {
 		t.Errorf("while nothing happened, slices went from version %s to %s", before, after)
 	}
 }
 
 // writesOf changes with every write of the slices.
-func writesOf(t *testing.T, kube kubernetes.Interface) string {
+func resourceVersions(t *testing.T, kube kubernetes.Interface) string {
 	t.Helper()
 	var versions []string
-	for _, slice := range slicesOf(t, kube) {
+	for _, slice := range endpointSlices(t, kube) {
 		versions = append(versions, slice.Name+" "+slice.ResourceVersion)
 	}
 	return fmt.Sprint(versions)
 }
 
 // portsOf are the ports in the slices.
-func portsOf(t *testing.T, kube kubernetes.Interface) []string {
+func publishedPorts(t *testing.T, kube kubernetes.Interface) []string {
 	t.Helper()
 	var ports []string
-	for _, slice := range slicesOf(t, kube) {
+	for _, slice := range endpointSlices(t, kube) {
 		for _, port := range slice.Ports {
 			ports = append(ports, fmt.Sprint(*port.Port))
 		}
@@ -81,7 +81,7 @@ func portsOf(t *testing.T, kube kubernetes.Interface) []string {
 	return ports
 }
 
-func slicesOf(t *testing.T, kube kubernetes.Interface) []discoveryv1.EndpointSlice {
+func endpointSlices(t *testing.T, kube kubernetes.Interface) []discoveryv1.EndpointSlice {
 	t.Helper()
 	found, err := kube.DiscoveryV1().EndpointSlices("default").List(t.Context(), metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=kubernetes",
@@ -93,7 +93,7 @@ func slicesOf(t *testing.T, kube kubernetes.Interface) []discoveryv1.EndpointSli
 }
 
 // serverOf is what a replica knows of the kube-apiserver at an address.
-func serverOf(t *testing.T, replica *sidecar, address string) (*bootstrapv1.APIServer, error) {
+func apiServerAt(t *testing.T, replica *sidecar, address string) (*bootstrapv1.APIServer, error) {
 	list, err := replica.client.ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
 	if err != nil {
 		return nil, err
@@ -107,16 +107,16 @@ func serverOf(t *testing.T, replica *sidecar, address string) (*bootstrapv1.APIS
 }
 
 // Keys that nobody keeps alive, as a restore leaves them, are told of and never published.
-func TestMoving_KeysOfTheDeadAreNotPublished(t *testing.T) {
-	p := newPlane(t)
-	well := p.machines("10.99.6.1")[0]
-	well.args = []string{"--adopt-master-leases"}
-	well.attend()
-	p.becomes(soon, well)
+func TestMigration_KeysWithoutLeaseAreNotPublished(t *testing.T) {
+	f := newFixture(t)
+	healthy := f.machines("10.99.6.1")[0]
+	healthy.args = []string{"--adopt-master-leases"}
+	healthy.startSidecar()
+	f.waitForPublished(waitTimeout, healthy)
 	etcd := testkit.Etcd(t)
 	const dead, master = "10.99.6.2", "10.99.6.3"
 	for key, value := range map[string]string{
-		"/trivet/" + p.name + "/apiservers/" + dead: `{"port":6443,"ready":true,"replica":"long-gone"}`,
+		"/trivet/" + f.name + "/apiservers/" + dead: `{"port":6443,"ready":true,"replica":"long-gone"}`,
 		"/registry/masterleases/" + master: `{"kind":"Endpoints","apiVersion":"v1","metadata":{"name":"` + master +
 			`"},"subsets":[{"addresses":[{"ip":"` + master + `"}]}]}`,
 	} {
@@ -130,8 +130,8 @@ func TestMoving_KeysOfTheDeadAreNotPublished(t *testing.T) {
 		}
 	})
 	for _, address := range []string{dead, master} {
-		testkit.Eventually(t, soon, func() error {
-			found, err := serverOf(t, well.sidecar, address)
+		testkit.Eventually(t, waitTimeout, func() error {
+			found, err := apiServerAt(t, healthy.sidecar, address)
 			if err == nil && (len(found.GetProblems()) == 0 || found.GetPublished()) {
 				err = fmt.Errorf("of a key that nobody keeps alive is known: %v", found)
 			}
@@ -139,11 +139,11 @@ func TestMoving_KeysOfTheDeadAreNotPublished(t *testing.T) {
 		})
 	}
 	pause(t.Context(), 12*time.Second) // more than a round
-	p.becomes(readTimeout, well)
+	f.waitForPublished(readTimeout, healthy)
 }
 
 // A control plane is restored from a copy of etcd in which a machine lives that is gone since.
-func TestMoving_RestoredFromACopy(t *testing.T) {
+func TestMigration_RestoredEtcdDropsTheLostMachine(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	cluster, err := devcluster.Start(t.Context(), devcluster.Config{DataDir: dir})
 	if err != nil {
@@ -158,37 +158,37 @@ func TestMoving_RestoredFromACopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := plane{T: t, cluster: cluster, kube: kube, name: "restored"}
-	machines := p.machines("10.99.7.1", "10.99.7.2")
+	f := fixture{T: t, cluster: cluster, kube: kube, name: "restored"}
+	machines := f.machines("10.99.7.1", "10.99.7.2")
 	kept, gone := machines[0], machines[1]
-	kept.attend()
-	gone.attend()
-	p.becomes(soon, kept, gone)
+	kept.startSidecar()
+	gone.startSidecar()
+	f.waitForPublished(waitTimeout, kept, gone)
 
 	data, copied := filepath.Join(dir, "etcd"), filepath.Join(t.TempDir(), "copy")
 	if err := errors.Join(cluster.StopEtcd(), os.CopyFS(copied, os.DirFS(data)), cluster.StartEtcd()); err != nil {
 		t.Fatal(err)
 	}
-	p.becomes(soon, kept, gone)
-	gone.lose()
-	p.becomes(soon, kept)
+	f.waitForPublished(waitTimeout, kept, gone)
+	gone.powerOff()
+	f.waitForPublished(waitTimeout, kept)
 
-	kept.lose()
+	kept.powerOff()
 	if err := errors.Join(cluster.StopAPIServer(), cluster.StopEtcd(), os.RemoveAll(data), os.CopyFS(data, os.DirFS(copied)),
-		private(data), cluster.StartEtcd(), cluster.StartAPIServer(), kept.server.Start()); err != nil {
+		restrictDirs(data), cluster.StartEtcd(), cluster.StartAPIServer(), kept.server.Start()); err != nil {
 		t.Fatal(err)
 	}
 	if has, err := published(t.Context(), kube); err != nil || !slices.Contains(has, gone.address) {
 		t.Fatalf("the restored slices hold %v, %v, and should hold the dead %s", has, err, gone.address)
 	}
-	kept.attend()
-	end := p.stays(kept)
-	p.out("a machine that only lives in the copy", deadWithin+5*time.Second, kept)
+	kept.startSidecar()
+	end := f.requirePublished(kept)
+	f.checkRemoval("a machine that only lives in the copy", killedRemovalTime+5*time.Second, kept)
 	end()
 }
 
 // private takes all rights from others, as etcd wants it of its folder.
-func private(dir string) error {
+func restrictDirs(dir string) error {
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
 			return err

@@ -5,4 +5,4 @@
 // rule, nor does it that the allocator gives away what such damage has freed.
 //
 // It knows neither Kubernetes nor etcd, and decides from its parameters alone. A Judge is not safe for concurrent use.
-package custody
+package oracle

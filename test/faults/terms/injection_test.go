@@ -15,61 +15,61 @@ import (
 )
 
 // strike lets all faults happen, each at its time, and returns when the last is over.
-func (s *scene) strike(faults []schedule.Fault) error {
+func (fx *fixture) injectAll(faults []schedule.Fault) error {
 	began := time.Now()
 	results := make([]error, len(faults))
-	var striking sync.WaitGroup
+	var injecting sync.WaitGroup
 	for i, f := range faults {
-		striking.Go(func() {
-			pause(context.Background(), f.At-time.Since(began))
-			if err := s.inject(f); err != nil {
+		injecting.Go(func() {
+			pause(context.Background(), f.Start-time.Since(began))
+			if err := fx.inject(f); err != nil {
 				results[i] = fmt.Errorf("%v: %w", f, err)
 			}
 		})
 	}
-	striking.Wait()
+	injecting.Wait()
 	return errors.Join(results...)
 }
 
 // inject does one fault and undoes it after its time.
-func (s *scene) inject(f schedule.Fault) error {
-	s.mu.Lock()
-	p := s.places[f.Replica]
+func (fx *fixture) inject(f schedule.Fault) error {
+	fx.mu.Lock()
+	p := fx.slots[f.Replica]
 	id, process, from := p.settings.ID, p.process, clock()
-	s.mu.Unlock()
+	fx.mu.Unlock()
 	kind := history.Other
 	switch f.Kind {
 	case schedule.Outage, schedule.OutageLong:
-		return s.outage(f.Lasts)
+		return fx.outage(f.Duration)
 	case schedule.Kill:
-		process.kill()
-		s.struck(kind, id, from)
-		return s.occupy(f.Replica)
+		process.Kill()
+		fx.recordFault(kind, id, from)
+		return fx.startReplica(f.Replica)
 	case schedule.Freeze, schedule.FreezeLong:
-		if err := process.signal(syscall.SIGSTOP); err != nil {
+		if err := process.Signal(syscall.SIGSTOP); err != nil {
 			return err
 		}
-		pause(context.Background(), f.Lasts)
-		if err := process.signal(syscall.SIGCONT); err != nil {
+		pause(context.Background(), f.Duration)
+		if err := process.Signal(syscall.SIGCONT); err != nil {
 			return err
 		}
-	case schedule.Deaf, schedule.DeafLong:
-		p.relay.fromEtcd.hold(f.Lasts)
-	case schedule.Mute, schedule.MuteLong:
-		p.relay.toEtcd.hold(f.Lasts)
+	case schedule.BlockReceive, schedule.BlockReceiveLong:
+		p.relay.fromEtcd.hold(f.Duration)
+	case schedule.BlockSend, schedule.BlockSendLong:
+		p.relay.toEtcd.hold(f.Duration)
 	case schedule.Revoke:
-		if err := s.revoke(id); err != nil {
+		if err := fx.revoke(id); err != nil {
 			return err
 		}
 		kind = history.Revocation
 	case schedule.Compact:
-		if err := s.compact(p, f.Lasts); err != nil {
+		if err := fx.compact(p, f.Duration); err != nil {
 			return err
 		}
 	default:
 		return errors.New("no such fault")
 	}
-	s.struck(kind, id, from)
+	fx.recordFault(kind, id, from)
 	return nil
 }
 
@@ -80,32 +80,32 @@ func (g *gate) hold(d time.Duration) {
 	g.set(true)
 }
 
-func (s *scene) outage(lasts time.Duration) error {
-	s.onEtcd.Lock()
-	defer s.onEtcd.Unlock()
+func (fx *fixture) outage(duration time.Duration) error {
+	fx.etcdFaults.Lock()
+	defer fx.etcdFaults.Unlock()
 	from := clock()
-	s.etcd[0].kill()
-	pause(context.Background(), lasts)
-	if err := s.etcd[0].start(); err != nil {
+	fx.etcd[0].kill()
+	pause(context.Background(), duration)
+	if err := fx.etcd[0].start(); err != nil {
 		return err
 	}
-	err := s.etcd[0].ready(context.Background())
-	s.struck(history.Outage, "", from)
+	err := fx.etcd[0].ready(context.Background())
+	fx.recordFault(history.Outage, "", from)
 	return err
 }
 
 // revoke takes the lease of a replica away. One that has none just then has lost it to an earlier fault.
-func (s *scene) revoke(id string) error {
-	s.onEtcd.Lock()
-	defer s.onEtcd.Unlock()
+func (fx *fixture) revoke(id string) error {
+	fx.etcdFaults.Lock()
+	defer fx.etcdFaults.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	answer, err := s.client.Get(ctx, memberKey(id))
+	answer, err := fx.client.Get(ctx, memberKey(id))
 	if err != nil {
 		return err
 	}
 	for _, entry := range answer.Kvs {
-		if _, err := s.client.Revoke(ctx, clientv3.LeaseID(entry.Lease)); err != nil {
+		if _, err := fx.client.Revoke(ctx, clientv3.LeaseID(entry.Lease)); err != nil {
 			return err
 		}
 	}
@@ -113,17 +113,17 @@ func (s *scene) revoke(id string) error {
 }
 
 // compact drops etcd's history up to now while a replica is cut off, so that its watch finds the place gone where it was.
-func (s *scene) compact(p *place, lasts time.Duration) error {
-	s.onEtcd.Lock()
-	defer s.onEtcd.Unlock()
-	p.relay.sever(true)
-	defer p.relay.sever(false)
-	revision, err := s.noise()
+func (fx *fixture) compact(p *slot, duration time.Duration) error {
+	fx.etcdFaults.Lock()
+	defer fx.etcdFaults.Unlock()
+	p.relay.disconnect(true)
+	defer p.relay.disconnect(false)
+	revision, err := fx.writeMarker()
 	if err != nil {
 		return err
 	}
-	err = s.eventually(requestTimeout, func() error {
-		if s.witness.seen() < revision {
+	err = fx.eventually(requestTimeout, func() error {
+		if fx.recorder.lastRevision() < revision {
 			return errors.New("the witness does not follow")
 		}
 		return nil
@@ -133,9 +133,9 @@ func (s *scene) compact(p *place, lasts time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	if _, err := s.client.Compact(ctx, revision); err != nil {
+	if _, err := fx.client.Compact(ctx, revision); err != nil {
 		return err
 	}
-	pause(ctx, lasts)
+	pause(ctx, duration)
 	return nil
 }

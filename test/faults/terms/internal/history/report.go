@@ -9,27 +9,27 @@ import (
 )
 
 // Verdict is what a history shows.
-type Verdict struct {
+type Report struct {
 	// Applied, Refused and Unanswered count writes, and Late those of the unanswered that took effect.
-	Applied, Refused, Unanswered, Late int
+	Applied, Refused, Unanswered, LateApplied int
 	// Reads counts answered reads, Checks passed ones, and Terms those under which somebody acted.
 	Reads, Checks, Terms int
 	// Violations of each kind, one sentence for each.
-	Illegal, Stale, Contradictions, Overlaps, Gaps []string
+	NotLinearizable, StaleWrites, Contradictions, Overlaps, Gaps []string
 	// Stalls counts the times for which the machine stood still.
 	Stalls int
 	// Excused counts overlaps after a lease was revoked by force.
-	Excused int
+	ExcusedOverlaps int
 	// Bound is how long a shard may be without a holder for one reason, Undisturbed how long one was at most, and Longest
 	// the same with all faults included.
-	Bound, Undisturbed, Longest time.Duration
+	Bound, LongestWithoutFault, LongestGap time.Duration
 	// Quietest is the number of writes that were applied to the shard that had fewest.
-	Quietest int
+	FewestApplied int
 }
 
 // Judge judges a history. It does not change it.
-func Judge(h History) Verdict {
-	v := Verdict{Bound: h.Bound()}
+func Analyze(h History) Report {
+	v := Report{Bound: h.Bound()}
 	for _, f := range h.Faults {
 		if f.Kind == Stall {
 			v.Stalls++
@@ -39,22 +39,22 @@ func Judge(h History) Verdict {
 		v.count(h, shard)
 		switch linearizable(h.operations(shard)) {
 		case porcupine.Illegal:
-			v.Illegal = append(v.Illegal, fmt.Sprintf("shard %d: its register is not linearizable", shard))
+			v.NotLinearizable = append(v.NotLinearizable, fmt.Sprintf("shard %d: its register is not linearizable", shard))
 		case porcupine.Unknown:
-			v.Illegal = append(v.Illegal, fmt.Sprintf("shard %d: no linearization found within %v", shard, checkTimeout))
+			v.NotLinearizable = append(v.NotLinearizable, fmt.Sprintf("shard %d: no linearization found within %v", shard, checkTimeout))
 		case porcupine.Ok:
 		}
-		v.Stale = append(v.Stale, h.stale(shard)...)
+		v.StaleWrites = append(v.StaleWrites, h.stale(shard)...)
 		v.Contradictions = append(v.Contradictions, h.contradictions(shard)...)
 		overlaps, excused := h.overlaps(shard)
-		v.Overlaps, v.Excused = append(v.Overlaps, overlaps...), v.Excused+excused
-		v.weigh(h, shard)
+		v.Overlaps, v.ExcusedOverlaps = append(v.Overlaps, overlaps...), v.ExcusedOverlaps+excused
+		v.measureGaps(h, shard)
 	}
 	return v
 }
 
 // count adds up what was done to a shard.
-func (v *Verdict) count(h History, shard int) {
+func (v *Report) count(h History, shard int) {
 	applied, took := 0, h.tookEffect(shard)
 	for _, op := range h.operations(shard) {
 		switch {
@@ -67,14 +67,14 @@ func (v *Verdict) count(h History, shard int) {
 		case op.Kind == Wrote:
 			v.Unanswered++
 			if took[op.Value.ID] {
-				v.Late++
+				v.LateApplied++
 			}
 		}
 	}
-	if v.Applied += applied; shard == 0 || applied < v.Quietest {
-		v.Quietest = applied
+	if v.Applied += applied; shard == 0 || applied < v.FewestApplied {
+		v.FewestApplied = applied
 	}
-	v.Terms += len(h.actings(shard))
+	v.Terms += len(h.activities(shard))
 	for _, log := range h.Logs {
 		for _, event := range log.Events {
 			if event.Kind == Passed && event.Shard == shard {
@@ -85,25 +85,25 @@ func (v *Verdict) count(h History, shard int) {
 }
 
 // weigh measures the gaps of a shard.
-func (v *Verdict) weigh(h History, shard int) {
+func (v *Report) measureGaps(h History, shard int) {
 	for _, g := range h.gaps(shard) {
-		undisturbed := h.undisturbed(g)
-		v.Longest = max(v.Longest, time.Duration(g.end-g.start))
-		v.Undisturbed = max(v.Undisturbed, undisturbed)
-		if undisturbed > v.Bound {
+		longestWithoutFault := h.longestWithoutFault(g)
+		v.LongestGap = max(v.LongestGap, time.Duration(g.end-g.start))
+		v.LongestWithoutFault = max(v.LongestWithoutFault, longestWithoutFault)
+		if longestWithoutFault > v.Bound {
 			v.Gaps = append(v.Gaps, fmt.Sprintf("shard %d: nobody acted for %v, %v of that without any fault", shard,
-				time.Duration(g.end-g.start), undisturbed))
+				time.Duration(g.end-g.start), longestWithoutFault))
 		}
 	}
 }
 
 // Floor is what must have happened at least: a check that saw nothing proves nothing.
-type Floor struct{ Applied, Reads, Terms int }
+type Minimum struct{ Applied, Reads, Terms int }
 
 // Err returns all that is wrong with a history, nil if nothing is.
-func (v Verdict) Err(floor Floor) error {
+func (v Report) Err(floor Minimum) error {
 	var problems []error
-	for _, violations := range [][]string{v.Illegal, v.Stale, v.Contradictions, v.Overlaps, v.Gaps} {
+	for _, violations := range [][]string{v.NotLinearizable, v.StaleWrites, v.Contradictions, v.Overlaps, v.Gaps} {
 		for _, violation := range violations {
 			problems = append(problems, errors.New(violation))
 		}
@@ -112,7 +112,7 @@ func (v Verdict) Err(floor Floor) error {
 		what        string
 		seen, floor int
 	}{
-		{what: "writes applied to the shard that had fewest", seen: v.Quietest, floor: floor.Applied},
+		{what: "writes applied to the shard that had fewest", seen: v.FewestApplied, floor: floor.Applied},
 		{what: "reads", seen: v.Reads, floor: floor.Reads},
 		{what: "terms", seen: v.Terms, floor: floor.Terms},
 	} {
@@ -124,37 +124,37 @@ func (v Verdict) Err(floor Floor) error {
 }
 
 // String is the verdict's figures in one line.
-func (v Verdict) String() string {
+func (v Report) String() string {
 	return fmt.Sprintf("%d writes applied (%d at least to each shard), %d refused, %d unanswered (%d of them took effect), %d reads, %d checks, %d terms; "+
 		"not linearizable %d, stale writes %d, contradictions %d, two holders %d (and %d after a forced revocation), "+
 		"no holder beyond %v: %d (longest %v, of that undisturbed %v; %d stalls)",
-		v.Applied, v.Quietest, v.Refused, v.Unanswered, v.Late, v.Reads, v.Checks, v.Terms,
-		len(v.Illegal), len(v.Stale), len(v.Contradictions), len(v.Overlaps), v.Excused,
-		v.Bound, len(v.Gaps), v.Longest.Round(time.Millisecond), v.Undisturbed.Round(time.Millisecond), v.Stalls)
+		v.Applied, v.FewestApplied, v.Refused, v.Unanswered, v.LateApplied, v.Reads, v.Checks, v.Terms,
+		len(v.NotLinearizable), len(v.StaleWrites), len(v.Contradictions), len(v.Overlaps), v.ExcusedOverlaps,
+		v.Bound, len(v.Gaps), v.LongestGap.Round(time.Millisecond), v.LongestWithoutFault.Round(time.Millisecond), v.Stalls)
 }
 
 // Plus is what two histories show together.
-func (v Verdict) Plus(other Verdict) Verdict {
+func (v Report) Plus(other Report) Report {
 	if v.Bound == 0 {
 		return other
 	}
 	v.Applied += other.Applied
 	v.Refused += other.Refused
 	v.Unanswered += other.Unanswered
-	v.Late += other.Late
+	v.LateApplied += other.LateApplied
 	v.Reads += other.Reads
 	v.Checks += other.Checks
 	v.Terms += other.Terms
-	v.Illegal = append(v.Illegal, other.Illegal...)
-	v.Stale = append(v.Stale, other.Stale...)
+	v.NotLinearizable = append(v.NotLinearizable, other.NotLinearizable...)
+	v.StaleWrites = append(v.StaleWrites, other.StaleWrites...)
 	v.Contradictions = append(v.Contradictions, other.Contradictions...)
 	v.Overlaps = append(v.Overlaps, other.Overlaps...)
 	v.Gaps = append(v.Gaps, other.Gaps...)
-	v.Excused += other.Excused
+	v.ExcusedOverlaps += other.ExcusedOverlaps
 	v.Stalls += other.Stalls
 	v.Bound = max(v.Bound, other.Bound)
-	v.Undisturbed = max(v.Undisturbed, other.Undisturbed)
-	v.Longest = max(v.Longest, other.Longest)
-	v.Quietest = min(v.Quietest, other.Quietest)
+	v.LongestWithoutFault = max(v.LongestWithoutFault, other.LongestWithoutFault)
+	v.LongestGap = max(v.LongestGap, other.LongestGap)
+	v.FewestApplied = min(v.FewestApplied, other.FewestApplied)
 	return v
 }

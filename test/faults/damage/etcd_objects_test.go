@@ -45,11 +45,11 @@ func encode(t testing.TB, object runtime.Object, how encoding) string {
 	if how == asJSON {
 		serializer = json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{})
 	}
-	kinds, _, err := scheme.Scheme.ObjectKinds(object)
+	gvks, _, err := scheme.Scheme.ObjectKinds(object)
 	if err != nil {
 		t.Fatal(err)
 	}
-	value, err := runtime.Encode(scheme.Codecs.EncoderForVersion(serializer, schema.GroupVersion{Group: kinds[0].Group, Version: kinds[0].Version}), object)
+	value, err := runtime.Encode(scheme.Codecs.EncoderForVersion(serializer, schema.GroupVersion{Group: gvks[0].Group, Version: gvks[0].Version}), object)
 	if err != nil {
 		t.Fatal(err)
 	}

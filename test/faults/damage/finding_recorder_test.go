@@ -30,7 +30,7 @@ func subjectOf(f *bootstrapv1.Finding) subject {
 }
 
 // diary is what a replica said of findings, from the moment on that it is kept.
-type diary struct {
+type findingRecorder struct {
 	stop    context.CancelFunc
 	writing sync.WaitGroup
 
@@ -44,87 +44,87 @@ type diary struct {
 }
 
 // keepDiary follows a replica's findings, and begins anew when a watch ends, as anybody should.
-func keepDiary(t *testing.T, replica bootstrapv1.BootstrapServiceClient) *diary {
+func recordFindings(t *testing.T, replica bootstrapv1.BootstrapServiceClient) *findingRecorder {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	d := &diary{stop: stop, names: map[string]subject{}, opened: map[subject]time.Time{}, ended: map[subject]*bootstrapv1.Finding{}}
-	d.writing.Go(func() {
+	r := &findingRecorder{stop: stop, names: map[string]subject{}, opened: map[subject]time.Time{}, ended: map[subject]*bootstrapv1.Finding{}}
+	r.writing.Go(func() {
 		for ctx.Err() == nil {
-			d.follow(ctx, replica)
+			r.follow(ctx, replica)
 			pause(ctx, 100*time.Millisecond)
 		}
 	})
 	t.Cleanup(func() {
 		stop()
-		d.writing.Wait()
+		r.writing.Wait()
 	})
-	testkit.Eventually(t, soon, func() error {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if !d.marked {
-			return fmt.Errorf("no bookmark yet: %v", d.errs)
+	testkit.Eventually(t, waitTimeout, func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !r.marked {
+			return fmt.Errorf("no bookmark yet: %v", r.errs)
 		}
 		return nil
 	})
-	return d
+	return r
 }
 
-func (d *diary) follow(ctx context.Context, replica bootstrapv1.BootstrapServiceClient) {
+func (r *findingRecorder) follow(ctx context.Context, replica bootstrapv1.BootstrapServiceClient) {
 	watch, err := replica.WatchFindings(ctx, &bootstrapv1.WatchFindingsRequest{})
-	d.mu.Lock()
-	d.now = map[subject]*bootstrapv1.Finding{}
-	d.mu.Unlock()
+	r.mu.Lock()
+	r.now = map[subject]*bootstrapv1.Finding{}
+	r.mu.Unlock()
 	for err == nil {
 		var event *bootstrapv1.WatchFindingsResponse
 		if event, err = watch.Recv(); err == nil {
-			d.note(event)
+			r.note(event)
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.errs = append(d.errs, err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.errs = append(r.errs, err)
 }
 
-func (d *diary) note(event *bootstrapv1.WatchFindingsResponse) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (r *findingRecorder) note(event *bootstrapv1.WatchFindingsResponse) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	finding := event.GetFinding()
 	if event.GetType() == bootstrapv1.WatchFindingsResponse_TYPE_ADDED {
-		d.names[finding.GetName()] = subjectOf(finding)
+		r.names[finding.GetName()] = subjectOf(finding)
 	}
-	about := d.names[finding.GetName()]
+	about := r.names[finding.GetName()]
 	switch event.GetType() {
 	case bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK:
-		d.marked = true
+		r.marked = true
 	case bootstrapv1.WatchFindingsResponse_TYPE_DELETED:
-		delete(d.now, about)
-		d.ended[about] = finding
+		delete(r.now, about)
+		r.ended[about] = finding
 	default:
-		d.now[about] = finding
-		if _, known := d.opened[about]; !known && finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
-			d.opened[about] = time.Now()
+		r.now[about] = finding
+		if _, known := r.opened[about]; !known && finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
+			r.opened[about] = time.Now()
 		}
 	}
 }
 
 // sees returns an error unless one of the findings is there, or was.
-func (d *diary) sees(any ...subject) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (r *findingRecorder) hasSeen(any ...subject) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, about := range any {
-		if d.now[about] != nil || d.ended[about] != nil {
+		if r.now[about] != nil || r.ended[about] != nil {
 			return nil
 		}
 	}
-	return fmt.Errorf("nobody found %v; there is %v", any, d.list())
+	return fmt.Errorf("nobody found %v; there is %v", any, r.list())
 }
 
 // unused are the subjects that are called allocated and used by nobody, sorted.
-func (d *diary) unused() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (r *findingRecorder) unused() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var unused []string
-	for about := range d.now {
+	for about := range r.now {
 		if about.code == bootstrapv1.Finding_CODE_LEAKED || about.code == bootstrapv1.Finding_CODE_ORPHAN {
 			unused = append(unused, about.text)
 		}
@@ -134,26 +134,26 @@ func (d *diary) unused() []string {
 }
 
 // lacks returns an error while the finding is there.
-func (d *diary) lacks(about subject) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if finding, there := d.now[about]; there {
+func (r *findingRecorder) isGone(about subject) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if finding, there := r.now[about]; there {
 		return fmt.Errorf("still there: %v", finding)
 	}
 	return nil
 }
 
 // of returns the finding as it is now; nil if it is not there.
-func (d *diary) of(about subject) *bootstrapv1.Finding {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.now[about]
+func (r *findingRecorder) current(about subject) *bootstrapv1.Finding {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now[about]
 }
 
 // list wants the lock.
-func (d *diary) list() []string {
+func (r *findingRecorder) list() []string {
 	var names []string
-	for about, finding := range d.now {
+	for about, finding := range r.now {
 		names = append(names, fmt.Sprintf("%v (%s)", about, strings.TrimPrefix(finding.GetState().String(), "STATE_")))
 	}
 	slices.Sort(names)
@@ -161,26 +161,26 @@ func (d *diary) list() []string {
 }
 
 // falseFindings are those that were ever open and that nobody has planted.
-func (d *diary) falseFindings(planted map[subject]bool) []subject {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	wrong := maps.Clone(d.opened)
+func (r *findingRecorder) unexpectedFindings(planted map[subject]bool) []subject {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wrong := maps.Clone(r.opened)
 	maps.DeleteFunc(wrong, func(about subject, _ time.Time) bool { return planted[about] })
 	return slices.SortedFunc(maps.Keys(wrong), func(a, b subject) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // open returns an error unless exactly these are open.
-func (d *diary) open(want map[subject]bool) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (r *findingRecorder) checkOpen(want map[subject]bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	got := map[subject]bool{}
-	for about, finding := range d.now {
+	for about, finding := range r.now {
 		if finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
 			got[about] = true
 		}
 	}
 	if !maps.Equal(got, want) {
-		return fmt.Errorf("open are %v, want %v", d.list(), slices.Collect(maps.Keys(want)))
+		return fmt.Errorf("open are %v, want %v", r.list(), slices.Collect(maps.Keys(want)))
 	}
 	return nil
 }

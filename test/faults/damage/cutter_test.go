@@ -25,77 +25,77 @@ import (
 // blade cuts a replica off from everything at one of the writes that matter: those of IPAddresses, of the bitmap and of the
 // record of repairs. From then on the replica is as good as dead: it reaches neither etcd nor kube-apiserver, and nobody
 // hears of it. A nil blade cuts nothing.
-type blade struct {
-	mu     sync.Mutex // guards what follows
-	writes int        // so far, since armed
-	at     int        // the write to cut at; 0: none
-	after  bool       // whether that write still happens, and only its answer is lost
-	down   bool
-	what   []string      // the writes, in order
-	fell   chan struct{} // closed once it has cut
+type cutter struct {
+	mu      sync.Mutex // guards what follows
+	writes  int        // so far, since armed
+	at      int        // the write to cut at; 0: none
+	after   bool       // whether that write still happens, and only its answer is lost
+	down    bool
+	what    []string      // the writes, in order
+	cutDone chan struct{} // closed once it has cut
 }
 
-func newBlade() *blade { return &blade{fell: make(chan struct{})} }
+func newCutter() *cutter { return &cutter{cutDone: make(chan struct{})} }
 
 var errCut = errors.New("cut off by the test")
 
 // arm begins to count.
-func (b *blade) arm(at int, after bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.writes, b.what, b.at, b.after = 0, nil, at, after
+func (c *cutter) arm(at int, after bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writes, c.what, c.at, c.after = 0, nil, at, after
 }
 
 // seen are the writes since it was armed.
-func (b *blade) seen() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return append([]string(nil), b.what...)
+func (c *cutter) writesSeen() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]string(nil), c.what...)
 }
 
 // pass lets a request through, or not. what is empty for requests that do not count.
-func (b *blade) pass(what string, send func() error) error {
-	b.mu.Lock()
-	if b.down {
-		b.mu.Unlock()
+func (c *cutter) pass(what string, send func() error) error {
+	c.mu.Lock()
+	if c.down {
+		c.mu.Unlock()
 		return errCut
 	}
-	isIt := false
+	isCutPoint := false
 	if what != "" {
-		b.writes++
-		b.what = append(b.what, what)
-		isIt = b.writes == b.at
+		c.writes++
+		c.what = append(c.what, what)
+		isCutPoint = c.writes == c.at
 	}
-	if isIt {
-		b.down = true
-		close(b.fell)
+	if isCutPoint {
+		c.down = true
+		close(c.cutDone)
 	}
-	b.mu.Unlock()
-	if isIt && !b.after {
+	c.mu.Unlock()
+	if isCutPoint && !c.after {
 		return errCut
 	}
-	if err := send(); err != nil || !isIt {
+	if err := send(); err != nil || !isCutPoint {
 		return err
 	}
 	return errCut
 }
 
 // over returns the clients of a replica whose requests pass the blade.
-func (b *blade) over(t *testing.T, cluster *devcluster.Cluster) (*clientv3.Client, *rest.Config) {
+func (c *cutter) over(t *testing.T, cluster *devcluster.Cluster) (*clientv3.Client, *rest.Config) {
 	t.Helper()
 	config := cluster.RESTConfig()
-	if b == nil {
+	if c == nil {
 		etcd, err := cluster.EtcdClient()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return etcd, config
 	}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bladedTransport{blade: b, next: next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return cutTransport{cutter: c, next: next} })
 	etcd, err := clientv3.New(clientv3.Config{
 		Endpoints: cluster.EtcdEndpoints(), TLS: etcdTLS(t, cluster), Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{
-			grpc.WithChainUnaryInterceptor(b.unary), grpc.WithChainStreamInterceptor(b.stream),
+			grpc.WithChainUnaryInterceptor(c.unary), grpc.WithChainStreamInterceptor(c.stream),
 		},
 	})
 	if err != nil {
@@ -121,17 +121,17 @@ func etcdTLS(t *testing.T, cluster *devcluster.Cluster) *tls.Config {
 }
 
 // bladedTransport carries requests to kube-apiserver.
-type bladedTransport struct {
-	blade *blade
-	next  http.RoundTripper
+type cutTransport struct {
+	cutter *cutter
+	next   http.RoundTripper
 }
 
-func (t bladedTransport) RoundTrip(request *http.Request) (response *http.Response, err error) {
+func (t cutTransport) RoundTrip(request *http.Request) (response *http.Response, err error) {
 	what := ""
 	if request.Method != http.MethodGet && strings.Contains(request.URL.Path, "/ipaddresses") {
 		what = request.Method + " " + request.URL.Path
 	}
-	err = t.blade.pass(what, func() (err error) {
+	err = t.cutter.pass(what, func() (err error) {
 		response, err = t.next.RoundTrip(request)
 		return err
 	})
@@ -142,8 +142,8 @@ func (t bladedTransport) RoundTrip(request *http.Request) (response *http.Respon
 	return response, err
 }
 
-func (b *blade) unary(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	err := b.pass(whatOf(request), func() error { return invoke(ctx, method, request, reply, connection, options...) })
+func (c *cutter) unary(ctx context.Context, method string, request, reply any, connection *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	err := c.pass(writeOf(request), func() error { return invoke(ctx, method, request, reply, connection, options...) })
 	if errors.Is(err, errCut) {
 		return status.Error(codes.Unavailable, errCut.Error())
 	}
@@ -151,7 +151,7 @@ func (b *blade) unary(ctx context.Context, method string, request, reply any, co
 }
 
 // whatOf tells a write that counts: one of the bitmap or of the record of repairs.
-func whatOf(request any) string {
+func writeOf(request any) string {
 	txn, ok := request.(*pb.TxnRequest)
 	if !ok {
 		return ""
@@ -166,16 +166,16 @@ func whatOf(request any) string {
 }
 
 // stream cuts watches and the session's keep-alive off, too.
-func (b *blade) stream(ctx context.Context, description *grpc.StreamDesc, connection *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (stream grpc.ClientStream, err error) {
+func (c *cutter) stream(ctx context.Context, description *grpc.StreamDesc, connection *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (stream grpc.ClientStream, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		defer cancel()
 		select {
-		case <-b.fell:
+		case <-c.cutDone:
 		case <-ctx.Done():
 		}
 	}()
-	err = b.pass("", func() (err error) {
+	err = c.pass("", func() (err error) {
 		stream, err = open(ctx, description, connection, method, options...)
 		return err
 	})

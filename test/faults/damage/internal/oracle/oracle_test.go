@@ -1,4 +1,4 @@
-package custody
+package oracle
 
 import (
 	"testing"
@@ -24,14 +24,14 @@ func gone(revision int64, service string) Event {
 }
 
 func planted(e Event) Event {
-	e.Planted = true
+	e.Injected = true
 	return e
 }
 
-func TestJudge_FindsWhatBreaksARule(t *testing.T) {
+func TestOracle_FindsViolations(t *testing.T) {
 	for name, c := range map[string]struct {
 		events []Event
-		want   []Breach
+		want   []Violation
 	}{
 		"the life of a Service": {
 			events: []Event{allocate(1, "10.0.0.7"), allocate(2, "30080"), use(3, "web", "10.0.0.7", "30080"), use(4, "web", "10.0.0.7"),
@@ -42,28 +42,28 @@ func TestJudge_FindsWhatBreaksARule(t *testing.T) {
 		},
 		"freed under a Service": {
 			events: []Event{allocate(1, "10.0.0.7"), use(2, "web", "10.0.0.7"), free(3, "10.0.0.7")},
-			want:   []Breach{{Rule: FreedInUse, Revision: 3, Subject: "10.0.0.7", Services: []string{"web"}}},
+			want:   []Violation{{Rule: FreedInUse, Revision: 3, Subject: "10.0.0.7", Services: []string{"web"}}},
 		},
 		"freed under a Service and given back": {
 			events: []Event{allocate(1, "10.0.0.7"), use(2, "web", "10.0.0.7"), free(3, "10.0.0.7"), allocate(4, "10.0.0.7")},
-			want:   []Breach{{Rule: FreedInUse, Revision: 3, Subject: "10.0.0.7", Services: []string{"web"}, Healed: 4}},
+			want:   []Violation{{Rule: FreedInUse, Revision: 3, Subject: "10.0.0.7", Services: []string{"web"}, ReallocatedAt: 4}},
 		},
 		"freed right before an update gives it up": {
 			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), use(4, "web")},
-			want:   []Breach{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, Yielded: 4}},
+			want:   []Violation{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, ReleasedAt: 4}},
 		},
 		"freed under a Service that is deleted later": {
 			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), gone(4, "web")},
-			want:   []Breach{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}}},
+			want:   []Violation{{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}}},
 		},
 		"freed between allocation and use": {
 			events: []Event{allocate(1, "30080"), free(2, "30080"), use(3, "web", "30080")},
-			want:   []Breach{{Rule: UsedUnallocated, Revision: 3, Subject: "30080", Services: []string{"web"}}},
+			want:   []Violation{{Rule: UsedUnallocated, Revision: 3, Subject: "30080", Services: []string{"web"}}},
 		},
 		"freed under a Service and given to another": {
 			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), free(3, "30080"), allocate(4, "30080"), use(5, "db", "30080")},
-			want: []Breach{
-				{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, Healed: 4},
+			want: []Violation{
+				{Rule: FreedInUse, Revision: 3, Subject: "30080", Services: []string{"web"}, ReallocatedAt: 4},
 				{Rule: Shared, Revision: 5, Subject: "30080", Services: []string{"db", "web"}},
 			},
 		},
@@ -77,30 +77,30 @@ func TestJudge_FindsWhatBreaksARule(t *testing.T) {
 		},
 		"planted damage that was mended and done again by others": {
 			events: []Event{allocate(1, "30080"), use(2, "web", "30080"), planted(free(3, "30080")), allocate(4, "30080"), free(5, "30080")},
-			want:   []Breach{{Rule: FreedInUse, Revision: 5, Subject: "30080", Services: []string{"web"}}},
+			want:   []Violation{{Rule: FreedInUse, Revision: 5, Subject: "30080", Services: []string{"web"}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			judge := NewJudge()
+			oracle := New()
 			for _, event := range c.events {
-				judge.See(event)
+				oracle.Observe(event)
 			}
-			if diff := cmp.Diff(c.want, judge.Breaches(), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(c.want, oracle.Violations(), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("breaches (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestJudge_KnowsWhatIsAllocatedAndUnused(t *testing.T) {
-	judge := NewJudge()
+func TestOracle_KnowsAllocatedAndUnusedSubjects(t *testing.T) {
+	oracle := New()
 	for _, event := range []Event{allocate(1, "10.0.0.7"), allocate(2, "30081"), allocate(3, "30080"), use(4, "web", "10.0.0.7")} {
-		judge.See(event)
+		oracle.Observe(event)
 	}
-	if diff := cmp.Diff([]string{"30080", "30081"}, judge.Unused()); diff != "" {
+	if diff := cmp.Diff([]string{"30080", "30081"}, oracle.Unused()); diff != "" {
 		t.Errorf("unused (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"web"}, judge.Users("10.0.0.7")); diff != "" || !judge.IsHeld("10.0.0.7") || judge.IsHeld("10.0.0.8") {
-		t.Errorf("users of 10.0.0.7 (-want +got):\n%s; held: %v, %v", diff, judge.IsHeld("10.0.0.7"), judge.IsHeld("10.0.0.8"))
+	if diff := cmp.Diff([]string{"web"}, oracle.Users("10.0.0.7")); diff != "" || !oracle.IsAllocated("10.0.0.7") || oracle.IsAllocated("10.0.0.8") {
+		t.Errorf("users of 10.0.0.7 (-want +got):\n%s; held: %v, %v", diff, oracle.IsAllocated("10.0.0.7"), oracle.IsAllocated("10.0.0.8"))
 	}
 }

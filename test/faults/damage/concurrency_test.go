@@ -13,64 +13,64 @@ import (
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
-	"github.com/trivet-dev/trivet/test/faults/damage/internal/custody"
+	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 )
 
 // Two installations that know nothing of each other mend one cluster, beside kube-apiserver's own repairers: nobody elects
 // among them, so only the guards of their writes keep them from harm.
-func TestRivals_TwoInstallationsDoNoHarm(t *testing.T) {
-	h := newHand(t)
-	var diaries []*diary
+func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
+	inj := newInjector(t)
+	var recorders []*findingRecorder
 	for _, name := range []string{"rival-one", "rival-two"} {
 		replica := startReplica(t, setting{name: name})
-		replica.audits(t)
-		diaries = append(diaries, keepDiary(t, replica))
+		replica.waitForAudit(t)
+		recorders = append(recorders, recordFindings(t, replica))
 	}
-	crowd := startChurn(t, h.kube, testkit.Namespace(t, h.kube), *services/4)
+	load := startChurn(t, inj.kube, testkit.Namespace(t, inj.kube), *services/4)
 
-	injuries, planted := map[string]injury{}, map[subject]bool{}
-	for name, plant := range kinds() {
-		done := plant(h)
-		if done.fate == stays {
-			done.mend()
+	damages, planted := map[string]damage{}, map[subject]bool{}
+	for name, plant := range damageKinds() {
+		done := plant(inj)
+		if done.outcome == needsDecision {
+			done.resolve()
 			for _, text := range done.used {
 				planted[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: done.store, text: text}] = true
 			}
 		}
-		injuries[name], planted[done.subject], planted[done.or] = done, true, true
+		damages[name], planted[done.subject], planted[done.or] = done, true, true
 	}
-	crowd.end(t)
-	for _, done := range injuries {
-		testkit.Eventually(t, soon, func() error { return heldAll(h, done.used) })
+	load.end(t)
+	for _, done := range damages {
+		testkit.Eventually(t, waitTimeout, func() error { return allAllocated(inj, done.used) })
 	}
-	checkAllocator(t, h, injuries)
-	for _, d := range diaries {
-		testkit.Eventually(t, soon, func() error { return d.open(nil) })
-		for _, about := range d.falseFindings(planted) {
-			if !h.witness.yielded(about) {
+	checkAllocator(t, inj, damages)
+	for _, recorder := range recorders {
+		testkit.Eventually(t, waitTimeout, func() error { return recorder.checkOpen(nil) })
+		for _, about := range recorder.unexpectedFindings(planted) {
+			if !inj.observer.releasedByUpdate(about) {
 				t.Errorf("nobody planted %v, and it was called open", about)
 			}
 		}
 	}
-	h.witness.verdict(t, func(b custody.Breach) bool { return b.Healed > 0 && isReseated(injuries, b.Subject) })
+	inj.observer.checkViolations(t, func(b oracle.Violation) bool { return b.ReallocatedAt > 0 && isFreedByRepair(damages, b.Subject) })
 }
 
 // One token is given in many times at once, to the leader and to another one.
-func TestRivals_OneTokenIsAppliedOnce(t *testing.T) {
-	h := newHand(t)
+func TestConcurrency_TokenIsAppliedOnce(t *testing.T) {
+	inj := newInjector(t)
 	leader, other := startTwo(t, setting{auto: bootstrapsvc.AutoRepairOff})
-	used := fourInjuries(h)
-	plan := planFor(t, leader, 4)
+	used := injectFour(inj)
+	plan := waitForPlan(t, leader, 4)
 
-	const askers = 8
-	answers, problems := make([]*bootstrapv1.ApplyRepairResponse, askers), make([]error, askers)
-	var asking sync.WaitGroup
-	for i := range askers {
-		asking.Go(func() {
+	const callers = 8
+	answers, problems := make([]*bootstrapv1.ApplyRepairResponse, callers), make([]error, callers)
+	var calling sync.WaitGroup
+	for i := range callers {
+		calling.Go(func() {
 			answers[i], problems[i] = leader.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
 		})
 	}
-	asking.Wait()
+	calling.Wait()
 	if _, err := other.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()}); status.Code(err) != codes.Unavailable {
 		t.Errorf("who does not lead answers %v, want UNAVAILABLE", err)
 	}
@@ -79,17 +79,17 @@ func TestRivals_OneTokenIsAppliedOnce(t *testing.T) {
 		t.Fatalf("asked once more: %v, %v, want the complete repair", final, err)
 	}
 	for i, answer := range answers {
-		if err := answered(answer, problems[i], final); err != nil {
+		if err := checkAnswer(answer, problems[i], final); err != nil {
 			t.Errorf("asker %d: %v", i, err)
 		}
 	}
-	settled(t, h, leader, used)
-	recordedOnce(t, leader, final.GetRepair())
-	h.witness.verdict(t, nil)
+	checkRepaired(t, inj, leader, used)
+	checkRecordedOnce(t, leader, final.GetRepair())
+	inj.observer.checkViolations(t, nil)
 }
 
 // answered returns an error unless an asker got the repair, or was told that somebody else is at it.
-func answered(answer *bootstrapv1.ApplyRepairResponse, err error, want *bootstrapv1.ApplyRepairResponse) error {
+func checkAnswer(answer *bootstrapv1.ApplyRepairResponse, err error, want *bootstrapv1.ApplyRepairResponse) error {
 	switch {
 	case status.Code(err) == codes.Aborted:
 		return nil
@@ -104,23 +104,23 @@ func answered(answer *bootstrapv1.ApplyRepairResponse, err error, want *bootstra
 }
 
 // What a plan was made from changes before it is applied: nothing of it may be carried out.
-func TestRivals_DriftIsRefused(t *testing.T) {
-	h := newHand(t)
+func TestConcurrency_OutdatedPlanIsRefused(t *testing.T) {
+	inj := newInjector(t)
 	replica := startReplica(t, setting{auto: bootstrapsvc.AutoRepairOff})
-	replica.audits(t)
-	lost := h.service(plain)
-	h.loseAddress(lost.Spec.ClusterIP)
-	plan := planFor(t, replica, 1)
-	h.remove(lost)
-	testkit.Eventually(t, soon, func() error {
+	replica.waitForAudit(t)
+	lost := inj.createService(plain)
+	inj.deleteAddress(lost.Spec.ClusterIP)
+	plan := waitForPlan(t, replica, 1)
+	inj.deleteService(lost)
+	testkit.Eventually(t, waitTimeout, func() error {
 		_, err := replica.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
 		if status.Code(err) != codes.FailedPrecondition {
 			return fmt.Errorf("a plan that has drifted is answered with %w, want FAILED_PRECONDITION", err)
 		}
 		return nil
 	})
-	if h.witness.isHeld(lost.Spec.ClusterIP) {
+	if inj.observer.isAllocated(lost.Spec.ClusterIP) {
 		t.Errorf("%s was allocated for a Service that is gone", lost.Spec.ClusterIP)
 	}
-	h.witness.verdict(t, nil)
+	inj.observer.checkViolations(t, nil)
 }
