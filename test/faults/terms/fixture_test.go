@@ -24,16 +24,16 @@ import (
 )
 
 const (
-	// ttl is the shortest that etcd grants.
+	// ttl is the shortest TTL that etcd grants.
 	ttl = 2 * time.Second
-	// workWithin is far beyond what it takes until all shards are worked on, even on a starved machine.
+	// writeTimeout is well above the time until all shards are written on a loaded machine.
 	writeTimeout = 30 * time.Second
-	// stopWithin is the stop timeout of a replica and what it needs beside.
+	// stopTimeout is the stop timeout of a replica plus a margin.
 	stopTimeout = 15 * time.Second
-	// pulse is how often it is looked whether the machine stands still, and stall from when on it does.
+	// A pause of stallCheckInterval that takes longer than stallThreshold is recorded as a stall.
 	stallCheckInterval = 10 * time.Millisecond
 	stallThreshold     = 150 * time.Millisecond
-	// requestTimeout bounds what a test itself asks of etcd.
+	// requestTimeout bounds the test's own requests to etcd.
 	requestTimeout = 10 * time.Second
 )
 
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// scene is an etcd, replicas behind relays, and a witness.
+// fixture runs etcd, a recorder of its changes, and replicas behind relays.
 type fixture struct {
 	testing.TB
 	dir           string
@@ -55,26 +55,27 @@ type fixture struct {
 	background    sync.WaitGroup
 	stopRecording context.CancelFunc
 
-	// onEtcd lets only one fault at a time be about etcd: on a slow machine its start may outlast the schedule's pauses.
+	// etcdFaults serializes the faults that involve etcd. On a slow machine, the start of etcd can
+	// take longer than the schedule's pauses.
 	etcdFaults sync.Mutex
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	slots  []*slot
-	ids    []string // of all replicas there ever were
+	ids    []string // of all replicas, also of killed ones
 	faults []history.Fault
 }
 
-// place is where a replica runs; another takes it when it was killed.
+// slot holds a running replica. A new replica takes the slot of a killed one.
 type slot struct {
 	relay    *relay
 	settings replica
 	process  *child.Process
 }
 
-// newScene starts etcd and its witness.
+// newFixture starts etcd and the recorder.
 func newFixture(t testing.TB, members, shards int) *fixture {
 	t.Helper()
-	fx := &fixture{TB: t, dir: workDir(t), shards: shards, recorder: &recorder{held: map[int]int{}}}
+	fx := &fixture{TB: t, dir: workDir(t), shards: shards, recorder: &recorder{current: map[int]int{}}}
 	fx.etcd = startEtcd(t, fx.dir, members)
 	fx.client = mustConnect(t, fx.endpoints()...)
 	ctx, stopRecording := context.WithCancel(context.Background())
@@ -82,8 +83,8 @@ func newFixture(t testing.TB, members, shards int) *fixture {
 	fx.background.Go(func() { fx.recorder.follow(ctx, fx.client) })
 	fx.background.Go(func() { fx.watchForStalls(ctx) })
 	t.Cleanup(func() {
-		for _, p := range fx.slots {
-			p.process.Kill()
+		for _, s := range fx.slots {
+			s.process.Kill()
 		}
 		stopRecording()
 		fx.background.Wait()
@@ -91,7 +92,7 @@ func newFixture(t testing.TB, members, shards int) *fixture {
 	return fx
 }
 
-// workDir is removed after the test unless -faults.keep says where histories are kept.
+// workDir returns a temporary directory or, with -faults.keep, one that remains after the test.
 func workDir(t testing.TB) string {
 	t.Helper()
 	if *keep == "" {
@@ -112,33 +113,34 @@ func (fx *fixture) endpoints() []string {
 	return endpoints
 }
 
-// open starts n replicas, each behind a relay to the only etcd, or with access to all where there are several.
+// startReplicas starts n replicas. With one etcd member, each replica connects through its own
+// relay. With several members, it connects to all of them directly.
 func (fx *fixture) startReplicas(n int, change func(*replica)) {
 	fx.Helper()
 	for i := range n {
-		p := &slot{settings: replica{Endpoints: fx.endpoints(), Shards: fx.shards, TTL: ttl}}
+		s := &slot{settings: replica{Endpoints: fx.endpoints(), Shards: fx.shards, TTL: ttl}}
 		if len(fx.etcd) == 1 {
-			p.relay = newRelay(fx.TB, fx.etcd[0].client)
-			p.settings.Endpoints = []string{p.relay.endpoint()}
+			s.relay = newRelay(fx.TB, fx.etcd[0].client)
+			s.settings.Endpoints = []string{s.relay.endpoint()}
 		}
 		if change != nil {
-			change(&p.settings)
+			change(&s.settings)
 		}
-		fx.slots = append(fx.slots, p)
+		fx.slots = append(fx.slots, s)
 		if err := fx.startReplica(i); err != nil {
 			fx.Fatal(err)
 		}
 	}
 }
 
-// occupy starts a new replica in a place.
+// startReplica starts a new replica in the slot at an index.
 func (fx *fixture) startReplica(at int) error {
 	fx.mu.Lock()
 	defer fx.mu.Unlock()
-	p := fx.slots[at]
-	p.settings.ID = fmt.Sprintf("r%d-%d", at, len(fx.ids))
-	p.settings.Log = fx.logFile(p.settings.ID)
-	settings, err := json.Marshal(p.settings)
+	s := fx.slots[at]
+	s.settings.ID = fmt.Sprintf("r%d-%d", at, len(fx.ids))
+	s.settings.Log = fx.logFile(s.settings.ID)
+	settings, err := json.Marshal(s.settings)
 	if err != nil {
 		return err
 	}
@@ -146,23 +148,23 @@ func (fx *fixture) startReplica(at int) error {
 	if err != nil {
 		return err
 	}
-	output, err := os.Create(p.settings.Log + ".stderr")
+	output, err := os.Create(s.settings.Log + ".stderr")
 	if err != nil {
 		return err
 	}
-	defer output.Close() // the child has a descriptor of its own
+	defer output.Close() // The child process has its own descriptor.
 	command := exec.Command(self)
 	command.Env = append(os.Environ(), replicaVariable+"="+string(settings))
 	command.Stderr = output
-	fx.ids = append(fx.ids, p.settings.ID)
-	p.process, err = child.Start(command)
+	fx.ids = append(fx.ids, s.settings.ID)
+	s.process, err = child.Start(command)
 	return err
 }
 
 func (fx *fixture) logFile(id string) string { return filepath.Join(fx.dir, id+".log") }
 
-// allAtWork waits until every shard is written to from now on. That it is claimed would mean little: the key of a holder that
-// has gone may still be there.
+// waitForWrites waits until a new write to every shard takes effect. A claim is no sufficient
+// condition: the key of a killed replica can still exist.
 func (fx *fixture) waitForWrites() error {
 	from := fx.recorder.lastRevision()
 	return fx.eventually(writeTimeout, func() error {
@@ -175,7 +177,7 @@ func (fx *fixture) waitForWrites() error {
 			written[v.Shard] = true
 		}
 		if len(written) < fx.shards {
-			return errors.Join(err, fmt.Errorf("%d of %d shards are worked on", len(written), fx.shards))
+			return errors.Join(err, fmt.Errorf("%d of %d shards are written", len(written), fx.shards))
 		}
 		return err
 	})
@@ -193,15 +195,15 @@ func (fx *fixture) eventually(within time.Duration, condition func() error) erro
 	}
 }
 
-// struck notes a fault that has just ended.
+// recordFault records a fault that ends now.
 func (fx *fixture) recordFault(kind history.FaultKind, replica string, from int64) {
 	fx.mu.Lock()
 	defer fx.mu.Unlock()
 	fx.faults = append(fx.faults, history.Fault{Kind: kind, Replica: replica, From: from, To: clock()})
 }
 
-// feelPulse notes each time that this process, and so in all likelihood every other, did not run for a while: what happens
-// late then is not the replicas' doing.
+// watchForStalls records each time in which this process did not run. The replicas did probably not
+// run either.
 func (fx *fixture) watchForStalls(ctx context.Context) {
 	for last := clock(); ctx.Err() == nil; last = clock() {
 		pause(ctx, stallCheckInterval)
@@ -211,13 +213,13 @@ func (fx *fixture) watchForStalls(ctx context.Context) {
 	}
 }
 
-// close ends the history, stops the replicas and returns what happened.
+// finish ends the history, stops the replicas and returns the history.
 func (fx *fixture) finish() (history.History, error) {
 	h := history.History{Shards: fx.shards, TTL: ttl, End: clock()}
 	problems := []error{fx.stopAll(), fx.drainRecorder()}
 	var err error
 	if h.Versions, h.Claims, err = fx.recorder.recorded(); err != nil {
-		problems = append(problems, fmt.Errorf("the witness: %w", err))
+		problems = append(problems, fmt.Errorf("recorder: %w", err))
 	}
 	h.Faults = fx.faults
 	for _, id := range fx.ids {
@@ -227,21 +229,21 @@ func (fx *fixture) finish() (history.History, error) {
 	return h, errors.Join(problems...)
 }
 
-// stopAll stops all replicas, together.
+// stopAll stops all replicas concurrently.
 func (fx *fixture) stopAll() error {
 	stops := make([]error, len(fx.slots))
 	var stopping sync.WaitGroup
-	for i, p := range fx.slots {
+	for i, s := range fx.slots {
 		stopping.Go(func() {
-			_ = p.process.Signal(syscall.SIGTERM) // An exited process needs no signal.
-			stops[i] = p.process.Wait(stopTimeout)
+			_ = s.process.Signal(syscall.SIGTERM) // An exited process needs no signal.
+			stops[i] = s.process.Wait(stopTimeout)
 		})
 	}
 	stopping.Wait()
 	return errors.Join(stops...)
 }
 
-// hearOut waits until the witness has seen everything and ends its watch.
+// drainRecorder waits until the recorder is current, and stops it.
 func (fx *fixture) drainRecorder() error {
 	last, err := fx.writeMarker()
 	if err != nil {
@@ -249,7 +251,7 @@ func (fx *fixture) drainRecorder() error {
 	}
 	err = fx.eventually(requestTimeout, func() error {
 		if seen := fx.recorder.lastRevision(); seen < last {
-			return fmt.Errorf("the witness has seen revision %d of %d", seen, last)
+			return fmt.Errorf("the recorder is at revision %d of %d", seen, last)
 		}
 		return nil
 	})
@@ -258,13 +260,13 @@ func (fx *fixture) drainRecorder() error {
 	return err
 }
 
-// noise writes a key that means nothing and returns the revision.
+// writeMarker writes a key without a meaning and returns its revision.
 func (fx *fixture) writeMarker() (int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
-	answer, err := fx.client.Put(ctx, term.Prefix(cluster)+"checkpoints/noise", "")
+	answer, err := fx.client.Put(ctx, term.Prefix(cluster)+"checkpoints/marker", "")
 	if err != nil {
-		return 0, fmt.Errorf("write noise: %w", err)
+		return 0, fmt.Errorf("write a marker: %w", err)
 	}
 	return answer.Header.Revision, nil
 }
@@ -272,7 +274,7 @@ func (fx *fixture) writeMarker() (int64, error) {
 func (fx *fixture) readLog(id string) (history.Log, error) {
 	file, err := os.Open(fx.logFile(id))
 	if errors.Is(err, os.ErrNotExist) {
-		return history.Log{Replica: id}, nil // killed before it began
+		return history.Log{Replica: id}, nil // killed before its first event
 	}
 	if err != nil {
 		return history.Log{}, err
@@ -281,28 +283,30 @@ func (fx *fixture) readLog(id string) (history.Log, error) {
 	return history.ReadLog(id, file)
 }
 
-var errNotYet = errors.New("nothing yet")
+var errNotYet = errors.New("not yet")
 
-// worker waits until the replica that has claimed a shard has written there, and returns its place.
+// writerOf waits until the replica that has claimed a shard has also written it, and returns its
+// slot.
 func (fx *fixture) writerOf(t testing.TB, shard int) *slot {
 	t.Helper()
 	var found *slot
 	err := fx.eventually(writeTimeout, func() error {
 		id := fx.recorder.holders()[shard]
-		for _, p := range fx.slots {
-			if p.settings.ID == id {
-				found = p
+		for _, s := range fx.slots {
+			if s.settings.ID == id {
+				found = s
 			}
 		}
 		return fx.lastWriteBy(shard, id, true)
 	})
 	if err != nil {
-		t.Fatalf("nobody does the work of shard %d: %v", shard, err)
+		t.Fatalf("no replica writes shard %d: %v", shard, err)
 	}
 	return found
 }
 
-// lastWrite is an error until the last effective write to a shard is, or is not, by the given replica.
+// lastWriteBy returns nil if the last effective write to a shard is by the given replica (want
+// true) or by another one (want false).
 func (fx *fixture) lastWriteBy(shard int, by string, want bool) error {
 	versions, _, err := fx.recorder.recorded()
 	for _, v := range slices.Backward(versions) {

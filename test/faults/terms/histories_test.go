@@ -20,13 +20,14 @@ var (
 	keep     = flag.String("faults.keep", "", "directory that keeps the logs of all processes, one folder for each history")
 )
 
-// Whatever strikes the replicas and etcd: registers stay linearizable, nothing takes effect under an old epoch, no two act
-// for a shard at once, and no shard is left alone for longer than it must be.
+// TestHistories injects random faults and checks the promises of internal/term: registers are
+// linearizable, no write takes effect under an old epoch, no two replicas act for a shard at once,
+// and no shard stays without a replica for longer than the bound.
 func TestHistories(t *testing.T) {
 	if *seeds < 1 || *each < 1 {
-		t.Fatalf("%d histories of %d faults would show nothing", *seeds, *each)
+		t.Fatalf("%d histories of %d faults show nothing", *seeds, *each)
 	}
-	all := totals{recordFault: map[schedule.Kind]int{}}
+	all := totals{faultsByKind: map[schedule.Kind]int{}}
 	semaphore := make(chan struct{}, max(1, *parallel))
 	var running sync.WaitGroup
 	for seed := *first; seed < *first+uint64(*seeds); seed++ {
@@ -38,10 +39,10 @@ func TestHistories(t *testing.T) {
 	}
 	running.Wait()
 	t.Logf("%d histories from seed %d, %d faults in each: %v", all.histories, *first, *each, all.sum)
-	t.Logf("faults by kind: %v", all.recordFault)
+	t.Logf("faults by kind: %v", all.faultsByKind)
 }
 
-// oneHistory lets the faults of a seed strike and judges what came of it.
+// runHistory injects the faults of a seed and analyzes the history.
 func runHistory(t *testing.T, seed uint64, all *totals) {
 	replicas, shards := 3+int(seed%3), 6+int(seed%4)
 	faults := schedule.Draw(seed, schedule.Setting{Replicas: replicas, Faults: *each, TTL: ttl})
@@ -54,7 +55,7 @@ func runHistory(t *testing.T, seed uint64, all *totals) {
 		t.Fatal(err)
 	}
 	if err := fx.injectAll(faults); err != nil {
-		t.Errorf("a fault did not strike: %v", err)
+		t.Errorf("a fault was not injected: %v", err)
 	}
 	if err := fx.waitForWrites(); err != nil {
 		t.Error(err)
@@ -64,32 +65,32 @@ func runHistory(t *testing.T, seed uint64, all *totals) {
 	if err != nil {
 		t.Error(err)
 	}
-	verdict := history.Analyze(h)
-	t.Logf("seed %d: %v", seed, verdict)
-	if err := verdict.Err(minimum(shards, len(faults))); err != nil {
+	report := history.Analyze(h)
+	t.Logf("seed %d: %v", seed, report)
+	if err := report.Err(minimum(shards, len(faults))); err != nil {
 		t.Errorf("seed %d: %v", seed, err)
 	}
-	all.add(verdict)
+	all.add(report)
 }
 
-// floor is a small part of what a loaded machine sees.
+// minimum is far below the figures of a loaded machine.
 func minimum(shards, faults int) history.Minimum {
 	return history.Minimum{Applied: 2 * faults, Reads: 20 * faults, Terms: shards + 1}
 }
 
-// tally adds verdicts up.
+// totals adds up reports.
 type totals struct {
-	mu          sync.Mutex // guards what follows
-	histories   int
-	recordFault map[schedule.Kind]int
-	sum         history.Report
+	mu           sync.Mutex // guards the following fields
+	histories    int
+	faultsByKind map[schedule.Kind]int
+	sum          history.Report
 }
 
 func (a *totals) countFaults(faults []schedule.Fault) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, f := range faults {
-		a.recordFault[f.Kind]++
+		a.faultsByKind[f.Kind]++
 	}
 }
 

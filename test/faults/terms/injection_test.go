@@ -14,7 +14,7 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/schedule"
 )
 
-// strike lets all faults happen, each at its time, and returns when the last is over.
+// injectAll injects each fault at its time and returns after the end of the last one.
 func (fx *fixture) injectAll(faults []schedule.Fault) error {
 	began := time.Now()
 	results := make([]error, len(faults))
@@ -31,11 +31,11 @@ func (fx *fixture) injectAll(faults []schedule.Fault) error {
 	return errors.Join(results...)
 }
 
-// inject does one fault and undoes it after its time.
+// inject injects one fault and reverts it after its duration.
 func (fx *fixture) inject(f schedule.Fault) error {
 	fx.mu.Lock()
-	p := fx.slots[f.Replica]
-	id, process, from := p.settings.ID, p.process, clock()
+	s := fx.slots[f.Replica]
+	id, process, from := s.settings.ID, s.process, clock()
 	fx.mu.Unlock()
 	kind := history.Other
 	switch f.Kind {
@@ -54,26 +54,26 @@ func (fx *fixture) inject(f schedule.Fault) error {
 			return err
 		}
 	case schedule.BlockReceive, schedule.BlockReceiveLong:
-		p.relay.fromEtcd.hold(f.Duration)
+		s.relay.fromEtcd.hold(f.Duration)
 	case schedule.BlockSend, schedule.BlockSendLong:
-		p.relay.toEtcd.hold(f.Duration)
+		s.relay.toEtcd.hold(f.Duration)
 	case schedule.Revoke:
 		if err := fx.revoke(id); err != nil {
 			return err
 		}
 		kind = history.Revocation
 	case schedule.Compact:
-		if err := fx.compact(p, f.Duration); err != nil {
+		if err := fx.compact(s, f.Duration); err != nil {
 			return err
 		}
 	default:
-		return errors.New("no such fault")
+		return errors.New("unknown kind of fault")
 	}
 	fx.recordFault(kind, id, from)
 	return nil
 }
 
-// hold keeps the gate shut for a while.
+// hold closes the gate for a duration.
 func (g *gate) hold(d time.Duration) {
 	g.set(false)
 	pause(context.Background(), d)
@@ -94,7 +94,8 @@ func (fx *fixture) outage(duration time.Duration) error {
 	return err
 }
 
-// revoke takes the lease of a replica away. One that has none just then has lost it to an earlier fault.
+// revoke revokes the lease of a replica. It does nothing if an earlier fault has cost the replica
+// its lease.
 func (fx *fixture) revoke(id string) error {
 	fx.etcdFaults.Lock()
 	defer fx.etcdFaults.Unlock()
@@ -112,19 +113,19 @@ func (fx *fixture) revoke(id string) error {
 	return nil
 }
 
-// compact drops etcd's history up to now while a replica is cut off, so that its watch finds the place gone where it was.
-func (fx *fixture) compact(p *slot, duration time.Duration) error {
+// compact compacts etcd's history while a replica is disconnected, so that its watch cannot resume.
+func (fx *fixture) compact(s *slot, duration time.Duration) error {
 	fx.etcdFaults.Lock()
 	defer fx.etcdFaults.Unlock()
-	p.relay.disconnect(true)
-	defer p.relay.disconnect(false)
+	s.relay.disconnect(true)
+	defer s.relay.disconnect(false)
 	revision, err := fx.writeMarker()
 	if err != nil {
 		return err
 	}
 	err = fx.eventually(requestTimeout, func() error {
 		if fx.recorder.lastRevision() < revision {
-			return errors.New("the witness does not follow")
+			return errors.New("the recorder is not current")
 		}
 		return nil
 	})

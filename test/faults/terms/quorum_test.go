@@ -12,13 +12,15 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 )
 
-// noticing is how long a leader of etcd may take to find out that it has lost its quorum: raft asks itself once in an election
-// timeout whether it has heard from a majority during the last one. Until then it acknowledges renewals, because a leader answers
-// them alone. That is safe, for whoever leads next prolongs every lease, but terms end later by as much.
+// quorumLossDetection bounds the time in which a leader without a quorum still renews leases. Raft
+// checks once in an election timeout whether a majority answered during the last one, and a leader
+// answers renewals alone. This is safe because the next leader extends every lease, but terms end
+// later by this time.
 const quorumLossDetection = 2 * history.ElectionTimeout
 
-// Three replicas on an etcd of three members, which loses its leader and then its quorum. A new leader costs no more than a
-// session; without a quorum all terms end in time, nobody acts, and everybody comes back when the quorum does.
+// TestQuorum_LostAndRestored runs three replicas on three etcd members. The loss of the leader may
+// interrupt the work for one session. Without a quorum all terms end in time and no replica acts.
+// Work resumes with the quorum.
 func TestQuorum_LostAndRestored(t *testing.T) {
 	const shards = 4
 	fx := newFixture(t, 3, shards)
@@ -31,24 +33,24 @@ func TestQuorum_LostAndRestored(t *testing.T) {
 		t.Errorf("after the leader was lost: %v", err)
 	}
 	pause(t.Context(), time.Second) // of work under the new leader
-	lost, found := fx.loseQuorum(t)
+	lost, restored := fx.loseQuorum(t)
 	if err := fx.waitForWrites(); err != nil {
-		t.Errorf("after the quorum was found: %v", err)
+		t.Errorf("after the quorum was restored: %v", err)
 	}
 	pause(t.Context(), time.Second) // of work under the new quorum
 	h, err := fx.finish()
 	if err != nil {
 		t.Error(err)
 	}
-	verdict := history.Analyze(h)
-	t.Logf("leader and quorum lost and found: %v", verdict)
-	if err := verdict.Err(history.Minimum{Applied: 5, Reads: 50, Terms: 2 * shards}); err != nil {
+	report := history.Analyze(h)
+	t.Logf("leader and quorum lost and restored: %v", report)
+	if err := report.Err(history.Minimum{Applied: 5, Reads: 50, Terms: 2 * shards}); err != nil {
 		t.Error(err)
 	}
-	checkNoTermPasses(t, h, lost+int64(quorumLossDetection+ttl), found)
+	checkNoTermPasses(t, h, lost+int64(quorumLossDetection+ttl), restored)
 }
 
-// loseLeader kills the leader and, when another leads, starts it again.
+// loseLeader kills the leader and restarts it after another member leads.
 func (fx *fixture) loseLeader(t *testing.T) {
 	t.Helper()
 	leader, err := fx.leader(t.Context(), nil)
@@ -67,9 +69,9 @@ func (fx *fixture) loseLeader(t *testing.T) {
 	}
 }
 
-// loseQuorum kills the two members that follow, which is worse than losing the leader, and starts them again when all terms
-// have been over for a TTL. It returns the clock before and after that.
-func (fx *fixture) loseQuorum(t *testing.T) (lost, found int64) {
+// loseQuorum kills the two followers, which ends the quorum, and restarts them when all terms have
+// been over for a TTL. It returns the clock before and after that time.
+func (fx *fixture) loseQuorum(t *testing.T) (lost, restored int64) {
 	t.Helper()
 	leader, err := fx.leader(t.Context(), nil)
 	if err != nil {
@@ -81,7 +83,7 @@ func (fx *fixture) loseQuorum(t *testing.T) (lost, found int64) {
 	}
 	lost = clock()
 	pause(t.Context(), quorumLossDetection+2*ttl)
-	found = clock()
+	restored = clock()
 	for _, m := range followers {
 		if err := m.start(); err != nil {
 			t.Fatal(err)
@@ -93,10 +95,10 @@ func (fx *fixture) loseQuorum(t *testing.T) (lost, found int64) {
 		}
 	}
 	fx.recordFault(history.Outage, "", lost)
-	return lost, found
+	return lost, restored
 }
 
-// leader returns the member that leads and is not the given one, as the members themselves say.
+// leader returns the member that reports itself as the leader. It skips the given member.
 func (fx *fixture) leader(ctx context.Context, not *etcdMember) (*etcdMember, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -111,14 +113,14 @@ func (fx *fixture) leader(ctx context.Context, not *etcdMember) (*etcdMember, er
 		}
 		problems = append(problems, err)
 	}
-	return nil, errors.Join(append(problems, errors.New("nobody leads etcd"))...)
+	return nil, errors.Join(append(problems, errors.New("no member of etcd leads"))...)
 }
 
 func isLeader(status *clientv3.StatusResponse) bool {
 	return status.Leader != 0 && status.Leader == status.Header.MemberId
 }
 
-// wantNobody checks that no check of a term passed within a time.
+// checkNoTermPasses fails the test if a check of a term passed between from and to.
 func checkNoTermPasses(t *testing.T, h history.History, from, to int64) {
 	t.Helper()
 	before, after := 0, 0
@@ -140,6 +142,6 @@ func checkNoTermPasses(t *testing.T, h history.History, from, to int64) {
 		t.Errorf("%d checks passed after all terms had to be over, the last %v after", after, time.Duration(last-from))
 	}
 	if before == 0 {
-		t.Error("nobody acted before either, so this shows nothing")
+		t.Error("no check passed before the loss, so the test shows nothing")
 	}
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 )
 
-// witness follows etcd from its first revision and misses nothing: compactions wait for it.
+// recorder records all changes in etcd from the first revision on. Compactions wait for it, so it
+// misses none.
 type recorder struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the following fields
 	revision int64
 	versions []history.Version
 	claims   []history.Claim
-	held     map[int]int // place of a shard's claim among claims
+	current  map[int]int // index into claims, by shard
 	err      error
 }
 
@@ -38,7 +39,7 @@ func (r *recorder) follow(ctx context.Context, client *clientv3.Client) {
 	}
 }
 
-// fail notes what would leave a hole in the testimony.
+// fail records an error that makes the record incomplete.
 func (r *recorder) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,14 +80,14 @@ func (r *recorder) recordClaim(suffix string, event *clientv3.Event) error {
 		return err
 	}
 	if event.Type == clientv3.EventTypeDelete {
-		r.claims[r.held[shard]].Gone = event.Kv.ModRevision
-		delete(r.held, shard)
+		r.claims[r.current[shard]].Gone = event.Kv.ModRevision
+		delete(r.current, shard)
 		return nil
 	}
 	if !event.IsCreate() {
 		return errors.New("a term key was modified")
 	}
-	r.held[shard] = len(r.claims)
+	r.current[shard] = len(r.claims)
 	r.claims = append(r.claims, history.Claim{Shard: shard, Holder: string(event.Kv.Value), Epoch: event.Kv.CreateRevision})
 	return nil
 }
@@ -97,18 +98,18 @@ func (r *recorder) lastRevision() int64 {
 	return r.revision
 }
 
-// holders returns who has claimed which shard now.
+// holders returns the current holder of each claimed shard.
 func (r *recorder) holders() map[int]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	holders := map[int]string{}
-	for shard, i := range r.held {
+	for shard, i := range r.current {
 		holders[shard] = r.claims[i].Holder
 	}
 	return holders
 }
 
-// testimony is all that was seen.
+// recorded returns copies of all versions and claims so far.
 func (r *recorder) recorded() ([]history.Version, []history.Claim, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// relay stands between a replica and etcd. Each direction can be held up by itself: what was sent meanwhile arrives late,
-// as it does when packets are dropped and TCP sends them again. Severed, the relay drops every connection and refuses new ones.
+// relay forwards connections between a replica and etcd. Each direction can be blocked separately.
+// Blocked bytes arrive late, as after a retransmission by TCP. While disconnected, the relay closes
+// every connection and refuses new ones.
 type relay struct {
 	listener net.Listener
 	target   string
@@ -15,7 +16,7 @@ type relay struct {
 	toEtcd   *gate
 	fromEtcd *gate
 
-	mu           sync.Mutex // guards what follows
+	mu           sync.Mutex // guards the following fields
 	disconnected bool
 	conns        map[net.Conn]bool
 }
@@ -51,7 +52,8 @@ func (r *relay) disconnect(disconnected bool) {
 	}
 }
 
-// keep notes a connection so that severing closes it; it is false when that has happened.
+// track registers a connection, so that disconnect closes it. It returns false while the relay is
+// disconnected.
 func (r *relay) track(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +131,7 @@ func (g *gate) wait() {
 	}
 }
 
-// pump carries bytes until either end is closed, each no earlier than the gate is open.
+// copyBytes copies bytes until one end is closed. It waits at a closed gate.
 func (g *gate) copyBytes(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {

@@ -20,13 +20,14 @@ import (
 )
 
 const (
-	// replicaVariable makes the test binary run one replica, as the JSON in it says, and nothing else.
+	// replicaVariable holds the JSON of a replica. It makes the test binary run that replica
+	// instead of the tests.
 	replicaVariable = "TRIVET_FAULTS_REPLICA"
 
 	service = "leasesvc"
 	cluster = "faults"
 
-	// opTimeout is how long a replica waits for an answer.
+	// opTimeout bounds each request of a replica to etcd.
 	opTimeout = 500 * time.Millisecond
 )
 
@@ -35,7 +36,7 @@ func registersPrefix() string      { return term.Prefix(cluster) + "checkpoints/
 func registerKey(shard int) string { return fmt.Sprintf("%s%d", registersPrefix(), shard) }
 func memberKey(id string) string   { return term.Prefix(cluster) + "members/" + service + "/" + id }
 
-// format and parse are the value of a register in etcd.
+// format and parse convert a register to and from its value in etcd.
 func format(r history.Register) string { return fmt.Sprintf("%d %s", r.Epoch, r.ID) }
 
 func parse(value []byte) (r history.Register, err error) {
@@ -43,19 +44,21 @@ func parse(value []byte) (r history.Register, err error) {
 	return r, err
 }
 
-// replica is one process under test.
+// replica configures one process under test.
 type replica struct {
 	ID        string
 	Endpoints []string
 	Shards    int
 	TTL       time.Duration
-	// Log is the file that takes its events.
+	// Log is the path of the file for its events.
 	Log string
-	// Careless replicas neither ask whether their terms go on nor guard what they write. They show that the judge finds it.
+	// Unguarded replicas neither check their terms nor guard their writes. They show that package
+	// history finds violations.
 	Unguarded bool
 }
 
-// runReplica runs the replica that the environment describes until it is told to end, and returns the exit code.
+// runReplica runs the replica that the environment describes until SIGTERM, and returns the exit
+// code.
 func runReplica() int {
 	var r replica
 	err := json.Unmarshal([]byte(os.Getenv(replicaVariable)), &r)
@@ -97,25 +100,25 @@ func (r replica) run() error {
 	return err
 }
 
-// worker does what the bodies of one process do.
+// replicaWorker runs the term bodies of one process.
 type replicaWorker struct {
 	replica
 	client *clientv3.Client
 	file   *os.File
 }
 
-// note appends an event by one write, which is whole even if a kill follows at once.
+// logEvent appends an event by a single write, which a later kill cannot split.
 func (w *replicaWorker) logEvent(e history.Event) {
 	line, err := json.Marshal(e)
 	if err == nil {
 		_, err = w.file.Write(append(line, '\n'))
 	}
 	if err != nil {
-		panic(err) // a log with holes would prove nothing
+		panic(err) // An incomplete log proves nothing.
 	}
 }
 
-// body writes and, beside that, checks again and again whether it may act.
+// body writes the register and concurrently checks the term.
 func (w *replicaWorker) body(ctx context.Context, t *term.Term) error {
 	if w.Unguarded {
 		var unstoppable context.CancelFunc
@@ -131,7 +134,7 @@ func (w *replicaWorker) body(ctx context.Context, t *term.Term) error {
 	})
 	for n := 0; ctx.Err() == nil; n++ {
 		if w.check(t) {
-			pause(ctx, rand.N(20*time.Millisecond)) // of work between check and write, in which anything may happen
+			pause(ctx, rand.N(20*time.Millisecond)) // of work between check and write
 			w.write(t, history.Register{Epoch: t.Epoch(), ID: fmt.Sprintf("%s/%d/%d/%d", w.ID, t.Shard(), t.Epoch(), n)})
 		}
 		pause(ctx, 20*time.Millisecond+rand.N(60*time.Millisecond))
@@ -140,7 +143,7 @@ func (w *replicaWorker) body(ctx context.Context, t *term.Term) error {
 	return nil
 }
 
-// check asks whether the body may act and notes it if so.
+// check checks the term and logs an event if the body may act.
 func (w *replicaWorker) check(t *term.Term) bool {
 	from := clock()
 	if !w.Unguarded && t.Check() != nil {
@@ -150,8 +153,8 @@ func (w *replicaWorker) check(t *term.Term) bool {
 	return true
 }
 
-// write puts a value into the shard's register if the guard holds, and else reads what is there. The end of the term does not
-// hold it back: it stands for all writes that are on their way just then, so that the guard is all there is against them.
+// write writes the shard's register if the guard holds, and reads it otherwise. It does not stop at
+// the end of the term: like a request in flight, only the guard protects against it.
 func (w *replicaWorker) write(t *term.Term, value history.Register) {
 	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
@@ -166,7 +169,7 @@ func (w *replicaWorker) write(t *term.Term, value history.Register) {
 		Then(clientv3.OpPut(key, format(value))).Else(clientv3.OpGet(key)).Commit()
 	event.To = clock()
 	if err != nil {
-		return // whether it took effect is unknown
+		return // The outcome is unknown.
 	}
 	if event.Outcome = history.Applied; !answer.Succeeded {
 		event.Outcome = history.Refused
@@ -175,7 +178,7 @@ func (w *replicaWorker) write(t *term.Term, value history.Register) {
 	w.logEvent(event)
 }
 
-// read reads registers, held here or not, until ctx ends.
+// read reads random registers until ctx ends.
 func (w *replicaWorker) read(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		event := history.Event{Kind: history.Read, Shard: rand.IntN(w.Shards), ID: fmt.Sprintf("%s/%d", w.ID, n), From: clock()}
@@ -199,12 +202,12 @@ func registerIn(answer *clientv3.GetResponse) history.Register {
 	}
 	r, err := parse(answer.Kvs[0].Value)
 	if err != nil {
-		panic(err) // nobody else writes here
+		panic(err) // Only replicas write registers.
 	}
 	return r
 }
 
-// pause lets time pass on a real system; nothing is expected to be over afterwards.
+// pause waits for real time to pass, not for a condition.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -214,7 +217,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// clock reads the monotonic clock, which all processes of a machine share. It runs on while a process is frozen.
+// clock reads the monotonic clock, which all processes of a machine share. It continues while a
+// process is frozen.
 func clock() int64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

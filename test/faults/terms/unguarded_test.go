@@ -8,8 +8,8 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/terms/internal/history"
 )
 
-// Replicas that neither ask whether their terms go on nor guard what they write do harm as soon as one is frozen for longer
-// than its lease. The judge must see all of it, or it would see nothing elsewhere either.
+// TestUnguarded_ViolationsAreFound freezes a replica without checks and guards for longer than its
+// lease. Package history must find every kind of violation, or its other results prove nothing.
 func TestUnguarded_ViolationsAreFound(t *testing.T) {
 	fx := newFixture(t, 1, 2)
 	fx.startReplicas(2, func(r *replica) { r.Unguarded = true })
@@ -18,11 +18,11 @@ func TestUnguarded_ViolationsAreFound(t *testing.T) {
 	}
 	fx.freezeUntilReplaced(t, fx.writerOf(t, 0))
 	if err := fx.eventually(writeTimeout, fx.staleWrite); err != nil {
-		t.Errorf("the replica that was frozen did not write again: %v", err)
+		t.Errorf("the frozen replica did not write again: %v", err)
 	}
-	pause(t.Context(), 300*time.Millisecond) // in which others read and write
-	for _, p := range fx.slots {
-		p.process.Kill() // they would never stop by themselves
+	pause(t.Context(), 300*time.Millisecond) // of reads and writes by the other replica
+	for _, s := range fx.slots {
+		s.process.Kill() // Unguarded replicas do not stop on SIGTERM.
 	}
 	h, err := fx.finish()
 	if err != nil {
@@ -31,22 +31,22 @@ func TestUnguarded_ViolationsAreFound(t *testing.T) {
 	checkViolationsFound(t, history.Analyze(h))
 }
 
-// freezeUntilOvertaken stops the replica that works on shard 0 until another has written there.
-func (fx *fixture) freezeUntilReplaced(t *testing.T, p *slot) {
+// freezeUntilReplaced freezes the replica in a slot until another one has written shard 0.
+func (fx *fixture) freezeUntilReplaced(t *testing.T, s *slot) {
 	t.Helper()
-	if err := p.process.Signal(syscall.SIGSTOP); err != nil {
+	if err := s.process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	err := fx.eventually(writeTimeout, func() error { return fx.lastWriteBy(0, p.settings.ID, false) })
+	err := fx.eventually(writeTimeout, func() error { return fx.lastWriteBy(0, s.settings.ID, false) })
 	if err != nil {
-		t.Fatalf("nobody else has written: %v", err)
+		t.Fatalf("no other replica has written: %v", err)
 	}
-	if err := p.process.Signal(syscall.SIGCONT); err != nil {
+	if err := s.process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// staleWrite is an error until a write has taken effect under an old epoch.
+// staleWrite returns nil once a write has taken effect under an old epoch.
 func (fx *fixture) staleWrite() error {
 	versions, claims, err := fx.recorder.recorded()
 	so := history.History{Shards: fx.shards, Versions: versions, Claims: claims}
@@ -56,17 +56,17 @@ func (fx *fixture) staleWrite() error {
 	return err
 }
 
-func checkViolationsFound(t *testing.T, verdict history.Report) {
+func checkViolationsFound(t *testing.T, report history.Report) {
 	t.Helper()
-	t.Logf("careless replicas: %v", verdict)
+	t.Logf("unguarded replicas: %v", report)
 	for what, found := range map[string][]string{
-		"not linearizable": verdict.NotLinearizable, "stale writes": verdict.StaleWrites, "two holders": verdict.Overlaps,
+		"not linearizable": report.NotLinearizable, "stale writes": report.StaleWrites, "two holders": report.Overlaps,
 	} {
 		if len(found) == 0 {
 			t.Errorf("%s: none found", what)
 		}
 	}
-	if verdict.Err(history.Minimum{}) == nil {
-		t.Error("the verdict has no error")
+	if report.Err(history.Minimum{}) == nil {
+		t.Error("the report has no error")
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// acting is the time for which a replica certainly acted for a shard under one term.
+// activity is the time in which a replica certainly acted for a shard under one term.
 type activity struct {
 	replica    string
 	epoch      int64
 	start, end int64
 }
 
-// actings returns who acted for a shard, in the order of the epochs.
+// activities returns the activities for a shard in the order of their epochs.
 func (h History) activities(shard int) []activity {
 	var found []activity
 	for _, log := range h.Logs {
@@ -39,7 +39,8 @@ func (h History) activities(shard int) []activity {
 	return found
 }
 
-// overlaps returns each pair that acted for a shard at one time, and how many of them a forced revocation excuses.
+// overlaps describes each pair of activities at one time, except for those that it counts as
+// excused by a forced revocation.
 func (h History) overlaps(shard int) (found []string, excused int) {
 	all := h.activities(shard)
 	for i, older := range all {
@@ -58,14 +59,15 @@ func (h History) overlaps(shard int) (found []string, excused int) {
 	return found, excused
 }
 
-// revoked says whether the lease under which a replica acted was taken from it, no longer than a TTL before it stopped.
+// revoked reports whether the activity's lease was revoked by force, at most a TTL before the
+// activity ended.
 func (h History) revoked(a activity) bool {
 	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
 		return f.Kind == Revocation && f.Replica == a.replica && a.start <= f.To && a.end <= f.To+int64(h.TTL)
 	})
 }
 
-// gap is a time for which nobody acted for a shard that had been acted for before.
+// gap is a time without an activity for a shard that had one before.
 type gap struct{ start, end int64 }
 
 // gaps returns the gaps of a shard in order.
@@ -95,8 +97,8 @@ func latestEnd(all []activity) int64 {
 	return end
 }
 
-// undisturbed is how long a gap lasted at most for no new reason: from its beginning or the end of a fault to the beginning
-// of the next fault or its end.
+// longestWithoutFault returns the longest part of a gap without a fault. A part begins with the gap
+// or after a fault, and ends with the gap or before the next fault.
 func (h History) longestWithoutFault(g gap) time.Duration {
 	faults := slices.SortedFunc(slices.Values(h.Faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })
 	longest, since := int64(0), g.start
@@ -110,7 +112,7 @@ func (h History) longestWithoutFault(g gap) time.Duration {
 	return time.Duration(max(longest, g.end-since))
 }
 
-// over is when a fault has stopped to hold anybody up by itself.
+// over returns the time at which the fault's effect on all replicas has ended.
 func (f Fault) over() int64 {
 	if f.Kind == Outage {
 		return f.To + int64(ElectionTimeout)

@@ -8,26 +8,28 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Verdict is what a history shows.
+// Report is the result of the analysis of a history.
 type Report struct {
-	// Applied, Refused and Unanswered count writes, and Late those of the unanswered that took effect.
+	// Applied, Refused and Unanswered count writes. LateApplied counts the unanswered ones that
+	// took effect.
 	Applied, Refused, Unanswered, LateApplied int
-	// Reads counts answered reads, Checks passed ones, and Terms those under which somebody acted.
+	// Reads counts answered reads, Checks counts passed checks, and Terms counts terms with an
+	// activity.
 	Reads, Checks, Terms int
-	// Violations of each kind, one sentence for each.
+	// NotLinearizable to Gaps have one sentence for each violation.
 	NotLinearizable, StaleWrites, Contradictions, Overlaps, Gaps []string
-	// Stalls counts the times for which the machine stood still.
+	// Stalls counts the times in which the machine did not run the test.
 	Stalls int
-	// Excused counts overlaps after a lease was revoked by force.
+	// ExcusedOverlaps counts overlaps after a forced revocation.
 	ExcusedOverlaps int
-	// Bound is how long a shard may be without a holder for one reason, Undisturbed how long one was at most, and Longest
-	// the same with all faults included.
+	// Bound is that of the history, LongestGap the longest time without a holder, and
+	// LongestWithoutFault the longest part of a gap without a fault.
 	Bound, LongestWithoutFault, LongestGap time.Duration
-	// Quietest is the number of writes that were applied to the shard that had fewest.
+	// FewestApplied is the lowest number of applied writes to one shard.
 	FewestApplied int
 }
 
-// Judge judges a history. It does not change it.
+// Analyze analyzes a history. It does not change it.
 func Analyze(h History) Report {
 	v := Report{Bound: h.Bound()}
 	for _, f := range h.Faults {
@@ -53,7 +55,7 @@ func Analyze(h History) Report {
 	return v
 }
 
-// count adds up what was done to a shard.
+// count adds up the events of a shard.
 func (v *Report) count(h History, shard int) {
 	applied, took := 0, h.tookEffect(shard)
 	for _, op := range h.operations(shard) {
@@ -84,56 +86,56 @@ func (v *Report) count(h History, shard int) {
 	}
 }
 
-// weigh measures the gaps of a shard.
+// measureGaps measures the gaps of a shard.
 func (v *Report) measureGaps(h History, shard int) {
 	for _, g := range h.gaps(shard) {
 		longestWithoutFault := h.longestWithoutFault(g)
 		v.LongestGap = max(v.LongestGap, time.Duration(g.end-g.start))
 		v.LongestWithoutFault = max(v.LongestWithoutFault, longestWithoutFault)
 		if longestWithoutFault > v.Bound {
-			v.Gaps = append(v.Gaps, fmt.Sprintf("shard %d: nobody acted for %v, %v of that without any fault", shard,
+			v.Gaps = append(v.Gaps, fmt.Sprintf("shard %d: no replica acted for %v, %v of that without a fault", shard,
 				time.Duration(g.end-g.start), longestWithoutFault))
 		}
 	}
 }
 
-// Floor is what must have happened at least: a check that saw nothing proves nothing.
+// Minimum is what a meaningful history contains at least.
 type Minimum struct{ Applied, Reads, Terms int }
 
-// Err returns all that is wrong with a history, nil if nothing is.
-func (v Report) Err(floor Minimum) error {
+// Err returns all violations, and an error if the history is below the minimum.
+func (v Report) Err(minimum Minimum) error {
 	var problems []error
 	for _, violations := range [][]string{v.NotLinearizable, v.StaleWrites, v.Contradictions, v.Overlaps, v.Gaps} {
 		for _, violation := range violations {
 			problems = append(problems, errors.New(violation))
 		}
 	}
-	for _, sight := range []struct {
-		what        string
-		seen, floor int
+	for _, count := range []struct {
+		what         string
+		got, minimum int
 	}{
-		{what: "writes applied to the shard that had fewest", seen: v.FewestApplied, floor: floor.Applied},
-		{what: "reads", seen: v.Reads, floor: floor.Reads},
-		{what: "terms", seen: v.Terms, floor: floor.Terms},
+		{what: "writes applied to the shard with the fewest", got: v.FewestApplied, minimum: minimum.Applied},
+		{what: "reads", got: v.Reads, minimum: minimum.Reads},
+		{what: "terms", got: v.Terms, minimum: minimum.Terms},
 	} {
-		if sight.seen < sight.floor {
-			problems = append(problems, fmt.Errorf("too little happened to prove anything: %d %s, want %d", sight.seen, sight.what, sight.floor))
+		if count.got < count.minimum {
+			problems = append(problems, fmt.Errorf("too little happened to prove anything: %d %s, want %d", count.got, count.what, count.minimum))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// String is the verdict's figures in one line.
+// String returns the figures in one line.
 func (v Report) String() string {
 	return fmt.Sprintf("%d writes applied (%d at least to each shard), %d refused, %d unanswered (%d of them took effect), %d reads, %d checks, %d terms; "+
 		"not linearizable %d, stale writes %d, contradictions %d, two holders %d (and %d after a forced revocation), "+
-		"no holder beyond %v: %d (longest %v, of that undisturbed %v; %d stalls)",
+		"no holder beyond %v: %d (longest %v, of that without a fault %v; %d stalls)",
 		v.Applied, v.FewestApplied, v.Refused, v.Unanswered, v.LateApplied, v.Reads, v.Checks, v.Terms,
 		len(v.NotLinearizable), len(v.StaleWrites), len(v.Contradictions), len(v.Overlaps), v.ExcusedOverlaps,
 		v.Bound, len(v.Gaps), v.LongestGap.Round(time.Millisecond), v.LongestWithoutFault.Round(time.Millisecond), v.Stalls)
 }
 
-// Plus is what two histories show together.
+// Plus returns the sum of two reports.
 func (v Report) Plus(other Report) Report {
 	if v.Bound == 0 {
 		return other
