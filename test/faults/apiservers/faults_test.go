@@ -8,124 +8,127 @@ import (
 )
 
 const (
-	// soon is when what happens at once must have happened on a starved machine.
+	// waitTimeout is well above the time of any single step on a loaded machine.
 	waitTimeout = 30 * time.Second
-	// starved is what a machine may add that runs all of this on two cores.
+	// loadMargin is the extra time that a loaded machine with two cores may need.
 	loadMargin = 4 * time.Second
-	// The promises: see README.md.
+	// The promised times from a fault until the server is no longer published:
 	killedRemovalTime = term.DefaultTTL + time.Second
 	frozenRemovalTime = 15 * time.Second
-	// withdrawnWithin is when a server that was stopped in good order is out: its sidecar takes it out itself.
+	// gracefulRemovalTime applies to a graceful stop: the sidecar removes its own server.
 	gracefulRemovalTime = 2 * time.Second
 )
 
-// out waits until only the machines of want are published and holds the time that it took to a promise.
+// checkRemoval waits until exactly the machines in want are published, and fails the test if that
+// takes longer than promised.
 func (f fixture) checkRemoval(what string, promise time.Duration, want ...*machine) {
 	f.Helper()
 	took := f.waitForPublished(promise+waitTimeout, want...)
-	f.Logf("%s: out after %v, promised within %v", what, took.Round(10*time.Millisecond), promise)
+	f.Logf("%s: removed after %v, promised within %v", what, took.Round(10*time.Millisecond), promise)
 	if took > promise+loadMargin {
-		f.Errorf("%s: out after %v, promised within %v", what, took.Round(10*time.Millisecond), promise)
+		f.Errorf("%s: removed after %v, promised within %v", what, took.Round(10*time.Millisecond), promise)
+	}
+}
+
+// machineFault is one fault of a machine.
+type machineFault struct {
+	name         string
+	within       time.Duration
+	inject, undo func(*machine) error
+}
+
+var (
+	serverKilled = machineFault{
+		name: "server killed", within: killedRemovalTime,
+		inject: func(m *machine) error { m.server.Kill(); return nil },
+		undo:   func(m *machine) error { return m.server.Start() },
+	}
+	serverStopped = machineFault{
+		name: "server stopped", within: frozenRemovalTime,
+		inject: func(m *machine) error { return m.server.Stop() },
+		undo:   func(m *machine) error { return m.server.Start() },
+	}
+	serverFrozen = machineFault{
+		name: "server frozen", within: frozenRemovalTime,
+		inject: func(m *machine) error { return m.server.Freeze() },
+		undo:   func(m *machine) error { return m.server.Thaw() },
+	}
+	sidecarKilled = machineFault{
+		name: "sidecar killed", within: killedRemovalTime,
+		inject: func(m *machine) error { m.kill(); return nil },
+		undo:   func(m *machine) error { m.startSidecar(); return nil },
+	}
+	sidecarStopped = machineFault{
+		name: "sidecar stopped", within: gracefulRemovalTime,
+		inject: func(m *machine) error { return m.stop() },
+		undo:   func(m *machine) error { m.startSidecar(); return nil },
+	}
+	powerLost = machineFault{
+		name: "power lost", within: killedRemovalTime,
+		inject: func(m *machine) error { m.powerOff(); return nil },
+		undo: func(m *machine) error {
+			err := m.server.Start()
+			m.startSidecar()
+			return err
+		},
+	}
+)
+
+// checkFault injects a fault, checks that the other machines remain published, and reverts the fault.
+func (f fixture) checkFault(fault machineFault, faulty *machine, healthy ...*machine) {
+	f.Helper()
+	if err := fault.inject(faulty); err != nil {
+		f.Fatal(err)
+	}
+	f.checkRemoval(fault.name+" of "+faulty.address, fault.within, healthy...)
+	if err := fault.undo(faulty); err != nil {
+		f.Fatal(err)
 	}
 }
 
 func TestServers_FaultsOfTheOtherMachine(t *testing.T) {
 	f := newFixture(t)
-	machines := f.machines("10.99.0.1", "10.99.0.2")
+	machines := f.startMachines("10.99.0.1", "10.99.0.2")
 	leader, other := machines[0], machines[1]
-	leader.startSidecar()
-	f.waitForPublished(waitTimeout, leader)
-	other.startSidecar()
-	f.waitForPublished(waitTimeout, leader, other)
-
 	end := f.requirePublished(leader)
-	if err := other.server.Freeze(); err != nil {
-		t.Fatal(err)
+	for _, fault := range []machineFault{serverFrozen, serverKilled, sidecarKilled, powerLost} {
+		f.checkFault(fault, other, leader)
+		f.waitForPublished(waitTimeout, machines...)
 	}
-	f.checkRemoval("a server that hangs", frozenRemovalTime, leader)
-	if err := other.server.Thaw(); err != nil {
-		t.Fatal(err)
-	}
-	f.waitForPublished(waitTimeout, leader, other)
-	other.server.Kill()
-	f.checkRemoval("a server that is killed", killedRemovalTime, leader)
-	if err := other.server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	f.waitForPublished(waitTimeout, leader, other)
-	other.kill()
-	f.checkRemoval("a server whose sidecar is killed", killedRemovalTime, leader)
-	other.startSidecar()
-	f.waitForPublished(waitTimeout, leader, other)
-	other.powerOff()
-	f.checkRemoval("a machine without power", killedRemovalTime, leader)
 	end()
 }
 
 func TestServers_FaultsOfTheLeadersMachine(t *testing.T) {
 	f := newFixture(t)
-	machines := f.machines("10.99.1.1", "10.99.1.2")
-	leader, other := machines[0], machines[1]
-	leader.startSidecar()
-	f.waitForPublished(waitTimeout, leader)
-	other.startSidecar()
-	f.waitForPublished(waitTimeout, leader, other)
-
-	end := f.requirePublished(other)
-	leader.server.Kill()
-	f.checkRemoval("the leader's own server is killed", killedRemovalTime, other)
-	end()
-	if err := leader.server.Start(); err != nil {
-		t.Fatal(err)
+	machines := f.startMachines("10.99.1.1", "10.99.1.2")
+	for _, fault := range []machineFault{serverKilled, serverFrozen, powerLost} {
+		leader, other := f.leaderAndOther(machines)
+		end := f.requirePublished(other)
+		f.checkFault(fault, leader, other)
+		f.waitForPublished(waitTimeout, machines...)
+		end()
 	}
-	f.waitForPublished(waitTimeout, leader, other)
-
-	// Who leads now is beside either; the one that leads is the one to strike.
-	leader, other = f.leaderAndOther(machines)
-	end = f.requirePublished(other)
-	if err := leader.server.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-	f.checkRemoval("the leader's own server hangs", frozenRemovalTime, other)
-	if err := leader.server.Thaw(); err != nil {
-		t.Fatal(err)
-	}
-	f.waitForPublished(waitTimeout, leader, other)
-	leader, other = f.leaderAndOther(machines)
-	end()
-
-	end = f.requirePublished(other)
-	leader.powerOff()
-	f.checkRemoval("the leader's machine without power", killedRemovalTime, other)
-	end()
 }
 
 func TestServers_GracefulStopRemovesTheLastEndpoint(t *testing.T) {
 	f := newFixture(t)
-	machines := f.machines("10.99.2.1", "10.99.2.2")
+	machines := f.startMachines("10.99.2.1", "10.99.2.2")
 	first, last := machines[0], machines[1]
-	first.startSidecar()
-	f.waitForPublished(waitTimeout, first)
-	last.startSidecar()
-	f.waitForPublished(waitTimeout, first, last)
-
 	end := f.requirePublished(last)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	f.checkRemoval("a server that is stopped in good order", gracefulRemovalTime, last)
+	f.checkRemoval("graceful stop", gracefulRemovalTime, last)
 	end()
 	if err := last.stop(); err != nil {
 		t.Fatal(err)
 	}
-	f.checkRemoval("the last server, stopped in good order", gracefulRemovalTime)
+	f.checkRemoval("graceful stop of the last server", gracefulRemovalTime)
 }
 
 func TestServers_LastServerStaysPublishedWhileFrozen(t *testing.T) {
 	f := newFixture(t)
-	only := f.machines("10.99.3.1")[0]
-	only.startSidecar()
-	f.waitForPublished(waitTimeout, only)
+	only := f.startMachines("10.99.3.1")[0]
 	if err := only.server.Freeze(); err != nil {
 		t.Fatal(err)
 	}

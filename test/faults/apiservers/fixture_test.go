@@ -23,13 +23,14 @@ import (
 )
 
 const (
-	// port is where pods are said to reach every server: one port, because the Service has one target port.
+	// port is the published port of every server. All servers need the same port because the
+	// Service has one target port.
 	port = "6443"
-	// readTimeout bounds one look at what is published.
+	// readTimeout bounds one read of the published endpoints.
 	readTimeout = 5 * time.Second
 )
 
-// sidecarVariable makes this test binary a bootstrapsvc and nothing else.
+// sidecarVariable makes the test binary run a bootstrapsvc instead of the tests.
 const sidecarVariable = "TRIVET_APISERVERS_SIDECAR"
 
 func TestMain(m *testing.M) {
@@ -40,23 +41,24 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// plane is a control plane in which machines come and go, and what is published of them.
+// fixture is the control plane that the machines of a test join.
 type fixture struct {
 	*testing.T
 	cluster *devcluster.Cluster
-	// kube reaches the kube-apiserver that no fault strikes.
+	// kube is a client of a kube-apiserver without faults.
 	kube kubernetes.Interface
-	// name keeps the keys of tests apart.
+	// name is the cluster name of the test's sidecars. It separates the etcd keys of the tests.
 	name string
 }
 
-// newPlane is the control plane that all tests share.
+// newFixture returns the control plane that all tests share.
 func newFixture(t *testing.T) fixture {
 	t.Helper()
 	return fixture{T: t, cluster: testkit.Cluster(t), kube: testkit.Kube(t), name: strings.ToLower(strings.NewReplacer("_", "-", "/", "-", "=", "-").Replace(t.Name()))}
 }
 
-// machine is a kube-apiserver and the bootstrapsvc beside it, which reaches Kubernetes through that server only.
+// machine is a kube-apiserver and its bootstrapsvc, which reaches Kubernetes only through that
+// server.
 type machine struct {
 	*sidecar
 	fixture fixture
@@ -65,7 +67,7 @@ type machine struct {
 	args    []string
 }
 
-// machines starts kube-apiservers, all at once, and no sidecar yet.
+// machines starts kube-apiservers concurrently, without sidecars.
 func (f fixture) machines(addresses ...string) []*machine {
 	f.Helper()
 	machines := make([]*machine, len(addresses))
@@ -91,21 +93,31 @@ func (f fixture) machines(addresses ...string) []*machine {
 	return machines
 }
 
-// attend starts a sidecar on the machine.
+// startMachines starts kube-apiservers, then their sidecars in order. The first sidecar becomes the leader.
+func (f fixture) startMachines(addresses ...string) []*machine {
+	f.Helper()
+	machines := f.machines(addresses...)
+	for i, m := range machines {
+		m.startSidecar()
+		f.waitForPublished(waitTimeout, machines[:i+1]...)
+	}
+	return machines
+}
+
 func (m *machine) startSidecar() {
 	m.fixture.Helper()
 	m.sidecar = m.fixture.sidecar(m.server.Kubeconfig(),
 		append([]string{"--apiserver-advertise-address=" + m.address, "--apiserver-port=" + port}, m.args...)...)
 }
 
-// lose ends both at once, as a power cut does.
+// powerOff kills the sidecar and the server.
 func (m *machine) powerOff() {
 	m.kill()
 	m.server.Kill()
 }
 
-// published are the addresses in the EndpointSlices of default/kubernetes that are ready, sorted; an error if the Endpoints
-// object says otherwise.
+// published returns the sorted addresses of the ready endpoints in the EndpointSlices of
+// default/kubernetes.
 func published(ctx context.Context, kube kubernetes.Interface) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -144,7 +156,8 @@ func publishedInEndpoints(ctx context.Context, kube kubernetes.Interface) ([]str
 	return addresses, nil
 }
 
-// becomes waits until exactly the machines are published, in slices and in Endpoints, and returns how long that took.
+// waitForPublished waits until exactly the given machines are published, in EndpointSlices and in
+// Endpoints, and returns the time that it took.
 func (f fixture) waitForPublished(within time.Duration, want ...*machine) time.Duration {
 	f.Helper()
 	addresses := addressesOf(want...)
@@ -172,8 +185,8 @@ func addressesOf(machines ...*machine) []string {
 	return addresses
 }
 
-// stays reports an error if an address is missing from the slices at any look, until the returned function is called: whoever
-// is well must not suffer from what happens to others.
+// requirePublished fails the test if one of the machines is missing from the EndpointSlices at any
+// read. The returned function stops it.
 func (f fixture) requirePublished(machines ...*machine) (end func()) {
 	f.Helper()
 	ctx, cancel := context.WithCancel(f.Context())
@@ -184,14 +197,14 @@ func (f fixture) requirePublished(machines ...*machine) (end func()) {
 			has, err := published(ctx, f.kube)
 			for _, want := range addressesOf(machines...) {
 				if err == nil && !slices.Contains(has, want) {
-					f.Errorf("%s is well and was not published; %v were", want, has)
+					f.Errorf("%s is healthy and not published; published are %v", want, has)
 					return
 				}
 			}
 			pause(ctx, 20*time.Millisecond)
 		}
 		if reads == 0 {
-			f.Error("nobody looked at what was published")
+			f.Error("the published endpoints were never read")
 		}
 	})
 	return func() {
@@ -200,7 +213,8 @@ func (f fixture) requirePublished(machines ...*machine) (end func()) {
 	}
 }
 
-// whoLeads returns first the machine whose sidecar leads, of two: it alone takes a call that writes.
+// leaderAndOther returns the machine of the leading sidecar first. Only the leader accepts
+// ReconcileBaseline.
 func (f fixture) leaderAndOther(machines []*machine) (leader, other *machine) {
 	f.Helper()
 	testkit.Eventually(f, waitTimeout, func() error {
@@ -218,7 +232,7 @@ func (f fixture) leaderAndOther(machines []*machine) (leader, other *machine) {
 	return leader, other
 }
 
-// pause lets time pass on a real system; nothing is expected to be over afterwards.
+// pause waits for real time to pass, not for a condition.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -19,8 +19,8 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
-// A kube-apiserver that still keeps the endpoints itself is published by the keys that it writes, and the two do not undo
-// each other's work.
+// A kube-apiserver with its own endpoint reconciler is published from its master leases. Neither
+// writer reverts the other.
 func TestMigration_MasterLeasesAreAdopted(t *testing.T) {
 	f := newFixture(t)
 	server, err := f.cluster.AddAPIServer(t.Context(), devcluster.PeerConfig{
@@ -37,12 +37,12 @@ func TestMigration_MasterLeasesAreAdopted(t *testing.T) {
 	testkit.Eventually(t, waitTimeout, func() error {
 		found, err := apiServerAt(t, observer, old.address)
 		if err == nil && (found.GetSource() != bootstrapv1.APIServer_SOURCE_MASTER_LEASE || !found.GetPublished()) {
-			err = fmt.Errorf("what is known of %s: %v", old.address, found)
+			err = fmt.Errorf("the replica reports about %s: %v", old.address, found)
 		}
 		return err
 	})
 
-	// The kube-apiserver has published its own port, which is repaired once: nobody else does.
+	// The kube-apiserver has published its own port. Only the sidecar repairs that, once.
 	testkit.Eventually(t, waitTimeout, func() error {
 		if published := publishedPorts(t, f.kube); !slices.Equal(published, []string{port}) {
 			return fmt.Errorf("ports %v are published, want %s", published, port)
@@ -52,14 +52,14 @@ func TestMigration_MasterLeasesAreAdopted(t *testing.T) {
 
 	before := resourceVersions(t, f.kube)
 	end := f.requirePublished(old)
-	pause(t.Context(), 25*time.Second) // two and a half rounds of both
+	pause(t.Context(), 25*time.Second) // two and a half intervals of both writers
 	end()
 	if after := resourceVersions(t, f.kube); after != before {
-		t.Errorf("while nothing happened, slices went from version %s to %s", before, after)
+		t.Errorf("without a change, the slices went from version %s to %s", before, after)
 	}
 }
 
-// writesOf changes with every write of the slices.
+// resourceVersions returns a string that changes with every write of the slices.
 func resourceVersions(t *testing.T, kube kubernetes.Interface) string {
 	t.Helper()
 	var versions []string
@@ -69,7 +69,7 @@ func resourceVersions(t *testing.T, kube kubernetes.Interface) string {
 	return fmt.Sprint(versions)
 }
 
-// portsOf are the ports in the slices.
+// publishedPorts returns the ports in the slices.
 func publishedPorts(t *testing.T, kube kubernetes.Interface) []string {
 	t.Helper()
 	var ports []string
@@ -92,7 +92,7 @@ func endpointSlices(t *testing.T, kube kubernetes.Interface) []discoveryv1.Endpo
 	return found.Items
 }
 
-// serverOf is what a replica knows of the kube-apiserver at an address.
+// apiServerAt returns what a replica reports about the kube-apiserver at an address.
 func apiServerAt(t *testing.T, replica *sidecar, address string) (*bootstrapv1.APIServer, error) {
 	list, err := replica.client.ListAPIServers(t.Context(), &bootstrapv1.ListAPIServersRequest{})
 	if err != nil {
@@ -106,7 +106,7 @@ func apiServerAt(t *testing.T, replica *sidecar, address string) (*bootstrapv1.A
 	return nil, fmt.Errorf("%s is not among %v", address, list.GetApiservers())
 }
 
-// Keys that nobody keeps alive, as a restore leaves them, are told of and never published.
+// Keys without an etcd lease, as a restore leaves them, are reported and never published.
 func TestMigration_KeysWithoutLeaseAreNotPublished(t *testing.T) {
 	f := newFixture(t)
 	healthy := f.machines("10.99.6.1")[0]
@@ -114,9 +114,9 @@ func TestMigration_KeysWithoutLeaseAreNotPublished(t *testing.T) {
 	healthy.startSidecar()
 	f.waitForPublished(waitTimeout, healthy)
 	etcd := testkit.Etcd(t)
-	const dead, master = "10.99.6.2", "10.99.6.3"
+	const withoutLease, master = "10.99.6.2", "10.99.6.3"
 	for key, value := range map[string]string{
-		"/trivet/" + f.name + "/apiservers/" + dead: `{"port":6443,"ready":true,"replica":"long-gone"}`,
+		"/trivet/" + f.name + "/apiservers/" + withoutLease: `{"port":6443,"ready":true,"replica":"removed"}`,
 		"/registry/masterleases/" + master: `{"kind":"Endpoints","apiVersion":"v1","metadata":{"name":"` + master +
 			`"},"subsets":[{"addresses":[{"ip":"` + master + `"}]}]}`,
 	} {
@@ -129,20 +129,20 @@ func TestMigration_KeysWithoutLeaseAreNotPublished(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, address := range []string{dead, master} {
+	for _, address := range []string{withoutLease, master} {
 		testkit.Eventually(t, waitTimeout, func() error {
 			found, err := apiServerAt(t, healthy.sidecar, address)
 			if err == nil && (len(found.GetProblems()) == 0 || found.GetPublished()) {
-				err = fmt.Errorf("of a key that nobody keeps alive is known: %v", found)
+				err = fmt.Errorf("of a key without a lease the replica reports: %v", found)
 			}
 			return err
 		})
 	}
-	pause(t.Context(), 12*time.Second) // more than a round
+	pause(t.Context(), 12*time.Second) // more than one interval
 	f.waitForPublished(readTimeout, healthy)
 }
 
-// A control plane is restored from a copy of etcd in which a machine lives that is gone since.
+// etcd is restored from a copy that contains a machine that was lost after the copy.
 func TestMigration_RestoredEtcdDropsTheLostMachine(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
 	cluster, err := devcluster.Start(t.Context(), devcluster.Config{DataDir: dir})
@@ -160,34 +160,34 @@ func TestMigration_RestoredEtcdDropsTheLostMachine(t *testing.T) {
 	}
 	f := fixture{T: t, cluster: cluster, kube: kube, name: "restored"}
 	machines := f.machines("10.99.7.1", "10.99.7.2")
-	kept, gone := machines[0], machines[1]
-	kept.startSidecar()
-	gone.startSidecar()
-	f.waitForPublished(waitTimeout, kept, gone)
+	remaining, lost := machines[0], machines[1]
+	remaining.startSidecar()
+	lost.startSidecar()
+	f.waitForPublished(waitTimeout, remaining, lost)
 
 	data, copied := filepath.Join(dir, "etcd"), filepath.Join(t.TempDir(), "copy")
 	if err := errors.Join(cluster.StopEtcd(), os.CopyFS(copied, os.DirFS(data)), cluster.StartEtcd()); err != nil {
 		t.Fatal(err)
 	}
-	f.waitForPublished(waitTimeout, kept, gone)
-	gone.powerOff()
-	f.waitForPublished(waitTimeout, kept)
+	f.waitForPublished(waitTimeout, remaining, lost)
+	lost.powerOff()
+	f.waitForPublished(waitTimeout, remaining)
 
-	kept.powerOff()
+	remaining.powerOff()
 	if err := errors.Join(cluster.StopAPIServer(), cluster.StopEtcd(), os.RemoveAll(data), os.CopyFS(data, os.DirFS(copied)),
-		restrictDirs(data), cluster.StartEtcd(), cluster.StartAPIServer(), kept.server.Start()); err != nil {
+		restrictDirs(data), cluster.StartEtcd(), cluster.StartAPIServer(), remaining.server.Start()); err != nil {
 		t.Fatal(err)
 	}
-	if has, err := published(t.Context(), kube); err != nil || !slices.Contains(has, gone.address) {
-		t.Fatalf("the restored slices hold %v, %v, and should hold the dead %s", has, err, gone.address)
+	if has, err := published(t.Context(), kube); err != nil || !slices.Contains(has, lost.address) {
+		t.Fatalf("the restored slices hold %v, %v, and should hold the lost %s", has, err, lost.address)
 	}
-	kept.startSidecar()
-	end := f.requirePublished(kept)
-	f.checkRemoval("a machine that only lives in the copy", killedRemovalTime+5*time.Second, kept)
+	remaining.startSidecar()
+	end := f.requirePublished(remaining)
+	f.checkRemoval("machine that only the copy contains", killedRemovalTime+5*time.Second, remaining)
 	end()
 }
 
-// private takes all rights from others, as etcd wants it of its folder.
+// restrictDirs removes all rights of other users, which etcd requires of its data directory.
 func restrictDirs(dir string) error {
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
