@@ -74,7 +74,8 @@ var (
 	}
 )
 
-// checkFault injects a fault, checks that the other machines remain published, and reverts the fault.
+// checkFault injects a fault, checks that the other machines remain published, and reverts the
+// fault.
 func (f fixture) checkFault(fault machineFault, faulty *machine, healthy ...*machine) {
 	f.Helper()
 	if err := fault.inject(faulty); err != nil {

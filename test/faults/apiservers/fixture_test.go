@@ -93,7 +93,8 @@ func (f fixture) machines(addresses ...string) []*machine {
 	return machines
 }
 
-// startMachines starts kube-apiservers, then their sidecars in order. The first sidecar becomes the leader.
+// startMachines starts kube-apiservers, then their sidecars in order. The first sidecar becomes the
+// leader.
 func (f fixture) startMachines(addresses ...string) []*machine {
 	f.Helper()
 	machines := f.machines(addresses...)

@@ -16,28 +16,28 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 )
 
-// Two installations that know nothing of each other mend one cluster, beside kube-apiserver's own repairers: nobody elects
-// among them, so only the guards of their writes keep them from harm.
+// Two installations repair one cluster concurrently with kube-apiserver's own repairers. They have
+// no common election, so only the guards of their writes prevent violations.
 func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 	inj := newInjector(t)
 	var recorders []*findingRecorder
-	for _, name := range []string{"rival-one", "rival-two"} {
+	for _, name := range []string{"installation-one", "installation-two"} {
 		replica := startReplica(t, setting{name: name})
 		replica.waitForAudit(t)
 		recorders = append(recorders, recordFindings(t, replica))
 	}
 	load := startChurn(t, inj.kube, testkit.Namespace(t, inj.kube), *services/4)
 
-	damages, planted := map[string]damage{}, map[subject]bool{}
+	damages, expected := map[string]damage{}, map[subject]bool{}
 	for name, plant := range damageKinds() {
 		done := plant(inj)
 		if done.outcome == needsDecision {
 			done.resolve()
 			for _, text := range done.used {
-				planted[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: done.store, text: text}] = true
+				expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: done.store, text: text}] = true
 			}
 		}
-		damages[name], planted[done.subject], planted[done.or] = done, true, true
+		damages[name], expected[done.subject], expected[done.or] = done, true, true
 	}
 	load.end(t)
 	for _, done := range damages {
@@ -46,16 +46,16 @@ func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 	checkAllocator(t, inj, damages)
 	for _, recorder := range recorders {
 		testkit.Eventually(t, waitTimeout, func() error { return recorder.checkOpen(nil) })
-		for _, about := range recorder.unexpectedFindings(planted) {
+		for _, about := range recorder.unexpectedFindings(expected) {
 			if !inj.observer.releasedByUpdate(about) {
-				t.Errorf("nobody planted %v, and it was called open", about)
+				t.Errorf("a finding that no damage explains was open: %v", about)
 			}
 		}
 	}
 	inj.observer.checkViolations(t, func(b oracle.Violation) bool { return b.ReallocatedAt > 0 && isFreedByRepair(damages, b.Subject) })
 }
 
-// One token is given in many times at once, to the leader and to another one.
+// Concurrent calls apply one token at the leader, and one call applies it at another replica.
 func TestConcurrency_TokenIsAppliedOnce(t *testing.T) {
 	inj := newInjector(t)
 	leader, other := startTwo(t, setting{auto: bootstrapsvc.AutoRepairOff})
@@ -72,15 +72,15 @@ func TestConcurrency_TokenIsAppliedOnce(t *testing.T) {
 	}
 	calling.Wait()
 	if _, err := other.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()}); status.Code(err) != codes.Unavailable {
-		t.Errorf("who does not lead answers %v, want UNAVAILABLE", err)
+		t.Errorf("a replica that does not lead returns %v, want UNAVAILABLE", err)
 	}
 	final, err := leader.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
 	if err != nil || !final.GetRepair().GetComplete() {
-		t.Fatalf("asked once more: %v, %v, want the complete repair", final, err)
+		t.Fatalf("apply again: %v, %v, want the complete repair", final, err)
 	}
 	for i, answer := range answers {
 		if err := checkAnswer(answer, problems[i], final); err != nil {
-			t.Errorf("asker %d: %v", i, err)
+			t.Errorf("caller %d: %v", i, err)
 		}
 	}
 	checkRepaired(t, inj, leader, used)
@@ -88,7 +88,8 @@ func TestConcurrency_TokenIsAppliedOnce(t *testing.T) {
 	inj.observer.checkViolations(t, nil)
 }
 
-// answered returns an error unless an asker got the repair, or was told that somebody else is at it.
+// checkAnswer returns an error unless a caller got the repair, or ABORTED because another call
+// applies it.
 func checkAnswer(answer *bootstrapv1.ApplyRepairResponse, err error, want *bootstrapv1.ApplyRepairResponse) error {
 	switch {
 	case status.Code(err) == codes.Aborted:
@@ -103,7 +104,7 @@ func checkAnswer(answer *bootstrapv1.ApplyRepairResponse, err error, want *boots
 	return nil
 }
 
-// What a plan was made from changes before it is applied: nothing of it may be carried out.
+// The state changes between plan and apply: the replica must refuse the whole plan.
 func TestConcurrency_OutdatedPlanIsRefused(t *testing.T) {
 	inj := newInjector(t)
 	replica := startReplica(t, setting{auto: bootstrapsvc.AutoRepairOff})
@@ -115,12 +116,12 @@ func TestConcurrency_OutdatedPlanIsRefused(t *testing.T) {
 	testkit.Eventually(t, waitTimeout, func() error {
 		_, err := replica.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
 		if status.Code(err) != codes.FailedPrecondition {
-			return fmt.Errorf("a plan that has drifted is answered with %w, want FAILED_PRECONDITION", err)
+			return fmt.Errorf("apply of an outdated plan returns %w, want FAILED_PRECONDITION", err)
 		}
 		return nil
 	})
 	if inj.observer.isAllocated(lost.Spec.ClusterIP) {
-		t.Errorf("%s was allocated for a Service that is gone", lost.Spec.ClusterIP)
+		t.Errorf("%s was allocated for a deleted Service", lost.Spec.ClusterIP)
 	}
 	inj.observer.checkViolations(t, nil)
 }

@@ -22,38 +22,39 @@ import (
 	"github.com/trivet-dev/trivet/internal/devcluster"
 )
 
-// blade cuts a replica off from everything at one of the writes that matter: those of IPAddresses, of the bitmap and of the
-// record of repairs. From then on the replica is as good as dead: it reaches neither etcd nor kube-apiserver, and nobody
-// hears of it. A nil blade cuts nothing.
+// cutter interrupts a replica at one of its writes to IPAddresses, the bitmap or the record of
+// repairs. From then on, all requests of the replica to etcd and kube-apiserver fail. A nil cutter
+// does nothing.
 type cutter struct {
-	mu      sync.Mutex // guards what follows
-	writes  int        // so far, since armed
-	at      int        // the write to cut at; 0: none
-	after   bool       // whether that write still happens, and only its answer is lost
+	mu      sync.Mutex // guards the following fields
+	writes  int        // since arm
+	at      int        // the write to interrupt; 0 for none
+	after   bool       // whether the write takes effect and only its answer is lost
 	down    bool
-	what    []string      // the writes, in order
-	cutDone chan struct{} // closed once it has cut
+	what    []string      // the writes since arm, in order
+	cutDone chan struct{} // closed at the interruption
 }
 
 func newCutter() *cutter { return &cutter{cutDone: make(chan struct{})} }
 
-var errCut = errors.New("cut off by the test")
+var errCut = errors.New("interrupted by the test")
 
-// arm begins to count.
+// arm resets the count of writes and sets the write to interrupt.
 func (c *cutter) arm(at int, after bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writes, c.what, c.at, c.after = 0, nil, at, after
 }
 
-// seen are the writes since it was armed.
+// writesSeen returns the writes since arm.
 func (c *cutter) writesSeen() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]string(nil), c.what...)
 }
 
-// pass lets a request through, or not. what is empty for requests that do not count.
+// pass sends a request unless the replica is interrupted. what describes a write, and is empty for
+// any other request.
 func (c *cutter) pass(what string, send func() error) error {
 	c.mu.Lock()
 	if c.down {
@@ -80,8 +81,8 @@ func (c *cutter) pass(what string, send func() error) error {
 	return errCut
 }
 
-// over returns the clients of a replica whose requests pass the blade.
-func (c *cutter) over(t *testing.T, cluster *devcluster.Cluster) (*clientv3.Client, *rest.Config) {
+// clients returns the clients of a replica. Their requests go through the cutter.
+func (c *cutter) clients(t *testing.T, cluster *devcluster.Cluster) (*clientv3.Client, *rest.Config) {
 	t.Helper()
 	config := cluster.RESTConfig()
 	if c == nil {
@@ -120,7 +121,7 @@ func etcdTLS(t *testing.T, cluster *devcluster.Cluster) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{pair}}
 }
 
-// bladedTransport carries requests to kube-apiserver.
+// cutTransport sends requests to kube-apiserver.
 type cutTransport struct {
 	cutter *cutter
 	next   http.RoundTripper
@@ -150,7 +151,8 @@ func (c *cutter) unary(ctx context.Context, method string, request, reply any, c
 	return err
 }
 
-// whatOf tells a write that counts: one of the bitmap or of the record of repairs.
+// writeOf describes a write to the bitmap or the record of repairs. It is empty for any other
+// request.
 func writeOf(request any) string {
 	txn, ok := request.(*pb.TxnRequest)
 	if !ok {
@@ -165,7 +167,7 @@ func writeOf(request any) string {
 	return ""
 }
 
-// stream cuts watches and the session's keep-alive off, too.
+// stream ends watches and the keep-alive of the session at the interruption.
 func (c *cutter) stream(ctx context.Context, description *grpc.StreamDesc, connection *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (stream grpc.ClientStream, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {

@@ -2,6 +2,7 @@ package damage
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +14,22 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 )
 
-// mendedWithin is what is promised of damage that is mended without asking; upstream's repairers take up to three minutes.
+var (
+	services = flag.Int("damage.services", 1000, "Services that are created and deleted during the injection")
+	long     = flag.Bool("damage.long", false, "also wait for the grace period of leaks, and interrupt repairs at every write")
+)
+
+const (
+	// waitTimeout is well above the time of any single step on a loaded machine.
+	waitTimeout = 30 * time.Second
+	// loadMargin is the extra time that a loaded machine with two cores may need.
+	loadMargin = 4 * time.Second
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// repairTime is the promised time of a repair without a request. Upstream's repairers take up to
+// three minutes.
 const repairTime = time.Second
 
 func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
@@ -27,11 +43,11 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 	load := startChurn(t, inj.kube, testkit.Namespace(t, inj.kube), *services)
 
 	damages := map[string]damage{}
-	planted := map[subject]bool{}
+	expected := map[subject]bool{}
 	for _, name := range slices.Sorted(maps.Keys(damageKinds())) {
 		done := damageKinds()[name](inj)
 		began := time.Now()
-		damages[name], planted[done.subject], planted[done.or] = done, true, true
+		damages[name], expected[done.subject], expected[done.or] = done, true, true
 		t.Run(name, func(t *testing.T) {
 			testkit.Eventually(t, waitTimeout, func() error { return recorder.hasSeen(done.subject, done.or) })
 			if done.outcome == repairedAtOnce {
@@ -48,25 +64,24 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 	if *long {
 		waitForLeakRepairs(t, inj, recorder, damages)
 	}
-	resolveRemaining(t, inj, recorder, damages, planted)
-	for _, about := range recorder.unexpectedFindings(planted) {
+	resolveRemaining(t, inj, recorder, damages, expected)
+	for _, about := range recorder.unexpectedFindings(expected) {
 		if !inj.observer.releasedByUpdate(about) {
-			t.Errorf("nobody planted %v, and it was called open", about)
+			t.Errorf("a finding that no damage explains was open: %v", about)
 		}
 	}
 	inj.observer.checkViolations(t, func(b oracle.Violation) bool { return b.ReallocatedAt > 0 && isFreedByRepair(damages, b.Subject) })
 }
 
-// held compares a time with what is promised.
 func checkRepairTime(t *testing.T, promise, took time.Duration) {
 	t.Helper()
-	t.Logf("mended after %v, promised within %v", took.Round(time.Millisecond), promise)
+	t.Logf("repaired after %v, promised within %v", took.Round(time.Millisecond), promise)
 	if took > promise+loadMargin {
-		t.Errorf("mended after %v, promised within %v", took.Round(time.Millisecond), promise)
+		t.Errorf("repaired after %v, promised within %v", took.Round(time.Millisecond), promise)
 	}
 }
 
-// heldAll returns an error unless all subjects are allocated.
+// allAllocated returns an error unless all subjects are allocated.
 func allAllocated(inj *injector, subjects []string) error {
 	for _, text := range subjects {
 		if !inj.observer.isAllocated(text) {
@@ -85,20 +100,21 @@ func isFreedByRepair(damages map[string]damage, text string) bool {
 	return false
 }
 
-// checkPending compares what seems to be allocated and unused with what is.
+// checkUnused compares the findings about unused allocations with the observed state of etcd.
 func checkUnused(t *testing.T, inj *injector, recorder *findingRecorder) {
 	t.Helper()
 	testkit.Eventually(t, waitTimeout, func() error {
 		inj.observer.waitUntilCurrent(t)
 		unused := inj.observer.unused()
 		if seeming := recorder.unused(); !slices.Equal(seeming, unused) {
-			return fmt.Errorf("seemingly unused are %v, unused are %v", seeming, unused)
+			return fmt.Errorf("findings report %v as unused, unused are %v", seeming, unused)
 		}
 		return nil
 	})
 }
 
-// checkWhatWaits holds findings to what is promised of those that nobody mends at once: with a reason, and not safe.
+// checkUnrepaired checks that each finding that is not repaired at once has a message, and is not
+// safe or not yet open.
 func checkUnrepaired(t *testing.T, recorder *findingRecorder, damages map[string]damage) {
 	t.Helper()
 	for name, done := range damages {
@@ -107,18 +123,18 @@ func checkUnrepaired(t *testing.T, recorder *findingRecorder, damages map[string
 		}
 		finding := recorder.current(done.subject)
 		switch {
-		case finding == nil && done.outcome == repairedAfterGrace: // kube-apiserver's own repairer may have been there first
+		case finding == nil && done.outcome == repairedAfterGrace: // kube-apiserver's own repairer can be faster
 		case finding == nil:
 			t.Errorf("%s: there is no finding", name)
 		case finding.GetSafe() && finding.GetState() == bootstrapv1.Finding_STATE_PENDING || finding.GetSafe() && done.outcome == needsDecision:
-			t.Errorf("%s: it is called safe to mend: %v", name, finding)
+			t.Errorf("%s: it must not be safe: %v", name, finding)
 		case !finding.GetSafe() && finding.GetUnsafeReason() == "" || finding.GetMessage() == "":
-			t.Errorf("%s: it does not say what is wrong, or why nobody may mend it: %v", name, finding)
+			t.Errorf("%s: it lacks a message or an unsafe reason: %v", name, finding)
 		}
 	}
 }
 
-// checkAllocator asks kube-apiserver for what is used.
+// checkAllocator checks that kube-apiserver's allocator refuses all subjects in use.
 func checkAllocator(t *testing.T, inj *injector, damages map[string]damage) {
 	t.Helper()
 	for name, done := range damages {
@@ -130,10 +146,10 @@ func checkAllocator(t *testing.T, inj *injector, damages map[string]damage) {
 	}
 }
 
-// ripeWithin is the longest that a leak may last: it must have been watched for more than a request can take.
+// leakRepairTimeout is above the grace period of a leak, which is longer than any request.
 const leakRepairTimeout = 2 * time.Minute
 
-// awaitRipe waits until leaks are freed and asks the allocator for them.
+// waitForLeakRepairs waits until leaks are freed and checks that the allocator grants them.
 func waitForLeakRepairs(t *testing.T, inj *injector, recorder *findingRecorder, damages map[string]damage) {
 	t.Helper()
 	began := time.Now()
@@ -147,14 +163,15 @@ func waitForLeakRepairs(t *testing.T, inj *injector, recorder *findingRecorder, 
 			}
 			return recorder.isGone(done.subject)
 		})
-		t.Logf("%s: freed %v after everything else", name, time.Since(began).Round(time.Second))
+		t.Logf("%s: freed %v after the other repairs", name, time.Since(began).Round(time.Second))
 		checkGranted(t, inj.kube, inj.namespace, done.text)
 	}
 }
 
-// decide does what a person would about damage that waits for one. Deleting one of two Services that share something makes
-// kube-apiserver free it under the other: that is mended at once.
-func resolveRemaining(t *testing.T, inj *injector, recorder *findingRecorder, damages map[string]damage, planted map[subject]bool) {
+// resolveRemaining resolves the damage that needs a decision. The deletion of one of two Services
+// with the same subject makes kube-apiserver free the subject under the other one. That damage is
+// repaired at once.
+func resolveRemaining(t *testing.T, inj *injector, recorder *findingRecorder, damages map[string]damage, expected map[subject]bool) {
 	t.Helper()
 	for name, done := range damages {
 		if done.resolve == nil {
@@ -162,10 +179,10 @@ func resolveRemaining(t *testing.T, inj *injector, recorder *findingRecorder, da
 		}
 		done.resolve()
 		for _, text := range done.used {
-			planted[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: done.store, text: text}] = true
+			expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: done.store, text: text}] = true
 		}
 		testkit.Eventually(t, waitTimeout, func() error { return errors.Join(recorder.isGone(done.subject), allAllocated(inj, done.used)) })
-		t.Logf("%s: decided", name)
+		t.Logf("%s: resolved", name)
 	}
 	testkit.Eventually(t, waitTimeout, func() error { return recorder.checkOpen(nil) })
 }

@@ -14,7 +14,7 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
-// subject is what a finding is about.
+// subject identifies a finding by its code, store and subject.
 type subject struct {
 	code  bootstrapv1.Finding_Code
 	store bootstrapv1.Finding_Store
@@ -29,21 +29,22 @@ func subjectOf(f *bootstrapv1.Finding) subject {
 	return subject{code: f.GetCode(), store: f.GetStore(), text: f.GetSubject()}
 }
 
-// diary is what a replica said of findings, from the moment on that it is kept.
+// findingRecorder records the findings that a replica reports.
 type findingRecorder struct {
 	stop    context.CancelFunc
 	writing sync.WaitGroup
 
-	mu     sync.Mutex         // guards what follows
-	names  map[string]subject // what findings are about: one that goes while it is pending is told of by its name alone
+	mu     sync.Mutex         // guards the following fields
+	names  map[string]subject // by finding name: the deletion of a pending finding has only its name
 	now    map[subject]*bootstrapv1.Finding
-	opened map[subject]time.Time // when each was first called open
+	opened map[subject]time.Time // the time at which each finding was open first
 	ended  map[subject]*bootstrapv1.Finding
-	marked bool // whether a bookmark came: what was open at the start is known
+	marked bool // whether a bookmark has completed the initial list
 	errs   []error
 }
 
-// keepDiary follows a replica's findings, and begins anew when a watch ends, as anybody should.
+// recordFindings watches a replica's findings, restarts an ended watch, and returns after the
+// initial list.
 func recordFindings(t *testing.T, replica bootstrapv1.BootstrapServiceClient) *findingRecorder {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -107,7 +108,7 @@ func (r *findingRecorder) note(event *bootstrapv1.WatchFindingsResponse) {
 	}
 }
 
-// sees returns an error unless one of the findings is there, or was.
+// hasSeen returns an error unless one of the findings exists or has existed.
 func (r *findingRecorder) hasSeen(any ...subject) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,10 +117,10 @@ func (r *findingRecorder) hasSeen(any ...subject) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("nobody found %v; there is %v", any, r.list())
+	return fmt.Errorf("none of %v was reported; findings are %v", any, r.list())
 }
 
-// unused are the subjects that are called allocated and used by nobody, sorted.
+// unused returns the sorted subjects of all findings about unused allocations.
 func (r *findingRecorder) unused() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,24 +134,24 @@ func (r *findingRecorder) unused() []string {
 	return unused
 }
 
-// lacks returns an error while the finding is there.
+// isGone returns an error while the finding exists.
 func (r *findingRecorder) isGone(about subject) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if finding, there := r.now[about]; there {
-		return fmt.Errorf("still there: %v", finding)
+		return fmt.Errorf("finding still exists: %v", finding)
 	}
 	return nil
 }
 
-// of returns the finding as it is now; nil if it is not there.
+// current returns the finding, or nil.
 func (r *findingRecorder) current(about subject) *bootstrapv1.Finding {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.now[about]
 }
 
-// list wants the lock.
+// list requires the lock.
 func (r *findingRecorder) list() []string {
 	var names []string
 	for about, finding := range r.now {
@@ -160,16 +161,16 @@ func (r *findingRecorder) list() []string {
 	return names
 }
 
-// falseFindings are those that were ever open and that nobody has planted.
-func (r *findingRecorder) unexpectedFindings(planted map[subject]bool) []subject {
+// unexpectedFindings returns all findings that were ever open and that the test did not inject.
+func (r *findingRecorder) unexpectedFindings(expected map[subject]bool) []subject {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	wrong := maps.Clone(r.opened)
-	maps.DeleteFunc(wrong, func(about subject, _ time.Time) bool { return planted[about] })
+	maps.DeleteFunc(wrong, func(about subject, _ time.Time) bool { return expected[about] })
 	return slices.SortedFunc(maps.Keys(wrong), func(a, b subject) int { return strings.Compare(a.String(), b.String()) })
 }
 
-// open returns an error unless exactly these are open.
+// checkOpen returns an error unless exactly these findings are open.
 func (r *findingRecorder) checkOpen(want map[subject]bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,7 +181,7 @@ func (r *findingRecorder) checkOpen(want map[subject]bool) error {
 		}
 	}
 	if !maps.Equal(got, want) {
-		return fmt.Errorf("open are %v, want %v", r.list(), slices.Collect(maps.Keys(want)))
+		return fmt.Errorf("findings are %v, want open %v", r.list(), slices.Collect(maps.Keys(want)))
 	}
 	return nil
 }

@@ -20,19 +20,20 @@ import (
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 )
 
-// hand does damage on purpose, and tells the witness of it beforehand.
+// injector damages allocations and marks each injected event at the observer.
 type injector struct {
 	*testing.T
-	kube      kubernetes.Interface
-	etcd      *clientv3.Client
-	namespace string
-	observer  *observer
-	made      int
-	planted   []string // keys that only etcd knows how to delete
-	leaked    []int32  // ports whose bits were set, and may be still
+	kube         kubernetes.Interface
+	etcd         *clientv3.Client
+	namespace    string
+	observer     *observer
+	made         int
+	injectedKeys []string // keys that the API refuses to delete
+	leaked       []int32  // ports whose bits were set
 }
 
-// newHand works in a namespace of its own, which is clean again after the test.
+// newInjector returns an injector with its own namespace. The test's cleanup removes all injected
+// objects.
 func newInjector(t *testing.T) *injector {
 	t.Helper()
 	kube := testkit.Kube(t)
@@ -41,11 +42,11 @@ func newInjector(t *testing.T) *injector {
 	return inj
 }
 
-// cleanUp takes away what kube-apiserver would not delete, or would refuse to.
+// cleanUp deletes what the API refuses to delete.
 func (inj *injector) cleanUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
-	for _, key := range inj.planted {
+	for _, key := range inj.injectedKeys {
 		if _, err := inj.etcd.Delete(ctx, key); err != nil {
 			inj.Errorf("delete %s: %v", key, err)
 		}
@@ -57,18 +58,18 @@ func (inj *injector) cleanUp() {
 	}
 }
 
-// service makes a Service that is well, through the API.
+// createService creates a valid Service through the API.
 func (inj *injector) createService(kind int) *corev1.Service {
 	inj.Helper()
 	inj.made++
-	service, err := inj.kube.CoreV1().Services(inj.namespace).Create(inj.Context(), serviceOfKind(fmt.Sprintf("steady-%d", inj.made), kind), metav1.CreateOptions{})
+	service, err := inj.kube.CoreV1().Services(inj.namespace).Create(inj.Context(), serviceOfKind(fmt.Sprintf("service-%d", inj.made), kind), metav1.CreateOptions{})
 	if err != nil {
 		inj.Fatal(err)
 	}
 	return service
 }
 
-// Kinds of Services, as serviceOfKind has them.
+// Kinds of serviceOfKind.
 const (
 	plain        = 0
 	withPorts    = 1
@@ -76,7 +77,7 @@ const (
 	twoProtocols = 4
 )
 
-// loseAddress deletes the IPAddress of a Service, as somebody with kubectl would.
+// deleteAddress deletes an IPAddress through the API.
 func (inj *injector) deleteAddress(address string) {
 	inj.Helper()
 	inj.observer.markInjected(oracle.Free, address)
@@ -85,7 +86,7 @@ func (inj *injector) deleteAddress(address string) {
 	}
 }
 
-// loseAddressInEtcd deletes the IPAddress where kube-apiserver keeps it.
+// deleteAddressInEtcd deletes an IPAddress in etcd.
 func (inj *injector) deleteAddressInEtcd(address string) {
 	inj.Helper()
 	inj.observer.markInjected(oracle.Free, address)
@@ -94,7 +95,7 @@ func (inj *injector) deleteAddressInEtcd(address string) {
 	}
 }
 
-// setPort sets or clears the bit of a port, without undoing what kube-apiserver does meanwhile.
+// setPortBit sets or clears the bit of a port and keeps concurrent changes of kube-apiserver.
 func (inj *injector) setPortBit(port int32, allocated uint) {
 	inj.Helper()
 	kind := oracle.Free
@@ -122,10 +123,10 @@ func (inj *injector) writePortBit(ctx context.Context, port int32, allocated uin
 			return err
 		}
 	}
-	return errors.New("kube-apiserver was faster a thousand times")
+	return errors.New("1000 conflicts with writes of kube-apiserver")
 }
 
-// freePort is one that nobody has, from the band that the allocator takes from last.
+// freePort returns an unused port of the lower band, from which the allocator takes ports last.
 func (inj *injector) freePort() int32 {
 	inj.Helper()
 	now, err := readBitmap(inj.Context(), inj.etcd)
@@ -141,7 +142,8 @@ func (inj *injector) freePort() int32 {
 	return 0
 }
 
-// freeAddress is one that nobody has, from the band that the allocator takes from last.
+// freeAddress returns an unused address of the lower band, from which the allocator takes addresses
+// last.
 func (inj *injector) freeAddress() string {
 	inj.Helper()
 	for low := 20; low < 255; low++ {
@@ -155,18 +157,18 @@ func (inj *injector) freeAddress() string {
 	return ""
 }
 
-// allocate makes an IPAddress for a parent, through the API.
+// allocate creates an IPAddress through the API.
 func (inj *injector) allocate(address string, parent *networkingv1.ParentReference) *networkingv1.IPAddress {
 	inj.Helper()
 	made, err := inj.kube.NetworkingV1().IPAddresses().Create(inj.Context(), ipAddress(address, parent), metav1.CreateOptions{})
 	if err != nil {
 		inj.Fatal(err)
 	}
-	inj.planted = append(inj.planted, addressKey(address))
+	inj.injectedKeys = append(inj.injectedKeys, addressKey(address))
 	return made
 }
 
-// rename gives the IPAddress of a Service to another parent, by replacing it in etcd: through the API that cannot be done.
+// replaceAddress changes an IPAddress in etcd, because the API refuses to change its parent.
 func (inj *injector) replaceAddress(address string, change func(*networkingv1.IPAddress), how encoding) {
 	inj.Helper()
 	now, err := inj.kube.NetworkingV1().IPAddresses().Get(inj.Context(), address, metav1.GetOptions{})
@@ -180,12 +182,13 @@ func (inj *injector) replaceAddress(address string, change func(*networkingv1.IP
 	}
 }
 
-// twin writes a Service into etcd that has what another one has, as a restore does that goes wrong.
+// duplicateService writes a copy of a Service into etcd with the same address and ports, as a wrong
+// restore does.
 func (inj *injector) duplicateService(original *corev1.Service, change func(*corev1.ServiceSpec), how encoding) *corev1.Service {
 	inj.Helper()
 	inj.made++
 	duplicate := original.DeepCopy()
-	duplicate.Name, duplicate.UID, duplicate.ResourceVersion = fmt.Sprintf("twin-%d", inj.made), uuid.NewUUID(), ""
+	duplicate.Name, duplicate.UID, duplicate.ResourceVersion = fmt.Sprintf("duplicate-%d", inj.made), uuid.NewUUID(), ""
 	duplicate.CreationTimestamp = metav1.NewTime(time.Now().Add(time.Second).Truncate(time.Second))
 	duplicate.ManagedFields = nil
 	change(&duplicate.Spec)
@@ -193,11 +196,12 @@ func (inj *injector) duplicateService(original *corev1.Service, change func(*cor
 	if _, err := inj.etcd.Put(inj.Context(), serviceKey(duplicate), encode(inj, duplicate, how)); err != nil {
 		inj.Fatal(err)
 	}
-	inj.planted = append(inj.planted, serviceKey(duplicate))
+	inj.injectedKeys = append(inj.injectedKeys, serviceKey(duplicate))
 	return duplicate
 }
 
-// remove deletes a Service through the API. What the allocator frees by that is its own doing.
+// deleteService deletes a Service through the API. The events of the allocator that follow are
+// marked as injected.
 func (inj *injector) deleteService(service *corev1.Service) {
 	inj.Helper()
 	for _, subject := range subjectsOf(service) {

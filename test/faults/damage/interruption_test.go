@@ -13,7 +13,8 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
-// cut is where the first replica's life ends: at which of its writes, and on which side of it.
+// cutPoint is the write of the first replica at which it is interrupted, before or after it takes
+// effect.
 type cutPoint struct {
 	at    int
 	after bool
@@ -27,7 +28,8 @@ func (c cutPoint) String() string {
 	return fmt.Sprintf("%s write %d", side, c.at)
 }
 
-// cuts are all that a repair of four steps offers, and more: where there is no such write, the repair ends as it should.
+// cutPoints returns the points of interruption. A repair of four steps has fewer than 12 writes, so
+// the last points interrupt nothing.
 func cutPoints() []cutPoint {
 	if !*long {
 		return []cutPoint{{at: 1, after: true}, {at: 2, after: true}, {at: 5}, {at: 6, after: true}}
@@ -43,17 +45,18 @@ func TestInterruption_NextReplicaCompletesTheRepair(t *testing.T) {
 	for i, where := range cutPoints() {
 		t.Run(where.String(), func(t *testing.T) {
 			inj := newInjector(t)
-			checkInterruptedRepair(t, inj, where, fmt.Sprintf("crash-%d", i))
+			checkInterruptedRepair(t, inj, where, fmt.Sprintf("interruption-%d", i))
 			inj.observer.checkViolations(t, nil)
 		})
 	}
 }
 
-// repairAcross begins a repair under one replica, cuts that off, and lets the next one end it.
+// checkInterruptedRepair starts a repair at one replica, interrupts the replica, and completes the
+// repair at another one.
 func checkInterruptedRepair(t *testing.T, inj *injector, where cutPoint, cluster string) {
 	t.Helper()
 	const ttl = 2 * time.Second
-	// Only who is asked mends: else nothing would be left to be cut.
+	// Automatic repairs would leave nothing to interrupt.
 	first, second := startTwo(t, setting{name: cluster, auto: bootstrapsvc.AutoRepairOff, ttl: ttl})
 	used := injectFour(inj)
 
@@ -64,11 +67,11 @@ func checkInterruptedRepair(t *testing.T, inj *injector, where cutPoint, cluster
 	t.Logf("writes of the first replica: %q, then %v", writes, err)
 	if len(writes) < where.at {
 		if err != nil || !answer.GetRepair().GetComplete() {
-			t.Errorf("nothing was cut off, and the repair is %v, %v", answer, err)
+			t.Errorf("no write was interrupted, and the repair is %v, %v", answer, err)
 		}
 		first.end()
 	} else if err == nil && answer.GetRepair().GetComplete() && !where.after {
-		t.Errorf("the replica was cut off %v and says that all is done", where)
+		t.Errorf("the replica was interrupted %v and reports a complete repair", where)
 	}
 
 	var repair *bootstrapv1.Repair
@@ -91,7 +94,7 @@ func checkInterruptedRepair(t *testing.T, inj *injector, where cutPoint, cluster
 	checkRecordedOnce(t, second, repair)
 }
 
-// fourInjuries are mended by four steps in three stores' ways.
+// injectFour injects damage whose repair has four steps.
 func injectFour(inj *injector) (used []string) {
 	inj.Helper()
 	addresses := []string{inj.createService(plain).Spec.ClusterIP, inj.createService(plain).Spec.ClusterIP, inj.createService(plain).Spec.ClusterIP}
@@ -103,7 +106,7 @@ func injectFour(inj *injector) (used []string) {
 	return append(addresses, fmt.Sprint(number))
 }
 
-// planFor waits until a plan of everything has as many steps.
+// waitForPlan waits until a plan has the number of steps.
 func waitForPlan(t *testing.T, replica *replica, steps int) *bootstrapv1.PlanRepairResponse {
 	t.Helper()
 	var plan *bootstrapv1.PlanRepairResponse
@@ -117,7 +120,8 @@ func waitForPlan(t *testing.T, replica *replica, steps int) *bootstrapv1.PlanRep
 	return plan
 }
 
-// settled waits until nothing is wrong any more, and asks the allocator.
+// checkRepaired waits until there are no findings and all subjects are allocated, and checks the
+// allocator.
 func checkRepaired(t *testing.T, inj *injector, replica *replica, used []string) {
 	t.Helper()
 	testkit.Eventually(t, waitTimeout, func() error {
@@ -130,7 +134,7 @@ func checkRepaired(t *testing.T, inj *injector, replica *replica, used []string)
 	}
 }
 
-// recordedOnce checks that the history has the repair once, as it was answered.
+// checkRecordedOnce checks that ListRepairs contains the repair once.
 func checkRecordedOnce(t *testing.T, replica *replica, want *bootstrapv1.Repair) {
 	t.Helper()
 	list, err := replica.ListRepairs(t.Context(), &bootstrapv1.ListRepairsRequest{})

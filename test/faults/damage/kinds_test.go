@@ -9,26 +9,27 @@ import (
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 )
 
-// fate is what is promised of a damage.
+// outcome is the promised handling of a damage.
 type outcome int
 
 const (
-	repairedAtOnce     outcome = iota // at once, without asking
-	repairedAfterGrace                // only after it was certain for longer than a minute
-	needsDecision                     // a person must decide
+	repairedAtOnce     outcome = iota // at once, without a request
+	repairedAfterGrace                // after a grace period of more than a minute
+	needsDecision                     // after a decision by an operator
 )
 
-// injury is damage that was done.
+// damage is an injected damage.
 type damage struct {
 	subject
 	outcome outcome
-	// or is what may be found instead, when kube-apiserver's own repairer has been at it first.
+	// or is the finding that replaces the subject if kube-apiserver's own repairer is faster.
 	or subject
-	// used are subjects that Services use and that the allocator must refuse afterwards.
+	// used has the subjects that Services use. The allocator must refuse them after the repair.
 	used []string
-	// reseated tells that mending frees the subject for a moment: an IPAddress cannot be given to another parent.
+	// freedByRepair reports whether the repair frees the subject for a moment, because the parent
+	// of an IPAddress is immutable.
 	freedByRepair bool
-	// mend takes away what a person must decide about.
+	// resolve applies the decision of an operator.
 	resolve func()
 }
 
@@ -40,7 +41,7 @@ func port(code bootstrapv1.Finding_Code, number int32) subject {
 	return subject{code: code, store: bootstrapv1.Finding_STORE_NODE_PORTS, text: fmt.Sprint(number)}
 }
 
-// kinds are all kinds of damage that a cluster survives.
+// damageKinds returns every kind of damage that a cluster survives.
 func damageKinds() map[string]func(*injector) damage {
 	return map[string]func(*injector) damage{
 		"address deleted through the API": func(inj *injector) damage {
@@ -68,13 +69,13 @@ func damageKinds() map[string]func(*injector) damage {
 			inj.setPortBit(number, 0)
 			return damage{subject: port(bootstrapv1.Finding_CODE_NOT_ALLOCATED, number), used: []string{fmt.Sprint(number)}}
 		},
-		"bit of a port set":       leakedPort,
-		"address of nobody":       orphanedAddress,
-		"address of another":      wrongParent(asProtobuf),
-		"address of another, too": wrongParent(asJSON),
-		"address of a Service that is gone": func(inj *injector) damage {
+		"bit of an unused port set":               leakedPort,
+		"orphaned address":                        orphanedAddress,
+		"address with the wrong parent, protobuf": wrongParent(asProtobuf),
+		"address with the wrong parent, JSON":     wrongParent(asJSON),
+		"address with a missing parent": func(inj *injector) damage {
 			ip := inj.createService(plain).Spec.ClusterIP
-			inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef.Name = "nobody" }, asProtobuf)
+			inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef.Name = "missing" }, asProtobuf)
 			return damage{
 				subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), or: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
 				used: []string{ip}, freedByRepair: true,
@@ -83,7 +84,7 @@ func damageKinds() map[string]func(*injector) damage {
 		"address with the wrong family": func(inj *injector) damage {
 			ip := inj.createService(plain).Spec.ClusterIP
 			inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Labels[networkingv1.LabelIPAddressFamily] = "IPv6" }, asProtobuf)
-			// kube-apiserver's own repairer, if it is first, deletes it and makes it anew.
+			// kube-apiserver's own repairer, if faster, deletes and recreates it.
 			return damage{subject: address(bootstrapv1.Finding_CODE_WRONG_LABELS, ip), used: []string{ip}, freedByRepair: true}
 		},
 		"two Services with one address": func(inj *injector) damage {
@@ -106,7 +107,7 @@ func damageKinds() map[string]func(*injector) damage {
 				used: []string{fmt.Sprint(number)}, resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
-		"address outside of all ranges": func(inj *injector) damage {
+		"address outside all ranges": func(inj *injector) damage {
 			duplicate := inj.duplicateService(inj.createService(plain), func(spec *corev1.ServiceSpec) {
 				spec.ClusterIP, spec.ClusterIPs = "172.31.255.77", []string{"172.31.255.77"}
 			}, asProtobuf)
@@ -115,7 +116,7 @@ func damageKinds() map[string]func(*injector) damage {
 				resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
-		"port outside of the range": func(inj *injector) damage {
+		"port outside the range": func(inj *injector) damage {
 			duplicate := inj.duplicateService(inj.createService(withPorts), func(spec *corev1.ServiceSpec) {
 				spec.ClusterIP, spec.ClusterIPs = corev1.ClusterIPNone, []string{corev1.ClusterIPNone}
 				spec.Ports = spec.Ports[:1]
@@ -126,7 +127,7 @@ func damageKinds() map[string]func(*injector) damage {
 				resolve: func() { inj.deleteService(duplicate) },
 			}
 		},
-		"address that is none": func(inj *injector) damage {
+		"invalid address": func(inj *injector) damage {
 			duplicate := inj.duplicateService(inj.createService(plain), func(spec *corev1.ServiceSpec) {
 				spec.ClusterIP, spec.ClusterIPs = "10.0.0.999", []string{"10.0.0.999"}
 			}, asJSON)
@@ -138,21 +139,22 @@ func damageKinds() map[string]func(*injector) damage {
 	}
 }
 
-// leakedPort is a bit that nobody's Service asks for, as a crash in the middle of a creation leaves it.
+// leakedPort sets the bit of a port that no Service uses, as a crash during a creation does.
 func leakedPort(inj *injector) damage {
 	number := inj.freePort()
 	inj.setPortBit(number, 1)
 	return damage{subject: port(bootstrapv1.Finding_CODE_LEAKED, number), outcome: repairedAfterGrace}
 }
 
-// orphanedAddress is an IPAddress whose Service is not there.
+// orphanedAddress creates an IPAddress whose Service does not exist.
 func orphanedAddress(inj *injector) damage {
 	ip := inj.freeAddress()
-	inj.allocate(ip, &networkingv1.ParentReference{Resource: "services", Namespace: inj.namespace, Name: "nobody"})
+	inj.allocate(ip, &networkingv1.ParentReference{Resource: "services", Namespace: inj.namespace, Name: "missing"})
 	return damage{subject: address(bootstrapv1.Finding_CODE_ORPHAN, ip), outcome: repairedAfterGrace}
 }
 
-// misattributed is the IPAddress of one Service in the name of another, which does not use it.
+// wrongParent gives the IPAddress of one Service the name of another Service, which does not use
+// it.
 func wrongParent(how encoding) func(*injector) damage {
 	return func(inj *injector) damage {
 		ip, other := inj.createService(plain).Spec.ClusterIP, inj.createService(plain)

@@ -11,27 +11,29 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trivet-dev/trivet/internal/testkit"
 	bootstrapv1 "github.com/trivet-dev/trivet/proto/trivet/bootstrap/v1"
 	"github.com/trivet-dev/trivet/test/faults/damage/internal/oracle"
 )
 
-// witness watches every change to Services, IPAddresses and NodePorts in etcd and tells the judge.
+// observer watches all Services, IPAddresses and node ports in etcd and passes each change to the
+// oracle.
 type observer struct {
 	etcd      *clientv3.Client
 	end       context.CancelFunc
 	following sync.WaitGroup
 
-	mu           sync.Mutex // guards what follows
+	mu           sync.Mutex // guards the following fields
 	oracle       *oracle.Oracle
 	ports        bitmap
 	lastRevision int64
-	injected     map[string]int // events to come that a test has made on purpose
+	injected     map[string]int // number of injected events to come, by injectionKey
 	err          error
 }
 
-// watchEtcd begins with what is there, which breaks no rule, whatever it is.
+// watchEtcd starts an observer. The existing state counts as injected, so it violates no rule.
 func watchEtcd(t *testing.T) *observer {
 	t.Helper()
 	ctx, end := context.WithCancel(context.Background())
@@ -41,7 +43,7 @@ func watchEtcd(t *testing.T) *observer {
 		t.Fatal(err)
 	}
 	o.lastRevision = first.Header.Revision
-	// Allocations first: else those who use them would seem to have taken what is not theirs.
+	// Allocations come first: otherwise each use would be one without an allocation.
 	for _, prefix := range []string{addressesPrefix, portsKey, servicesPrefix} {
 		found, err := o.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(o.lastRevision))
 		if err != nil {
@@ -74,10 +76,10 @@ func (o *observer) follow(ctx context.Context) {
 	}
 }
 
-// see wants the lock, but for the first events, which nobody else can see yet.
-func (o *observer) handleEvent(event *clientv3.Event, planted bool) {
+// handleEvent requires the lock, except before the watch starts.
+func (o *observer) handleEvent(event *clientv3.Event, injected bool) {
 	key, gone := string(event.Kv.Key), event.Type == mvccpb.Event_DELETE
-	e := oracle.Event{Revision: event.Kv.ModRevision, Injected: planted}
+	e := oracle.Event{Revision: event.Kv.ModRevision, Injected: injected}
 	switch {
 	case strings.HasPrefix(key, addressesPrefix):
 		e.Subject = strings.TrimPrefix(key, addressesPrefix)
@@ -130,19 +132,20 @@ func (o *observer) observe(e oracle.Event) {
 	o.oracle.Observe(e)
 }
 
-func injectionKey(kind oracle.Kind, who string) string { return fmt.Sprintf("%d %s", kind, who) }
+func injectionKey(kind oracle.Kind, name string) string { return fmt.Sprintf("%d %s", kind, name) }
 
-// pardon marks the next event of this kind as planted: of a subject, or of a Service ("namespace/name") for a use.
-func (o *observer) markInjected(kind oracle.Kind, who string) {
+// markInjected marks the next event of a kind as injected. The name is a subject or, for a use, a
+// Service ("namespace/name").
+func (o *observer) markInjected(kind oracle.Kind, name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.injected[injectionKey(kind, who)]++
+	o.injected[injectionKey(kind, name)]++
 }
 
-// caughtUp waits until everything that has happened so far was seen.
+// waitUntilCurrent waits until the observer has handled all events so far.
 func (o *observer) waitUntilCurrent(t *testing.T) {
 	t.Helper()
-	now, err := o.etcd.Put(t.Context(), "/registry/witness", "")
+	now, err := o.etcd.Put(t.Context(), "/registry/observer-marker", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,46 +153,47 @@ func (o *observer) waitUntilCurrent(t *testing.T) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if o.err != nil {
-			t.Fatalf("the witness: %v", o.err)
+			t.Fatalf("observer: %v", o.err)
 		}
 		if o.lastRevision < now.Header.Revision {
-			return fmt.Errorf("the witness has seen revision %d of %d", o.lastRevision, now.Header.Revision)
+			return fmt.Errorf("the observer is at revision %d of %d", o.lastRevision, now.Header.Revision)
 		}
 		return nil
 	})
 }
 
-// verdict fails the test for each rule that was broken, but for those that excused names and those that harmed nobody.
+// checkViolations fails the test for each violation, except excused ones and those released by an
+// update.
 func (o *observer) checkViolations(t *testing.T, excused func(oracle.Violation) bool) {
 	t.Helper()
 	o.waitUntilCurrent(t)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	t.Logf("%d allocations, frees and uses judged", o.oracle.Events())
-	for _, violate := range o.oracle.Violations() {
-		// What an update gives up is free a moment too soon, by kube-apiserver's own hand.
-		if violate.ReleasedAt == 0 && (excused == nil || !excused(violate)) {
-			t.Errorf("%v", violate)
+	t.Logf("%d allocations, frees and uses observed", o.oracle.Events())
+	for _, violation := range o.oracle.Violations() {
+		// kube-apiserver frees what an update releases just before it writes the Service.
+		if violation.ReleasedAt == 0 && (excused == nil || !excused(violation)) {
+			t.Errorf("%v", violation)
 		}
 	}
 }
 
-// isHeld tells whether a subject is allocated, as far as was seen.
+// isAllocated reports whether a subject is allocated.
 func (o *observer) isAllocated(subject string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.oracle.IsAllocated(subject)
 }
 
-// unused are the subjects that are allocated and that nobody uses, as far as was seen.
+// unused returns the sorted subjects that are allocated and not in use.
 func (o *observer) unused() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.oracle.Unused()
 }
 
-// yielded tells whether kube-apiserver itself had freed a subject a moment before the Service that used it was written: whoever
-// looked just then was right to say that it was used and not allocated.
+// releasedByUpdate reports whether an update of a Service released the subject. kube-apiserver
+// frees such a subject just before it writes the Service, so a finding in between is correct.
 func (o *observer) releasedByUpdate(about subject) bool {
 	if about.code != bootstrapv1.Finding_CODE_NOT_ALLOCATED {
 		return false
@@ -199,4 +203,37 @@ func (o *observer) releasedByUpdate(about subject) bool {
 	return slices.ContainsFunc(o.oracle.Violations(), func(b oracle.Violation) bool {
 		return b.Rule == oracle.FreedInUse && b.Subject == about.text && b.ReleasedAt > 0
 	})
+}
+
+// kube-apiserver alone violates no rule, so violations in other tests have another cause.
+func TestObserver_BaselineRunHasNoViolations(t *testing.T) {
+	inj := newInjector(t)
+	startChurn(t, inj.kube, testkit.Namespace(t, inj.kube), min(*services, 200)).end(t)
+	inj.observer.checkViolations(t, nil)
+	if events := inj.observer.oracle.Events(); events < 200 {
+		t.Errorf("%d events were observed, want some for each Service", events)
+	}
+}
+
+// The observer finds harmful changes of addresses and ports in use.
+func TestObserver_RecordsViolations(t *testing.T) {
+	inj := newInjector(t)
+	service := inj.createService(withPorts)
+	ip, number := service.Spec.ClusterIP, service.Spec.Ports[0].NodePort
+	if err := inj.kube.NetworkingV1().IPAddresses().Delete(t.Context(), ip, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	inj.setPortBit(number, 0)
+	inj.observer.waitUntilCurrent(t)
+	inj.setPortBit(number, 1)
+	inj.allocate(ip, parentOf(service))
+	inj.observer.waitUntilCurrent(t)
+	got := inj.observer.oracle.Violations()
+	want := func(b oracle.Violation) bool {
+		return b.Rule == oracle.FreedInUse && b.Subject == ip && b.ReallocatedAt > b.Revision
+	}
+	// The change of the port is marked as injected.
+	if len(got) != 1 || !slices.ContainsFunc(got, want) {
+		t.Errorf("violations are %v, want one of %s with a reallocation", got, ip)
+	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
-// replica is one bootstrapsvc that keeps nothing but allocations: who is published is another matter.
+// replica is one bootstrapsvc that only audits and repairs allocations.
 type replica struct {
 	bootstrapv1.BootstrapServiceClient
 	etcd   *clientv3.Client
@@ -31,25 +31,25 @@ type replica struct {
 	done   chan struct{}
 }
 
-// setting is what a test decides of a replica.
+// setting configures a replica.
 type setting struct {
-	cluster *devcluster.Cluster     // nil: the shared one
-	name    string                  // --cluster: replicas of one name compete for one term; empty: the test's
-	auto    bootstrapsvc.AutoRepair // empty: its default
-	ports   string                  // --service-node-port-range; empty: as stored
-	ttl     time.Duration           // of the session; 0: its default
-	cutter  *cutter                 // cuts its writes off; nil: nobody does
+	cluster *devcluster.Cluster     // nil for the shared cluster
+	name    string                  // --cluster: replicas with the same name compete for one term; empty for the test's name
+	auto    bootstrapsvc.AutoRepair // empty for the default
+	ports   string                  // --service-node-port-range; empty for the stored range
+	ttl     time.Duration           // of the session; 0 for the default
+	cutter  *cutter                 // interrupts writes; may be nil
 }
 
 var replicas atomic.Int64
 
-// startReplica runs a replica until the test ends. It returns at once.
+// startReplica starts a replica and returns at once. The test's cleanup stops it.
 func startReplica(t *testing.T, s setting) *replica {
 	t.Helper()
 	if s.cluster == nil {
 		s.cluster = testkit.Cluster(t)
 	}
-	etcd, config := s.cutter.over(t, s.cluster)
+	etcd, config := s.cutter.clients(t, s.cluster)
 	if s.name == "" {
 		s.name, _, _ = strings.Cut(t.Name(), "/")
 	}
@@ -98,13 +98,13 @@ func startReplica(t *testing.T, s setting) *replica {
 	return r
 }
 
-// end stops the replica in good order. Ending it again does nothing.
+// end stops the replica gracefully. It does nothing if the replica is stopped.
 func (r *replica) end() {
 	r.stop()
 	<-r.done
 }
 
-// audits waits until the replica leads and has compared everything once, without trouble.
+// waitForAudit waits until the replica leads and has completed an audit.
 func (r *replica) waitForAudit(t *testing.T) *bootstrapv1.AuditResponse {
 	t.Helper()
 	var audit *bootstrapv1.AuditResponse
@@ -115,8 +115,9 @@ func (r *replica) waitForAudit(t *testing.T) *bootstrapv1.AuditResponse {
 	return audit
 }
 
-// startTwo starts two replicas that compete for one term, each with a blade of its own, and tells which one has it once that
-// has settled: the term may move to the second when it joins.
+// startTwo starts two replicas that compete for one term, each with its own cutter. It returns the
+// leader first, once the leader has led for leadershipSettleTime: the term can move when the second
+// replica joins.
 func startTwo(t *testing.T, s setting) (leader, other *replica) {
 	t.Helper()
 	var both [2]*replica
@@ -143,5 +144,5 @@ func startTwo(t *testing.T, s setting) (leader, other *replica) {
 	return leader, other
 }
 
-// settledFor is how long a replica must have led not to lose the term to one that has just joined.
+// leadershipSettleTime is the time after which a leader does not lose the term to a new replica.
 const leadershipSettleTime = time.Second

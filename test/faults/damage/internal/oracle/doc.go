@@ -1,8 +1,11 @@
-// Package custody judges what became of addresses and ports, from the changes that etcd saw, in the order in which it saw them.
+// Package oracle checks the rules of allocation for addresses and ports, from the changes in etcd
+// in order of revision.
 //
-// The rules are those that nobody may break, whoever writes: what a Service uses is not freed; what is not allocated is not
-// taken into use; and two Services never use the same. Damage that a test does on purpose is marked as planted and breaks no
-// rule, nor does it that the allocator gives away what such damage has freed.
+// The rules apply to every writer: a subject in use is not freed, a subject that is not allocated
+// is not used, and two Services never use the same subject. Damage that a test injects is marked as
+// injected and violates no rule. A later allocation that the injected damage makes possible
+// violates no rule either.
 //
-// It knows neither Kubernetes nor etcd, and decides from its parameters alone. A Judge is not safe for concurrent use.
+// The package is independent of Kubernetes and etcd, and has no I/O. An Oracle is not safe for
+// concurrent use.
 package oracle

@@ -6,82 +6,85 @@ import (
 	"slices"
 )
 
-// Kind of an event.
+// Kind is the kind of an event.
 type Kind int
 
-// What happens to allocations and uses.
+// Kinds of events.
 const (
 	Allocate Kind = iota // Subject is allocated
-	Free                 // Subject is not allocated any more
-	Use                  // Service uses Subjects and nothing else
+	Free                 // Subject is freed
+	Use                  // Service uses exactly Subjects
 )
 
-// Event is one change.
+// Event is one change in etcd.
 type Event struct {
-	// Revision of etcd; many events may share one.
+	// Revision is the etcd revision. Several events may have the same one.
 	Revision int64
 	Kind     Kind
-	// Subject is an address or a port, of Allocate and Free.
+	// Subject is the address or port of Allocate and Free.
 	Subject string
-	// Service and Subjects are of Use. Gone tells that the Service was deleted: then there are no Subjects.
+	// Service and Subjects belong to Use. Gone is set, and Subjects is empty, if the Service was
+	// deleted.
 	Service  string
 	Subjects []string
 	Gone     bool
-	// Planted marks damage that was done on purpose.
+	// Injected marks damage by the test.
 	Injected bool
 }
 
-// Rule that was broken.
+// Rule names a violated rule.
 type Rule string
 
-// The rules.
+// Rules.
 const (
-	FreedInUse      Rule = "freed while it was used"
-	UsedUnallocated Rule = "taken into use though it was not allocated"
-	Shared          Rule = "taken into use by a second Service"
+	FreedInUse      Rule = "freed while in use"
+	UsedUnallocated Rule = "used without an allocation"
+	Shared          Rule = "used by a second Service"
 )
 
-// Breach is a rule that was broken.
+// Violation is one violation of a rule.
 type Violation struct {
 	Rule     Rule
 	Revision int64
 	Subject  string
-	// Services use the subject, sorted.
+	// Services has the sorted Services that use the subject.
 	Services []string
-	// Healed is the revision at which the subject was allocated again, without having been given to anybody else meanwhile;
-	// 0 if it was not. Only what was freed can heal.
+	// ReallocatedAt is the revision at which a freed subject was allocated again, or 0. It remains
+	// 0 if another Service used the subject before.
 	ReallocatedAt int64
-	// Yielded is the revision at which a Service that goes on living gave the subject up, so that nobody was harmed; 0 if none
-	// did. kube-apiserver frees what an update of a Service gives up a moment before it writes the Service.
+	// ReleasedAt is the revision at which an update of a Service released the subject, or 0.
+	// kube-apiserver frees what an update releases just before it writes the Service, which is
+	// harmless.
 	ReleasedAt int64
 }
 
 func (b Violation) String() string {
-	text := fmt.Sprintf("revision %d: %s was %s by %v", b.Revision, b.Subject, b.Rule, b.Services)
+	text := fmt.Sprintf("revision %d: %s: %s, Services %v", b.Revision, b.Subject, b.Rule, b.Services)
 	if b.ReallocatedAt > 0 {
 		text += fmt.Sprintf(", and allocated again at revision %d", b.ReallocatedAt)
 	}
 	if b.ReleasedAt > 0 {
-		text += fmt.Sprintf(", and given up at revision %d", b.ReleasedAt)
+		text += fmt.Sprintf(", and released at revision %d", b.ReleasedAt)
 	}
 	return text
 }
 
-// Judge has seen all events so far.
+// Oracle holds the state after all observed events.
 type Oracle struct {
 	allocated  map[string]bool
 	users      map[string]map[string]bool // Services by subject
 	uses       map[string][]string        // subjects by Service
 	violations []Violation
-	freedInUse map[string]int // breach of a subject that was freed in use and is not allocated yet, by index
-	last       map[string]int // last breach of a subject, by index
-	// wounded subjects were freed on purpose while they were used, until nobody uses them any more. Others may then be given
-	// them, and mixed are those that were: whoever lets go of one frees it under the other.
+	freedInUse map[string]int // index of the violation of a subject that is freed in use, until it is allocated or used again
+	last       map[string]int // index of the last violation of a subject
+	// damaged has subjects that the test freed while in use, until they are unused. The allocator
+	// may give them to a second Service: sharedByDamage has those subjects. The first Service that
+	// releases one frees it for both.
 	damaged, sharedByDamage map[string]bool
 	events                  int
 }
 
-// NewJudge knows of nothing.
+// New returns an oracle without events.
 func New() *Oracle {
 	return &Oracle{
 		allocated: map[string]bool{}, users: map[string]map[string]bool{}, uses: map[string][]string{}, freedInUse: map[string]int{}, last: map[string]int{},
@@ -89,7 +92,7 @@ func New() *Oracle {
 	}
 }
 
-// See takes in the next event.
+// Observe processes the next event.
 func (o *Oracle) Observe(e Event) {
 	o.events++
 	switch e.Kind {
@@ -118,7 +121,7 @@ func (o *Oracle) free(e Event) {
 		return
 	}
 	o.freedInUse[e.Subject] = len(o.violations)
-	o.violate(FreedInUse, e.Revision, e.Subject)
+	o.addViolation(FreedInUse, e.Revision, e.Subject)
 }
 
 func (o *Oracle) use(e Event) {
@@ -145,18 +148,18 @@ func (o *Oracle) use(e Event) {
 	}
 }
 
-// take is the use of a subject by a Service that did not use it before.
+// startUse processes the first use of a subject by a Service.
 func (o *Oracle) startUse(e Event, subject string) {
 	if o.users[subject] == nil {
 		o.users[subject] = map[string]bool{}
 	}
 	o.users[subject][e.Service] = true
-	delete(o.freedInUse, subject) // whoever allocates it now heals nothing
+	delete(o.freedInUse, subject) // A later allocation is no reallocation.
 	if e.Injected {
 		return
 	}
 	if !o.allocated[subject] {
-		o.violate(UsedUnallocated, e.Revision, subject)
+		o.addViolation(UsedUnallocated, e.Revision, subject)
 	}
 	switch {
 	case len(o.users[subject]) == 1:
@@ -164,30 +167,30 @@ func (o *Oracle) startUse(e Event, subject string) {
 	case o.damaged[subject]:
 		o.sharedByDamage[subject] = true
 	default:
-		o.violate(Shared, e.Revision, subject)
+		o.addViolation(Shared, e.Revision, subject)
 	}
 }
 
-func (o *Oracle) violate(rule Rule, revision int64, subject string) {
+func (o *Oracle) addViolation(rule Rule, revision int64, subject string) {
 	o.last[subject] = len(o.violations)
 	o.violations = append(o.violations, Violation{
 		Rule: rule, Revision: revision, Subject: subject, Services: slices.Sorted(maps.Keys(o.users[subject])),
 	})
 }
 
-// Breaches are all that were seen, in order.
+// Violations returns all violations in order.
 func (o *Oracle) Violations() []Violation { return slices.Clone(o.violations) }
 
-// Events is how many were seen.
+// Events returns the number of observed events.
 func (o *Oracle) Events() int { return o.events }
 
-// Users are the Services that use a subject, sorted.
+// Users returns the sorted Services that use a subject.
 func (o *Oracle) Users(subject string) []string { return slices.Sorted(maps.Keys(o.users[subject])) }
 
-// IsHeld tells whether a subject is allocated.
+// IsAllocated reports whether a subject is allocated.
 func (o *Oracle) IsAllocated(subject string) bool { return o.allocated[subject] }
 
-// Unused are the subjects that are allocated and that nobody uses, sorted.
+// Unused returns the sorted subjects that are allocated and not in use.
 func (o *Oracle) Unused() []string {
 	var unused []string
 	for subject := range o.allocated {
