@@ -71,7 +71,7 @@ faults: assets ## Long random histories of internal/term under faults, on a real
 OUTAGE ?= 5m
 
 .PHONY: outage
-outage: assets ## Stop etcd, then kube-apiserver, for OUTAGE=5m each: no node may become unknown or lose its Pods
+outage: assets ## Stop etcd, then kube-apiserver, for OUTAGE=5m each: no live node may be marked unknown
 	go test -race -count=1 -v -timeout 30m -run TestOutage ./services/leasesvc -args -leasesvc.outage=$(OUTAGE)
 
 .PHONY: damage

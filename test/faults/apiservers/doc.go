@@ -7,11 +7,9 @@
 // through that kube-apiserver. The oracle is the published endpoints, read through another
 // kube-apiserver that has no faults.
 //
-// | test | shows |
-// |---|---|
-// | TestServers | each fault of a server, a sidecar or both, at the leader and at another machine |
-// | TestMigration | master leases of kube-apiserver, keys without a lease, and a restored etcd |
-// | TestHistories | random faults, and a power loss of all machines |
+//   - TestServers: each fault of a server, a sidecar or both, at the leader and at another machine.
+//   - TestMigration: master leases of kube-apiserver, keys without a lease, and a restored etcd.
+//   - TestHistories: random faults, and a power loss of all machines.
 //
 // Commands:
 //

@@ -12,11 +12,10 @@
 // disconnected; a killed etcd. The seed fixes the faults and their times. The interleaving of the
 // processes is not reproducible.
 //
-// | test | shows |
-// |---|---|
-// | TestHistories | random faults cause no violation |
-// | TestQuorum | terms end when etcd loses its quorum, and work resumes with it |
-// | TestUnguarded | replicas without checks and guards cause violations, and the analysis finds them |
+//   - TestHistories: random faults cause no violation.
+//   - TestQuorum: terms end when etcd loses its quorum, and work resumes with it.
+//   - TestUnguarded: replicas without checks and guards cause violations, and the analysis finds
+//     them.
 //
 // Commands:
 //
