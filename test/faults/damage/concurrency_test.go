@@ -30,18 +30,18 @@ func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 
 	damages, expected := map[string]damage{}, map[subject]bool{}
 	for name, plant := range damageKinds() {
-		done := plant(inj)
-		if done.outcome == needsDecision {
-			done.resolve()
-			for _, text := range done.used {
-				expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: done.store, text: text}] = true
+		injected := plant(inj)
+		if injected.outcome == needsDecision {
+			injected.resolve()
+			for _, text := range injected.used {
+				expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: injected.store, text: text}] = true
 			}
 		}
-		damages[name], expected[done.subject], expected[done.or] = done, true, true
+		damages[name], expected[injected.subject], expected[injected.alternative] = injected, true, true
 	}
 	load.end(t)
-	for _, done := range damages {
-		testkit.Eventually(t, waitTimeout, func() error { return allAllocated(inj, done.used) })
+	for _, injected := range damages {
+		testkit.Eventually(t, waitTimeout, func() error { return allAllocated(inj, injected.used) })
 	}
 	checkAllocator(t, inj, damages)
 	for _, recorder := range recorders {
@@ -52,7 +52,7 @@ func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 			}
 		}
 	}
-	inj.observer.checkViolations(t, func(b oracle.Violation) bool { return b.ReallocatedAt > 0 && isFreedByRepair(damages, b.Subject) })
+	inj.observer.checkViolations(t, func(v oracle.Violation) bool { return v.ReallocatedAt > 0 && isFreedByRepair(damages, v.Subject) })
 }
 
 // Concurrent calls apply one token at the leader, and one call applies it at another replica.

@@ -45,13 +45,13 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 	damages := map[string]damage{}
 	expected := map[subject]bool{}
 	for _, name := range slices.Sorted(maps.Keys(damageKinds())) {
-		done := damageKinds()[name](inj)
+		injected := damageKinds()[name](inj)
 		began := time.Now()
-		damages[name], expected[done.subject], expected[done.or] = done, true, true
+		damages[name], expected[injected.subject], expected[injected.alternative] = injected, true, true
 		t.Run(name, func(t *testing.T) {
-			testkit.Eventually(t, waitTimeout, func() error { return recorder.hasSeen(done.subject, done.or) })
-			if done.outcome == repairedAtOnce {
-				testkit.Eventually(t, waitTimeout, func() error { return errors.Join(recorder.isGone(done.subject), allAllocated(inj, done.used)) })
+			testkit.Eventually(t, waitTimeout, func() error { return recorder.hasSeen(injected.subject, injected.alternative) })
+			if injected.outcome == repairedAtOnce {
+				testkit.Eventually(t, waitTimeout, func() error { return errors.Join(recorder.isGone(injected.subject), allAllocated(inj, injected.used)) })
 				checkRepairTime(t, repairTime, time.Since(began))
 			}
 		})
@@ -70,7 +70,7 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 			t.Errorf("a finding that no damage explains was open: %v", about)
 		}
 	}
-	inj.observer.checkViolations(t, func(b oracle.Violation) bool { return b.ReallocatedAt > 0 && isFreedByRepair(damages, b.Subject) })
+	inj.observer.checkViolations(t, func(v oracle.Violation) bool { return v.ReallocatedAt > 0 && isFreedByRepair(damages, v.Subject) })
 }
 
 func checkRepairTime(t *testing.T, promise, took time.Duration) {
@@ -92,8 +92,8 @@ func allAllocated(inj *injector, subjects []string) error {
 }
 
 func isFreedByRepair(damages map[string]damage, text string) bool {
-	for _, done := range damages {
-		if done.freedByRepair && done.text == text {
+	for _, injected := range damages {
+		if injected.freedByRepair && injected.text == text {
 			return true
 		}
 	}
@@ -117,16 +117,16 @@ func checkUnused(t *testing.T, inj *injector, recorder *findingRecorder) {
 // safe or not yet open.
 func checkUnrepaired(t *testing.T, recorder *findingRecorder, damages map[string]damage) {
 	t.Helper()
-	for name, done := range damages {
-		if done.outcome == repairedAtOnce {
+	for name, injected := range damages {
+		if injected.outcome == repairedAtOnce {
 			continue
 		}
-		finding := recorder.current(done.subject)
+		finding := recorder.current(injected.subject)
 		switch {
-		case finding == nil && done.outcome == repairedAfterGrace: // kube-apiserver's own repairer can be faster
+		case finding == nil && injected.outcome == repairedAfterGrace: // kube-apiserver's own repairer can be faster
 		case finding == nil:
 			t.Errorf("%s: there is no finding", name)
-		case finding.GetSafe() && finding.GetState() == bootstrapv1.Finding_STATE_PENDING || finding.GetSafe() && done.outcome == needsDecision:
+		case finding.GetSafe() && finding.GetState() == bootstrapv1.Finding_STATE_PENDING || finding.GetSafe() && injected.outcome == needsDecision:
 			t.Errorf("%s: it must not be safe: %v", name, finding)
 		case !finding.GetSafe() && finding.GetUnsafeReason() == "" || finding.GetMessage() == "":
 			t.Errorf("%s: it lacks a message or an unsafe reason: %v", name, finding)
@@ -137,8 +137,8 @@ func checkUnrepaired(t *testing.T, recorder *findingRecorder, damages map[string
 // checkAllocator checks that kube-apiserver's allocator refuses all subjects in use.
 func checkAllocator(t *testing.T, inj *injector, damages map[string]damage) {
 	t.Helper()
-	for name, done := range damages {
-		for _, used := range done.used {
+	for name, injected := range damages {
+		for _, used := range injected.used {
 			if err := checkRefused(t, inj.kube, inj.namespace, used); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -153,18 +153,18 @@ const leakRepairTimeout = 2 * time.Minute
 func waitForLeakRepairs(t *testing.T, inj *injector, recorder *findingRecorder, damages map[string]damage) {
 	t.Helper()
 	began := time.Now()
-	for name, done := range damages {
-		if done.outcome != repairedAfterGrace {
+	for name, injected := range damages {
+		if injected.outcome != repairedAfterGrace {
 			continue
 		}
 		testkit.Eventually(t, leakRepairTimeout, func() error {
-			if inj.observer.isAllocated(done.text) {
-				return errors.New(done.text + " is still allocated")
+			if inj.observer.isAllocated(injected.text) {
+				return errors.New(injected.text + " is still allocated")
 			}
-			return recorder.isGone(done.subject)
+			return recorder.isGone(injected.subject)
 		})
 		t.Logf("%s: freed %v after the other repairs", name, time.Since(began).Round(time.Second))
-		checkGranted(t, inj.kube, inj.namespace, done.text)
+		checkGranted(t, inj.kube, inj.namespace, injected.text)
 	}
 }
 
@@ -173,15 +173,15 @@ func waitForLeakRepairs(t *testing.T, inj *injector, recorder *findingRecorder, 
 // repaired at once.
 func resolveRemaining(t *testing.T, inj *injector, recorder *findingRecorder, damages map[string]damage, expected map[subject]bool) {
 	t.Helper()
-	for name, done := range damages {
-		if done.resolve == nil {
+	for name, injected := range damages {
+		if injected.resolve == nil {
 			continue
 		}
-		done.resolve()
-		for _, text := range done.used {
-			expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: done.store, text: text}] = true
+		injected.resolve()
+		for _, text := range injected.used {
+			expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: injected.store, text: text}] = true
 		}
-		testkit.Eventually(t, waitTimeout, func() error { return errors.Join(recorder.isGone(done.subject), allAllocated(inj, done.used)) })
+		testkit.Eventually(t, waitTimeout, func() error { return errors.Join(recorder.isGone(injected.subject), allAllocated(inj, injected.used)) })
 		t.Logf("%s: resolved", name)
 	}
 	testkit.Eventually(t, waitTimeout, func() error { return recorder.checkOpen(nil) })

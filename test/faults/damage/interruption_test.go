@@ -13,14 +13,14 @@ import (
 	"github.com/trivet-dev/trivet/services/bootstrapsvc"
 )
 
-// cutPoint is the write of the first replica at which it is interrupted, before or after it takes
-// effect.
-type cutPoint struct {
+// interruption is the write of the first replica at which it is interrupted, before or after it
+// takes effect.
+type interruption struct {
 	at    int
 	after bool
 }
 
-func (c cutPoint) String() string {
+func (c interruption) String() string {
 	side := "before"
 	if c.after {
 		side = "after"
@@ -28,21 +28,21 @@ func (c cutPoint) String() string {
 	return fmt.Sprintf("%s write %d", side, c.at)
 }
 
-// cutPoints returns the points of interruption. A repair of four steps has fewer than 12 writes, so
-// the last points interrupt nothing.
-func cutPoints() []cutPoint {
+// interruptions returns the points of interruption. A repair of four steps has fewer than 12
+// writes, so the last points interrupt nothing.
+func interruptions() []interruption {
 	if !*long {
-		return []cutPoint{{at: 1, after: true}, {at: 2, after: true}, {at: 5}, {at: 6, after: true}}
+		return []interruption{{at: 1, after: true}, {at: 2, after: true}, {at: 5}, {at: 6, after: true}}
 	}
-	var all []cutPoint
+	var all []interruption
 	for at := 1; at <= 12; at++ {
-		all = append(all, cutPoint{at: at}, cutPoint{at: at, after: true})
+		all = append(all, interruption{at: at}, interruption{at: at, after: true})
 	}
 	return all
 }
 
 func TestInterruption_NextReplicaCompletesTheRepair(t *testing.T) {
-	for i, where := range cutPoints() {
+	for i, where := range interruptions() {
 		t.Run(where.String(), func(t *testing.T) {
 			inj := newInjector(t)
 			checkInterruptedRepair(t, inj, where, fmt.Sprintf("interruption-%d", i))
@@ -53,7 +53,7 @@ func TestInterruption_NextReplicaCompletesTheRepair(t *testing.T) {
 
 // checkInterruptedRepair starts a repair at one replica, interrupts the replica, and completes the
 // repair at another one.
-func checkInterruptedRepair(t *testing.T, inj *injector, where cutPoint, cluster string) {
+func checkInterruptedRepair(t *testing.T, inj *injector, where interruption, cluster string) {
 	t.Helper()
 	const ttl = 2 * time.Second
 	// Automatic repairs would leave nothing to interrupt.
@@ -61,9 +61,9 @@ func checkInterruptedRepair(t *testing.T, inj *injector, where cutPoint, cluster
 	used := injectFour(inj)
 
 	plan := waitForPlan(t, first, 4)
-	first.cutter.arm(where.at, where.after)
+	first.interrupter.arm(where.at, where.after)
 	answer, err := first.ApplyRepair(t.Context(), &bootstrapv1.ApplyRepairRequest{Token: plan.GetToken()})
-	writes := first.cutter.writesSeen()
+	writes := first.interrupter.writesSeen()
 	t.Logf("writes of the first replica: %q, then %v", writes, err)
 	if len(writes) < where.at {
 		if err != nil || !answer.GetRepair().GetComplete() {

@@ -22,8 +22,9 @@ const (
 type damage struct {
 	subject
 	outcome outcome
-	// or is the finding that replaces the subject if kube-apiserver's own repairer is faster.
-	or subject
+	// alternative is the finding that replaces the subject if kube-apiserver's own repairer is
+	// faster.
+	alternative subject
 	// used has the subjects that Services use. The allocator must refuse them after the repair.
 	used []string
 	// freedByRepair reports whether the repair frees the subject for a moment, because the parent
@@ -77,7 +78,7 @@ func damageKinds() map[string]func(*injector) damage {
 			ip := inj.createService(plain).Spec.ClusterIP
 			inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef.Name = "missing" }, asProtobuf)
 			return damage{
-				subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), or: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
+				subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), alternative: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
 				used: []string{ip}, freedByRepair: true,
 			}
 		},
@@ -160,7 +161,7 @@ func wrongParent(how encoding) func(*injector) damage {
 		ip, other := inj.createService(plain).Spec.ClusterIP, inj.createService(plain)
 		inj.replaceAddress(ip, func(a *networkingv1.IPAddress) { a.Spec.ParentRef = parentOf(other) }, how)
 		return damage{
-			subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), or: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
+			subject: address(bootstrapv1.Finding_CODE_WRONG_REFERENCE, ip), alternative: address(bootstrapv1.Finding_CODE_NOT_ALLOCATED, ip),
 			used: []string{ip}, freedByRepair: true,
 		}
 	}

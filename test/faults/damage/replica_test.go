@@ -25,20 +25,20 @@ import (
 // replica is one bootstrapsvc that only audits and repairs allocations.
 type replica struct {
 	bootstrapv1.BootstrapServiceClient
-	etcd   *clientv3.Client
-	cutter *cutter
-	stop   context.CancelFunc
-	done   chan struct{}
+	etcd        *clientv3.Client
+	interrupter *interrupter
+	stop        context.CancelFunc
+	done        chan struct{}
 }
 
 // setting configures a replica.
 type setting struct {
-	cluster *devcluster.Cluster     // nil for the shared cluster
-	name    string                  // --cluster: replicas with the same name compete for one term; empty for the test's name
-	auto    bootstrapsvc.AutoRepair // empty for the default
-	ports   string                  // --service-node-port-range; empty for the stored range
-	ttl     time.Duration           // of the session; 0 for the default
-	cutter  *cutter                 // interrupts writes; may be nil
+	cluster     *devcluster.Cluster     // nil for the shared cluster
+	name        string                  // --cluster: replicas with the same name compete for one term; empty for the test's name
+	auto        bootstrapsvc.AutoRepair // empty for the default
+	ports       string                  // --service-node-port-range; empty for the stored range
+	ttl         time.Duration           // of the session; 0 for the default
+	interrupter *interrupter            // interrupts writes; may be nil
 }
 
 var replicas atomic.Int64
@@ -49,7 +49,7 @@ func startReplica(t *testing.T, s setting) *replica {
 	if s.cluster == nil {
 		s.cluster = testkit.Cluster(t)
 	}
-	etcd, config := s.cutter.clients(t, s.cluster)
+	etcd, config := s.interrupter.clients(t, s.cluster)
 	if s.name == "" {
 		s.name, _, _ = strings.Cut(t.Name(), "/")
 	}
@@ -81,12 +81,12 @@ func startReplica(t *testing.T, s setting) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{etcd: etcd, cutter: s.cutter, done: make(chan struct{})}
+	r := &replica{etcd: etcd, interrupter: s.interrupter, done: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {
 		defer close(r.done)
-		if err := service.Run(ctx); err != nil && s.cutter == nil {
+		if err := service.Run(ctx); err != nil && s.interrupter == nil {
 			t.Errorf("Run = %v", err)
 		}
 	}()
@@ -115,14 +115,14 @@ func (r *replica) waitForAudit(t *testing.T) *bootstrapv1.AuditResponse {
 	return audit
 }
 
-// startTwo starts two replicas that compete for one term, each with its own cutter. It returns the
-// leader first, once the leader has led for leadershipSettleTime: the term can move when the second
-// replica joins.
+// startTwo starts two replicas that compete for one term, each with its own interrupter. It returns
+// the leader first, once the leader has led for leadershipSettleTime: the term can move when the
+// second replica joins.
 func startTwo(t *testing.T, s setting) (leader, other *replica) {
 	t.Helper()
 	var both [2]*replica
 	for i := range both {
-		s.cutter = newCutter()
+		s.interrupter = newInterrupter()
 		both[i] = startReplica(t, s)
 	}
 	for since := time.Now(); time.Since(since) < leadershipSettleTime; {
