@@ -37,8 +37,8 @@ func startChurn(t *testing.T, kube kubernetes.Interface, namespace string, count
 	ctx, stop := context.WithCancel(context.Background())
 	c := &churn{kube: kube, namespace: namespace, stop: stop}
 	var next atomic.Int64
-	for line := range concurrency {
-		random := rand.New(rand.NewPCG(uint64(line), 0)) // The sequence of kinds is the same in every run.
+	for worker := range concurrency {
+		random := rand.New(rand.NewPCG(uint64(worker), 0)) // The sequence of kinds is the same in every run.
 		c.workers.Go(func() {
 			for ctx.Err() == nil {
 				n := next.Add(1)

@@ -22,15 +22,15 @@ func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 	inj := newInjector(t)
 	var recorders []*findingRecorder
 	for _, name := range []string{"installation-one", "installation-two"} {
-		replica := startReplica(t, setting{name: name})
+		replica := startReplica(t, replicaConfig{name: name})
 		replica.waitForAudit(t)
 		recorders = append(recorders, recordFindings(t, replica))
 	}
 	load := startChurn(t, inj.kube, testkit.Namespace(t, inj.kube), *services/4)
 
 	damages, expected := map[string]damage{}, map[subject]bool{}
-	for name, plant := range damageKinds() {
-		injected := plant(inj)
+	for name, inject := range damageKinds() {
+		injected := inject(inj)
 		if injected.outcome == needsDecision {
 			injected.resolve()
 			for _, text := range injected.used {
@@ -41,7 +41,7 @@ func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 	}
 	load.end(t)
 	for _, injected := range damages {
-		testkit.Eventually(t, waitTimeout, func() error { return allAllocated(inj, injected.used) })
+		testkit.Eventually(t, waitTimeout, func() error { return checkAllocated(inj, injected.used) })
 	}
 	checkAllocator(t, inj, damages)
 	for _, recorder := range recorders {
@@ -58,7 +58,7 @@ func TestConcurrency_TwoInstallationsViolateNoRule(t *testing.T) {
 // Concurrent calls apply one token at the leader, and one call applies it at another replica.
 func TestConcurrency_TokenIsAppliedOnce(t *testing.T) {
 	inj := newInjector(t)
-	leader, other := startTwo(t, setting{auto: bootstrapsvc.AutoRepairOff})
+	leader, other := startTwo(t, replicaConfig{auto: bootstrapsvc.AutoRepairOff})
 	used := injectFour(inj)
 	plan := waitForPlan(t, leader, 4)
 
@@ -107,7 +107,7 @@ func checkAnswer(answer *bootstrapv1.ApplyRepairResponse, err error, want *boots
 // The state changes between plan and apply: the replica must refuse the whole plan.
 func TestConcurrency_OutdatedPlanIsRefused(t *testing.T) {
 	inj := newInjector(t)
-	replica := startReplica(t, setting{auto: bootstrapsvc.AutoRepairOff})
+	replica := startReplica(t, replicaConfig{auto: bootstrapsvc.AutoRepairOff})
 	replica.waitForAudit(t)
 	lost := inj.createService(plain)
 	inj.deleteAddress(lost.Spec.ClusterIP)

@@ -34,7 +34,7 @@ const repairTime = time.Second
 
 func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 	inj := newInjector(t)
-	replica := startReplica(t, setting{})
+	replica := startReplica(t, replicaConfig{})
 	replica.waitForAudit(t)
 	recorder := recordFindings(t, replica)
 	if err := recorder.checkOpen(nil); err != nil {
@@ -49,9 +49,11 @@ func TestDamage_IsFoundAndRepairedUnderLoad(t *testing.T) {
 		began := time.Now()
 		damages[name], expected[injected.subject], expected[injected.alternative] = injected, true, true
 		t.Run(name, func(t *testing.T) {
-			testkit.Eventually(t, waitTimeout, func() error { return recorder.hasSeen(injected.subject, injected.alternative) })
+			testkit.Eventually(t, waitTimeout, func() error { return recorder.checkSeen(injected.subject, injected.alternative) })
 			if injected.outcome == repairedAtOnce {
-				testkit.Eventually(t, waitTimeout, func() error { return errors.Join(recorder.isGone(injected.subject), allAllocated(inj, injected.used)) })
+				testkit.Eventually(t, waitTimeout, func() error {
+					return errors.Join(recorder.checkGone(injected.subject), checkAllocated(inj, injected.used))
+				})
 				checkRepairTime(t, repairTime, time.Since(began))
 			}
 		})
@@ -81,8 +83,8 @@ func checkRepairTime(t *testing.T, promise, took time.Duration) {
 	}
 }
 
-// allAllocated returns an error unless all subjects are allocated.
-func allAllocated(inj *injector, subjects []string) error {
+// checkAllocated returns an error unless all subjects are allocated.
+func checkAllocated(inj *injector, subjects []string) error {
 	for _, text := range subjects {
 		if !inj.observer.isAllocated(text) {
 			return errors.New(text + " is not allocated")
@@ -106,8 +108,8 @@ func checkUnused(t *testing.T, inj *injector, recorder *findingRecorder) {
 	testkit.Eventually(t, waitTimeout, func() error {
 		inj.observer.waitUntilCurrent(t)
 		unused := inj.observer.unused()
-		if seeming := recorder.unused(); !slices.Equal(seeming, unused) {
-			return fmt.Errorf("findings report %v as unused, unused are %v", seeming, unused)
+		if reported := recorder.unused(); !slices.Equal(reported, unused) {
+			return fmt.Errorf("findings report %v as unused, unused are %v", reported, unused)
 		}
 		return nil
 	})
@@ -161,7 +163,7 @@ func waitForLeakRepairs(t *testing.T, inj *injector, recorder *findingRecorder, 
 			if inj.observer.isAllocated(injected.text) {
 				return errors.New(injected.text + " is still allocated")
 			}
-			return recorder.isGone(injected.subject)
+			return recorder.checkGone(injected.subject)
 		})
 		t.Logf("%s: freed %v after the other repairs", name, time.Since(began).Round(time.Second))
 		checkGranted(t, inj.kube, inj.namespace, injected.text)
@@ -181,7 +183,9 @@ func resolveRemaining(t *testing.T, inj *injector, recorder *findingRecorder, da
 		for _, text := range injected.used {
 			expected[subject{code: bootstrapv1.Finding_CODE_NOT_ALLOCATED, store: injected.store, text: text}] = true
 		}
-		testkit.Eventually(t, waitTimeout, func() error { return errors.Join(recorder.isGone(injected.subject), allAllocated(inj, injected.used)) })
+		testkit.Eventually(t, waitTimeout, func() error {
+			return errors.Join(recorder.checkGone(injected.subject), checkAllocated(inj, injected.used))
+		})
 		t.Logf("%s: resolved", name)
 	}
 	testkit.Eventually(t, waitTimeout, func() error { return recorder.checkOpen(nil) })

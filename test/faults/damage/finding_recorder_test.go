@@ -31,16 +31,16 @@ func subjectOf(f *bootstrapv1.Finding) subject {
 
 // findingRecorder records the findings that a replica reports.
 type findingRecorder struct {
-	stop    context.CancelFunc
-	writing sync.WaitGroup
+	stop     context.CancelFunc
+	watching sync.WaitGroup
 
-	mu     sync.Mutex         // guards the following fields
-	names  map[string]subject // by finding name: the deletion of a pending finding has only its name
-	now    map[subject]*bootstrapv1.Finding
-	opened map[subject]time.Time // the time at which each finding was open first
-	ended  map[subject]*bootstrapv1.Finding
-	marked bool // whether a bookmark has completed the initial list
-	errs   []error
+	mu        sync.Mutex         // guards the following fields
+	names     map[string]subject // by finding name: the deletion of a pending finding has only its name
+	now       map[subject]*bootstrapv1.Finding
+	firstOpen map[subject]time.Time // the time at which each finding was open first
+	ended     map[subject]*bootstrapv1.Finding
+	synced    bool // whether a bookmark has completed the initial list
+	errs      []error
 }
 
 // recordFindings watches a replica's findings, restarts an ended watch, and returns after the
@@ -48,8 +48,8 @@ type findingRecorder struct {
 func recordFindings(t *testing.T, replica bootstrapv1.BootstrapServiceClient) *findingRecorder {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	r := &findingRecorder{stop: stop, names: map[string]subject{}, opened: map[subject]time.Time{}, ended: map[subject]*bootstrapv1.Finding{}}
-	r.writing.Go(func() {
+	r := &findingRecorder{stop: stop, names: map[string]subject{}, firstOpen: map[subject]time.Time{}, ended: map[subject]*bootstrapv1.Finding{}}
+	r.watching.Go(func() {
 		for ctx.Err() == nil {
 			r.follow(ctx, replica)
 			pause(ctx, 100*time.Millisecond)
@@ -57,12 +57,12 @@ func recordFindings(t *testing.T, replica bootstrapv1.BootstrapServiceClient) *f
 	})
 	t.Cleanup(func() {
 		stop()
-		r.writing.Wait()
+		r.watching.Wait()
 	})
 	testkit.Eventually(t, waitTimeout, func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if !r.marked {
+		if !r.synced {
 			return fmt.Errorf("no bookmark yet: %v", r.errs)
 		}
 		return nil
@@ -78,7 +78,7 @@ func (r *findingRecorder) follow(ctx context.Context, replica bootstrapv1.Bootst
 	for err == nil {
 		var event *bootstrapv1.WatchFindingsResponse
 		if event, err = watch.Recv(); err == nil {
-			r.note(event)
+			r.record(event)
 		}
 	}
 	r.mu.Lock()
@@ -86,7 +86,7 @@ func (r *findingRecorder) follow(ctx context.Context, replica bootstrapv1.Bootst
 	r.errs = append(r.errs, err)
 }
 
-func (r *findingRecorder) note(event *bootstrapv1.WatchFindingsResponse) {
+func (r *findingRecorder) record(event *bootstrapv1.WatchFindingsResponse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	finding := event.GetFinding()
@@ -96,28 +96,28 @@ func (r *findingRecorder) note(event *bootstrapv1.WatchFindingsResponse) {
 	about := r.names[finding.GetName()]
 	switch event.GetType() {
 	case bootstrapv1.WatchFindingsResponse_TYPE_BOOKMARK:
-		r.marked = true
+		r.synced = true
 	case bootstrapv1.WatchFindingsResponse_TYPE_DELETED:
 		delete(r.now, about)
 		r.ended[about] = finding
 	default:
 		r.now[about] = finding
-		if _, known := r.opened[about]; !known && finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
-			r.opened[about] = time.Now()
+		if _, known := r.firstOpen[about]; !known && finding.GetState() == bootstrapv1.Finding_STATE_OPEN {
+			r.firstOpen[about] = time.Now()
 		}
 	}
 }
 
-// hasSeen returns an error unless one of the findings exists or has existed.
-func (r *findingRecorder) hasSeen(any ...subject) error {
+// checkSeen returns an error unless one of the findings exists or has existed.
+func (r *findingRecorder) checkSeen(subjects ...subject) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, about := range any {
+	for _, about := range subjects {
 		if r.now[about] != nil || r.ended[about] != nil {
 			return nil
 		}
 	}
-	return fmt.Errorf("none of %v was reported; findings are %v", any, r.list())
+	return fmt.Errorf("none of %v was reported; findings are %v", subjects, r.list())
 }
 
 // unused returns the sorted subjects of all findings about unused allocations.
@@ -134,8 +134,8 @@ func (r *findingRecorder) unused() []string {
 	return unused
 }
 
-// isGone returns an error while the finding exists.
-func (r *findingRecorder) isGone(about subject) error {
+// checkGone returns an error while the finding exists.
+func (r *findingRecorder) checkGone(about subject) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if finding, there := r.now[about]; there {
@@ -165,7 +165,7 @@ func (r *findingRecorder) list() []string {
 func (r *findingRecorder) unexpectedFindings(expected map[subject]bool) []subject {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	wrong := maps.Clone(r.opened)
+	wrong := maps.Clone(r.firstOpen)
 	maps.DeleteFunc(wrong, func(about subject, _ time.Time) bool { return expected[about] })
 	return slices.SortedFunc(maps.Keys(wrong), func(a, b subject) int { return strings.Compare(a.String(), b.String()) })
 }

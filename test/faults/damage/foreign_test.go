@@ -31,7 +31,7 @@ func observationTime() time.Duration {
 // An IPAddress of another controller is never changed.
 func TestForeign_AddressesOfOtherControllersAreNeverChanged(t *testing.T) {
 	inj := newInjector(t)
-	replica := startReplica(t, setting{})
+	replica := startReplica(t, replicaConfig{})
 	replica.waitForAudit(t)
 	others := map[string]*networkingv1.IPAddress{}
 	for _, change := range []func(*networkingv1.IPAddress){
@@ -103,7 +103,7 @@ func TestForeign_UnreadableRangesAreNeverRewritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replica := startReplica(t, setting{cluster: cluster, ports: well.object.Range})
+	replica := startReplica(t, replicaConfig{cluster: cluster, ports: well.object.Range})
 	replica.waitForAudit(t)
 	good := encode(t, well.object, asProtobuf)
 	other := well.object.DeepCopy()
@@ -124,12 +124,12 @@ func TestForeign_UnreadableRangesAreNeverRewritten(t *testing.T) {
 			if _, err := etcd.Put(t.Context(), portsKey, good); err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, waitTimeout, func() error { return noFindings(t, replica) })
+			testkit.Eventually(t, waitTimeout, func() error { return checkNoFindings(t, replica) })
 			put, err := etcd.Put(t.Context(), portsKey, c.value)
 			if err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, waitTimeout, func() error { return unreadableReported(t, replica, codes) })
+			testkit.Eventually(t, waitTimeout, func() error { return checkUnreadableReported(t, replica, codes) })
 			after, err := etcd.Get(t.Context(), portsKey)
 			if err != nil {
 				t.Fatal(err)
@@ -154,8 +154,8 @@ func TestForeign_UnreadableRangesAreNeverRewritten(t *testing.T) {
 	})
 }
 
-// noFindings returns an error while there is a finding.
-func noFindings(t *testing.T, replica *replica) error {
+// checkNoFindings returns an error while there is a finding.
+func checkNoFindings(t *testing.T, replica *replica) error {
 	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
 	if err == nil && len(list.GetFindings()) > 0 {
 		err = fmt.Errorf("findings still exist: %v", list.GetFindings())
@@ -163,9 +163,9 @@ func noFindings(t *testing.T, replica *replica) error {
 	return err
 }
 
-// unreadableReported returns an error unless all findings are about the node ports, none is safe,
-// and one with such a code is open.
-func unreadableReported(t *testing.T, replica *replica, codes []bootstrapv1.Finding_Code) error {
+// checkUnreadableReported returns an error unless all findings are about the node ports, none is
+// safe, and one with such a code is open.
+func checkUnreadableReported(t *testing.T, replica *replica, codes []bootstrapv1.Finding_Code) error {
 	list, err := replica.ListFindings(t.Context(), &bootstrapv1.ListFindingsRequest{})
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func TestForeign_DualStackAndStaleBitmaps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replica := startReplica(t, setting{cluster: cluster})
+	replica := startReplica(t, replicaConfig{cluster: cluster})
 	replica.waitForAudit(t)
 	for _, ip := range dual.Spec.ClusterIPs {
 		if err := kube.NetworkingV1().IPAddresses().Delete(t.Context(), ip, metav1.DeleteOptions{}); err != nil {

@@ -57,7 +57,7 @@ func checkInterruptedRepair(t *testing.T, inj *injector, where interruption, clu
 	t.Helper()
 	const ttl = 2 * time.Second
 	// Automatic repairs would leave nothing to interrupt.
-	first, second := startTwo(t, setting{name: cluster, auto: bootstrapsvc.AutoRepairOff, ttl: ttl})
+	first, second := startTwo(t, replicaConfig{name: cluster, auto: bootstrapsvc.AutoRepairOff, ttl: ttl})
 	used := injectFour(inj)
 
 	plan := waitForPlan(t, first, 4)
@@ -125,7 +125,7 @@ func waitForPlan(t *testing.T, replica *replica, steps int) *bootstrapv1.PlanRep
 func checkRepaired(t *testing.T, inj *injector, replica *replica, used []string) {
 	t.Helper()
 	testkit.Eventually(t, waitTimeout, func() error {
-		return errors.Join(noFindings(t, replica), allAllocated(inj, used))
+		return errors.Join(checkNoFindings(t, replica), checkAllocated(inj, used))
 	})
 	for _, text := range used {
 		if err := checkRefused(t, inj.kube, inj.namespace, text); err != nil {

@@ -31,8 +31,8 @@ type replica struct {
 	done        chan struct{}
 }
 
-// setting configures a replica.
-type setting struct {
+// replicaConfig configures a replica.
+type replicaConfig struct {
 	cluster     *devcluster.Cluster     // nil for the shared cluster
 	name        string                  // --cluster: replicas with the same name compete for one term; empty for the test's name
 	auto        bootstrapsvc.AutoRepair // empty for the default
@@ -44,7 +44,7 @@ type setting struct {
 var replicas atomic.Int64
 
 // startReplica starts a replica and returns at once. The test's cleanup stops it.
-func startReplica(t *testing.T, s setting) *replica {
+func startReplica(t *testing.T, s replicaConfig) *replica {
 	t.Helper()
 	if s.cluster == nil {
 		s.cluster = testkit.Cluster(t)
@@ -118,7 +118,7 @@ func (r *replica) waitForAudit(t *testing.T) *bootstrapv1.AuditResponse {
 // startTwo starts two replicas that compete for one term, each with its own interrupter. It returns
 // the leader first, once the leader has led for leadershipSettleTime: the term can move when the
 // second replica joins.
-func startTwo(t *testing.T, s setting) (leader, other *replica) {
+func startTwo(t *testing.T, s replicaConfig) (leader, other *replica) {
 	t.Helper()
 	var both [2]*replica
 	for i := range both {
